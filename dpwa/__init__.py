@@ -1,0 +1,47 @@
+"""dpwa: peer-to-peer gossip training for PyTorch, with no coordinator anywhere.
+
+The names below are loaded on first use, so that `import dpwa` costs almost nothing and never
+imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpwa.config import Config, load_config
+    from dpwa.errors import ConfigError, DpwaError
+    from dpwa.node.connection import DpwaConnection
+    from dpwa.policy.interpolation import register_interpolation
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Config": "dpwa.config",
+    "ConfigError": "dpwa.errors",
+    "DpwaConnection": "dpwa.node.connection",
+    "DpwaError": "dpwa.errors",
+    "load_config": "dpwa.config",
+    "register_interpolation": "dpwa.policy.interpolation",
+}
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "DpwaConnection",
+    "DpwaError",
+    "__version__",
+    "load_config",
+    "register_interpolation",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpwa' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

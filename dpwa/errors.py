@@ -1,0 +1,58 @@
+"""Every exception dpwa raises, as one tree.
+
+The user's mistakes (`UserError`) and the peers' faults (`PeerError`) are different branches: the
+first reach the caller and say what to do, the second are caught inside the node, counted and logged,
+and never reach a training loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class DpwaError(Exception):
+    """Root of every error that dpwa raises on purpose."""
+
+
+class UserError(DpwaError):
+    """The caller asked for something impossible; the message says what was expected."""
+
+
+class ConfigError(UserError):
+    """A configuration has mistakes: all of them, one line each, in `problems`."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class UnknownNameError(UserError):
+    """No node, peer or rule has this name."""
+
+
+class AddressError(UserError):
+    """A node cannot listen on its address: port in use, or not an address of this machine."""
+
+
+class ParametersError(UserError):
+    """A value cannot be published: not numeric, not bytes-like, or of no size."""
+
+
+class ClosedError(UserError):
+    """The object was used after `close()`."""
+
+
+class PeerError(DpwaError):
+    """Something that another process did wrong. Never raised into a training loop."""
+
+
+class ProtocolError(PeerError):
+    """A message that the protocol does not allow: malformed, oversized or out of order."""
+
+
+class VersionError(ProtocolError):
+    """The peer speaks another version of the protocol."""
+
+    def __init__(self, theirs: object, ours: int) -> None:
+        self.theirs = theirs
+        super().__init__(f"the peer speaks protocol version {theirs}, this node speaks {ours}")

@@ -1,0 +1,1 @@
+"""Pure decisions: state in, state out; time and randomness are arguments."""

@@ -1,0 +1,178 @@
+"""Interpolation: how much of a peer's parameters a node takes.
+
+A rule maps the standing of both ends to a factor f in [0, 1]; merging then moves the node by f of
+the way to the peer. The rules constant, clock and loss, and the divergence threshold, are those of
+dpwa (2017); leader is the pull of LSGD toward a better node.
+
+Add a rule of your own under a name that configurations can use:
+
+>>> from dpwa.policy.interpolation import register_interpolation
+>>> @register_interpolation("half_if_ahead")
+... def half_if_ahead(options, own, peer):
+...     return 0.5 if peer.clock > own.clock else 0.0
+
+To give it options, pass a `StrictModel`; the configuration sets them under the rule's own name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from dpwa.errors import UnknownNameError, UserError
+from dpwa.types import Standing, StrictModel
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+FactorRule = Callable[[Any, Standing, Standing], float]
+
+
+class NoOptions(StrictModel):
+    """Options of a rule that has none."""
+
+
+class ConstantOptions(StrictModel):
+    """Options of `constant`."""
+
+    value: Fraction = Field(default=0.5, description="the factor, whatever the peer")
+
+
+class LeaderOptions(StrictModel):
+    """Options of `leader`."""
+
+    strength: Fraction = Field(default=0.1, description="the factor when the peer's loss is lower")
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """A named rule: its options and the function `(options, own, peer) -> factor`."""
+
+    name: str
+    options: type[StrictModel]
+    rule: FactorRule
+
+
+_REGISTRY: dict[str, Interpolation] = {}
+
+
+def register_interpolation(
+    name: str, options: type[StrictModel] = NoOptions
+) -> Callable[[FactorRule], FactorRule]:
+    """Return a decorator that makes a rule available to configurations as `interpolation: NAME`.
+
+    Raises:
+        UserError: another rule already has this name.
+    """
+
+    def register(rule: FactorRule) -> FactorRule:
+        known = _REGISTRY.get(name)
+        if known is not None and known.rule is not rule:
+            raise UserError(f"an interpolation named {name!r} is already registered")
+        _REGISTRY[name] = Interpolation(name, options, rule)
+        return rule
+
+    return register
+
+
+def interpolation(name: str) -> Interpolation:
+    """Return the rule of this name.
+
+    Raises:
+        UnknownNameError: no such rule is registered.
+    """
+    try:
+        return _REGISTRY[name]
+    except KeyError:
+        known = ", ".join(interpolation_names())
+        raise UnknownNameError(f"no interpolation is named {name!r} (known: {known})") from None
+
+
+def interpolation_names() -> tuple[str, ...]:
+    """Names of all registered rules, in the order of registration."""
+    return tuple(_REGISTRY)
+
+
+@register_interpolation("constant", ConstantOptions)
+def constant(options: ConstantOptions, own: Standing, peer: Standing) -> float:  # noqa: ARG001
+    """f = value.  Source: dpwa (2017)."""
+    return options.value
+
+
+@register_interpolation("clock")
+def clock(options: NoOptions, own: Standing, peer: Standing) -> float:  # noqa: ARG001
+    """f = peer_clock / (clock + peer_clock); 0.5 when both are 0.  Source: dpwa (2017)."""
+    return _share(peer.clock, own.clock)
+
+
+@register_interpolation("loss")
+def loss(options: NoOptions, own: Standing, peer: Standing) -> float:  # noqa: ARG001
+    """f = loss / (loss + peer_loss): the worse this node, the more it takes.  Source: dpwa (2017).
+
+    A negative loss counts as 0; 0/0 is 0.5. When either side has not measured a loss nothing can be
+    compared, and f = 0.5. A diverged side (`inf`) is infinitely bad: f = 1 if it is this node, 0 if
+    it is the peer, 0.5 if both are.
+    """
+    if own.loss is None or peer.loss is None:
+        return 0.5
+    return _share(max(own.loss, 0.0), max(peer.loss, 0.0))
+
+
+@register_interpolation("leader", LeaderOptions)
+def leader(options: LeaderOptions, own: Standing, peer: Standing) -> float:
+    """f = strength if peer_loss < loss else 0; 0 when the peer's loss is unknown.
+
+    Source: the pull toward a leader of LSGD (Teng et al., 2019), between two nodes.
+    """
+    if peer.loss is None or math.isinf(peer.loss):
+        return 0.0
+    own_loss = math.inf if own.loss is None else own.loss
+    return options.strength if peer.loss < own_loss else 0.0
+
+
+def divergence_scale(own_loss: float | None, threshold: float) -> float:
+    """Scale of f that keeps good nodes on their own way: loss/threshold below the threshold, else 1.
+
+    A threshold of 0 switches it off; an unknown loss is never scaled; a negative loss counts as 0.
+    Source: dpwa (2017).
+    """
+    if own_loss is None or not 0.0 < threshold or own_loss >= threshold:
+        return 1.0
+    return max(own_loss, 0.0) / threshold
+
+
+def merge_factor(
+    method: Interpolation,
+    options: StrictModel,
+    own: Standing,
+    peer: Standing,
+    divergence_threshold: float,
+) -> float:
+    """Return the factor to merge with: the rule's, scaled by `divergence_scale`.
+
+    Raises:
+        UserError: a registered rule returned something that is not a number in [0, 1].
+    """
+    factor = float(method.rule(options, own, peer))
+    if not 0.0 <= factor <= 1.0:
+        raise UserError(
+            f"interpolation {method.name!r} returned {factor!r} for own={own} peer={peer}; "
+            "a factor must be a number from 0 to 1"
+        )
+    return factor * divergence_scale(own.loss, divergence_threshold)
+
+
+def mixed_clock(own_clock: float, peer_clock: float, factor: float) -> float:
+    """Interpolate the training clocks like the parameters: f*peer + (1-f)*own."""
+    return factor * peer_clock + (1.0 - factor) * own_clock
+
+
+def _share(part: float, rest: float) -> float:
+    """part / (part + rest), with its limits where that is 0/0 or inf/inf."""
+    if part == rest:
+        return 0.5
+    if part == 0.0:
+        return 0.0
+    return 1.0 / (1.0 + rest / part)

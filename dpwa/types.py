@@ -1,0 +1,44 @@
+"""Values that several rooms pass to each other, with no behaviour of their own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, SupportsFloat
+
+from pydantic import BaseModel, ConfigDict
+
+
+class StrictModel(BaseModel):
+    """A frozen, validated value that refuses fields it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Standing(StrictModel):
+    """How far a node has come: what interpolation rules compare.
+
+    Attributes:
+        clock: number of updates, interpolated at each merge like the parameters (so not monotone).
+        loss: training loss; `None` when the node has not measured one, `inf` when it has diverged.
+    """
+
+    clock: float
+    loss: float | None = None
+
+
+def loss_value(loss: SupportsFloat | None) -> float | None:
+    """Turn what a training loop calls its loss into a float that rules can compare.
+
+    Accepts a float, a numpy scalar, a 0-d tensor or `None` (not measured). A loss that is not finite
+    becomes `inf`: a diverged node is worse than any other, and no NaN ever reaches a rule.
+
+    Raises:
+        TypeError: the value cannot be converted to a float.
+    """
+    if loss is None:
+        return None
+    value = float(loss)
+    return value if math.isfinite(value) else math.inf
+
+
+JsonObject = dict[str, Any]
