@@ -1,8 +1,8 @@
 """Every exception dpwa raises, as one tree.
 
-The user's mistakes (`UserError`) and the peers' faults (`PeerError`) are different branches: the
-first reach the caller and say what to do, the second are caught inside the node, counted and logged,
-and never reach a training loop.
+The user's mistakes (`UserError`) and the peers' faults (`PeerError`) are different branches:
+the first reach the caller and say what to do, the second are caught inside the node, counted and
+logged, and never reach a training loop.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Standing(StrictModel):
 def loss_value(loss: SupportsFloat | None) -> float | None:
     """Turn what a training loop calls its loss into a float that rules can compare.
 
-    Accepts a float, a numpy scalar, a 0-d tensor or `None` (not measured). A loss that is not finite
-    becomes `inf`: a diverged node is worse than any other, and no NaN ever reaches a rule.
+    Accepts a float, a numpy scalar, a 0-d tensor or `None` (not measured). A loss that is not
+    finite becomes `inf`: a diverged node is worse than any other, and no NaN ever reaches a rule.
 
     Raises:
         TypeError: the value cannot be converted to a float.

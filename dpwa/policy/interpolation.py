@@ -97,19 +97,21 @@ def interpolation_names() -> tuple[str, ...]:
 
 @register_interpolation("constant", ConstantOptions)
 def constant(options: ConstantOptions, own: Standing, peer: Standing) -> float:  # noqa: ARG001
-    """f = value.  Source: dpwa (2017)."""
+    """Factor f = value.  Source: dpwa (2017)."""
     return options.value
 
 
 @register_interpolation("clock")
 def clock(options: NoOptions, own: Standing, peer: Standing) -> float:  # noqa: ARG001
-    """f = peer_clock / (clock + peer_clock); 0.5 when both are 0.  Source: dpwa (2017)."""
+    """Factor f = peer_clock / (clock + peer_clock); 0.5 when both are 0.  Source: dpwa (2017)."""
     return _share(peer.clock, own.clock)
 
 
 @register_interpolation("loss")
 def loss(options: NoOptions, own: Standing, peer: Standing) -> float:  # noqa: ARG001
-    """f = loss / (loss + peer_loss): the worse this node, the more it takes.  Source: dpwa (2017).
+    """Factor f = loss / (loss + peer_loss): the worse this node, the more it takes.
+
+    Source: dpwa (2017).
 
     A negative loss counts as 0; 0/0 is 0.5. When either side has not measured a loss nothing can be
     compared, and f = 0.5. A diverged side (`inf`) is infinitely bad: f = 1 if it is this node, 0 if
@@ -122,7 +124,7 @@ def loss(options: NoOptions, own: Standing, peer: Standing) -> float:  # noqa: A
 
 @register_interpolation("leader", LeaderOptions)
 def leader(options: LeaderOptions, own: Standing, peer: Standing) -> float:
-    """f = strength if peer_loss < loss else 0; 0 when the peer's loss is unknown.
+    """Factor f = strength if peer_loss < loss else 0; 0 when the peer's loss is unknown.
 
     Source: the pull toward a leader of LSGD (Teng et al., 2019), between two nodes.
     """
@@ -133,12 +135,12 @@ def leader(options: LeaderOptions, own: Standing, peer: Standing) -> float:
 
 
 def divergence_scale(own_loss: float | None, threshold: float) -> float:
-    """Scale of f that keeps good nodes on their own way: loss/threshold below the threshold, else 1.
+    """Scale f so that good nodes keep their way: loss/threshold below the threshold, else 1.
 
     A threshold of 0 switches it off; an unknown loss is never scaled; a negative loss counts as 0.
     Source: dpwa (2017).
     """
-    if own_loss is None or not 0.0 < threshold or own_loss >= threshold:
+    if own_loss is None or not threshold > 0.0 or own_loss >= threshold:
         return 1.0
     return max(own_loss, 0.0) / threshold
 
@@ -170,7 +172,7 @@ def mixed_clock(own_clock: float, peer_clock: float, factor: float) -> float:
 
 
 def _share(part: float, rest: float) -> float:
-    """part / (part + rest), with its limits where that is 0/0 or inf/inf."""
+    """Return part / (part + rest), with its limits where that is 0/0 or inf/inf."""
     if part == rest:
         return 0.5
     if part == 0.0:

@@ -1,0 +1,1 @@
+"""Adapters: the gossip for the models of a training framework."""

@@ -1,0 +1,165 @@
+"""DpwaPyTorchAdapter: gossip for a `torch.nn.Module`, in two calls a training step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import TracebackType
+from typing import SupportsFloat
+
+import torch
+
+from dpwa.adapters.module_state import ModuleState
+from dpwa.data.kernels import add_delta_, interpolate_
+from dpwa.node.connection import ConfigSource, DpwaConnection
+from dpwa.node.node import Arrival
+from dpwa.types import loss_value
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What one `update_wait` merged.
+
+    Attributes:
+        peer: whose parameters.
+        factor: weight f they had, from 0 to 1; at 0 nothing was changed.
+        peer_clock: the peer's clock when it published them.
+        peer_loss: its loss then; `None` when it had not measured one.
+        staleness: by how many updates the peer was behind this node (negative: ahead).
+        waited_s: seconds that `update_wait` waited for them.
+        consensus_distance: Euclidean distance between the peer's parameters and this node's
+            before the merge (with `merge: delta`, this node's as published), over all trainable
+            parameters.
+    """
+
+    peer: str
+    factor: float
+    peer_clock: float
+    peer_loss: float | None
+    staleness: float
+    waited_s: float
+    consensus_distance: float
+
+
+class DpwaPyTorchAdapter:
+    """Gossips the parameters of a module while it trains.
+
+        with DpwaPyTorchAdapter(net, "w1", "nodes.yaml") as gossip:
+            for inputs, targets in batches:
+                gossip.update_send(loss)          # publish, start fetching from one peer
+                loss = train_step(inputs, targets)
+                gossip.update_wait(loss)          # wait for it and merge it, in place
+
+    Parameters keep their identity, so optimizers stay valid. Trainable parameters of every floating
+    dtype are merged, tied ones once; frozen parameters and integer buffers are left alone; floating
+    buffers (batch-norm statistics) are interpolated with `buffers: average` and left alone with
+    `buffers: keep`. The module may be on any device.
+
+    Args:
+        net: the module; its trainable parameters may change between rounds, in step with its peers.
+        name: which node of the configuration this process is.
+        config: a path to a YAML file, a mapping, or a `Config`.
+
+    Raises:
+        ConfigError: the configuration has mistakes.
+        UnknownNameError: it has no node of this name.
+        AddressError: the node's address cannot be listened on.
+        ParametersError: the module has nothing to gossip.
+    """
+
+    def __init__(self, net: torch.nn.Module, name: str, config: ConfigSource) -> None:
+        self.connection = DpwaConnection(name, config)
+        try:
+            settings = self.connection.node.config
+            self._merge_delta = settings.merge == "delta"
+            self._state = ModuleState(net, with_buffers=settings.buffers == "average")
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def update_send(self, loss: SupportsFloat | None = None) -> None:
+        """Publish the module's parameters and start fetching a peer's; returns without waiting.
+
+        Args:
+            loss: training loss; a number, a numpy scalar, a 0-d tensor, or `None`.
+
+        Raises:
+            ParametersError: the module has nothing to gossip.
+            ClosedError: the adapter was closed.
+        """
+        self._state.refresh()
+        self.connection.node.send(
+            self._state.layout, self._state.nbytes, loss_value(loss), self._state.copy_to
+        )
+
+    def update_wait(self, loss: SupportsFloat | None = None) -> Merge | None:
+        """Wait for the fetch that `update_send` started, and merge what came into the module.
+
+        Waits at most until `timeout_ms` after that `update_send`.
+
+        Args:
+            loss: training loss now; `None` stands for the one passed to `update_send`.
+
+        Returns:
+            What was merged, or `None` when nothing came.
+
+        Raises:
+            ClosedError: the adapter was closed.
+        """
+        arrival = self.connection.node.wait(loss_value(loss))
+        return None if arrival is None else self._merge(arrival)
+
+    @torch.no_grad()
+    def _merge(self, arrival: Arrival) -> Merge:
+        factor = arrival.factor
+        theirs = self._state.views(arrival.snapshot.data)
+        published = self._state.views(arrival.published.data)
+        squared = 0.0
+        for entry, peer, own_then in zip(self._state.entries, theirs, published, strict=True):
+            if entry.is_buffer:
+                # Always convex: a delta could turn a running variance negative.
+                interpolate_(entry.tensor, peer, factor)
+            elif self._merge_delta:
+                squared += add_delta_(entry.tensor, peer, own_then, factor)
+            else:
+                squared += interpolate_(entry.tensor, peer, factor)
+        standing = arrival.snapshot.standing
+        return Merge(
+            peer=arrival.peer,
+            factor=factor,
+            peer_clock=standing.clock,
+            peer_loss=standing.loss,
+            staleness=arrival.staleness,
+            waited_s=arrival.waited_s,
+            consensus_distance=math.sqrt(squared),
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of this node."""
+        return self.connection.name
+
+    @property
+    def clock(self) -> float:
+        """Number of updates, interpolated at each merge like the parameters."""
+        return self.connection.clock
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Names of the peers in view."""
+        return self.connection.peers
+
+    def close(self) -> None:
+        """Stop serving and fetching; idempotent and bounded in time."""
+        self.connection.close()
+
+    def __enter__(self) -> DpwaPyTorchAdapter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

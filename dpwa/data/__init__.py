@@ -1,0 +1,1 @@
+"""Parameters as bytes: their layout, and the leased snapshots that nodes serve."""

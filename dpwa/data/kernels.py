@@ -1,0 +1,61 @@
+"""In-place merging of tensors, without temporaries of model size.
+
+Each kernel works in blocks that fit the cache: a fresh temporary as large as the model costs more
+than the transfer. It also returns the squared distance that the merge acted on, for the consensus
+distance, while the block is hot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+BLOCK_ELEMENTS = 256 * 1024
+
+
+def interpolate_(own: torch.Tensor, peer: torch.Tensor, factor: float) -> float:
+    """Set own = (1 - f) * own + f * peer; return |peer - own|^2 from before.
+
+    Elementwise, the result stays between both. `own` may have any strides and device; `peer` has
+    its shape and dtype. f = 0 changes nothing, f = 1 copies, even over values that are not finite.
+    """
+    squared = 0.0
+    for mine, theirs in _blocks(own, peer):
+        squared += _squared_norm(theirs - mine)
+        if factor == 1.0:
+            mine.copy_(theirs)
+        elif factor > 0.0:
+            mine.lerp_(theirs, factor)
+    return squared
+
+
+def add_delta_(
+    own: torch.Tensor, peer: torch.Tensor, published: torch.Tensor, factor: float
+) -> float:
+    """Own += f * (peer - published); return |peer - published|^2.
+
+    Shapes and dtypes as for `interpolate_`.
+    """
+    squared = 0.0
+    for mine, theirs, mine_then in _blocks(own, peer, published):
+        delta = theirs - mine_then
+        squared += _squared_norm(delta)
+        mine.add_(delta, alpha=factor)
+    return squared
+
+
+def _blocks(own: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Walk through tensors of one shape in blocks, on the device of the first."""
+    if not own.is_contiguous():
+        yield own, *(other.to(own.device) for other in others)
+        return
+    flat = [tensor.view(-1) for tensor in (own, *others)]
+    for start in range(0, own.numel(), BLOCK_ELEMENTS):
+        mine, *theirs = (tensor[start : start + BLOCK_ELEMENTS] for tensor in flat)
+        yield mine, *(block.to(own.device) for block in theirs)
+
+
+def _squared_norm(difference: torch.Tensor) -> float:
+    wide = torch.promote_types(difference.dtype, torch.float32)
+    return float(torch.linalg.vector_norm(difference, dtype=wide)) ** 2

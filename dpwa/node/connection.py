@@ -1,0 +1,168 @@
+"""DpwaConnection: the gossip for parameters that are bytes or one numpy array."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, SupportsFloat
+
+import numpy as np
+import numpy.typing as npt
+
+from dpwa.config import Config, load_config
+from dpwa.data.layout import Layout, TensorSpec
+from dpwa.data.snapshot import ByteArray, Snapshot
+from dpwa.errors import ParametersError
+from dpwa.node.node import Node
+from dpwa.types import loss_value
+
+NumericArray = npt.NDArray[Any]
+Parameters = bytes | bytearray | memoryview | NumericArray
+ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config
+
+
+class DpwaConnection:
+    """A node that gossips raw parameters; the caller merges what comes back.
+
+        with DpwaConnection("w1", "nodes.yaml") as connection:
+            connection.update_send(parameters, loss)
+            ...                                       # one training step
+            peer_parameters, factor = connection.update_wait(loss)
+            if peer_parameters is not None:
+                parameters = factor * peer_parameters + (1 - factor) * parameters
+
+    Args:
+        name: which node of the configuration this process is.
+        config: a path to a YAML file, a mapping, or a `Config`.
+
+    Raises:
+        ConfigError: the configuration has mistakes.
+        UnknownNameError: it has no node of this name.
+        AddressError: the node's address cannot be listened on.
+
+    Attributes:
+        node: the node underneath, for adapters.
+    """
+
+    def __init__(self, name: str, config: ConfigSource) -> None:
+        self.node = Node(name, load_config(config))
+
+    def update_send(self, parameters: Parameters, loss: SupportsFloat | None = None) -> None:
+        """Publish the parameters and start fetching a peer's; returns without waiting.
+
+        Args:
+            parameters: bytes-like, or a numpy array of any numeric dtype and shape. They are
+                copied: the caller may change them at once.
+            loss: training loss; a number, a 0-d array or tensor, or `None` when not measured.
+
+        Raises:
+            ParametersError: the parameters are neither, or empty.
+            ClosedError: the connection was closed.
+        """
+        if isinstance(parameters, np.ndarray):
+            layout, source = _array_layout(parameters), parameters
+        else:
+            layout, source = Layout.of_bytes(), _byte_array(parameters)
+
+        def write(slot: ByteArray) -> None:
+            np.copyto(slot.view(source.dtype).reshape(source.shape), source)
+
+        self.node.send(layout, source.nbytes, loss_value(loss), write)
+
+    def update_wait(
+        self, loss: SupportsFloat | None = None
+    ) -> tuple[bytes | NumericArray | None, float]:
+        """Wait for the fetch that `update_send` started, at most until its timeout.
+
+        Args:
+            loss: training loss now; `None` stands for the one passed to `update_send`.
+
+        Returns:
+            `(peer_parameters, factor)`: the peer's parameters, of the type, dtype and shape that
+            this node published, and the weight from 0 to 1 to merge them with; `(None, 0.0)` when
+            nothing came, whatever the reason.
+
+        Raises:
+            ClosedError: the connection was closed.
+        """
+        arrival = self.node.wait(loss_value(loss))
+        if arrival is None:
+            return None, 0.0
+        return _parameters(arrival.snapshot), arrival.factor
+
+    @property
+    def name(self) -> str:
+        """Name of this node."""
+        return self.node.name
+
+    @property
+    def clock(self) -> float:
+        """Number of updates, interpolated at each merge like the parameters."""
+        return self.node.clock
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Names of the peers in view."""
+        return self.node.peers
+
+    def add_peer(self, name: str, host: str, port: int) -> None:
+        """Take a peer into view; no effect when it already is.
+
+        Raises:
+            UserError: the name is this node's own, or is known at another address.
+        """
+        self.node.add_peer(name, host, port)
+
+    def remove_peer(self, name: str) -> None:
+        """Drop a peer from view.
+
+        Raises:
+            UnknownNameError: no such peer.
+        """
+        self.node.remove_peer(name)
+
+    def close(self) -> None:
+        """Stop serving and fetching; idempotent and bounded in time."""
+        self.node.close()
+
+    def __enter__(self) -> DpwaConnection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _array_layout(array: NumericArray) -> Layout:
+    if array.dtype.kind not in "biufc":
+        raise ParametersError(f"parameters must be numeric, not an array of {array.dtype}")
+    if array.size == 0:
+        raise ParametersError(f"parameters must not be empty: an array of shape {array.shape}")
+    dtype = array.dtype.name if array.dtype.isnative else array.dtype.str
+    return Layout((TensorSpec("parameters", dtype, array.shape, array.dtype.itemsize),))
+
+
+def _byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
+    try:
+        view = memoryview(parameters)
+    except TypeError:
+        raise ParametersError(
+            f"parameters must be bytes-like or a numpy array, not {type(parameters).__name__}"
+        ) from None
+    if view.nbytes == 0:
+        raise ParametersError("parameters must not be empty: no bytes")
+    return np.frombuffer(view if view.contiguous else view.tobytes(), np.uint8)
+
+
+def _parameters(snapshot: Snapshot) -> bytes | NumericArray:
+    """Copy a peer's parameters out of the receive buffer."""
+    spec = snapshot.layout.tensors[0]
+    if snapshot.layout.is_bytes:
+        return snapshot.data.tobytes()
+    array: NumericArray = snapshot.data.view(np.dtype(spec.dtype)).reshape(spec.shape)
+    return array.copy()

@@ -1,0 +1,119 @@
+"""The peers in view: their addresses, scores and health, shared by the node's threads."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from dpwa.errors import UnknownNameError, UserError
+from dpwa.policy.flow_control import FlowControl
+from dpwa.policy.health import Health, Outcome, health_after, is_failure
+from dpwa.types import JsonObject
+
+log = logging.getLogger("dpwa.peers")
+
+
+@dataclass
+class _Peer:
+    endpoint: str
+    health: Health = Health.UNKNOWN
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+
+
+class PeerBook:
+    """What this node knows of its peers; every method may be called from any thread."""
+
+    def __init__(self, own_name: str) -> None:
+        self._own_name = own_name
+        self._lock = threading.Lock()
+        self._peers: dict[str, _Peer] = {}
+        self._flow = FlowControl()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the peers in view, in the order they came."""
+        with self._lock:
+            return tuple(self._peers)
+
+    def add(self, name: str, endpoint: str) -> bool:
+        """Take a peer into view; return whether it is new.
+
+        Raises:
+            UserError: the name is this node's own, or stands for another endpoint already.
+        """
+        if name == self._own_name:
+            raise UserError(f"{name!r} is this node itself, not a peer")
+        with self._lock:
+            known = self._peers.get(name)
+            if known is None:
+                self._peers[name] = _Peer(endpoint)
+                self._flow = self._flow.added(name)
+                return True
+        if known.endpoint != endpoint:
+            raise UserError(
+                f"peer {name!r} is already known at {known.endpoint}; "
+                f"remove it before adding it at {endpoint}"
+            )
+        return False
+
+    def remove(self, name: str) -> None:
+        """Drop a peer from view.
+
+        Raises:
+            UnknownNameError: no such peer.
+        """
+        with self._lock:
+            if self._peers.pop(name, None) is not None:
+                self._flow = self._flow.removed(name)
+                return
+        known = ", ".join(self.names) or "none"
+        raise UnknownNameError(f"no peer is named {name!r} (known: {known})")
+
+    def choose(self, rng: random.Random, exclude: Collection[str] = ()) -> str | None:
+        """Let flow control draw the peer to fetch from."""
+        with self._lock:
+            return self._flow.choose(rng, exclude)
+
+    def restarted(self, name: str) -> None:
+        """Start a peer's score anew: it has just (re)appeared, and what it was counts no more."""
+        with self._lock:
+            if name in self._peers:
+                self._flow = self._flow.added(name)
+
+    def record(self, name: str, outcome: Outcome, detail: str = "") -> None:
+        """Count how a fetch ended, and log it when it changes what is known of the peer."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is None:  # removed while the fetch was under way
+                return
+            peer.outcomes[outcome] += 1
+            before, peer.health = peer.health, health_after(outcome)
+            if outcome is Outcome.FETCHED:
+                self._flow = self._flow.succeeded(name)
+            elif is_failure(outcome):
+                self._flow = self._flow.failed(name)
+        if before is not peer.health:
+            self._log_change(name, peer.health, detail)
+
+    def report(self) -> list[JsonObject]:
+        """Describe every peer: endpoint, score, health and counts of outcomes."""
+        with self._lock:
+            return [
+                {
+                    "name": name,
+                    "endpoint": peer.endpoint,
+                    "score": self._flow.scores[name],
+                    "health": peer.health.value,
+                    "outcomes": {o.value: n for o, n in peer.outcomes.items()},
+                }
+                for name, peer in self._peers.items()
+            ]
+
+    def _log_change(self, name: str, health: Health, detail: str) -> None:
+        level = logging.INFO if health is Health.ALIVE else logging.WARNING
+        because = f": {detail}" if detail else ""
+        log.log(level, "%s: peer %s is now %s%s", self._own_name, name, health.value, because)

@@ -1,0 +1,134 @@
+"""RxThread: owns the listening socket and answers peers, by message type."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import zmq
+
+from dpwa.clock import Clock
+from dpwa.errors import ProtocolError, VersionError
+from dpwa.transport.mailbox import Mailbox
+from dpwa.transport.sockets import Context, Socket, receive, send, serving_socket
+from dpwa.wire.messages import Frame, Message, Refused, decode, encode
+
+log = logging.getLogger("dpwa.rx")
+
+Reply = Callable[[Message, Frame | None], bool]
+IDLE_POLL_MS = 1_000
+
+
+class Service(Protocol):
+    """Something that answers certain messages; called on the RxThread only."""
+
+    handles: tuple[type[Any], ...]
+
+    def handle(self, sender: bytes, message: Any, reply: Reply) -> None:
+        """Answer one message; `reply(message, payload)` returns whether it was sent."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """Do what has become due; called at least once a second."""
+        ...
+
+
+class RxThread(threading.Thread):
+    """Serves peers until it is stopped. A foreign message can never end it."""
+
+    def __init__(self, name: str, context: Context, endpoint: str, clock: Clock) -> None:
+        super().__init__(name=f"dpwa-rx-{name}", daemon=True)
+        self._context = context
+        self._endpoint = endpoint
+        self._clock = clock
+        self._services: dict[type[Any], Service] = {}
+        self._stop_requests: Mailbox[None] = Mailbox(context)
+        self._listening = threading.Event()
+        self._listen_error: Exception | None = None
+        self.bad_messages = 0
+        self.bytes_sent = 0
+
+    def register(self, service: Service) -> None:
+        """Dispatch the messages that a service handles to it; before the thread starts."""
+        for message_type in service.handles:
+            self._services[message_type] = service
+
+    def open(self) -> None:
+        """Start, and wait until the socket listens.
+
+        Raises:
+            AddressError: it cannot.
+        """
+        self.start()
+        self._listening.wait()
+        if self._listen_error is not None:
+            self.stop(timeout_s=1.0)
+            raise self._listen_error
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask the thread to end; return whether it did within the time."""
+        self._stop_requests.put(None)
+        self.join(timeout_s)
+        if self.is_alive():
+            return False
+        self._stop_requests.close()
+        return True
+
+    def run(self) -> None:
+        """Own the socket from here to the end."""
+        try:
+            router = serving_socket(self._context, self._endpoint)
+        except Exception as error:  # noqa: BLE001 - handed to the thread that waits in `open`
+            self._listen_error = error
+            self._listening.set()
+            return
+        self._listening.set()
+        with router:
+            self._serve(router)
+
+    def _serve(self, router: Socket) -> None:
+        poller = zmq.Poller()
+        poller.register(router, zmq.POLLIN)
+        poller.register(self._stop_requests.receiver, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll(IDLE_POLL_MS))
+            if self._stop_requests.receiver in ready:
+                return
+            if router in ready:
+                self._answer(router)
+            for service in set(self._services.values()):
+                service.tick(self._clock.now())
+
+    def _answer(self, router: Socket) -> None:
+        frames = receive(router)
+        if frames is None or len(frames) < 2:
+            return
+        sender = bytes(frames[0])
+        try:
+            message, _ = decode(frames[1:])
+            self._dispatch(router, sender, message)
+        except VersionError:
+            # The version in the header of any answer tells the peer why.
+            self.bad_messages += 1
+            self._send(router, sender, Refused(request=0, reason="protocol version"), None)
+        except ProtocolError as error:
+            self.bad_messages += 1
+            log.debug("ignored a message: %s", error)
+        except Exception:
+            self.bad_messages += 1
+            log.exception("a message could not be answered; the node goes on")
+
+    def _dispatch(self, router: Socket, sender: bytes, message: Message) -> None:
+        service = self._services.get(type(message))
+        if service is None:
+            raise ProtocolError(f"{message.type!r} is no request")
+        service.handle(sender, message, lambda m, payload: self._send(router, sender, m, payload))
+
+    def _send(self, router: Socket, to: bytes, message: Message, payload: Frame | None) -> bool:
+        frames: list[Frame] = [to, encode(message)]
+        if payload is not None:
+            frames.append(payload)
+            self.bytes_sent += len(payload)
+        return send(router, frames)

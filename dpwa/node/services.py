@@ -1,0 +1,125 @@
+"""What the RxThread answers: snapshots to peers, and a status report to anybody who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dpwa.clock import Clock
+from dpwa.data.snapshot import Lease, SnapshotPool
+from dpwa.node.rx_thread import Reply
+from dpwa.types import JsonObject
+from dpwa.wire import limits
+from dpwa.wire.messages import (
+    AskStatus,
+    Cancel,
+    Credit,
+    Fetch,
+    NotReady,
+    OtherModel,
+    Status,
+    pack,
+)
+from dpwa.wire.serving import ServeSession
+
+COMPARED_TENSORS = 8192  # of a layout that is sent to name a difference: it must fit one payload
+
+
+@dataclass
+class _Serving:
+    session: ServeSession
+    lease: Lease
+    expires: float
+
+
+class SnapshotService:
+    """Serves the newest snapshot to each peer that fetches, one session a peer.
+
+    A session holds a lease; it ends when the last chunk is sent, when the peer cancels or starts
+    another fetch, and at the latest when the peer has stopped waiting, so that a peer which is
+    stopped or gone never keeps a slot for long.
+    """
+
+    handles: tuple[type[Any], ...] = (Fetch, Credit, Cancel)
+
+    def __init__(self, pool: SnapshotPool, clock: Clock, longest_session_s: float) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._longest_session_s = longest_session_s
+        self._serving: dict[bytes, _Serving] = {}
+        self.served = 0
+
+    def handle(self, sender: bytes, message: Fetch | Credit | Cancel, reply: Reply) -> None:
+        """Start, continue or end the session of this peer."""
+        if isinstance(message, Fetch):
+            self._end(sender)
+            self._start(sender, message, reply)
+            return
+        serving = self._serving.get(sender)
+        if serving is None or serving.session.request != message.request:
+            return  # of a session that has ended meanwhile
+        if isinstance(message, Cancel):
+            self._end(sender)
+        else:
+            serving.session.grant(message.chunks)
+            self._send_due(sender, serving.session, reply)
+
+    def tick(self, now: float) -> None:
+        """End the sessions whose peer no longer waits."""
+        for sender in [s for s, serving in self._serving.items() if serving.expires <= now]:
+            self._end(sender)
+
+    def close(self) -> None:
+        """End every session."""
+        for sender in list(self._serving):
+            self._end(sender)
+
+    def _start(self, sender: bytes, fetch: Fetch, reply: Reply) -> None:
+        if len(self._serving) >= limits.MAX_SESSIONS:
+            reply(NotReady(request=fetch.request), None)  # busy: the peer may ask another one
+            return
+        lease = self._pool.newest()
+        if lease is None:
+            reply(NotReady(request=fetch.request), None)
+            return
+        layout = lease.snapshot.layout
+        if layout.fingerprint != fetch.fingerprint:
+            lease.release()
+            reply(OtherModel(request=fetch.request), pack(layout.rows()[:COMPARED_TENSORS]))
+            return
+        session = ServeSession(fetch, lease.snapshot)
+        budget_s = min(fetch.budget_ms / 1000, self._longest_session_s)
+        self._serving[sender] = _Serving(session, lease, self._clock.now() + budget_s)
+        reply(session.header(), None)
+        self._send_due(sender, session, reply)
+
+    def _send_due(self, sender: bytes, session: ServeSession, reply: Reply) -> None:
+        for chunk, data in session.due():
+            if not reply(chunk, data.data):
+                self._end(sender)  # the peer is gone, or takes less than it asked for
+                return
+        if session.finished:
+            self.served += 1
+            self._end(sender)
+
+    def _end(self, sender: bytes) -> None:
+        serving = self._serving.pop(sender, None)
+        if serving is not None:
+            serving.lease.release()
+
+
+class StatusService:
+    """Answers with what `report` returns."""
+
+    handles: tuple[type[Any], ...] = (AskStatus,)
+
+    def __init__(self, report: Callable[[], JsonObject]) -> None:
+        self._report = report
+
+    def handle(self, sender: bytes, message: AskStatus, reply: Reply) -> None:  # noqa: ARG002
+        """Send the report."""
+        reply(Status(request=message.request), pack(self._report()))
+
+    def tick(self, now: float) -> None:
+        """Nothing ever becomes due."""

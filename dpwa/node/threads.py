@@ -1,0 +1,60 @@
+"""The two threads of a node and their ZeroMQ context: opened together, closed together."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Iterable
+
+import zmq
+
+from dpwa.clock import Clock
+from dpwa.node.peers import PeerBook
+from dpwa.node.rx_thread import RxThread, Service
+from dpwa.node.tx_thread import TxThread
+
+log = logging.getLogger("dpwa.node")
+
+STOP_TIMEOUT_S = 2.0
+
+
+class NodeThreads:
+    """Owns the RxThread, the TxThread and the context in which their sockets live."""
+
+    def __init__(
+        self, name: str, endpoint: str, book: PeerBook, rng: random.Random, clock: Clock
+    ) -> None:
+        self.endpoint = endpoint
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.rx = RxThread(name, self._context, endpoint, clock)
+        self.tx = TxThread(name, self._context, book, rng, clock)
+
+    def open(self, services: Iterable[Service]) -> None:
+        """Register the services and start both threads.
+
+        Raises:
+            AddressError: the endpoint cannot be listened on; nothing is left running.
+        """
+        for service in services:
+            self.rx.register(service)
+        self.tx.start()
+        try:
+            self.rx.open()
+        except Exception:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop both threads and free the sockets; bounded in time."""
+        stopped = [self._stop(thread) for thread in (self.tx, self.rx)]
+        if all(stopped):
+            self._context.term()
+
+    def _stop(self, thread: RxThread | TxThread) -> bool:
+        if thread is threading.current_thread():
+            return False
+        if thread.stop(STOP_TIMEOUT_S):
+            return True
+        log.error("thread %s did not stop within %g s", thread.name, STOP_TIMEOUT_S)
+        return False

@@ -1,0 +1,57 @@
+"""What a fetch can come to, and what that says about the peer.
+
+A fetch ends in exactly one `Outcome`. A peer's `Health` is the last thing its outcomes have shown;
+it only decides what is logged (each change once) and shown; whom to ask is for flow control.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Outcome(Enum):
+    """How one fetch from one peer ended."""
+
+    FETCHED = "fetched"
+    NOT_READY = "not_ready"
+    TIMED_OUT = "timed_out"
+    UNREACHABLE = "unreachable"
+    OTHER_VERSION = "other_version"
+    OTHER_MODEL = "other_model"
+    MISBEHAVED = "misbehaved"
+
+
+class Health(Enum):
+    """What a node knows of a peer."""
+
+    UNKNOWN = "unknown"
+    ALIVE = "alive"
+    SILENT = "silent"
+    UNREACHABLE = "unreachable"
+    OTHER_VERSION = "other version"
+    OTHER_MODEL = "other model"
+    MISBEHAVING = "misbehaving"
+
+
+_HEALTH_AFTER = {
+    Outcome.FETCHED: Health.ALIVE,
+    Outcome.NOT_READY: Health.ALIVE,
+    Outcome.TIMED_OUT: Health.SILENT,
+    Outcome.UNREACHABLE: Health.UNREACHABLE,
+    Outcome.OTHER_VERSION: Health.OTHER_VERSION,
+    Outcome.OTHER_MODEL: Health.OTHER_MODEL,
+    Outcome.MISBEHAVED: Health.MISBEHAVING,
+}
+
+
+def health_after(outcome: Outcome) -> Health:
+    """Return what a peer's health is after this outcome."""
+    return _HEALTH_AFTER[outcome]
+
+
+def is_failure(outcome: Outcome) -> bool:
+    """Tell whether flow control counts this outcome like a timeout.
+
+    A peer that is not ready has done nothing wrong: neither success nor failure.
+    """
+    return outcome not in (Outcome.FETCHED, Outcome.NOT_READY)

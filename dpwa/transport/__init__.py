@@ -1,0 +1,1 @@
+"""ZeroMQ sockets, their addresses and their options. Each socket belongs to one thread."""

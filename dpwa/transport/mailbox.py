@@ -1,0 +1,55 @@
+"""A mailbox: how other threads talk to a thread that waits on sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import zmq
+
+from dpwa.transport.sockets import Context, Socket
+
+Item = TypeVar("Item")
+
+
+class Mailbox(Generic[Item]):
+    """A queue with an inproc PAIR that wakes its reader.
+
+    Any thread may `put`; one thread reads: it polls `receiver` and calls `take_all`.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._sending = threading.Lock()
+        endpoint = f"inproc://mailbox-{id(self)}"
+        self.receiver: Socket = context.socket(zmq.PAIR)
+        self.receiver.linger = 0
+        self.receiver.bind(endpoint)
+        self._sender: Socket = context.socket(zmq.PAIR)
+        self._sender.linger = 0
+        self._sender.connect(endpoint)
+
+    def put(self, item: Item) -> None:
+        """Leave an item and wake the reader. After `close` it is dropped."""
+        self._items.put(item)
+        with self._sending:
+            if not self._sender.closed:
+                # `Again`: a thousand wake-ups are waiting already, one more changes nothing.
+                with contextlib.suppress(zmq.Again):
+                    self._sender.send(b"", zmq.NOBLOCK)
+
+    def take_all(self) -> Iterator[Item]:
+        """Yield every waiting item; the reader's side."""
+        while self.receiver.poll(0):
+            self.receiver.recv()
+        while not self._items.empty():
+            yield self._items.get()
+
+    def close(self) -> None:
+        """Close both ends, after the reader has ended."""
+        with self._sending:
+            self._sender.close(0)
+        self.receiver.close(0)

@@ -1,0 +1,99 @@
+"""The two kinds of ZeroMQ socket that nodes use, with bounded queues and frames."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+import zmq
+
+from dpwa.errors import AddressError
+from dpwa.transport.addresses import is_ipv6
+from dpwa.wire import limits
+from dpwa.wire.messages import Frame
+
+Socket = zmq.Socket[bytes]
+Context = zmq.Context[Socket]
+
+HEARTBEAT_MS = 1_000
+HEARTBEAT_TIMEOUT_MS = 5_000  # a peer silent for so long is disconnected, and its buffers are freed
+HANDSHAKE_TIMEOUT_MS = 5_000
+RECONNECT_MS = 50
+RECONNECT_MAX_MS = 1_000
+QUEUED_REQUESTS = 64  # of MAX_HEADER_BYTES at most, for each connection
+HEADER_SLACK_BYTES = 1024
+
+
+def serving_socket(context: Context, endpoint: str) -> Socket:
+    """Return a ROUTER that listens on the endpoint.
+
+    Raises:
+        AddressError: the port is in use, or the address is not of this machine.
+    """
+    router = context.socket(zmq.ROUTER)
+    _set_common(router, endpoint)
+    router.maxmsgsize = limits.MAX_HEADER_BYTES + HEADER_SLACK_BYTES
+    router.rcvhwm = QUEUED_REQUESTS
+    try:
+        router.bind(endpoint)
+    except zmq.ZMQError as error:
+        router.close(0)
+        raise AddressError(_why_not(endpoint, error)) from None
+    return router
+
+
+def asking_socket(context: Context, endpoint: str) -> Socket:
+    """Return a DEALER that connects, and keeps reconnecting, to the endpoint."""
+    dealer = context.socket(zmq.DEALER)
+    _set_common(dealer, endpoint)
+    dealer.maxmsgsize = limits.MAX_PAYLOAD_BYTES + HEADER_SLACK_BYTES
+    dealer.reconnect_ivl = RECONNECT_MS
+    dealer.reconnect_ivl_max = RECONNECT_MAX_MS
+    dealer.immediate = True  # nothing is queued for a peer that is not there
+    dealer.connect(endpoint)
+    return dealer
+
+
+def receive(socket: Socket) -> list[Frame] | None:
+    """Take one waiting message, or return `None`; frames past one too many are dropped unread."""
+    try:
+        frames: list[Frame] = [socket.recv(zmq.NOBLOCK, copy=False).buffer]
+    except zmq.Again:
+        return None
+    while socket.rcvmore:
+        frame = socket.recv(copy=False).buffer
+        if len(frames) <= limits.MAX_FRAMES + 1:
+            frames.append(frame)
+    return frames
+
+
+def send(socket: Socket, frames: Sequence[Frame]) -> bool:
+    """Send one message without waiting; return whether it was taken."""
+    try:
+        socket.send_multipart(frames, zmq.NOBLOCK, copy=True)
+    except zmq.ZMQError as error:
+        if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+            return False
+        raise
+    return True
+
+
+def _set_common(socket: Socket, endpoint: str) -> None:
+    socket.linger = 0
+    socket.ipv6 = is_ipv6(endpoint)
+    socket.heartbeat_ivl = HEARTBEAT_MS
+    socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+    socket.handshake_ivl = HANDSHAKE_TIMEOUT_MS
+
+
+def _why_not(endpoint: str, error: zmq.ZMQError) -> str:
+    match error.errno:
+        case zmq.EADDRINUSE:
+            return f"cannot listen on {endpoint}: the port is already in use"
+        case zmq.EADDRNOTAVAIL | errno.ENODEV:
+            return (
+                f"cannot listen on {endpoint}: not an address of this machine "
+                "(set `bind` to the address to listen on)"
+            )
+        case _:
+            return f"cannot listen on {endpoint}: {error.strerror}"

@@ -1,0 +1,1 @@
+"""The protocol without sockets or clocks: messages in, messages out."""

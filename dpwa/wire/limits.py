@@ -1,0 +1,20 @@
+"""Hard limits of the protocol, checked before anything is allocated.
+
+Chunks of 1 MiB were the fastest of 64 KiB to 8 MiB over loopback TCP; four in flight keep the wire
+full.
+"""
+
+from __future__ import annotations
+
+PROTOCOL_VERSION = 1
+
+MAX_HEADER_BYTES = 16 * 1024
+MAX_PAYLOAD_BYTES = 4 * 1024 * 1024  # one chunk, one layout or one status report
+MAX_FRAMES = 2  # a header, and for some messages one payload
+
+CHUNK_BYTES = 1024 * 1024
+CREDIT_CHUNKS = 4
+MAX_CREDIT_CHUNKS = 16
+
+MAX_SESSIONS = 64  # snapshots being served at once
+MAX_UNSTRUCTURED_BYTES = 64 * 1024**3  # a bytes-like payload, whose length the peer decides
