@@ -1,0 +1,335 @@
+"""`dpwa launch` as users run it: a process of its own, with real signals and a real terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from dpwa.config import load_config
+from dpwa.launch.ports import free_ports
+
+LAUNCH = [sys.executable, "-m", "dpwa", "launch"]
+IMPORTS = "import os, signal, sys, time\n"
+ENVIRONMENT = IMPORTS + (
+    "for name in 'NAME RANK WORLD_SIZE CONFIG'.split(): print(name, os.environ['DPWA_' + name])\n"
+)
+READY_THEN_SLEEP = IMPORTS + (
+    "signal.signal(signal.SIGINT, lambda *_: sys.exit(0))\nprint(os.getpid())\ntime.sleep(60)\n"
+)
+STUBBORN = IMPORTS + (
+    "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)\n"
+    "print(os.getpid())\ntime.sleep(60)\n"
+)
+# Makes its standard input the terminal of a new session, as a terminal window does.
+IN_A_TERMINAL = [
+    sys.executable,
+    "-c",
+    "import fcntl, os, sys, termios\n"
+    "os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])",
+]
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Undo the ignoring of SIGINT that a background job of a script inherits."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+def python(code: str) -> list[str]:
+    return ["--", sys.executable, "-S", "-c", code]
+
+
+def launch(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*LAUNCH, *arguments], capture_output=True, text=True, timeout=30, **options
+    )
+
+
+def lines_of(output: str, node: str) -> list[str]:
+    return re.findall(rf"^{node} \| (.*)$", output, re.MULTILINE)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Return a configuration of the nodes alice, bob and carol on free ports."""
+    names = ("alice", "bob", "carol")
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        "nodes:\n"
+        + "".join(
+            f"- {{name: {name}, host: 127.0.0.1, port: {port}}}\n"
+            for name, port in zip(names, free_ports(3), strict=True)
+        )
+    )
+    return path
+
+
+@pytest.fixture
+def launcher() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Return a function that starts a launcher in the background, killed when the test ends."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        started.append(subprocess.Popen([*LAUNCH, *arguments], text=True, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def pids_of_ready_nodes(process: subprocess.Popen[str], count: int) -> list[int]:
+    assert process.stdout is not None
+    return [int(process.stdout.readline().split("| ")[1]) for _ in range(count)]
+
+
+def assert_gone(pids: Sequence[int]) -> None:
+    end = time.monotonic() + 5
+    while left := [pid for pid in pids if is_running(pid)]:
+        assert time.monotonic() < end, f"processes {left} are still there"
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def test_nodes_of_a_generated_configuration_know_who_they_are(tmp_path: Path) -> None:
+    done = launch("-n", "2", *python(ENVIRONMENT), env=os.environ | {"TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    first, second = lines_of(done.stdout, "w1"), lines_of(done.stdout, "w2")
+    assert first[:3] == ["NAME w1", "RANK 0", "WORLD_SIZE 2"]
+    assert second[:3] == ["NAME w2", "RANK 1", "WORLD_SIZE 2"]
+    assert first[3] == second[3]
+    assert first[3].startswith(f"CONFIG {tmp_path}/dpwa-launch-")
+    assert done.stderr == "dpwa launch: all 2 nodes succeeded\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_generated_configuration_is_there_while_the_nodes_run(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.yaml"
+    code = f"import os, shutil; shutil.copy(os.environ['DPWA_CONFIG'], {str(copy)!r})"
+    assert launch("-n", "1", *python(code)).returncode == 0
+    assert [node.name for node in load_config(copy).nodes] == ["w1"]
+
+
+def test_all_nodes_of_a_configuration_start(config: Path) -> None:
+    done = launch("-c", config.name, *python(ENVIRONMENT), cwd=config.parent)
+    assert done.returncode == 0, done.stderr
+    for rank, node in enumerate(["alice", "bob  ", "carol"]):
+        assert lines_of(done.stdout, node) == [
+            f"NAME {node.strip()}",
+            f"RANK {rank}",
+            "WORLD_SIZE 3",
+            f"CONFIG {config}",
+        ]
+
+
+def test_the_first_nodes_of_a_configuration_start(config: Path) -> None:
+    done = launch("-c", str(config), "-n", "2", *python(ENVIRONMENT))
+    assert lines_of(done.stdout, "bob  ")[2] == "WORLD_SIZE 2"
+    assert "carol" not in done.stdout
+
+
+def test_the_command_may_have_options_without_a_separator() -> None:
+    done = launch("-n", "1", "echo", "-n", "3", "--cpus")
+    assert (done.returncode, done.stdout) == (0, "w1 | 3 --cpus\n")
+
+
+def test_streams_stay_apart_and_uncoloured_without_a_terminal() -> None:
+    code = "import sys; print('result'); print('log', file=sys.stderr)"
+    done = launch("-n", "1", *python(code), start_new_session=True, stdin=subprocess.DEVNULL)
+    assert done.stdout == "w1 | result\n"
+    assert done.stderr == "w1 | log\ndpwa launch: the node succeeded\n"
+
+
+def test_any_character_can_be_shown_in_any_locale() -> None:
+    code = "import sys; sys.stdout.buffer.write('90\N{DEGREE SIGN}\\n'.encode() + bytes([255]))"
+    done = launch("-n", "1", *python(code), env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.stdout == "w1 | 90\\xb0\nw1 | \\ufffd\n"
+
+
+def test_a_failing_node_is_named_and_the_others_finish() -> None:
+    code = IMPORTS + (
+        "if os.environ['DPWA_RANK'] == '0': sys.exit(3)\n"
+        "if os.environ['DPWA_RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(0.3); print('finished')"
+    )
+    done = launch("-n", "3", *python(code))
+    assert done.returncode == 1
+    assert lines_of(done.stdout, "w3") == ["finished"]
+    *failures, summary = done.stderr.splitlines()
+    assert sorted(failures) == [
+        "dpwa launch: node w1 failed: exit code 3",
+        "dpwa launch: node w2 failed: ended by SIGKILL",
+    ]
+    assert summary == "dpwa launch: 2 of 3 nodes failed: w1, w2"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_signal_stops_the_nodes_cleanly(
+    launcher: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
+) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    process = launcher("-n", "2", *python(READY_THEN_SLEEP), env=environment)
+    pids = pids_of_ready_nodes(process, 2)
+    started = time.monotonic()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=10)
+    assert time.monotonic() - started < 4
+    assert process.returncode == 130
+    assert errors == (
+        "dpwa launch: stopping w1, w2 with SIGINT (Ctrl-C again kills)\n"
+        "dpwa launch: all nodes have stopped\n"
+    )
+    assert_gone(pids)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_ctrl_c_kills_stubborn_nodes(
+    launcher: Callable[..., subprocess.Popen[str]],
+) -> None:
+    process = launcher("-n", "2", *python(STUBBORN))
+    pids = pids_of_ready_nodes(process, 2)
+    assert process.stderr is not None
+    process.send_signal(signal.SIGINT)
+    assert "with SIGINT" in process.stderr.readline()
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert time.monotonic() - started < 4
+    assert errors.startswith("dpwa launch: stopping w1, w2 with SIGKILL\n")
+    assert process.returncode == 130
+    assert_gone(pids)
+
+
+def test_nodes_end_when_the_launcher_is_killed(
+    launcher: Callable[..., subprocess.Popen[str]],
+) -> None:
+    process = launcher("-n", "2", *python(STUBBORN))
+    pids = pids_of_ready_nodes(process, 2)
+    process.kill()
+    process.wait()
+    assert_gone(pids)
+
+
+def test_ctrl_c_in_a_terminal_stops_the_nodes() -> None:
+    master, terminal = pty.openpty()
+    command = [*IN_A_TERMINAL, *LAUNCH, "-n", "2", *python(READY_THEN_SLEEP)]
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal,
+                          env=environment) as process:
+        os.close(terminal)
+        shown = read_until(master, lambda text: text.count("| ") == 2)
+        assert "\x1b[36mw1 |\x1b[0m " in shown
+        assert "\x1b[33mw2 |\x1b[0m " in shown
+        os.write(master, b"\x03")
+        read_until(master, lambda text: "all nodes have stopped" in text)
+        assert process.wait(10) == 130
+    os.close(master)
+    assert_gone([int(pid) for pid in re.findall(r"\x1b\[0m (\d+)", shown)])
+
+
+def read_until(descriptor: int, enough: Callable[[str], bool]) -> str:
+    text = ""
+    while not enough(text):
+        text += os.read(descriptor, 4096).decode()
+    return text
+
+
+def test_every_port_in_use_is_named_and_nothing_starts(config: Path) -> None:
+    nodes = load_config(config).nodes
+    marker = config.parent / "started"
+    with (
+        socket.create_server(("127.0.0.1", nodes[0].port)),
+        socket.create_server(("127.0.0.1", nodes[2].port)),
+    ):
+        done = launch("-c", str(config), "--", "touch", str(marker))
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"dpwa: node alice cannot listen on 127.0.0.1:{nodes[0].port}: the port is in use",
+        f"dpwa: node carol cannot listen on 127.0.0.1:{nodes[2].port}: the port is in use",
+    ]
+    assert not marker.exists()
+
+
+def test_a_node_of_another_machine_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("nodes: [{name: far, host: 203.0.113.7, port: 45000}]\n")
+    done = launch("-c", str(path), "true")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "dpwa: node far cannot listen on 203.0.113.7:45000: "
+        "the address is not of this machine (start the node there)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-n", "2", "no-such-command"], "dpwa: cannot run 'no-such-command': no such command\n"),
+        (["-c", "missing.yaml", "true"], "missing.yaml"),
+        (["true"], "give a number of nodes (-n N), a configuration (-c FILE), or both"),
+        (["-n", "0", "true"], "0 is not in the range"),
+        (["-n", "2"], "Missing argument"),
+        (["-n", "1", "--cpus", "some", "true"], "'some'"),
+    ],
+)
+def test_a_mistake_is_said_in_one_message_with_code_2(arguments: list[str], message: str) -> None:
+    done = launch(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_more_nodes_than_the_configuration_has_is_a_usage_error(config: Path) -> None:
+    done = launch("-c", str(config), "-n", "4", "true")
+    assert done.returncode == 2
+    assert f"-n 4 is more than the 3 nodes of {config}" in done.stderr
+
+
+def test_the_cores_are_shared_unless_the_user_says_otherwise() -> None:
+    code = "import os; print(os.environ['OMP_NUM_THREADS'], len(os.sched_getaffinity(0)))"
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    cores = len(os.sched_getaffinity(0))
+    shared = launch("-n", "1", *python(code), env=inherited)
+    assert shared.stdout == f"w1 | {cores} {cores}\n"
+    chosen = launch(
+        "-n", str(cores), "--cpus", "pin", *python(code), env=inherited | {"OMP_NUM_THREADS": "7"}
+    )
+    assert lines_of(chosen.stdout, "w1") == ["7 1"]
+
+
+def test_a_reader_that_leaves_ends_the_nodes_quietly(
+    launcher: Callable[..., subprocess.Popen[str]],
+) -> None:
+    chatter = IMPORTS + "print(os.getpid())\nwhile True: print('tick'); time.sleep(0.01)"
+    process = launcher("-n", "1", *python(chatter))
+    pids = pids_of_ready_nodes(process, 1)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.wait(10)
+    assert process.returncode == 1
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert_gone(pids)
+    process.stdout = None  # so that cleaning up does not read it

@@ -1,0 +1,159 @@
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dpwa.data.layout import Layout
+from dpwa.data.snapshot import SnapshotPool
+from dpwa.types import Standing
+
+LAYOUT = Layout.of_bytes()
+
+
+def publish(pool, value, nbytes=8):
+    standing = Standing(clock=float(value))
+    return pool.publish(LAYOUT, nbytes, standing, lambda data: data.fill(value % 256))
+
+
+def test_before_the_first_snapshot_there_is_none():
+    assert SnapshotPool().newest() is None
+    assert SnapshotPool().version == 0
+
+
+def test_the_newest_snapshot_is_leased_with_its_standing_and_version():
+    pool = SnapshotPool()
+    publish(pool, 1).release()
+    publish(pool, 2).release()
+    with pool.newest() as snapshot:
+        assert snapshot.version == 2
+        assert snapshot.standing.clock == 2.0
+        assert snapshot.data.tolist() == [2] * 8
+
+
+def test_a_leased_snapshot_stays_whole_however_often_is_published():
+    pool = SnapshotPool()
+    publish(pool, 1).release()
+    lease = pool.newest()
+    for value in range(2, 50):
+        publish(pool, value).release()
+    assert lease.snapshot.data.tolist() == [1] * 8
+    assert pool.version == 49
+
+
+def test_with_every_slot_leased_the_round_is_skipped_and_counted():
+    pool = SnapshotPool(slots=3)
+    leases = [publish(pool, value) for value in (1, 2, 3)]
+    assert publish(pool, 4) is None
+    assert (pool.version, pool.skipped) == (3, 1)
+    leases[0].release()
+    assert publish(pool, 5).snapshot.version == 4
+
+
+def test_releasing_twice_gives_back_once():
+    pool = SnapshotPool(slots=2)
+    first = publish(pool, 1)
+    first.release()
+    first.release()
+    held = pool.newest()
+    publish(pool, 2).release()
+    assert publish(pool, 3) is None  # `held` still counts
+    held.release()
+    assert publish(pool, 4) is not None
+
+
+def test_a_failed_write_publishes_nothing_and_loses_no_slot():
+    pool = SnapshotPool(slots=2)
+    publish(pool, 1).release()
+
+    def fail(data):
+        raise RuntimeError("no")
+
+    for _ in range(5):
+        with pytest.raises(RuntimeError):
+            pool.publish(LAYOUT, 8, Standing(clock=9.0), fail)
+    assert pool.newest().snapshot.version == 1
+    assert publish(pool, 2).snapshot.version == 2
+
+
+def test_the_size_may_change_between_snapshots():
+    pool = SnapshotPool()
+    publish(pool, 1, nbytes=8).release()
+    publish(pool, 2, nbytes=1000).release()
+    assert pool.newest().snapshot.data.nbytes == 1000
+
+
+def test_a_pool_needs_two_slots():
+    with pytest.raises(ValueError, match="2 slots or more"):
+        SnapshotPool(slots=1)
+
+
+def test_no_reader_ever_sees_a_torn_snapshot():
+    pool = SnapshotPool()
+    publish(pool, 0, nbytes=200_000).release()
+    torn, stop = [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            with pool.newest() as snapshot:
+                if np.ptp(snapshot.data) or snapshot.data[0] != snapshot.standing.clock % 256:
+                    torn.append(snapshot.version)
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for value in range(1, 2_000):
+        lease = publish(pool, value, nbytes=200_000)
+        if lease is not None:
+            lease.release()
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not torn
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Any order of publishing, leasing and releasing."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool = SnapshotPool(slots=3)
+        self.leases = []
+        self.value = 0
+
+    @rule(keep=st.booleans())
+    def publish(self, keep):
+        self.value += 1
+        lease = publish(self.pool, self.value)
+        if lease is not None:
+            assert lease.snapshot.standing.clock == self.value
+            if keep:
+                self.leases.append(lease)
+            else:
+                lease.release()
+
+    @rule()
+    def read(self):
+        lease = self.pool.newest()
+        if lease is not None:
+            assert lease.snapshot.version == self.pool.version
+            self.leases.append(lease)
+
+    @rule(index=st.integers(0, 100))
+    def release(self, index):
+        if self.leases:
+            self.leases.pop(index % len(self.leases)).release()
+
+    @invariant()
+    def every_lease_reads_what_was_published(self):
+        for lease in self.leases:
+            expected = lease.snapshot.standing.clock % 256
+            assert lease.snapshot.data.tolist() == [expected] * 8
+
+    @invariant()
+    def versions_never_go_back(self):
+        assert self.pool.version + self.pool.skipped == self.value
+
+
+TestPoolMachine = PoolMachine.TestCase

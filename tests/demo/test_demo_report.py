@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from dpwa.demo.history import History, parse_record
+from dpwa.demo.progress import PlainView
+from dpwa.demo.records import Record
+from dpwa.demo.report import consensus_distance, print_json, show_report, summarise, verdict
+
+
+def record(phase: str, step: int, accuracy: float, merges: int = 0) -> Record:
+    return Record(
+        phase=phase, step=step, seconds=step / 10, loss=0.5, accuracy=accuracy, merges=merges
+    )
+
+
+@pytest.fixture
+def history(tmp_path) -> History:
+    history = History(("w1", "w2"))
+    for number, name in enumerate(history.names):
+        history.add(name, record("alone", 0, 0.1))
+        history.add(name, record("alone", 20, 0.3 + 0.1 * number))
+        history.add(name, record("gossip", 20, 0.8, merges=19))
+        history.add(name, record("mixing", 20, 0.9, merges=50 + number))
+        np.savez(tmp_path / f"{name}.npz", weight=np.full((2, 2), float(number)), bias=np.zeros(3))
+    return history
+
+
+def test_consensus_distance_is_the_root_mean_square_distance_from_the_mean():
+    vectors = np.random.default_rng(0).normal(size=(5, 1000))
+    mean = sum(vectors) / 5
+    expected = math.sqrt(sum(np.linalg.norm(vector - mean) ** 2 for vector in vectors) / 5)
+    assert consensus_distance(list(vectors)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_consensus_distance_of_equals_is_zero():
+    assert consensus_distance([np.ones(7)] * 4) == 0.0
+
+
+def test_summary_takes_the_last_figures_of_each_phase(history, tmp_path):
+    result = summarise(history, ("w1", "w2"), tmp_path, seconds=12.345)
+    first, second = result.nodes
+    assert (first.name, first.steps, first.merges) == ("w1", 20, 50)
+    assert (first.accuracy, first.alone_accuracy) == (0.9, 0.3)
+    assert second.alone_accuracy == 0.4
+    assert result.mean_accuracy == pytest.approx(0.9)
+    assert result.mean_alone_accuracy == pytest.approx(0.35)
+    # Four weights differ by 1: each node is sqrt(4 * 0.25) from the mean.
+    assert result.consensus_distance == pytest.approx(1.0)
+    assert result.gossip_won()
+    assert "0.900 with gossip, 0.350 alone (+0.550)" in verdict(result)
+
+
+def test_verdict_says_so_when_gossip_lost(history, tmp_path):
+    result = summarise(history, ("w1",), tmp_path, seconds=1.0)
+    lost = result.model_copy(update={"mean_accuracy": 0.2})
+    assert not lost.gossip_won()
+    assert verdict(lost).startswith("Gossip did not win")
+
+
+def test_json_is_alone_on_stdout_and_the_report_on_stderr(history, tmp_path, capsys):
+    result = summarise(history, ("w1", "w2"), tmp_path, seconds=3.0)
+    show_report(result, [("Curves", "somewhere/demo.png")])
+    print_json(result)
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["seconds"] == 3.0
+    for text in ("w1", "w2", "Consensus distance 1", "somewhere/demo.png", "Gossip won"):
+        assert text in captured.err
+
+
+def test_a_line_that_is_no_record_is_told_apart():
+    assert parse_record(record("alone", 3, 0.5).model_dump_json()) == record("alone", 3, 0.5)
+    assert parse_record("hello") is None
+    assert parse_record('{"phase": "elsewhere"}') is None
+
+
+def test_plain_progress_follows_the_slowest_node(capsys, monkeypatch):
+    monkeypatch.setattr("dpwa.demo.progress.PLAIN_INTERVAL_S", 0.0)
+    view = PlainView(("w1", "w2"), steps=20)
+    view.show("w1", record("gossip", 10, 0.8))
+    view.show("w2", record("alone", 20, 0.4))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("1 of 2 nodes have started")
+    assert second.endswith("training alone: step 20 of 20, mean test accuracy 0.60")

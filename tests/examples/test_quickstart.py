@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from examples_support import DPWA, EXAMPLES, Runner
+
+QUICKSTART = EXAMPLES / "quickstart.py"
+
+
+def test_it_is_shorter_than_forty_lines() -> None:
+    assert len(QUICKSTART.read_text().splitlines()) < 40
+
+
+@pytest.mark.parametrize("nodes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_every_launched_node_merges_and_learns_what_it_never_saw(run: Runner, nodes: int) -> None:
+    done = run(
+        *DPWA, "launch", "-n", nodes, "--", sys.executable,
+        "-W", "error", QUICKSTART,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    merges = [int(count) for count in re.findall(r"(\d+) merges", done.stdout)]
+    assert len(merges) == nodes
+    assert min(merges) > 0
+    errors = [float(error) for error in re.findall(r"whole curve ([\d.]+)", done.stdout)]
+    assert len(errors) == nodes
+    assert min(errors) < 0.03  # alone, each node stays above 0.08

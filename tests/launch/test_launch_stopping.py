@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from dpwa.clock import SystemClock
+from dpwa.launch.stopping import StopLadder, stop_on_signals
+
+
+class HandClock:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+def test_nothing_is_due_before_a_stop_is_asked_for(clock: HandClock) -> None:
+    assert StopLadder(clock).next_signal() is None
+
+
+def test_signals_grow_harder_as_time_passes(clock: HandClock) -> None:
+    ladder = StopLadder(clock)
+    ladder.interrupt()
+    seen = []
+    for _ in range(40):  # ten seconds
+        seen += [(clock.time - 100, due)] if (due := ladder.next_signal()) else []
+        clock.time += 0.25
+    assert seen == [(0, signal.SIGINT), (5, signal.SIGTERM), (7, signal.SIGKILL)]
+
+
+def test_a_second_interrupt_kills_at_once_and_a_third_adds_nothing(clock: HandClock) -> None:
+    ladder = StopLadder(clock)
+    ladder.interrupt()
+    assert ladder.next_signal() == signal.SIGINT
+    ladder.interrupt()
+    assert ladder.next_signal() == signal.SIGKILL
+    ladder.interrupt()
+    assert ladder.next_signal() is None
+
+
+def test_asking_to_stop_again_does_not_kill(clock: HandClock) -> None:
+    ladder = StopLadder(clock)
+    ladder.stop()
+    ladder.stop()
+    assert [ladder.next_signal(), ladder.next_signal()] == [signal.SIGINT, None]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_to_this_process_stop_and_handlers_are_restored(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    ladder = StopLadder(SystemClock())
+    with stop_on_signals(ladder):
+        assert not ladder.stopping
+        os.kill(os.getpid(), number)
+        assert ladder.stopping
+    assert signal.getsignal(number) is before
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        ladder = StopLadder(SystemClock())
+        with stop_on_signals(ladder):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not ladder.stopping
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+
+
+def test_other_threads_touch_no_handlers() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen = []
+
+    def enter() -> None:
+        with stop_on_signals(StopLadder(SystemClock())):
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [before]

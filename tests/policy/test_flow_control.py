@@ -1,0 +1,75 @@
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpwa.policy.flow_control import FlowControl
+from dpwa.policy.health import Health, Outcome, health_after, is_failure
+
+PEERS = ("a", "b", "c")
+
+
+def flow_of(**scores):
+    return FlowControl(scores)
+
+
+def test_a_peer_starts_at_1000():
+    assert FlowControl().added("a").scores == {"a": 1000}
+
+
+def test_success_adds_10_and_failure_takes_100_within_10_and_1000():
+    flow = flow_of(a=500)
+    assert flow.succeeded("a").scores["a"] == 510
+    assert flow.failed("a").scores["a"] == 400
+    assert flow_of(a=995).succeeded("a").scores["a"] == 1000
+    assert flow_of(a=60).failed("a").scores["a"] == 10
+
+
+@given(st.lists(st.tuples(st.sampled_from(PEERS), st.booleans())))
+def test_scores_stay_in_their_range_and_are_independent(events):
+    flow = FlowControl().added("a").added("b").added("c")
+    for peer, success in events:
+        before = dict(flow.scores)
+        flow = flow.succeeded(peer) if success else flow.failed(peer)
+        assert 10 <= flow.scores[peer] <= 1000
+        assert all(flow.scores[p] == before[p] for p in PEERS if p != peer)
+
+
+def test_the_target_is_the_highest_score_plus_a_uniform_integer():
+    flow = flow_of(a=1000, b=700, c=10)
+    drawn = Counter(flow.choose(random.Random(seed)) for seed in range(20_000))
+    # b wins when u_b - u_a > 300: a triangle of (690/990)^2 / 2 of the square, 0.243.
+    assert drawn["b"] / 20_000 == pytest.approx(0.243, abs=0.015)
+    assert drawn["c"] == 0  # 10 + 1000 at the most never beats 1000 + 10 at the least
+
+
+def test_equal_peers_share_the_load():
+    flow = flow_of(a=1000, b=1000, c=1000)
+    drawn = Counter(flow.choose(random.Random(seed)) for seed in range(9_000))
+    assert all(drawn[p] == pytest.approx(3_000, abs=200) for p in PEERS)
+
+
+def test_excluded_peers_are_not_drawn():
+    flow = flow_of(a=1000, b=10)
+    assert flow.choose(random.Random(0), exclude={"a"}) == "b"
+    assert flow.choose(random.Random(0), exclude={"a", "b"}) is None
+    assert FlowControl().choose(random.Random(0)) is None
+
+
+def test_the_same_seed_draws_the_same_peers():
+    flow = flow_of(a=900, b=1000, c=800)
+    one, other = random.Random(3), random.Random(3)
+    assert [flow.choose(one) for _ in range(50)] == [flow.choose(other) for _ in range(50)]
+
+
+def test_a_removed_peer_is_forgotten():
+    assert flow_of(a=1, b=2).removed("a").scores == {"b": 2}
+
+
+def test_not_ready_is_neither_success_nor_failure():
+    assert not is_failure(Outcome.NOT_READY)
+    assert not is_failure(Outcome.FETCHED)
+    assert all(is_failure(o) for o in Outcome if o not in (Outcome.NOT_READY, Outcome.FETCHED))
+    assert health_after(Outcome.NOT_READY) is Health.ALIVE

@@ -1,0 +1,146 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpwa.errors import UnknownNameError, UserError
+from dpwa.policy import interpolation as rules
+from dpwa.policy.interpolation import (
+    divergence_scale,
+    interpolation,
+    interpolation_names,
+    merge_factor,
+    mixed_clock,
+    register_interpolation,
+)
+from dpwa.types import Standing, StrictModel, loss_value
+
+clocks = st.floats(0, 1e12)
+losses = st.none() | st.just(math.inf) | st.floats(-1e6, 1e6)
+standings = st.builds(Standing, clock=clocks, loss=losses)
+
+
+def factor(name, own, peer, threshold=0.0, **options):
+    method = interpolation(name)
+    return merge_factor(method, method.options(**options), own, peer, threshold)
+
+
+@pytest.mark.parametrize(
+    ("own_clock", "peer_clock", "expected"), [(1, 3, 0.75), (3, 1, 0.25), (0, 0, 0.5), (5, 0, 0.0)]
+)
+def test_clock_weighs_by_share_of_the_clocks(own_clock, peer_clock, expected):
+    own, peer = Standing(clock=own_clock), Standing(clock=peer_clock)
+    assert factor("clock", own, peer) == expected
+
+
+@pytest.mark.parametrize(
+    ("own_loss", "peer_loss", "expected"),
+    [
+        (3.0, 1.0, 0.75),  # the worse my loss, the more I take
+        (1.0, 3.0, 0.25),
+        (0.0, 0.0, 0.5),
+        (0.0, 1.0, 0.0),
+        (None, 1.0, 0.5),  # nothing to compare
+        (1.0, None, 0.5),
+        (math.inf, 1.0, 1.0),  # I have diverged
+        (1.0, math.inf, 0.0),  # the peer has
+        (math.inf, math.inf, 0.5),
+        (-2.0, 1.0, 0.0),  # negative counts as 0
+        (1.0, -2.0, 1.0),
+        (-1.0, -2.0, 0.5),
+        (1e308, 1e308, 0.5),
+        (1e308, 1e-308, 1.0),
+    ],
+)
+def test_loss_weighs_by_share_of_the_losses(own_loss, peer_loss, expected):
+    own, peer = Standing(clock=1, loss=own_loss), Standing(clock=1, loss=peer_loss)
+    assert factor("loss", own, peer) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("own_loss", "peer_loss", "expected"),
+    [
+        (2.0, 1.0, 0.1),
+        (1.0, 2.0, 0.0),
+        (1.0, 1.0, 0.0),
+        (None, 1.0, 0.1),
+        (1.0, None, 0.0),
+        (math.inf, 1.0, 0.1),
+        (math.inf, math.inf, 0.0),
+        (-1.0, -2.0, 0.1),
+    ],
+)
+def test_leader_pulls_only_toward_a_lower_loss(own_loss, peer_loss, expected):
+    own, peer = Standing(clock=1, loss=own_loss), Standing(clock=1, loss=peer_loss)
+    assert factor("leader", own, peer) == expected
+
+
+@given(standings, standings, st.sampled_from(["constant", "clock", "loss", "leader"]))
+def test_every_factor_is_a_number_from_0_to_1(own, peer, name):
+    assert 0.0 <= factor(name, own, peer, threshold=0.2) <= 1.0
+
+
+@given(standings, standings)
+def test_clock_and_loss_rules_of_both_ends_add_up_to_1(own, peer):
+    for name in ("clock", "loss"):
+        assert factor(name, own, peer) + factor(name, peer, own) == pytest.approx(1.0)
+
+
+def test_below_the_divergence_threshold_every_rule_takes_less():
+    own, peer = Standing(clock=1, loss=0.05), Standing(clock=1, loss=1.0)
+    assert factor("constant", own, peer, threshold=0.2, value=0.8) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "threshold", "scale"),
+    [(0.1, 0.0, 1), (None, 0.2, 1), (math.inf, 0.2, 1), (0.2, 0.2, 1), (0.05, 0.2, 0.25), (-1, 0.2, 0)],
+)
+def test_divergence_scale(loss, threshold, scale):
+    assert divergence_scale(loss, threshold) == pytest.approx(scale)
+
+
+@given(clocks, clocks, st.floats(0, 1))
+def test_the_mixed_clock_lies_between_both(own, peer, f):
+    slack = 1e-9 * max(own, peer)
+    assert min(own, peer) - slack <= mixed_clock(own, peer, f) <= max(own, peer) + slack
+
+
+class TestRegistry:
+    @pytest.fixture(autouse=True)
+    def _own_registry(self, monkeypatch):
+        monkeypatch.setattr(rules, "_REGISTRY", dict(rules._REGISTRY))
+
+    def test_a_rule_of_the_users_own_is_found_by_name_with_its_options(self):
+        class CautiousOptions(StrictModel):
+            limit: float = 0.25
+
+        @register_interpolation("cautious", CautiousOptions)
+        def cautious(options, own, peer):
+            return min(options.limit, 0.5)
+
+        assert "cautious" in interpolation_names()
+        assert factor("cautious", Standing(clock=1), Standing(clock=1)) == 0.25
+        assert factor("cautious", Standing(clock=1), Standing(clock=1), limit=0.1) == 0.1
+
+    def test_a_name_is_given_once(self):
+        with pytest.raises(UserError, match="already registered"):
+            register_interpolation("constant")(lambda options, own, peer: 0.5)
+
+    @pytest.mark.parametrize("value", [math.nan, -0.1, 1.1])
+    def test_an_impossible_factor_is_the_users_error(self, value):
+        register_interpolation("broken")(lambda options, own, peer: value)
+        with pytest.raises(UserError, match="'broken' returned"):
+            factor("broken", Standing(clock=1), Standing(clock=1))
+
+    def test_an_unknown_name_lists_the_known_ones(self):
+        with pytest.raises(UnknownNameError, match="known: constant, clock, loss, leader"):
+            interpolation("constnat")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, None), (2, 2.0), (math.nan, math.inf), (math.inf, math.inf), (-math.inf, math.inf)],
+)
+def test_loss_value_never_lets_a_nan_through(value, expected):
+    assert loss_value(value) == expected

@@ -1,0 +1,1 @@
+"""What tests share: free ports, configurations, and checks that nothing was left behind."""

@@ -1,0 +1,157 @@
+import contextlib
+import socket
+import threading
+
+import pytest
+import zmq
+from support.nodes import eventually, free_ports
+
+from dpwa.errors import AddressError
+from dpwa.transport.link import LinkState, PeerLink
+from dpwa.transport.mailbox import Mailbox
+from dpwa.transport.sockets import receive, send, serving_socket
+from dpwa.wire import limits
+from dpwa.wire.messages import AskStatus, encode
+
+
+@pytest.fixture
+def context():
+    with zmq.Context() as context:
+        yield context
+
+
+@pytest.fixture
+def endpoint():
+    return f"tcp://127.0.0.1:{free_ports(1)[0]}"
+
+
+@pytest.fixture
+def link(context, endpoint):
+    link = PeerLink(context, "peer", endpoint)
+    yield link
+    link.close()
+
+
+def state_of(link):
+    link.update()
+    return link.state
+
+
+def when_up(link):
+    eventually(lambda: state_of(link) is LinkState.UP)
+
+
+def serving_again(context, endpoint):
+    """Listen on a port that another socket of this context is just leaving."""
+
+    def attempt():
+        with contextlib.suppress(AddressError):
+            return serving_socket(context, endpoint)
+
+    return eventually(attempt)
+
+
+def ask(link):
+    return link.send(AskStatus(request=1))
+
+
+
+def test_a_link_is_up_when_the_peer_listens_and_down_when_it_goes(context, endpoint, link):
+    eventually(lambda: state_of(link) is LinkState.DOWN)  # refused
+    assert not ask(link)
+    with serving_socket(context, endpoint):
+        when_up(link)
+        assert ask(link)
+    eventually(lambda: state_of(link) is LinkState.DOWN)
+    with serving_again(context, endpoint):
+        when_up(link)
+
+
+def test_a_quick_restart_between_two_looks_is_still_noticed(context, endpoint, link):
+    with serving_socket(context, endpoint):
+        when_up(link)
+    with serving_again(context, endpoint) as router:
+        eventually(lambda: ask(link))
+        eventually(lambda: receive(router))
+        assert LinkState.DOWN in link.update()
+
+
+def test_a_peer_that_accepts_but_never_speaks_is_not_up(context):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        link = PeerLink(context, "peer", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+        connection, _ = silent.accept()
+        with connection:
+            assert state_of(link) is LinkState.CONNECTING
+        link.close()
+
+
+def test_messages_pass_both_ways(context, endpoint, link):
+    with serving_socket(context, endpoint) as router:
+        when_up(link)
+        ask(link)
+        identity, request = eventually(lambda: receive(router))
+        assert request == encode(AskStatus(request=1))
+        send(router, [bytes(identity), b"header", b"payload"])
+        assert eventually(link.receive) == [b"header", b"payload"]
+
+
+def test_a_frame_over_the_limit_ends_the_connection_and_is_never_delivered(
+    context, endpoint, link
+):
+    with serving_socket(context, endpoint) as router:
+        when_up(link)
+        send(link.socket, [bytes(limits.MAX_HEADER_BYTES * 2)])
+        eventually(lambda: LinkState.DOWN in link.update())
+        assert receive(router) is None
+
+
+def test_only_a_few_frames_of_a_message_are_kept(context, endpoint, link):
+    with serving_socket(context, endpoint) as router:
+        when_up(link)
+        send(link.socket, [b"x"] * 500)
+        frames = eventually(lambda: receive(router))
+        assert len(frames) <= limits.MAX_FRAMES + 2
+        ask(link)
+        assert eventually(lambda: receive(router))[1] == encode(AskStatus(request=1))
+
+
+def test_sending_to_a_peer_that_is_gone_is_not_an_error(context, endpoint):
+    with serving_socket(context, endpoint) as router:
+        assert send(router, [b"nobody", b"header"]) in (True, False)
+
+
+def test_a_port_in_use_says_so(context, endpoint):
+    with serving_socket(context, endpoint):
+        with pytest.raises(AddressError, match="the port is already in use"):
+            serving_socket(context, endpoint)
+
+
+def test_an_address_of_another_machine_says_what_to_set(context):
+    with pytest.raises(AddressError, match="not an address of this machine.*`bind`"):
+        serving_socket(context, "tcp://192.0.2.1:45000")
+
+
+def test_ipv6_works(context):
+    endpoint = f"tcp://[::1]:{free_ports(1)[0]}"
+    with serving_socket(context, endpoint):
+        link = PeerLink(context, "peer", endpoint)
+        when_up(link)
+        link.close()
+
+
+def test_a_mailbox_wakes_its_reader_with_everything_put(context):
+    mailbox = Mailbox(context)
+    senders = [
+        threading.Thread(target=lambda: [mailbox.put(i) for i in range(2_000)]) for _ in range(4)
+    ]
+    taken = []
+    for sender in senders:
+        sender.start()
+    while len(taken) < 8_000:
+        assert mailbox.receiver.poll(5_000)
+        taken += mailbox.take_all()
+    for sender in senders:
+        sender.join()
+    assert sorted(taken) == sorted(list(range(2_000)) * 4)
+    mailbox.close()
+    mailbox.put(1)  # after the end: dropped

@@ -1,0 +1,189 @@
+import math
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpwa.data.layout import Layout, TensorSpec
+from dpwa.errors import ProtocolError, VersionError
+from dpwa.wire import limits
+from dpwa.wire.messages import (
+    AskStatus,
+    Cancel,
+    Chunk,
+    Credit,
+    Fetch,
+    NotReady,
+    OtherModel,
+    Refused,
+    SnapshotHeader,
+    Status,
+    decode,
+    encode,
+    pack,
+    unpack_layout,
+)
+
+FETCH = Fetch(request=7, fingerprint=b"f" * 16, credit=4, budget_ms=2500)
+SNAPSHOT = SnapshotHeader(
+    request=7, version=3, clock=1.5, loss=0.25, nbytes=100, chunk_bytes=64
+)
+MESSAGES = [
+    FETCH,
+    Credit(request=7, chunks=1),
+    Cancel(request=7),
+    AskStatus(request=0),
+    SNAPSHOT,
+    SNAPSHOT.model_copy(update={"loss": None}),
+    SNAPSHOT.model_copy(update={"loss": math.inf}),
+    Chunk(request=7, index=0),
+    NotReady(request=7),
+    OtherModel(request=7),
+    Refused(request=7, reason="no"),
+    Status(request=7),
+]
+
+
+def frames_of(message):
+    return [encode(message), *([b"payload"] if message.carries_payload else [])]
+
+
+def header(**fields):
+    return {"v": 1, "type": "fetch", **FETCH.model_dump(exclude={"type"}), **fields}
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.type)
+def test_every_message_survives_the_wire(message):
+    decoded, payload = decode(frames_of(message))
+    assert decoded == message
+    assert payload == (b"payload" if message.carries_payload else b"")
+
+
+@pytest.mark.parametrize("version", [0, 2, None, "1", True, 1.5, [1]])
+def test_another_protocol_version_is_told_apart(version):
+    with pytest.raises(VersionError, match="speaks protocol version") as caught:
+        decode([msgpack.packb(header(v=version))])
+    assert caught.value.theirs == version
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": "fetched"},
+        {"type": None},
+        {"request": -1},
+        {"request": "7"},
+        {"request": True},
+        {"request": 2**64 - 1},
+        {"fingerprint": b"short"},
+        {"fingerprint": "f" * 16},
+        {"credit": 0},
+        {"credit": limits.MAX_CREDIT_CHUNKS + 1},
+        {"budget_ms": -1},
+        {"extra": 1},
+    ],
+    ids=str,
+)
+def test_a_field_out_of_its_range_is_refused(fields):
+    with pytest.raises(ProtocolError):
+        decode([msgpack.packb(header(**fields))])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"version": 0},
+        {"clock": math.nan},
+        {"clock": -1.0},
+        {"clock": math.inf},
+        {"loss": math.nan},
+        {"loss": -math.inf},
+        {"nbytes": -1},
+        {"chunk_bytes": 0},
+        {"chunk_bytes": limits.MAX_PAYLOAD_BYTES + 1},
+    ],
+    ids=str,
+)
+def test_a_snapshot_header_is_checked_before_anything_is_allocated(fields):
+    sent = {"v": 1, **SNAPSHOT.model_dump(), **fields}
+    with pytest.raises(ProtocolError):
+        decode([msgpack.packb(sent)])
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b""],
+        [b"\xc1"],
+        [b"x" * (limits.MAX_HEADER_BYTES + 1)],
+        [encode(FETCH), b"payload"],
+        [encode(Chunk(request=1, index=0))],
+        [encode(Chunk(request=1, index=0)), bytes(limits.MAX_PAYLOAD_BYTES + 1)],
+        [encode(Chunk(request=1, index=0)), b"", b""],
+        [msgpack.packb([1, 2])],
+        [msgpack.packb({1: 2})],
+        [msgpack.packb(header()) + b"trailing"],
+        [b"\x91" * 10_000],
+        [b"\xdf\xff\xff\xff\xff"],
+        [msgpack.packb({"v": 1, "type": "fetch", "request": msgpack.ExtType(1, b"x")})],
+    ],
+    ids=range(14),
+)
+def test_malformed_frames_are_refused(frames):
+    with pytest.raises(ProtocolError):
+        decode(frames)
+
+
+def decode_never_crashes(frames):
+    try:
+        decode(frames)
+    except ProtocolError:
+        pass
+
+
+@settings(max_examples=5_000)
+@given(st.lists(st.binary(max_size=200), max_size=4))
+def test_random_frames_are_a_message_or_a_protocol_error(frames):
+    decode_never_crashes(frames)
+
+
+@settings(max_examples=5_000)
+@given(st.sampled_from(MESSAGES), st.data())
+def test_mutated_messages_are_a_message_or_a_protocol_error(message, data):
+    frames = frames_of(message)
+    raw = bytearray(frames[0])
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(0, max(0, len(raw) - 1)))
+        action = data.draw(st.sampled_from(["flip", "insert", "cut"]))
+        if action == "flip" and raw:
+            raw[position] ^= data.draw(st.integers(1, 255))
+        elif action == "insert":
+            raw[position:position] = data.draw(st.binary(min_size=1, max_size=6))
+        else:
+            del raw[position : position + data.draw(st.integers(1, 6))]
+    decode_never_crashes([bytes(raw), *frames[1:]])
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text()
+    | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=2_000)
+@given(st.sampled_from(MESSAGES), st.text() | st.sampled_from(["v", "type", "request"]), json_like)
+def test_a_field_of_any_value_is_a_message_or_a_protocol_error(message, key, value):
+    sent = {"v": 1, **message.model_dump(), key: value}
+    decode_never_crashes([msgpack.packb(sent), *frames_of(message)[1:]])
+
+
+def test_a_layout_is_read_back_and_anything_else_is_refused():
+    layout = Layout((TensorSpec("w", "float32", (2, 3), 4),))
+    assert unpack_layout(pack(layout.rows())) == layout
+    for foreign in (b"", b"\xc1", pack(7), pack("text"), pack([["w"]]), pack([[1, 2, 3, 4]])):
+        with pytest.raises(ProtocolError):
+            unpack_layout(foreign)
