@@ -1,0 +1,11 @@
+"""Configuration: YAML, mappings and the environment become one frozen, typed object.
+
+`load_config` reports every mistake at once, each with file, line and column.
+"""
+
+from __future__ import annotations
+
+from dpwa.config.load import load_config
+from dpwa.config.model import Config, NodeConfig
+
+__all__ = ["Config", "NodeConfig", "load_config"]

@@ -1,0 +1,64 @@
+"""Settings from the environment: DPWA_TIMEOUT_MS=500, DPWA_CONSTANT__VALUE=0.3."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from dpwa.config.model import setting_names
+from dpwa.config.problems import Place, Problems, suggestion
+from dpwa.config.python_source import scalar
+from dpwa.config.tree import ScalarNode
+from dpwa.policy.interpolation import interpolation, interpolation_names
+
+PREFIX = "DPWA_"
+RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE")
+
+_LISTS = ("nodes", "plugins")
+
+
+def environment_overrides(
+    environ: Mapping[str, str], problems: Problems, *, rules_known: bool
+) -> Iterator[tuple[tuple[str, ...], ScalarNode]]:
+    """Yield the key path and the value of every setting that the environment makes.
+
+    A variable that is set to nothing counts as not set. Variables that name no setting are noted as
+    problems.
+
+    Args:
+        environ: the environment.
+        problems: where mistakes are noted.
+        rules_known: whether all plugins are loaded; if not, variables that look like options of a
+            rule get the benefit of the doubt.
+    """
+    known = _variables()
+    for variable in sorted(name for name in environ if name.startswith(PREFIX)):
+        if variable in RESERVED:
+            continue
+        place = Place("environment", variable=variable)
+        if variable not in known:
+            if rules_known or "__" not in variable:
+                problems.add(place, "", _unknown(variable, tuple(known)))
+        elif environ[variable].strip():
+            yield known[variable], scalar(place, environ[variable])
+
+
+def _variables() -> dict[str, tuple[str, ...]]:
+    """Return the key path that each variable sets."""
+    paths: list[tuple[str, ...]] = [(name,) for name in setting_names() if name not in _LISTS]
+    for rule in interpolation_names():
+        paths += [(rule, option) for option in interpolation(rule).options.model_fields]
+    return {PREFIX + "__".join(map(_shouted, path)): path for path in paths}
+
+
+def _shouted(name: str) -> str:
+    return re.sub(r"\W", "_", name).upper()
+
+
+def _unknown(variable: str, known: tuple[str, ...]) -> str:
+    if variable in [PREFIX + name.upper() for name in _LISTS]:
+        return "unknown variable, expected this list in the configuration itself"
+    hint = suggestion(variable.removeprefix(PREFIX), [k.removeprefix(PREFIX) for k in known])
+    if hint:
+        return "unknown variable" + hint.replace("mean ", f"mean {PREFIX}")
+    return f"unknown variable, expected one of {', '.join(known)}"

@@ -1,0 +1,222 @@
+"""Loading: any source and the environment to one `Config`, or all mistakes at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpwa.config.environment import environment_overrides
+from dpwa.config.model import CLASH, Config, node_clashes, setting_names
+from dpwa.config.plugins import import_plugins
+from dpwa.config.problems import Place, Problems, joined
+from dpwa.config.python_source import PythonSource
+from dpwa.config.reading import note_duplicates, plain_values, read_model, schema_of, unknown_key
+from dpwa.config.scalars import means_off
+from dpwa.config.tree import BrokenNode, Entry, ListNode, MapNode, Node, ScalarNode
+from dpwa.config.yaml_source import read_yaml_file
+from dpwa.errors import ConfigError
+from dpwa.policy.interpolation import interpolation, interpolation_names
+from dpwa.types import StrictModel
+
+
+def load_config(
+    source: str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """Load a configuration.
+
+    Args:
+        source: path of a YAML file; or its content as a mapping, or as a list of single-key
+            mappings; or a loaded `Config`, which is returned as it is.
+        environ: variables that override settings; the environment of the process by default.
+
+    Raises:
+        ConfigError: the configuration has mistakes; `problems` holds all of them, in order of their
+            position, each as `file:line:column: key.path: what was expected (got X)`.
+    """
+    if isinstance(source, Config):
+        return source
+    variables = os.environ if environ is None else environ
+    problems = Problems()
+    try:
+        document = _read(source, problems)
+    except ConfigError as error:
+        # Beyond reading; what is wrong with the environment can still be told.
+        for _ in environment_overrides(variables, problems, rules_known=False):
+            pass
+        raise ConfigError([*error.problems, *problems.lines()]) from None
+    config = _Loading(document, problems).run(variables)
+    if config is None or problems.lines():
+        raise ConfigError(problems.lines())
+    return config
+
+
+@dataclass(frozen=True)
+class _Document:
+    """The settings of a source in the order written, and the folder of its plugins."""
+
+    place: Place
+    settings: tuple[Entry, ...]
+    folder: Path | None
+
+
+def _read(source: object, problems: Problems) -> _Document:
+    if isinstance(source, (str, os.PathLike)):
+        path = os.fspath(source)
+        root = read_yaml_file(path)
+        return _Document(root.place, _settings(root, problems), Path(path).parent)
+    root = PythonSource().node(source)
+    return _Document(root.place, _settings(root, problems), None)
+
+
+def _settings(root: Node, problems: Problems) -> tuple[Entry, ...]:
+    """Return the settings of either form: a mapping, or a list of single-key mappings."""
+    if isinstance(root, MapNode):
+        return root.entries
+    if not isinstance(root, ListNode):
+        expected = "expected a mapping, or a list of single-key mappings"
+        message = root.message if isinstance(root, BrokenNode) else f"{expected} (got {root.shown})"
+        raise ConfigError([f"{root.place.prefix('')}: {message}"])
+    entries: list[Entry] = []
+    for index, item in enumerate(root.items):
+        found = item.entries if isinstance(item, MapNode) else ()
+        if isinstance(item, BrokenNode):
+            problems.add(item.place, joined("", index), item.message)
+        elif len(found) != 1:
+            got = f"{len(found)} keys" if isinstance(item, MapNode) else item.shown
+            message = f"expected a single `key: value` (got {got})"
+            problems.add(item.place, joined("", index), message)
+        entries += found
+    return tuple(entries)
+
+
+class _Loading:
+    """The steps from a document to a `Config`, over the settings collected so far."""
+
+    def __init__(self, document: _Document, problems: Problems) -> None:
+        self._document = document
+        self._problems = problems
+        self._entries: dict[str, Entry] = {}
+
+    def run(self, environ: Mapping[str, str]) -> Config | None:
+        """Note all problems and return the configuration, or `None` if none can be made."""
+        settings = self._document.settings
+        note_duplicates(MapNode(self._document.place, settings), "", self._problems)
+        for entry in settings:
+            self._entries.setdefault(entry.key, entry)
+        complete = self._plugins()
+        for path, value in environment_overrides(environ, self._problems, rules_known=complete):
+            self._override(path, value)
+        if not complete:
+            self._forgive_rule()
+        self._unknown_keys()
+        options = self._options()
+        config = self._config()
+        return config and Config.model_validate({**dict(config), "options": options})
+
+    def _plugins(self) -> bool:
+        entry = self._entries.get("plugins")
+        folder = self._document.folder
+        complete = entry is None or import_plugins(entry.value, folder, self._problems)
+        for name in set(interpolation_names()).intersection(setting_names()):
+            place = entry.value.place if entry else self._document.place
+            message = f"expected rules with names of their own (got {name}, the name of a setting)"
+            self._problems.add(place, "plugins", message)
+        return complete
+
+    def _override(self, path: tuple[str, ...], value: ScalarNode) -> None:
+        key, *option = path
+        if option:
+            before = self._entries.get(
+                key, Entry(key, value.place, ScalarNode(value.place, None, ""))
+            )
+            options = _with_option(before.value, Entry(option[0], value.place, value))
+            self._entries[key] = Entry(key, before.place, options)
+        else:
+            self._entries[key] = Entry(key, value.place, value)
+
+    def _forgive_rule(self) -> None:
+        """Drop a rule that nobody knows: it may come from the plugin that cannot be imported."""
+        entry = self._entries.get("interpolation")
+        name = _text(entry)
+        if name not in interpolation_names():
+            self._entries.pop(name, None)
+            self._entries.pop("interpolation", None)
+
+    def _unknown_keys(self) -> None:
+        known = [*setting_names(), *interpolation_names()]
+        for key, entry in self._entries.items():
+            if isinstance(entry.value, BrokenNode) and key not in known:
+                self._problems.add(entry.value.place, joined("", key), entry.value.message)
+            elif key not in known:
+                self._problems.add(entry.place, joined("", key), unknown_key(key, known))
+
+    def _options(self) -> dict[str, StrictModel]:
+        """Read the options of every rule, the selected one's even if nothing is written."""
+        selected = self._entries.get("interpolation")
+        found: dict[str, StrictModel | None] = {}
+        for name in interpolation_names():
+            entry = self._entries.get(name)
+            if entry:
+                found[name] = _rule_options(entry, self._problems)
+            elif selected and name == _text(selected):
+                nothing = MapNode(selected.value.place, ())
+                found[name] = _rule_options(Entry(name, selected.place, nothing), self._problems)
+        return {name: options for name, options in found.items() if options is not None}
+
+    def _config(self) -> Config | None:
+        entries = tuple(self._entries[key] for key in setting_names() if key in self._entries)
+        settings = MapNode(self._document.place, entries)
+        clash = _note_clashes(settings, self._problems)
+        return read_model(Config, settings, "", self._problems, ignore=CLASH if clash else "")
+
+
+def _text(entry: Entry | None) -> str:
+    """Return the text of a single value, empty if there is none."""
+    value = entry.value if entry else None
+    return value.value if isinstance(value, ScalarNode) and isinstance(value.value, str) else ""
+
+
+def _with_option(options: Node, changed: Entry) -> Node:
+    """Return the options of a rule with one of them set; what makes no sense stays as it is."""
+    if means_off(options):
+        return MapNode(options.place, (changed,))
+    if not isinstance(options, MapNode):
+        return options
+    kept = tuple(entry for entry in options.entries if entry.key != changed.key)
+    return MapNode(options.place, (*kept, changed))
+
+
+def _rule_options(entry: Entry, problems: Problems) -> StrictModel | None:
+    model = interpolation(entry.key).options
+    value = entry.value
+    if means_off(value):
+        value = MapNode(value.place, ())
+    if isinstance(value, (ScalarNode, ListNode)):
+        keys = ", ".join(model.model_fields)
+        expected = f"a mapping with {keys}, or 0 for the defaults" if keys else "0, for no options"
+        problems.add(value.place, entry.key, f"expected {expected} (got {value.shown})")
+        return None
+    return read_model(model, value, entry.key, problems)
+
+
+def _note_clashes(settings: MapNode, problems: Problems) -> bool:
+    """Note nodes that share a name or an address, whatever else is wrong; tell if there are any."""
+    entry = settings.find("nodes")
+    nodes = entry.value.items if entry and isinstance(entry.value, ListNode) else ()
+    plain = plain_values(schema_of(Config), settings, "", Problems())
+    values = plain.get("nodes") if isinstance(plain, dict) else None
+    known = [node if isinstance(node, dict) else {} for node in values or ()]
+    keys = [(node.get("name"), node.get("host", "localhost"), node.get("port")) for node in known]
+    found = False
+    for index, key, message in node_clashes(keys):
+        node = nodes[index]
+        clashing = node.find(key) if isinstance(node, MapNode) else None
+        if clashing:
+            problems.add(clashing.value.place, f"nodes[{index}].{key}", message)
+            found = True
+    return found

@@ -1,0 +1,273 @@
+"""The configuration as typed values: what may be set, its limits and its defaults.
+
+The description of each field is the one source of the JSON Schema and of the comments that
+`dpwa config init` writes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
+
+from dpwa.config.problems import listing, refusal, suggestion
+from dpwa.errors import UnknownNameError, UserError
+from dpwa.policy.interpolation import Fraction, interpolation, interpolation_names
+from dpwa.types import JsonObject, StrictModel
+
+MAX_TIMEOUT_MS = 3_600_000
+MAX_SEED = 2**63 - 1
+
+CLASH = "dpwa_clash"
+
+_LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_HOST = re.compile(r"[^\s/@:\[\]]{1,253}")
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def _check_label(value: str) -> str:
+    if not _LABEL.fullmatch(value):
+        raise refusal("1 to 64 letters, digits, dots, underscores or hyphens")
+    return value
+
+
+def _check_host(value: str) -> str:
+    if not _HOST.fullmatch(value) and not _is_ipv6(value):
+        raise refusal("a host name or IP address without scheme, port or brackets")
+    return value
+
+
+def _is_ipv6(value: str) -> bool:
+    try:
+        return ipaddress.ip_address(value).version == 6
+    except ValueError:
+        return False
+
+
+def is_module_name(value: str) -> bool:
+    """Tell whether text could name a Python module."""
+    return _MODULE.fullmatch(value) is not None
+
+
+def _check_module(value: str) -> str:
+    if not is_module_name(value):
+        raise refusal("the name of a Python module, such as my_rules or package.rules")
+    return value
+
+
+def _check_interpolation(value: str) -> str:
+    known = interpolation_names()
+    if value not in known:
+        raise refusal(f"one of {', '.join(known)}", known)
+    return value
+
+
+def _canonical_options(value: object) -> object:
+    """Options of rules as sorted pairs, without those that only repeat the defaults.
+
+    Leaving defaults out makes `constant: {value: 0.5}` and no `constant` at all the same object.
+    """
+    if not isinstance(value, (Mapping, tuple)):
+        return value
+    pairs: list[tuple[str, StrictModel]] = []
+    for name, options in sorted(dict(value).items()):
+        model = interpolation(_check_interpolation(name)).options
+        checked = model.model_validate(options)
+        if checked != _defaults(model):
+            pairs.append((name, checked))
+    return tuple(pairs)
+
+
+def _defaults(model: type[StrictModel]) -> StrictModel | None:
+    """Return a rule's options as they are when nothing is set; `None` if some must be set."""
+    try:
+        return model()
+    except ValidationError:
+        return None
+
+
+Label = Annotated[str, AfterValidator(_check_label)]
+Host = Annotated[str, AfterValidator(_check_host)]
+
+
+class NodeConfig(StrictModel):
+    """One node: its name and where its peers reach it."""
+
+    name: Label = Field(description="what the node is called; unique, 1 to 64 of A-Z a-z 0-9 . _ -")
+    host: Host = Field(
+        default="localhost", description="host name or IP address that the peers connect to"
+    )
+    port: int = Field(ge=1, le=65535, description="TCP port; host and port together are unique")
+    group: Label | None = Field(
+        default=None, description="group of nodes that this one belongs to; none if left out"
+    )
+    bind: Host | None = Field(
+        default=None,
+        description="address to listen on when it differs from host, such as 0.0.0.0 or *",
+    )
+
+
+class Config(StrictModel):
+    """All settings of a training run; the same for every node of it."""
+
+    nodes: tuple[NodeConfig, ...] = Field(
+        min_length=1,
+        description="the nodes of the run, one entry each: name, host, port and, if needed, group "
+        "(nodes that belong together) and bind (address to listen on when it is not the host)",
+    )
+    fetch_probability: Fraction = Field(
+        default=1.0, description="chance that an update_send fetches from a peer, 0 to 1"
+    )
+    timeout_ms: int = Field(
+        default=2500,
+        ge=1,
+        le=MAX_TIMEOUT_MS,
+        description="longest time to wait for a peer, in milliseconds",
+    )
+    interpolation: Annotated[str, AfterValidator(_check_interpolation)] = Field(
+        default="constant",
+        description="rule for the factor, how much of a peer's parameters a merge takes: constant, "
+        "clock, loss, leader or a rule of a plugin",
+    )
+    divergence_threshold: float = Field(
+        default=0.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="below this loss the factor shrinks in proportion to the loss; 0 = off",
+    )
+    merge: Literal["interpolate", "delta"] = Field(
+        default="interpolate",
+        description="delta keeps the whole local step taken while the fetch was under way and is "
+        "best for new runs; interpolate is the rule of dpwa in 2017",
+    )
+    buffers: Literal["average", "keep"] = Field(
+        default="average",
+        description="floating-point buffers such as batch-norm statistics: average merges them "
+        "like the parameters, keep leaves every node its own",
+    )
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
+        default=None, description="seed of the random choices; null = different in every run"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="warning", description="least severe messages to log: debug, info, warning or error"
+    )
+    plugins: tuple[Annotated[str, AfterValidator(_check_module)], ...] = Field(
+        default=(), description="Python modules that register interpolation rules of your own"
+    )
+    options: SkipJsonSchema[
+        Annotated[
+            tuple[tuple[str, SerializeAsAny[StrictModel]], ...],
+            BeforeValidator(_canonical_options),
+        ]
+    ] = Field(default=(), description="options of rules that differ from their defaults")
+
+    @model_validator(mode="after")
+    def _nodes_are_distinct(self) -> Config:
+        nodes = [(node.name, node.host, node.port) for node in self.nodes]
+        found = [f"nodes[{index}].{key}: {message}" for index, key, message in node_clashes(nodes)]
+        if found:
+            raise PydanticCustomError(CLASH, "{text}", {"text": "; ".join(found)})
+        return self
+
+    def node(self, name: str) -> NodeConfig:
+        """Return the node of this name.
+
+        Raises:
+            UnknownNameError: no node has this name; the message lists those that exist.
+        """
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        known = [node.name for node in self.nodes]
+        hint = suggestion(name, known)
+        raise UnknownNameError(f"no node is named {name!r}{hint} (known: {listing(known)})")
+
+    def peers_of(self, name: str) -> tuple[NodeConfig, ...]:
+        """Return all nodes but the one of this name.
+
+        Raises:
+            UnknownNameError: no node has this name.
+        """
+        own = self.node(name)
+        return tuple(node for node in self.nodes if node is not own)
+
+    def rule_options(self, rule_name: str) -> StrictModel:
+        """Return the options of an interpolation rule, its defaults where nothing is set.
+
+        Raises:
+            UnknownNameError: no such rule is registered.
+            UserError: the rule has options without defaults, and they are not set.
+        """
+        model = interpolation(rule_name).options
+        options = dict(self.options).get(rule_name) or _defaults(model)
+        if options is None:
+            raise UserError(f"interpolation {rule_name!r} needs options, and none are set")
+        return options
+
+    def to_mapping(self) -> JsonObject:
+        """Return the modern form as plain values, defaults filled in; `load_config` takes it back.
+
+        Of the rules' options it holds those of the selected rule and all that were changed.
+        """
+        mapping: JsonObject = self.model_dump(mode="json", exclude={"options"})
+        changed = [name for name, _ in self.options]
+        for name in dict.fromkeys([self.interpolation, *changed]):
+            mapping[name] = self.rule_options(name).model_dump(mode="json")
+        return mapping
+
+    def to_yaml(self) -> str:
+        """Return the modern form as YAML, defaults filled in.
+
+        Loading it gives an equal object, as long as the plugins can still be imported.
+        """
+        return _dump_yaml(self.to_mapping())
+
+
+def setting_names() -> tuple[str, ...]:
+    """Return the keys that a configuration may have, beside the names of the rules."""
+    return tuple(name for name in Config.model_fields if name != "options")
+
+
+def node_clashes(
+    nodes: Sequence[tuple[object, object, object]],
+) -> Iterator[tuple[int, str, str]]:
+    """Find nodes that cannot be told apart, given `(name, host, port)` of each.
+
+    Yields `(index, key, message)` for every node that repeats the name or the address of one before
+    it. Values of a wrong type are skipped: they are reported elsewhere.
+    """
+    names: dict[object, int] = {}
+    addresses: dict[tuple[str, float], int] = {}
+    for index, (name, host, port) in enumerate(nodes):
+        if isinstance(name, str) and names.setdefault(name, index) != index:
+            yield index, "name", _taken("a unique name", name, names[name])
+        if isinstance(host, str) and isinstance(port, (int, float)):
+            address = (host.casefold(), port)
+            first = addresses.setdefault(address, index)
+            if first != index:
+                yield index, "port", _taken("an address of its own", f"{host}:{port}", first)
+
+
+def _taken(expected: str, got: str, first: int) -> str:
+    return f"expected {expected} (got {got}, already taken by nodes[{first}])"
+
+
+def _dump_yaml(value: Any) -> str:
+    # None: innermost collections on one line, so that a node is one line.
+    text: str = yaml.safe_dump(
+        value, sort_keys=False, default_flow_style=None, width=1000, allow_unicode=True
+    )
+    return text

@@ -1,0 +1,156 @@
+"""Mistakes in a configuration: where each one is, and how it is worded for people."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+REFUSAL = "dpwa_refusal"
+
+_PLAIN = re.compile(r"[^\s\"'(){}\[\],;]+(?: [^\s\"'(){}\[\],;]+)*")
+_SHOWN_CHARACTERS = 60
+_LISTED_NAMES = 20
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value was written.
+
+    Attributes:
+        source: path of the file, or `<config>` for a mapping.
+        line: 1-based; 0 for a value that comes from no file.
+        column: 1-based, in characters; without a file, the order of reading.
+        variable: the environment variable that the value comes from, if any.
+    """
+
+    source: str
+    line: int = 0
+    column: int = 0
+    variable: str = ""
+
+    def prefix(self, path: str) -> str:
+        """Return the beginning of a problem's line: the location and the key path."""
+        if self.variable:
+            return f"environment: {self.variable}"
+        location = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+        return f"{location}: {path}" if path else location
+
+    def order(self) -> tuple[bool, str, int, int]:
+        """Return what problems are sorted by: the file from top to bottom, then variables."""
+        return bool(self.variable), self.variable, self.line, self.column
+
+
+@dataclass
+class Problems:
+    """Collects mistakes; the first one found about a key path at a place stands."""
+
+    _found: dict[tuple[Place, str], str] = field(default_factory=dict)
+
+    def add(self, place: Place, path: str, message: str) -> None:
+        """Note a mistake."""
+        self._found.setdefault((place, path), message)
+
+    def lines(self) -> list[str]:
+        """Return one line per mistake, sorted by position."""
+        ordered = sorted(self._found.items(), key=lambda item: item[0][0].order())
+        return [f"{place.prefix(path)}: {message}" for (place, path), message in ordered]
+
+
+def refusal(expected: str, known: Sequence[str] = ()) -> PydanticCustomError:
+    """Return the error that a validator raises to say what it expected.
+
+    Args:
+        expected: completes the sentence "expected ...".
+        known: names among which to look for the one that was meant.
+    """
+    context = {"expected": expected, "known": tuple(known)}
+    return PydanticCustomError(REFUSAL, "expected {expected}", context)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean NAME?` for the known name most like this one, or nothing."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[close[0]]}?" if close else ""
+
+
+def listing(names: Sequence[str]) -> str:
+    """Return the names separated by commas, shortened when there are very many."""
+    rest = len(names) - _LISTED_NAMES
+    more = f" and {rest} more" if rest > 0 else ""
+    return ", ".join(names[:_LISTED_NAMES]) + more
+
+
+def shown(text: str) -> str:
+    """Return text as a message shows it: in quotes where it could be misread, never long."""
+    short = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+    plain = _PLAIN.fullmatch(short) and short.isprintable()
+    return short if plain else json.dumps(short, ensure_ascii=not short.isprintable())
+
+
+def joined(path: str, step: str | int) -> str:
+    """Return the key path of an item (int) or a key (str) below `path`."""
+    if isinstance(step, int):
+        return f"{path}[{step}]"
+    return f"{path}.{shown(step)}" if path else shown(step)
+
+
+def expectation(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """Say in words what a JSON Schema allows; an empty string when it says nothing useful."""
+    phrases = [_phrase(option) for option in alternatives(schema, definitions)]
+    return " or ".join(phrase for phrase in dict.fromkeys(phrases) if phrase)
+
+
+def alternatives(schema: dict[str, Any], definitions: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the schemas of which a value must meet one, with references followed."""
+    if "$ref" in schema:
+        return alternatives(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in schema:
+            return [found for part in schema[key] for found in alternatives(part, definitions)]
+    return [schema]
+
+
+def words_of(schema: dict[str, Any]) -> list[Any]:
+    """Return the values that a schema lists one by one, if it does."""
+    return list(schema.get("enum", [schema["const"]] if "const" in schema else []))
+
+
+def _phrase(schema: dict[str, Any]) -> str:
+    words = words_of(schema)
+    if words:
+        names = [str(word) for word in words]
+        return names[0] if len(names) == 1 else f"one of {listing(names)}"
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        return ("a whole number" if kind == "integer" else "a number") + _range(schema)
+    if kind == "array":
+        least = schema.get("minItems", 0)
+        return f"a list with at least {least} item{'s' * (least != 1)}" if least else "a list"
+    if kind == "object":
+        keys = ", ".join(schema.get("properties", ()))
+        return f"a mapping with {keys}" if keys else "a mapping"
+    return {"string": "text", "boolean": "on or off", "null": "nothing"}.get(str(kind), "")
+
+
+def _range(schema: dict[str, Any]) -> str:
+    if "minimum" in schema and "maximum" in schema:
+        return f" from {_bound(schema['minimum'])} to {_bound(schema['maximum'])}"
+    names = {
+        "minimum": "of at least",
+        "exclusiveMinimum": "above",
+        "maximum": "of at most",
+        "exclusiveMaximum": "below",
+    }
+    bounds = [f"{words} {_bound(schema[key])}" for key, words in names.items() if key in schema]
+    return f" {' and '.join(bounds)}" if bounds else ""
+
+
+def _bound(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

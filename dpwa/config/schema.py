@@ -1,0 +1,57 @@
+"""The JSON Schema of configuration files, for editors and other tools."""
+
+from __future__ import annotations
+
+import inspect
+
+from pydantic.json_schema import models_json_schema
+
+from dpwa.config.model import Config
+from dpwa.policy.interpolation import interpolation, interpolation_names
+from dpwa.types import JsonObject, StrictModel
+
+
+def config_schema() -> JsonObject:
+    """Return the JSON Schema of both forms, with the options of every registered rule."""
+    rules = [interpolation(name) for name in interpolation_names()]
+    models: list[type[StrictModel]] = [Config, *(rule.options for rule in rules)]
+    references, found = models_json_schema(
+        [(model, "validation") for model in dict.fromkeys(models)]
+    )
+    definitions: JsonObject = found["$defs"]
+    settings: JsonObject = definitions["Config"]
+    settings["properties"]["interpolation"]["enum"] = list(interpolation_names())
+    for rule in rules:
+        settings["properties"].setdefault(
+            rule.name,
+            {
+                "description": f"options of {rule.name}: {_first_line(rule.rule)}",
+                "anyOf": [
+                    references[rule.options, "validation"],
+                    {"enum": [0, False, None, "off"]},
+                ],
+                "default": 0,
+            },
+        )
+    single = {key: value for key, value in settings.items() if key != "required"}
+    definitions["Setting"] = {
+        **single,
+        "title": "Setting",
+        "description": "One setting of the list form.",
+        "minProperties": 1,
+        "maxProperties": 1,
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Configuration of dpwa",
+        "anyOf": [
+            {"$ref": "#/$defs/Config"},
+            {"type": "array", "items": {"$ref": "#/$defs/Setting"}},
+        ],
+        "$defs": definitions,
+    }
+
+
+def _first_line(rule: object) -> str:
+    text = inspect.getdoc(rule) or "a rule of a plugin"
+    return " ".join(text.partition("\n")[0].split())

@@ -1,0 +1,175 @@
+"""YAML text to a tree that knows where every value stands.
+
+PyYAML only composes nodes here; what a scalar means is decided later, by the setting it is for.
+Hence `22:22` stays text, `1e-3` can be a number, and no tag ever constructs an object.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import yaml
+
+from dpwa.config.problems import Place, shown
+from dpwa.config.tree import BrokenNode, Entry, ListNode, MapNode, Node, ScalarNode
+from dpwa.errors import ConfigError
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_VALUES = 100_000
+
+_YAML = "tag:yaml.org,2002:"
+_NULL = _YAML + "null"
+_MERGE = _YAML + "merge"
+_SCALAR_TAGS = {_YAML + kind for kind in ("str", "int", "float", "bool", "null", "merge")}
+_COLLECTION_TAGS = {_YAML + "seq", _YAML + "map"}
+
+
+class _Loader(yaml.SafeLoader):
+    """Recognises nothing but empty values and merge keys; all else is text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's way to configure a loader
+        first: [(tag, pattern) for tag, pattern in resolvers if tag in (_NULL, _MERGE)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def read_yaml_file(path: str | os.PathLike[str]) -> Node:
+    """Read a file into a tree.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not YAML in UTF-8.
+    """
+    name = os.fspath(path)
+    return parse_yaml(_read_text(name), name)
+
+
+def parse_yaml(text: str, source: str) -> Node:
+    """Turn YAML text into a tree; `source` names the file in messages.
+
+    Raises:
+        ConfigError: the text is empty, not YAML, or too large once its aliases are followed.
+    """
+    try:
+        root = _Loader(text).get_single_node()
+        if root is None:
+            _fail(source, 1, 1, "expected settings (the file is empty)")
+        return _Builder(source).node(root)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        reasons = [str(reason) for reason in (error.context, error.problem) if reason]
+        _fail(source, line, column, f"expected valid YAML ({', '.join(reasons)})")
+    except yaml.reader.ReaderError as error:
+        line, column = _line_and_column(text[: error.position])
+        character = f"U+{ord(text[error.position]):04X}"
+        _fail(source, line, column, f"expected printable text (got the character {character})")
+    except RecursionError:
+        _fail(source, 1, 1, "expected settings (lists and mappings are nested too deeply)")
+
+
+class _Builder:
+    """Copies PyYAML's graph of nodes into a tree, which follows aliases and merge keys."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._count = 0
+        self._parents: set[int] = set()
+
+    def node(self, node: yaml.Node) -> Node:
+        place = self._place(node)
+        self._count += 1
+        if self._count > MAX_VALUES:
+            # Aliases of aliases: a few lines can stand for billions of values.
+            message = f"expected at most {MAX_VALUES} values, aliases included"
+            _fail(self._source, place.line, place.column, message)
+        if id(node) in self._parents:
+            return BrokenNode(place, "expected a value that does not contain itself")
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, place)
+        if node.tag not in _COLLECTION_TAGS:
+            return _unknown_tag(node, place)
+        self._parents.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return MapNode(place, tuple(self._entries(node)))
+            return ListNode(place, tuple(self.node(item) for item in node.value))
+        finally:
+            self._parents.discard(id(node))
+
+    def _scalar(self, node: yaml.ScalarNode, place: Place) -> Node:
+        if node.tag not in _SCALAR_TAGS:
+            return _unknown_tag(node, place)
+        if node.tag == _NULL:
+            return ScalarNode(place, None, node.value or "nothing")
+        quoted = node.style is not None
+        text = f'"{node.value}"' if quoted and node.value == "" else shown(node.value)
+        return ScalarNode(place, node.value, text, quoted)
+
+    def _entries(self, node: yaml.MappingNode) -> Iterator[Entry]:
+        own: list[Entry] = []
+        merged: list[Entry] = []
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                merged += self._merged(key, value)
+            else:
+                own.append(self._entry(key, value))
+        yield from own
+        taken = {entry.key for entry in own}
+        for entry in merged:
+            if entry.key not in taken:
+                taken.add(entry.key)
+                yield entry
+
+    def _entry(self, key: yaml.Node, value: yaml.Node) -> Entry:
+        place = self._place(key)
+        if isinstance(key, yaml.ScalarNode):
+            return Entry(key.value, place, self.node(value))
+        kind = "a mapping" if isinstance(key, yaml.MappingNode) else "a list"
+        return Entry("?", place, BrokenNode(place, f"expected text as the key (got {kind})"))
+
+    def _merged(self, key: yaml.Node, value: yaml.Node) -> list[Entry]:
+        """Entries that `<<` brings in; of several mappings the first one wins, as YAML says."""
+        built = self.node(value)
+        parts = built.items if isinstance(built, ListNode) else (built,)
+        if all(isinstance(part, MapNode) for part in parts):
+            return [entry for part in parts if isinstance(part, MapNode) for entry in part.entries]
+        message = "expected an alias of a mapping, or a list of them"
+        return [Entry("<<", self._place(key), BrokenNode(built.place, message))]
+
+    def _place(self, node: yaml.Node) -> Place:
+        return Place(self._source, node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _unknown_tag(node: yaml.Node, place: Place) -> BrokenNode:
+    tag = node.tag.replace(_YAML, "!!")
+    return BrokenNode(place, f"expected a value without a tag (got {shown(tag)})")
+
+
+def _read_text(name: str) -> str:
+    try:
+        with Path(name).open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ConfigError([f"{name}: expected a readable file ({reason})"]) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError([f"{name}: expected a file of at most {MAX_FILE_BYTES} bytes"])
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, column = _line_and_column(data[: error.start].decode("utf-8-sig"))
+        _fail(
+            name, line, column, f"expected text in UTF-8 (got the byte 0x{data[error.start]:02x})"
+        )
+
+
+def _line_and_column(before: str) -> tuple[int, int]:
+    """Return the 1-based position of what follows this text."""
+    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+
+def _fail(source: str, line: int, column: int, message: str) -> NoReturn:
+    raise ConfigError([f"{source}:{line}:{column}: {message}"]) from None

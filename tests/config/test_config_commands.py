@@ -1,0 +1,124 @@
+"""`dpwa config init, check, show, schema`, as a person runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dpwa.cli.config import app
+from dpwa.config import load_config
+
+RUNNER = CliRunner(env={"DPWA_SEED": "3"})
+BROKEN = "nodes: [{name: w1, port: 0}]\nseed: x\nmrege: delta\n"
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A configuration that init has written."""
+    path = tmp_path / "run.yaml"
+    assert RUNNER.invoke(app, ["init", "-n", "3", "-o", str(path)]).exit_code == 0
+    return path
+
+
+def test_init_writes_a_configuration_to_standard_output(tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["init", "-n", "2", "--base-port", "700", "--host", "10.0.0.1"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    path = tmp_path / "run.yaml"
+    path.write_text(result.stdout)
+    config = load_config(path, environ={})
+    assert config.merge == "delta"
+    assert [(n.name, n.host, n.port) for n in config.nodes] == [
+        ("w1", "10.0.0.1", 700),
+        ("w2", "10.0.0.1", 701),
+    ]
+
+
+def test_init_overwrites_only_when_forced(written: Path) -> None:
+    before = written.read_text()
+    result = RUNNER.invoke(app, ["init", "-n", "1", "-o", str(written)])
+    assert result.exit_code == 2
+    assert result.stderr == f"{written}: exists already; --force overwrites it\n"
+    assert written.read_text() == before
+    assert RUNNER.invoke(app, ["init", "-n", "1", "-o", str(written), "--force"]).exit_code == 0
+    assert len(load_config(written, environ={}).nodes) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--base-port", "65535"], "expected ports up to 65535 (the last of 4 would be 65538)"),
+        (["--host", "a:1"], "--host: expected a host name or IP address, without a port (got a:1)"),
+        (["-o", "/nowhere/run.yaml"], "/nowhere/run.yaml: cannot be written (No such file or dir"),
+        (["-n", "0"], "Invalid value"),
+    ],
+)
+def test_init_explains_what_it_cannot_do(arguments: list[str], message: str) -> None:
+    result = RUNNER.invoke(app, ["init", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+
+
+def test_check_says_in_one_line_that_all_is_well(written: Path) -> None:
+    result = RUNNER.invoke(app, ["check", str(written)])
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"{written}: OK, 3 nodes\n"
+
+
+def test_show_fills_in_defaults_and_applies_the_environment(written: Path) -> None:
+    as_yaml = RUNNER.invoke(app, ["show", str(written)])
+    as_json = RUNNER.invoke(app, ["show", "--json", str(written)])
+    expected = load_config(written, environ={"DPWA_SEED": "3"})
+    assert as_yaml.stdout == expected.to_yaml()
+    assert json.loads(as_json.stdout) == expected.to_mapping()
+    assert json.loads(as_json.stdout)["seed"] == 3
+    assert (as_yaml.exit_code, as_json.exit_code) == (0, 0)
+
+
+def test_show_reports_mistakes_like_check(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(BROKEN)
+    shown, checked = (RUNNER.invoke(app, [verb, str(path)]) for verb in ("show", "check"))
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert shown.stderr == checked.stderr
+
+
+def test_schema_describes_every_key_and_both_forms() -> None:
+    schema = json.loads(RUNNER.invoke(app, ["schema"]).stdout)
+    definitions = schema["$defs"]
+    settings = definitions["Config"]["properties"]
+    assert {"nodes", "plugins", "constant", "leader", "clock"} <= set(settings)
+    assert "options" not in settings
+    assert all("description" in setting for setting in settings.values())
+    assert all("description" in key for key in definitions["NodeConfig"]["properties"].values())
+    assert settings["interpolation"]["enum"] == ["constant", "clock", "loss", "leader"]
+    assert settings["constant"]["anyOf"][0] == {"$ref": "#/$defs/ConstantOptions"}
+    assert definitions["Config"]["required"] == ["nodes"]
+    assert "required" not in definitions["Setting"]
+    assert schema["anyOf"][1]["items"] == {"$ref": "#/$defs/Setting"}
+
+
+def test_a_real_process_prints_every_mistake_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(BROKEN)
+    code = "from dpwa.cli.config import app; app()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "check", "run.yaml"],
+        cwd=tmp_path,
+        env={**os.environ, "DPWA_TIMEOT_MS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "run.yaml:1:26: nodes[0].port: expected a whole number from 1 to 65535 (got 0)",
+        "run.yaml:2:7: seed: expected a whole number from 0 to 9223372036854775807 or nothing "
+        "(got x)",
+        "run.yaml:3:1: mrege: unknown key; did you mean merge?",
+        "environment: DPWA_TIMEOT_MS: unknown variable; did you mean DPWA_TIMEOUT_MS?",
+    ]

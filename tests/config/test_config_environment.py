@@ -1,0 +1,110 @@
+"""Overrides from the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpwa.config import load_config
+from dpwa.errors import ConfigError
+from dpwa.policy.interpolation import ConstantOptions, LeaderOptions
+
+SOURCE = {"nodes": [{"name": "w1", "port": 1}], "timeout_ms": 100, "constant": {"value": 0.2}}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "key", "value"),
+    [
+        ("DPWA_FETCH_PROBABILITY", "1e-1", "fetch_probability", 0.1),
+        ("DPWA_TIMEOUT_MS", "500", "timeout_ms", 500),
+        ("DPWA_INTERPOLATION", "loss", "interpolation", "loss"),
+        ("DPWA_DIVERGENCE_THRESHOLD", "off", "divergence_threshold", 0.0),
+        ("DPWA_MERGE", "delta", "merge", "delta"),
+        ("DPWA_BUFFERS", "keep", "buffers", "keep"),
+        ("DPWA_SEED", "7", "seed", 7),
+        ("DPWA_LOG_LEVEL", "INFO", "log_level", "info"),
+    ],
+)
+def test_every_single_setting_can_be_overridden(
+    variable: str, text: str, key: str, value: object
+) -> None:
+    config = load_config(SOURCE, environ={variable: text})
+    assert getattr(config, key) == value
+    assert config.model_copy(update={key: None}) == load_config(SOURCE, environ={}).model_copy(
+        update={key: None}
+    )
+
+
+@pytest.mark.parametrize("written", [{}, {"constant": 0}, {"constant": {"value": 0.9}}])
+def test_options_of_rules_can_be_overridden(written: dict[str, object]) -> None:
+    environ = {"DPWA_CONSTANT__VALUE": "0.3", "DPWA_LEADER__STRENGTH": "1"}
+    config = load_config({"nodes": SOURCE["nodes"], **written}, environ=environ)
+    assert config.rule_options("constant") == ConstantOptions(value=0.3)
+    assert config.rule_options("leader") == LeaderOptions(strength=1.0)
+
+
+def test_a_file_is_overridden_by_the_environment_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("- nodes: [{name: w1, port: 1}]\n- timeout_ms: 100\n")
+    monkeypatch.setenv("DPWA_TIMEOUT_MS", "200")
+    assert load_config(path).timeout_ms == 200
+    assert load_config(path, environ={}).timeout_ms == 100
+
+
+def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
+    reserved = {"DPWA_NAME": "w1", "DPWA_CONFIG": "x", "DPWA_RANK": "0", "DPWA_WORLD_SIZE": "1"}
+    environ = {**reserved, "DPWA_SEED": "", "DPWA_MERGE": " ", "PATH": "x", "XDPWA_FOO": "1"}
+    assert load_config(SOURCE, environ=environ) == load_config(SOURCE, environ={})
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "problem"),
+    [
+        ("DPWA_TIMEOT_MS", "5", "unknown variable; did you mean DPWA_TIMEOUT_MS?"),
+        ("DPWA_timeout_ms", "5", "unknown variable; did you mean DPWA_TIMEOUT_MS?"),
+        ("DPWA_CONSTANT_VALUE", "1", "unknown variable; did you mean DPWA_CONSTANT__VALUE?"),
+        ("DPWA_NODES", "1", "unknown variable, expected this list in the configuration itself"),
+        (
+            "DPWA_XYZZY",
+            "",
+            "unknown variable, expected one of DPWA_FETCH_PROBABILITY, DPWA_TIMEOUT_MS, "
+            "DPWA_INTERPOLATION, DPWA_DIVERGENCE_THRESHOLD, DPWA_MERGE, DPWA_BUFFERS, DPWA_SEED, "
+            "DPWA_LOG_LEVEL, DPWA_CONSTANT__VALUE, DPWA_LEADER__STRENGTH",
+        ),
+        ("DPWA_TIMEOUT_MS", "fast", "expected a whole number from 1 to 3600000 (got fast)"),
+        ("DPWA_CONSTANT__VALUE", "2", "expected a number from 0 to 1 (got 2)"),
+        (
+            "DPWA_INTERPOLATION",
+            "clok",
+            "expected one of constant, clock, loss, leader (got clok); did you mean clock?",
+        ),
+    ],
+)
+def test_a_wrong_variable_is_refused(variable: str, text: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(SOURCE, environ={variable: text})
+    assert caught.value.problems == (f"environment: {variable}: {problem}",)
+
+
+def test_variables_are_reported_together_with_the_file_and_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("nodes: [{name: w1, port: 0}]\nmerge: x\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, environ={"DPWA_TIMEOT_MS": "1", "DPWA_SEED": "x"})
+    heads = [problem.removeprefix(f"{path}:").split(": ")[:2] for problem in caught.value.problems]
+    assert heads == [
+        ["1:26", "nodes[0].port"],
+        ["2:8", "merge"],
+        ["environment", "DPWA_SEED"],
+        ["environment", "DPWA_TIMEOT_MS"],
+    ]
+
+
+def test_unknown_variables_are_reported_even_if_the_file_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "none", environ={"DPWA_TIMEOT_MS": "1", "DPWA_OWN_RULE__X": "1"})
+    assert len(caught.value.problems) == 2
+    assert caught.value.problems[1].startswith("environment: DPWA_TIMEOT_MS: unknown variable")

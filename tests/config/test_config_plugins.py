@@ -1,0 +1,146 @@
+"""Rules of the user's own, registered by modules that the configuration names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpwa.config import Config, load_config
+from dpwa.config.schema import config_schema
+from dpwa.errors import ConfigError, UserError
+from dpwa.policy import interpolation as registry
+
+RULES = """\
+from typing import Any
+from pydantic import Field, field_validator
+from dpwa.policy.interpolation import register_interpolation
+from dpwa.types import StrictModel
+
+class Options(StrictModel):
+    steps: int = Field(default=3, ge=1)
+    strict: bool = False
+    weights: dict[str, float] = {}
+    extra: Any = None
+
+    @field_validator("steps")
+    @classmethod
+    def odd(cls, value):
+        if value % 2 == 0:
+            raise ValueError("expected an odd number of steps")
+        return value
+
+class Needy(StrictModel):
+    rate: float
+
+@register_interpolation("own-rule", Options)
+def own_rule(options, own, peer):
+    '''f = 1 / steps.'''
+    return 1 / options.steps
+
+@register_interpolation("needy", Needy)
+def needy(options, own, peer):
+    return options.rate
+"""
+NODES = "nodes: [{name: w1, port: 1}]\n"
+
+
+@pytest.fixture(autouse=True)
+def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    before = set(sys.modules)
+    path = list(sys.path)
+    yield
+    assert sys.path == path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def load(text: str, folder: Path, **environ: str) -> Config:
+    (folder / "own_rules.py").write_text(RULES)
+    path = folder / "run.yaml"
+    path.write_text(NODES + text)
+    return load_config(path, environ=environ)
+
+
+def problems_of(text: str, folder: Path, **environ: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(text, folder, **environ)
+    return [problem.removeprefix(f"{folder}/run.yaml:") for problem in caught.value.problems]
+
+
+def test_a_module_beside_the_file_brings_its_rules(tmp_path: Path) -> None:
+    text = "interpolation: own-rule\nown-rule: {steps: 5, strict: on}\nplugins: [own_rules]\n"
+    config = load(text, tmp_path, DPWA_OWN_RULE__STEPS="7")
+    options = config.rule_options("own-rule")
+    assert options.model_dump() == {"steps": 7, "strict": True, "weights": {}, "extra": None}
+    assert config.plugins == ("own_rules",)
+    assert load_config(config.to_mapping(), environ={}) == config
+    assert "own-rule" in config_schema()["$defs"]["Config"]["properties"]
+
+
+def test_options_of_a_plugin_are_checked_like_all_others(tmp_path: Path) -> None:
+    text = """\
+plugins: [own_rules]
+own-rule:
+  steps: 2
+  strict: maybe
+  weights: {a: 1e-3, b: x, a: 2}
+  extra: {x: 1}
+needy: 0
+"""
+    assert problems_of(text, tmp_path) == [
+        "4:10: own-rule.steps: expected an odd number of steps (got 2)",
+        "5:11: own-rule.strict: expected on or off (got maybe)",
+        "6:25: own-rule.weights.b: expected a number (got x)",
+        "6:28: own-rule.weights.a: duplicate key, expected it once (first on line 6)",
+        "8:8: needy.rate: missing, expected a number",
+    ]
+
+
+def test_values_of_any_type_are_read_like_people_read_them(tmp_path: Path) -> None:
+    text = 'plugins: [own_rules]\nown-rule: {extra: [1e-3, 22:22, "5", true, off, ~]}\n'
+    assert load(text, tmp_path).rule_options("own-rule").model_dump()["extra"] == [
+        0.001, "22:22", "5", True, "off", None,
+    ]  # fmt: skip
+
+
+def test_a_selected_rule_must_get_the_options_it_needs(tmp_path: Path) -> None:
+    assert problems_of("plugins: [own_rules]\ninterpolation: needy\n", tmp_path) == [
+        "3:16: needy.rate: missing, expected a number"
+    ]
+    config = load("plugins: [own_rules]\n", tmp_path)
+    with pytest.raises(UserError, match="'needy' needs options"):
+        config.rule_options("needy")
+
+
+def test_a_module_that_cannot_be_imported_is_a_problem_at_its_position(tmp_path: Path) -> None:
+    (tmp_path / "raising_rules.py").write_text("raise ValueError('two\\nlines')")
+    (tmp_path / "leaving_rules.py").write_text("import sys; sys.exit()")
+    text = """\
+plugins:
+- raising_rules
+- leaving_rules
+- no_such_rules
+interpolation: theirs
+theirs: {value: 1}
+seed: x
+"""
+    assert problems_of(text, tmp_path, DPWA_THEIRS__VALUE="1") == [
+        "3:3: plugins[0]: expected a Python module that can be imported (got raising_rules: "
+        "ValueError, two lines)",
+        "4:3: plugins[1]: expected a Python module that can be imported (got leaving_rules: "
+        "SystemExit)",
+        "5:3: plugins[2]: expected a Python module that can be imported (got no_such_rules: "
+        "ModuleNotFoundError, No module named 'no_such_rules')",
+        "8:7: seed: expected a whole number from 0 to 9223372036854775807 or nothing (got x)",
+    ]
+
+
+def test_a_rule_cannot_have_the_name_of_a_setting(tmp_path: Path) -> None:
+    registry.register_interpolation("seed")(lambda options, own, peer: 0.5)
+    assert problems_of("plugins: []\n", tmp_path) == [
+        "2:10: plugins: expected rules with names of their own (got seed, the name of a setting)"
+    ]

@@ -1,0 +1,322 @@
+"""Mistakes: all at once, in order, with positions and words for people."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpwa.config import NodeConfig, load_config
+from dpwa.config.model import setting_names
+from dpwa.errors import ConfigError
+from dpwa.policy.interpolation import interpolation_names
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+NODES = "nodes: [{name: w1, port: 1}]\n"
+
+
+def problems_of(text: str | bytes, folder: Path) -> list[str]:
+    """Load a file that has mistakes and return them, without the folder."""
+    path = folder / "run.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, environ={})
+    assert str(caught.value) == "\n".join(caught.value.problems)
+    return [problem.removeprefix(f"{folder}{os.sep}") for problem in caught.value.problems]
+
+
+def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: Path) -> None:
+    text = """\
+- nodes:
+  - {name: w1, host: localhost, port: 45000}
+  - {name: w1, host: localhost, port: 99999}
+- timeot_ms: 2500
+- fetch_probability: 1.5
+- interpolation: los
+- constant: {value: half}
+"""
+    assert problems_of(text, tmp_path) == [
+        "run.yaml:3:12: nodes[1].name: expected a unique name (got w1, already taken by nodes[0])",
+        "run.yaml:3:39: nodes[1].port: expected a whole number from 1 to 65535 (got 99999)",
+        "run.yaml:4:3: timeot_ms: unknown key; did you mean timeout_ms?",
+        "run.yaml:5:22: fetch_probability: expected a number from 0 to 1 (got 1.5)",
+        "run.yaml:6:18: interpolation: expected one of constant, clock, loss, leader (got los); "
+        "did you mean loss?",
+        "run.yaml:7:21: constant.value: expected a number from 0 to 1 (got half)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("timeout_ms: 0", "2:13: timeout_ms: expected a whole number from 1 to 3600000 (got 0)"),
+        ("timeout_ms: .5", "2:13: timeout_ms: expected a whole number from 1 to 3600000 (got .5)"),
+        ("timeout_ms: on", "2:13: timeout_ms: expected a whole number from 1 to 3600000 (got on)"),
+        (
+            "timeout_ms: ",
+            "2:12: timeout_ms: expected a whole number from 1 to 3600000 (got nothing)",
+        ),
+        (
+            "timeout_ms: {a: 1}",
+            "2:13: timeout_ms: expected a whole number from 1 to 3600000 (got a mapping)",
+        ),
+        (
+            "timeout_ms: " + "9" * 5000,
+            f"2:13: timeout_ms: expected a whole number from 1 to 3600000 (got {'9' * 57}...)",
+        ),
+        (
+            "fetch_probability: true",
+            "2:20: fetch_probability: expected a number from 0 to 1 (got true)",
+        ),
+        (
+            "fetch_probability: [1]",
+            "2:20: fetch_probability: expected a number from 0 to 1 (got a list)",
+        ),
+        (
+            "divergence_threshold: .inf",
+            "2:23: divergence_threshold: expected a finite number of at least 0 (got .inf)",
+        ),
+        (
+            "divergence_threshold: .NaN",
+            "2:23: divergence_threshold: expected a finite number of at least 0 (got .NaN)",
+        ),
+        (
+            "divergence_threshold: 22:22",
+            "2:23: divergence_threshold: expected a number of at least 0 (got 22:22)",
+        ),
+        (
+            "merge: delat",
+            "2:8: merge: expected one of interpolate, delta (got delat); did you mean delta?",
+        ),
+        ("buffers: off", "2:10: buffers: expected one of average, keep (got off)"),
+        ("log_level: 3", "2:12: log_level: expected one of debug, info, warning, error (got 3)"),
+        (
+            "seed: -1",
+            "2:7: seed: expected a whole number from 0 to 9223372036854775807 or nothing (got -1)",
+        ),
+        ("plugins: rules", "2:10: plugins: expected a list (got rules)"),
+        (
+            "plugins: [a-b]",
+            "2:11: plugins[0]: expected the name of a Python module, such as my_rules or "
+            "package.rules (got a-b)",
+        ),
+        (
+            "constant: 5",
+            "2:11: constant: expected a mapping with value, or 0 for the defaults (got 5)",
+        ),
+        (
+            "constant: on",
+            "2:11: constant: expected a mapping with value, or 0 for the defaults (got on)",
+        ),
+        ("constant: {valeu: 1}", "2:12: constant.valeu: unknown key; did you mean value?"),
+        ("clock: [0]", "2:8: clock: expected 0, for no options (got a list)"),
+        ("clock: {value: 1}", "2:9: clock.value: unknown key, expected none"),
+        ("leader: {strength: 2}", "2:20: leader.strength: expected a number from 0 to 1 (got 2)"),
+        (
+            "quite_else: 1",
+            "2:1: quite_else: unknown key, expected one of nodes, fetch_probability, timeout_ms, "
+            "interpolation, divergence_threshold, merge, buffers, seed, log_level, plugins, "
+            "constant, clock, loss, leader",
+        ),
+        ("options: 1", "2:1: options: unknown key, expected one of nodes, "),
+        ("Seed: 1", "2:1: Seed: unknown key; did you mean seed?"),
+        ('"a key\\n": 1', '2:1: "a key\\n": unknown key, expected one of nodes, '),
+        ("? [a, b]\n: 1", '2:3: ?: expected text as the key (got a list)'),
+        (
+            "merge: !!python/object/apply:os.system [ls]",
+            "2:8: merge: expected a value without a tag (got !!python/object/apply:os.system)",
+        ),
+        ("seed: !secret 5", "2:7: seed: expected a value without a tag (got !secret)"),
+        ("<<: 5", '2:5: <<: expected an alias of a mapping, or a list of them'),
+        (
+            "constant: &a {value: *a}",
+            "2:11: constant.value: expected a value that does not contain itself",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_explained(line: str, problem: str, tmp_path: Path) -> None:
+    found = problems_of(NODES + line, tmp_path)
+    assert len(found) == 1
+    assert found[0].startswith(f"run.yaml:{problem}")
+    if not problem.endswith(" "):
+        assert found[0] == f"run.yaml:{problem}"
+
+
+@pytest.mark.parametrize(
+    ("node", "problem"),
+    [
+        ("{name: a b, port: 1}", "1:16: nodes[0].name: expected 1 to 64 letters, digits, dots, "
+         "underscores or hyphens (got a b)"),
+        ("{name: '', port: 1}", "1:16: nodes[0].name: expected 1 to 64 letters, digits, dots, "
+         'underscores or hyphens (got "")'),
+        ("{name: a}", "1:9: nodes[0].port: missing, expected a whole number from 1 to 65535"),
+        ("{port: 1}", "1:9: nodes[0].name: missing, expected text"),
+        ("{name: a, port: 22:22}", "1:25: nodes[0].port: expected a whole number from 1 to 65535 "
+         "(got 22:22)"),
+        ("{name: a, port: off}", "1:25: nodes[0].port: expected a whole number from 1 to 65535 "
+         "(got off)"),
+        ("{name: a, port: 1, host: 'h:2'}", "1:34: nodes[0].host: expected a host name or IP "
+         "address without scheme, port or brackets (got h:2)"),
+        ("{name: a, port: 1, bind: 'tcp://*'}", "1:34: nodes[0].bind: expected a host name or IP "
+         "address without scheme, port or brackets (got tcp://*)"),
+        ("{name: a, port: 1, host: ~}", "1:34: nodes[0].host: expected text (got ~)"),
+        ("{name: a, prot: 1, port: 2}", "1:19: nodes[0].prot: unknown key; did you mean port?"),
+        ("{name: a, port: 1, port: 2}", "1:28: nodes[0].port: duplicate key, expected it once "
+         "(first on line 1)"),
+        ("w1", "1:9: nodes[0]: expected a mapping with name, host, port, group, bind (got w1)"),
+    ],
+)  # fmt: skip
+def test_a_wrong_node_is_explained(node: str, problem: str, tmp_path: Path) -> None:
+    assert problems_of(f"nodes: [{node}]", tmp_path) == [f"run.yaml:{problem}"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "run.yaml:1:1: expected settings (the file is empty)"),
+        ("# only a comment\n", "run.yaml:1:1: expected settings (the file is empty)"),
+        ("nodes", "run.yaml:1:1: expected a mapping, or a list of single-key mappings (got nodes)"),
+        ("!!set {a}", "run.yaml:1:1: expected a value without a tag (got !!set)"),
+        ("{}", "run.yaml:1:1: nodes: missing, expected a list with at least 1 item"),
+        ("[]", "run.yaml:1:1: nodes: missing, expected a list with at least 1 item"),
+        ("nodes: []", "run.yaml:1:8: nodes: expected a list with at least 1 item (got a list)"),
+        ("nodes:", "run.yaml:1:7: nodes: expected a list with at least 1 item (got nothing)"),
+        ("nodes: [\n  {a: b", "run.yaml:2:8: expected valid YAML (while parsing a flow mapping, "),
+        ("a: b: c", "run.yaml:1:5: expected valid YAML (mapping values are not allowed here)"),
+        ("nodes: *nobody", "run.yaml:1:8: expected valid YAML (found undefined alias 'nobody')"),
+        ("a: 1\n---\nb: 1\n", "run.yaml:2:1: expected valid YAML (expected a single document"),
+        ("a: b\nc: \x00", "run.yaml:2:4: expected printable text (got the character U+0000)"),
+        (b"a: b\nc: d\xff", "run.yaml:2:5: expected text in UTF-8 (got the byte 0xff)"),
+        ("[" * 3000, "run.yaml:1:1: expected settings (lists and mappings are nested too deeply)"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_configuration_is_explained(
+    content: str | bytes, problem: str, tmp_path: Path
+) -> None:
+    found = problems_of(content, tmp_path)
+    assert len(found) == 1
+    assert found[0].startswith(problem)
+
+
+def test_duplicate_keys_are_found_in_the_mapping_form(tmp_path: Path) -> None:
+    assert problems_of(f"seed: 1\n{NODES}seed: 1\n", tmp_path) == [
+        "run.yaml:3:1: seed: duplicate key, expected it once (first on line 1)"
+    ]
+
+
+def test_duplicate_keys_are_found_across_items_of_the_list_form(tmp_path: Path) -> None:
+    text = "- nodes: [{name: w1, port: 1}]\n- seed: 1\n- merge: delta\n- seed: 2\n- seed: 3\n"
+    assert problems_of(text, tmp_path) == [
+        "run.yaml:4:3: seed: duplicate key, expected it once (first on line 2)",
+        "run.yaml:5:3: seed: duplicate key, expected it once (first on line 2)",
+    ]
+
+
+def test_items_of_the_list_form_hold_one_key_each(tmp_path: Path) -> None:
+    text = "- nodes: [{name: w1, port: 1}]\n- seed: x\n  merge: delta\n- constant\n-\n"
+    assert problems_of(text, tmp_path) == [
+        "run.yaml:2:3: [1]: expected a single `key: value` (got 2 keys)",
+        "run.yaml:2:9: seed: expected a whole number from 0 to 9223372036854775807 or nothing "
+        "(got x)",
+        "run.yaml:4:3: [2]: expected a single `key: value` (got constant)",
+        "run.yaml:5:2: [3]: expected a single `key: value` (got nothing)",
+    ]
+
+
+def test_two_nodes_cannot_share_an_address(tmp_path: Path) -> None:
+    text = "nodes:\n- {name: a, port: 7}\n- {name: b, port: 7.0, host: LOCALHOST}\n"
+    assert problems_of(text, tmp_path) == [
+        "run.yaml:3:19: nodes[1].port: expected an address of its own (got LOCALHOST:7.0, already "
+        "taken by nodes[0])"
+    ]
+
+
+def test_aliases_of_aliases_do_not_explode(tmp_path: Path) -> None:
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    (problem,) = problems_of("\n".join(levels), tmp_path)
+    assert "expected at most 100000 values, aliases included" in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("missing.yaml", "No such file or directory"), (".", "Is a directory")],
+)
+def test_an_unreadable_file_is_named(name: str, reason: str, tmp_path: Path) -> None:
+    path = f"{tmp_path}/{name}"
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, environ={})
+    assert caught.value.problems == (f"{path}: expected a readable file ({reason})",)
+
+
+def test_an_endless_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero: expected a file of at most"):
+        load_config("/dev/zero", environ={})
+
+
+def test_mistakes_in_a_mapping_have_key_paths() -> None:
+    source = {
+        "nodes": [{"name": "a", "port": True}, {"name": 5.5, "port": 1}],
+        "timeout_ms": float("nan"),
+        "seed": object,
+        "fetch_probability": False,
+        "mrege": "delta",
+    }
+    with pytest.raises(ConfigError) as caught:
+        load_config(source, environ={})
+    assert sorted(caught.value.problems) == [
+        "<config>: mrege: unknown key; did you mean merge?",
+        "<config>: nodes[0].port: expected a whole number from 1 to 65535 (got True)",
+        "<config>: nodes[1].name: expected text (got 5.5)",
+        "<config>: seed: expected a whole number from 0 to 9223372036854775807 or nothing "
+        "(got \"<class 'object'>\")",
+        "<config>: timeout_ms: expected a whole number from 1 to 3600000 (got nan)",
+    ]
+
+
+def test_a_mapping_that_contains_itself_is_refused() -> None:
+    nodes: list[object] = [{"name": "a", "port": 1}]
+    nodes.append(nodes)
+    with pytest.raises(ConfigError, match=r"nodes\[1\]: expected a value that does not contain it"):
+        load_config({"nodes": nodes}, environ={})
+
+
+SNIPPETS = [
+    "nodes", "name", "port", "constant", "plugins", "seed", "<<", "*a", "&a ", ": ", ", ", "- ",
+    "\n", "\n  ", "{", "}", "[", "]", "!!x ", "!", "? ", "| ", "> ", "'", '"', "#", "%", "~", "0",
+    "w1", "1e9", ".inf", "off", "\t", "---\n", "...", "\x85", "\ud7ff", "é", "\x07", "@", "`",
+]  # fmt: skip
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.sampled_from(SNIPPETS), max_size=25).map("".join) | st.text())
+def test_any_text_is_a_configuration_or_explained(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.yaml"
+        path.write_text(text, encoding="utf-8", errors="surrogatepass")
+        problems: tuple[str, ...] | None = None
+        try:
+            load_config(path, environ={})
+        except ConfigError as error:
+            problems = error.problems
+    assert problems is None or problems
+    for problem in problems or ():
+        assert re.fullmatch(r".*run\.yaml:\d+:\d+: .+", problem)
+
+
+def test_the_documentation_shows_what_is_printed(tmp_path: Path) -> None:
+    section = DOCUMENTATION.read_text(encoding="utf-8").partition("\n## Mistakes\n")[2]
+    _, example, _, printed, *_ = section.split("```")
+    assert problems_of(example.removeprefix("yaml\n"), tmp_path) == printed.strip().splitlines()
+
+
+def test_the_documentation_names_every_key() -> None:
+    text = DOCUMENTATION.read_text(encoding="utf-8")
+    for key in (*setting_names(), *interpolation_names(), *NodeConfig.model_fields):
+        assert f"`{key}`" in text

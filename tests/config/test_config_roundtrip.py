@@ -1,0 +1,99 @@
+"""What a configuration writes, it reads back."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpwa.config import Config, NodeConfig, load_config
+from dpwa.config.template import config_text, local_nodes
+
+LABELS = st.one_of(
+    st.sampled_from(["on", "off", "no", "1", "1e-3", "0x1", "-", "--", ".", "1_0", "2020-01-01"]),
+    st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True),
+)
+HOSTS = st.one_of(
+    st.sampled_from(["localhost", "::1", "fe80::1%eth0", "*", "0.0.0.0", "no", "1.5", "höst", "~"]),
+    st.from_regex(r"[a-z0-9.-]{1,30}", fullmatch=True),
+)
+FRACTIONS = st.floats(0.0, 1.0)
+SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "fetch_probability": FRACTIONS,
+        "timeout_ms": st.integers(1, 3_600_000),
+        "interpolation": st.sampled_from(["constant", "clock", "loss", "leader"]),
+        "divergence_threshold": st.floats(0.0, allow_nan=False, allow_infinity=False),
+        "merge": st.sampled_from(["interpolate", "delta"]),
+        "buffers": st.sampled_from(["average", "keep"]),
+        "seed": st.none() | st.integers(0, 2**63 - 1),
+        "log_level": st.sampled_from(["debug", "info", "warning", "error"]),
+        "constant": st.just(0) | st.fixed_dictionaries({"value": FRACTIONS}),
+        "leader": st.none() | st.fixed_dictionaries({"strength": FRACTIONS}),
+    },
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> Config:
+    names = draw(st.lists(LABELS, min_size=1, max_size=4, unique=True))
+    nodes = [
+        {
+            "name": name,
+            "host": draw(HOSTS),
+            "port": 1 + index,
+            "group": draw(st.none() | LABELS),
+            "bind": draw(st.none() | HOSTS),
+        }
+        for index, name in enumerate(names)
+    ]
+    return load_config({"nodes": nodes, **draw(SETTINGS)}, environ={})
+
+
+def reload(text: str) -> Config:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.yaml"
+        path.write_text(text, encoding="utf-8")
+        return load_config(path, environ={})
+
+
+@settings(deadline=None, max_examples=50)
+@given(configs())
+def test_yaml_loads_to_an_equal_object(config: Config) -> None:
+    assert reload(config.to_yaml()) == config
+
+
+@settings(deadline=None, max_examples=50)
+@given(configs())
+def test_the_mapping_loads_to_an_equal_object_in_both_forms(config: Config) -> None:
+    mapping = config.to_mapping()
+    assert load_config(mapping, environ={}) == config
+    assert load_config([{key: value} for key, value in mapping.items()], environ={}) == config
+
+
+@settings(deadline=None, max_examples=50)
+@given(configs())
+def test_a_new_configuration_holds_the_nodes_it_was_made_for(config: Config) -> None:
+    assert reload(config_text(config.nodes)) == Config(nodes=config.nodes, merge="delta")
+
+
+def test_defaults_are_filled_in() -> None:
+    config = Config(nodes=(NodeConfig(name="w1", port=1),), interpolation="leader")
+    written = yaml.safe_load(config.to_yaml())
+    assert list(written) == [
+        "nodes", "fetch_probability", "timeout_ms", "interpolation", "divergence_threshold",
+        "merge", "buffers", "seed", "log_level", "plugins", "leader",
+    ]  # fmt: skip
+    assert written["leader"] == {"strength": 0.1}
+
+
+def test_a_new_configuration_explains_every_setting() -> None:
+    lines = config_text(local_nodes([7000, 7001])).splitlines()
+    keys = [index for index, line in enumerate(lines) if line[:1].isalpha()]
+    assert len(keys) == 11
+    assert all(lines[index - 1].startswith("# ") for index in keys)
+    assert "  - {name: w2, host: localhost, port: 7001}" in lines
