@@ -32,7 +32,7 @@ class ModuleState:
     def __init__(self, net: torch.nn.Module, *, with_buffers: bool) -> None:
         self._net = net
         self._with_buffers = with_buffers
-        self._identity: tuple[object, ...] = ()
+        self._identity: tuple[object, ...] | None = None
         self._views: dict[int, tuple[ByteArray, list[torch.Tensor]]] = {}
         self.entries: tuple[Entry, ...] = ()
         self.layout = Layout(())

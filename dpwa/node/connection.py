@@ -165,4 +165,5 @@ def _parameters(snapshot: Snapshot) -> bytes | NumericArray:
     if snapshot.layout.is_bytes:
         return snapshot.data.tobytes()
     array: NumericArray = snapshot.data.view(np.dtype(spec.dtype)).reshape(spec.shape)
-    return array.copy()
+    copied: NumericArray = array.copy()
+    return copied

@@ -7,6 +7,7 @@ never touch the model.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import secrets
@@ -14,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from types import TracebackType
 
 import dpwa
 from dpwa.clock import Clock, Deadline, SystemClock
@@ -57,11 +59,11 @@ class Arrival:
     waited_s: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Round:
-    """What one `send` left to be waited for."""
+    """What one `send` left: a fetch that can be waited for once, and its own snapshot."""
 
-    order: FetchOrder
+    order: FetchOrder | None
     published: Lease
 
 
@@ -156,9 +158,9 @@ class Node:
             UserError: a rule of the user's own returned an impossible factor.
         """
         self._check_open()
-        if self._round is None:
+        if self._round is None or self._round.order is None:
             return None
-        order, lease = self._round.order, self._round.published
+        order, self._round.order = self._round.order, None
         before = self._time.now()
         fetched = _result(order)
         if fetched is None:
@@ -166,7 +168,8 @@ class Node:
             return None
         if loss is not None:
             self._standing = Standing(clock=self._standing.clock, loss=loss)
-        return self._merged(fetched, lease.snapshot, self._time.now() - before)
+        published = self._round.published.snapshot
+        return self._merged(fetched, published, self._time.now() - before)
 
     def _merged(self, fetched: Fetched, published: Snapshot, waited_s: float) -> Arrival:
         own, peer = self._standing, fetched.snapshot.standing
@@ -223,6 +226,7 @@ class Node:
     def report(self) -> JsonObject:
         """Describe the node in plain data, for `dpwa status`."""
         standing = self._standing
+        diverged = standing.loss is not None and math.isinf(standing.loss)
         return {
             "name": self.name,
             "pid": os.getpid(),
@@ -231,7 +235,8 @@ class Node:
             "seed": self.seed,
             "uptime_s": self._time.now() - self._started,
             "clock": standing.clock,
-            "loss": standing.loss,
+            "loss": None if diverged else standing.loss,
+            "diverged": diverged,
             "version": self._pool.version,
             "merges": self._merges,
             "rounds_skipped": self._pool.skipped,
@@ -252,6 +257,17 @@ class Node:
         if not self.closed:
             self._drop_round()
             self._close_threads()
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def _check_open(self) -> None:
         if self.closed:

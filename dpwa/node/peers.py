@@ -16,6 +16,16 @@ from dpwa.types import JsonObject
 
 log = logging.getLogger("dpwa.peers")
 
+_IN_WORDS = {
+    Health.UNKNOWN: "is unknown",
+    Health.ALIVE: "is alive",
+    Health.SILENT: "does not answer in time",
+    Health.UNREACHABLE: "cannot be reached",
+    Health.OTHER_VERSION: "speaks another protocol version",
+    Health.OTHER_MODEL: "has another model",
+    Health.MISBEHAVING: "breaks the protocol",
+}
+
 
 @dataclass
 class _Peer:
@@ -116,4 +126,4 @@ class PeerBook:
     def _log_change(self, name: str, health: Health, detail: str) -> None:
         level = logging.INFO if health is Health.ALIVE else logging.WARNING
         because = f": {detail}" if detail else ""
-        log.log(level, "%s: peer %s is now %s%s", self._own_name, name, health.value, because)
+        log.log(level, "%s: peer %s %s%s", self._own_name, name, _IN_WORDS[health], because)

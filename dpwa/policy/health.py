@@ -28,8 +28,8 @@ class Health(Enum):
     ALIVE = "alive"
     SILENT = "silent"
     UNREACHABLE = "unreachable"
-    OTHER_VERSION = "other version"
-    OTHER_MODEL = "other model"
+    OTHER_VERSION = "other_version"
+    OTHER_MODEL = "other_model"
     MISBEHAVING = "misbehaving"
 
 

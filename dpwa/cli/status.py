@@ -1,0 +1,115 @@
+"""`dpwa status`: ask every node of a configuration how it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dpwa.node.query import StatusAnswer
+    from dpwa.types import JsonObject
+
+EXIT_UNREACHABLE = 3
+
+
+def status(
+    config: Annotated[
+        Path, typer.Option("-c", "--config", metavar="FILE", help="The configuration of the run.")
+    ],
+    timeout_ms: Annotated[
+        int, typer.Option(min=1, help="How long to wait for the answers, in milliseconds.")
+    ] = 2000,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on standard output.")
+    ] = False,
+) -> None:
+    """Ask every node of a configuration for its clock, loss, scores and traffic.
+
+    Exits with 3 when a node cannot be reached.
+    """
+    from dpwa.config import load_config
+    from dpwa.node.query import query_status
+    from dpwa.transport.addresses import connect_endpoint
+
+    nodes = load_config(config).nodes
+    answers = query_status(
+        {node.name: connect_endpoint(node.host, node.port) for node in nodes}, timeout_ms / 1000
+    )
+    if as_json:
+        typer.echo(json.dumps({"nodes": [_row(name, a) for name, a in answers.items()]}))
+    else:
+        _show(answers)
+    if any(answer.report is None for answer in answers.values()):
+        raise typer.Exit(EXIT_UNREACHABLE)
+
+
+def _row(name: str, answer: StatusAnswer) -> JsonObject:
+    if answer.report is None:
+        return {"name": name, "reachable": False, "problem": answer.problem}
+    return {**answer.report, "name": name, "reachable": True}
+
+
+def _show(answers: Mapping[str, StatusAnswer]) -> None:
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    console.print(_table(answers))
+    for name, answer in answers.items():
+        if answer.report is None:
+            console.print(f"{name}: {answer.problem}", markup=False, soft_wrap=True)
+
+
+def _table(answers: Mapping[str, StatusAnswer]) -> Table:
+    from rich.table import Table
+
+    table = Table("node", box=None, pad_edge=False)
+    for heading in ("clock", "loss", "version", "merges", "sent", "received"):
+        table.add_column(heading, justify="right")
+    table.add_column("peers (score)")
+    for name, answer in answers.items():
+        table.add_row(name, *([] if answer.report is None else _cells(answer.report)))
+    return table
+
+
+def _cells(report: JsonObject) -> list[str]:
+    """Turn a report into cells. It comes from another process: nothing in it is sure to be there."""
+    loss = "diverged" if report.get("diverged") else _number(report.get("loss"), "-")
+    peers = report.get("peers")
+    return [
+        _number(report.get("clock")),
+        loss,
+        str(report.get("version", "?")),
+        str(report.get("merges", "?")),
+        _size(report.get("bytes_sent")),
+        _size(report.get("bytes_received")),
+        ", ".join(_peer(peer) for peer in peers) if isinstance(peers, list) else "?",
+    ]
+
+
+def _number(value: object, otherwise: str = "?") -> str:
+    return f"{value:.4g}" if isinstance(value, (int, float)) else otherwise
+
+
+def _size(value: object) -> str:
+    if not isinstance(value, int):
+        return "?"
+    size = float(value)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def _peer(peer: object) -> str:
+    if not isinstance(peer, dict):
+        return "?"
+    health = peer.get("health", "?")
+    trouble = "" if health in ("alive", "unknown") else f" {str(health).replace('_', ' ')}"
+    return f"{peer.get('name', '?')} ({peer.get('score', '?')}{trouble})"

@@ -1,0 +1,270 @@
+"""Gossip for modules: what is merged, in place, and what is left alone."""
+
+import math
+import threading
+
+import numpy as np
+import pytest
+import torch
+from support.nodes import config_of, eventually, status_of
+from torch import nn
+
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter, Merge
+from dpwa.errors import ClosedError, ParametersError, UnknownNameError
+
+
+def filled(net, value):
+    with torch.no_grad():
+        for tensor in [*net.parameters(), *net.buffers()]:
+            tensor.fill_(value)
+    return net
+
+
+class Pair:
+    """Two nodes with their modules; `merge` publishes on both sides until the first one merges."""
+
+    def __init__(self, one, two, **settings):
+        config = config_of(2, **settings)
+        self.one = DpwaPyTorchAdapter(one, "w1", config)
+        self.two = DpwaPyTorchAdapter(two, "w2", config)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.one.close()
+        self.two.close()
+
+    def merge(self, between=lambda: None, loss=0.5):
+        def attempt():
+            self.two.update_send(loss)
+            self.one.update_send(loss)
+            between()
+            return self.one.update_wait(loss)
+
+        return eventually(attempt)
+
+
+def test_a_merge_says_what_was_merged():
+    with Pair(filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 3.0)) as pair:
+        for _ in range(4):
+            pair.two.update_send(0.25)
+        merge = pair.merge()
+    assert isinstance(merge, Merge)
+    assert merge.peer == "w2"
+    assert merge.factor == 0.5
+    assert merge.peer_loss == 0.5
+    assert merge.peer_clock >= 5
+    assert merge.staleness < 0  # the peer is ahead
+    assert merge.waited_s >= 0.0
+    assert merge.consensus_distance == pytest.approx(2 * math.sqrt(6))
+    with pytest.raises(AttributeError):
+        merge.factor = 1.0
+
+
+def test_parameters_are_merged_in_place_and_the_optimizer_stays_valid():
+    one, two = filled(nn.Linear(3, 2), 1.0), filled(nn.Linear(3, 2), 3.0)
+    optimizer = torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9)
+    identities = [(id(p), p.data_ptr()) for p in one.parameters()]
+    with Pair(one, two) as pair:
+        pair.merge()
+    assert [(id(p), p.data_ptr()) for p in one.parameters()] == identities
+    assert all(bool((p == 2.0).all()) for p in one.parameters())
+    one(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    assert not bool((one.weight == 2.0).any())
+
+
+def test_interpolate_scales_the_local_step_and_delta_keeps_it():
+    for merge, expected in (("interpolate", 0.5 * 3 + 0.5 * (1 + 10)), ("delta", 2 + 10)):
+        one, two = filled(nn.Linear(1, 1), 1.0), filled(nn.Linear(1, 1), 3.0)
+
+        def step(net=one):
+            filled(net, 11.0)  # a local step of +10 while the fetch is under way
+
+        def attempt(pair, net=one, step=step):
+            filled(net, 1.0)
+            return pair.merge(between=step)
+
+        with Pair(one, two, merge=merge) as pair:
+            eventually(lambda p=pair: p.one.connection.node._threads.tx._links["w2"].state.value == "up")
+            pair.merge()  # from now on both are ready
+            attempt(pair)
+        assert one.weight.item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("merge", ["interpolate", "delta"])
+def test_every_floating_dtype_is_merged(dtype, merge):
+    one, two = filled(nn.Linear(5, 3).to(dtype), 1.0), filled(nn.Linear(5, 3).to(dtype), 3.0)
+    with Pair(one, two, merge=merge) as pair:
+        pair.merge()
+    assert one.weight.dtype == dtype
+    assert bool((one.weight == 2.0).all())
+
+
+def test_mixed_dtypes_shapes_and_strides_keep_their_places():
+    def net(value):
+        net = nn.Sequential(
+            nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last),
+            nn.Linear(7, 3).double(),
+            nn.Linear(3, 1).bfloat16(),
+        )
+        net.scale = nn.Parameter(torch.tensor(1.0))
+        torch.manual_seed(value)
+        for parameter in net.parameters():
+            nn.init.normal_(parameter)
+        return net
+
+    one, two = net(1), net(2)
+    expected = [(a + b) / 2 for a, b in zip(one.parameters(), two.parameters(), strict=True)]
+    with Pair(one, two) as pair:
+        pair.merge()
+    for parameter, mean in zip(one.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter, mean)
+
+
+def test_tied_weights_are_merged_once():
+    def tied(value):
+        net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+        net[1].weight = net[0].weight
+        return filled(net, value)
+
+    one, two = tied(1.0), tied(3.0)
+    with Pair(one, two) as pair:
+        pair.merge()
+    assert one[0].weight is one[1].weight
+    assert bool((one[0].weight == 2.0).all())  # merged twice it would be 2.5
+
+
+def test_frozen_parameters_are_left_alone():
+    one = nn.Sequential(filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 1.0))
+    two = nn.Sequential(filled(nn.Linear(2, 2), 5.0), filled(nn.Linear(2, 2), 3.0))
+    for net in (one, two):
+        net[0].requires_grad_(False)
+    with Pair(one, two) as pair:
+        pair.merge()
+    assert bool((one[0].weight == 1.0).all())
+    assert bool((one[1].weight == 2.0).all())
+
+
+def test_unfreezing_on_both_sides_takes_effect():
+    one, two = (nn.Sequential(filled(nn.Linear(2, 2), v), filled(nn.Linear(2, 2), v)) for v in (1, 3))
+    for net in (one, two):
+        net[0].requires_grad_(False)
+    with Pair(one, two) as pair:
+        pair.merge()
+        for net in (one, two):
+            net[0].requires_grad_(True)
+        pair.merge()
+    assert bool((one[0].weight == 2.0).all())
+
+
+def test_a_layer_that_is_replaced_is_noticed():
+    one, two = (nn.Sequential(filled(nn.Linear(2, 2), v)) for v in (1.0, 3.0))
+    with Pair(one, two) as pair:
+        pair.merge()
+        one[0], two[0] = filled(nn.Linear(2, 2), 10.0), filled(nn.Linear(2, 2), 30.0)
+        pair.merge()
+    assert bool((one[0].weight == 20.0).all())
+
+
+@pytest.mark.parametrize(("buffers", "expected"), [("average", 2.0), ("keep", 1.0)])
+@pytest.mark.parametrize("merge", ["interpolate", "delta"])
+def test_floating_buffers_follow_the_policy_and_integer_buffers_are_untouched(
+    buffers, expected, merge
+):
+    one, two = filled(nn.BatchNorm1d(3), 1), filled(nn.BatchNorm1d(3), 3)
+    with Pair(one, two, buffers=buffers, merge=merge) as pair:
+        pair.merge()
+    assert bool((one.running_mean == expected).all())
+    assert bool((one.running_var == expected).all())
+    assert one.num_batches_tracked.item() == 1
+    assert bool((one.weight == 2.0).all())
+
+
+def test_buffers_outside_the_state_dict_are_left_alone():
+    class WithCache(nn.Linear):
+        def __init__(self, value):
+            super().__init__(2, 2)
+            self.register_buffer("cache", torch.zeros(3), persistent=False)
+            filled(self, value)
+
+    one, two = WithCache(1.0), WithCache(3.0)
+    with Pair(one, two) as pair:
+        pair.merge()
+    assert bool((one.cache == 1.0).all())
+
+
+@pytest.mark.parametrize("loss", [0.5, np.float64(0.5), torch.tensor(0.5, requires_grad=True), None])
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
+def test_a_loss_may_be_any_number_or_none(loss):
+    with Pair(nn.Linear(1, 1), nn.Linear(1, 1)) as pair:
+        assert pair.merge(loss=loss).peer_loss == (None if loss is None else 0.5)
+
+
+def test_a_diverged_node_takes_over_a_healthy_peer():
+    one, two = filled(nn.Linear(2, 2), math.nan), filled(nn.Linear(2, 2), 3.0)
+    with Pair(one, two, interpolation="loss") as pair:
+
+        def attempt():
+            pair.two.update_send(0.1)
+            pair.one.update_send(math.nan)
+            return pair.one.update_wait(math.nan)
+
+        assert eventually(attempt).factor == 1.0
+    assert bool((one.weight == 3.0).all())
+
+
+def test_another_model_is_refused_naming_the_first_tensor_that_differs(caplog):
+    one = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    two = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 5))
+    with Pair(one, two, log_level="info") as pair:
+
+        def refused():
+            pair.two.update_send(0.1)
+            pair.one.update_send(0.1)
+            assert pair.one.update_wait(0.1) is None
+            return status_of(pair.one.connection, "w2")["health"] == "other_model"
+
+        eventually(refused)
+        for _ in range(5):
+            refused()
+    messages = [record.getMessage() for record in caplog.records]
+    told = [m for m in messages if m.startswith("w1: peer w2 has another model")]
+    assert len(told) == 1  # once, not at every round
+    assert "'1.weight' float32[2, 3], there '1.weight' float32[5, 3]" in told[0]
+
+
+def test_nothing_to_gossip_is_the_users_error_and_leaves_nothing_open():
+    before = threading.active_count()
+    for net in (nn.ReLU(), nn.Linear(2, 2).requires_grad_(False)):
+        with pytest.raises(ParametersError, match="no trainable floating parameter"):
+            DpwaPyTorchAdapter(net, "w1", config_of(2))
+    assert threading.active_count() == before
+
+
+def test_a_wrong_name_and_use_after_close_are_clear():
+    with pytest.raises(UnknownNameError):
+        DpwaPyTorchAdapter(nn.Linear(1, 1), "nobody", config_of(2))
+    with DpwaPyTorchAdapter(nn.Linear(1, 1), "w1", config_of(2)) as adapter:
+        assert (adapter.name, adapter.peers, adapter.clock) == ("w1", ("w2",), 0.0)
+    adapter.close()
+    with pytest.raises(ClosedError):
+        adapter.update_send(0.1)
+
+
+def test_without_a_fetch_update_wait_returns_none():
+    with DpwaPyTorchAdapter(nn.Linear(1, 1), "w1", config_of(1)) as adapter:
+        adapter.update_send(0.1)
+        assert adapter.update_wait(0.1) is None
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_modules_on_a_cuda_device_are_merged_there():
+    one, two = filled(nn.Linear(3, 3).cuda(), 1.0), filled(nn.Linear(3, 3), 3.0)
+    with Pair(one, two) as pair:
+        pair.merge()
+    assert one.weight.is_cuda
+    assert bool((one.weight == 2.0).all())

@@ -1,0 +1,206 @@
+"""Peers that are down, slow or wrong: the trainer never raises and never waits past its bound."""
+
+import os
+import socket
+import time
+
+import msgpack
+import numpy as np
+import pytest
+from support.imposters import imposter
+from support.nodes import config_of, eventually, status_of
+
+from dpwa import DpwaConnection
+from dpwa.wire import limits
+from dpwa.wire.messages import Chunk, NotReady, OtherModel, SnapshotHeader, Status, decode, encode
+
+TIMEOUT_MS = 400
+PARAMETERS = np.zeros(1000, np.float32)
+
+
+def timed_round(connection, loss=0.1):
+    """One round; return what came and how long `update_wait` took, in seconds."""
+    connection.update_send(PARAMETERS, loss)
+    start = time.monotonic()
+    parameters, factor = connection.update_wait(loss)
+    assert factor == (0.0 if parameters is None else 0.5)
+    return parameters, time.monotonic() - start
+
+
+def assert_bounded(seconds):
+    assert seconds <= (TIMEOUT_MS + 50) / 1000
+
+
+def rounds_until(connection, outcome):
+    """Run rounds, each within its bound, until a fetch has ended in this way."""
+
+    def attempt():
+        parameters, seconds = timed_round(connection)
+        assert parameters is None
+        assert_bounded(seconds)
+        return status_of(connection, "w2")["outcomes"].get(outcome)
+
+    return eventually(attempt)
+
+
+@pytest.fixture
+def config():
+    return config_of(2, timeout_ms=TIMEOUT_MS)
+
+
+@pytest.fixture
+def node(config):
+    with DpwaConnection("w1", config) as node:
+        yield node
+
+
+@pytest.fixture
+def port(config):
+    return config["nodes"][1]["port"]
+
+
+def test_a_peer_that_is_down_costs_no_time(node):
+    rounds_until(node, "unreachable")
+    waits = [timed_round(node)[1] for _ in range(50)]
+    assert max(waits) < 0.05
+    assert status_of(node, "w2")["score"] == 10
+    assert node.peers == ("w2",)  # never removed for good
+
+
+def test_a_peer_that_comes_back_is_fetched_from_again(config, node, port):
+    rounds_until(node, "unreachable")
+    for _ in range(2):
+        with DpwaConnection("w2", config) as peer:
+            peer.update_send(PARAMETERS + 1, 0.1)
+            parameters = eventually(lambda: (timed_round(node)[0] is not None) and [1])
+            assert parameters
+            assert status_of(node, "w2")["score"] == 1000  # it starts anew
+        eventually(lambda: timed_round(node)[0] is None)
+
+
+def test_a_peer_that_accepts_and_says_nothing_times_out(node, port):
+    with socket.create_server(("127.0.0.1", port)):
+        rounds_until(node, "timed_out")
+        _, seconds = timed_round(node)
+        assert_bounded(seconds)
+    assert status_of(node, "w2")["score"] < 1000
+
+
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", os.urandom(4096), b"\0"])
+def test_a_peer_that_speaks_no_zeromq_never_holds_the_trainer(node, port, greeting):
+    with socket.create_server(("127.0.0.1", port)) as server:
+        server.settimeout(0.05)
+        for _ in range(12):
+            try:
+                connection, _ = server.accept()
+                connection.sendall(greeting)
+                connection.close()
+            except OSError:
+                pass
+            parameters, seconds = timed_round(node)
+            assert parameters is None
+            assert_bounded(seconds)
+
+
+def header(**changes):
+    fields = {"request": 1, "version": 1, "clock": 1.0, "loss": 0.1, "nbytes": PARAMETERS.nbytes}
+    return SnapshotHeader(**{**fields, "chunk_bytes": limits.CHUNK_BYTES, **changes})
+
+
+def replies(request):
+    """Wrong answers to a fetch, each with how it counts."""
+    chunk = Chunk(request=request, index=0)
+    snapshot = encode(header(request=request))
+    return {
+        "silence": ([], "timed_out"),
+        "half a snapshot": ([[snapshot]], "timed_out"),
+        "another size": ([[encode(header(request=request, nbytes=4))]], "misbehaved"),
+        "a huge size": ([[encode(header(request=request, nbytes=2**62))]], "misbehaved"),
+        "a short chunk": ([[snapshot], [encode(chunk), b"short"]], "misbehaved"),
+        "a chunk first": ([[encode(chunk), bytes(4000)]], "misbehaved"),
+        "two headers": ([[snapshot], [snapshot]], "misbehaved"),
+        "garbage": ([[os.urandom(100)]], "misbehaved"),
+        "too many frames": ([[b"x"] * 50], "misbehaved"),
+        "a status": ([[encode(Status(request=request)), b""]], "misbehaved"),
+        "a broken layout": ([[encode(OtherModel(request=request)), b"\xc1"]], "misbehaved"),
+        "not ready": ([[encode(NotReady(request=request))]], "not_ready"),
+        "another request": ([[encode(NotReady(request=request + 1000))]], "timed_out"),
+        "another version": (
+            [[msgpack.packb({"v": 99, "type": "hello", "request": request})]],
+            "other_version",
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", list(replies(0)))
+def test_a_peer_that_answers_wrongly_is_counted_and_never_merged(node, port, kind):
+    def answer(frames):
+        message, _ = decode(frames)
+        return replies(message.request)[kind][0] if message.type == "fetch" else []
+
+    with imposter(port, answer):
+        rounds_until(node, replies(0)[kind][1])
+    assert node.peers == ("w2",)
+
+
+def test_a_node_answers_another_protocol_version_with_its_own(node, config):
+    import zmq
+
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
+        dealer.send(msgpack.packb({"v": 2, "type": "fetch", "request": 1}))
+        assert dealer.poll(5_000)
+        assert msgpack.unpackb(dealer.recv())["v"] == limits.PROTOCOL_VERSION
+
+
+def test_each_change_is_logged_once(config, port, caplog):
+    config = {**config, "log_level": "info"}
+    with DpwaConnection("w1", config) as node:
+        rounds_until(node, "unreachable")
+        for _ in range(5):
+            timed_round(node)
+        with DpwaConnection("w2", config) as peer:
+            peer.update_send(PARAMETERS, 0.1)
+            for _ in range(3):
+                eventually(lambda: timed_round(node)[0] is not None)
+        eventually(lambda: timed_round(node)[0] is None)
+        for _ in range(5):
+            timed_round(node)
+    told = [m for m in caplog.messages if m.startswith("w1: peer w2")]
+    states = [m.removeprefix("w1: peer w2 ").split(":")[0] for m in told]
+    assert states == ["cannot be reached", "is alive", "cannot be reached"]
+
+
+def test_a_round_finds_a_living_peer_when_others_are_down():
+    config = config_of(5, timeout_ms=2000)
+    with DpwaConnection("w1", config) as node, DpwaConnection("w4", config) as peer:
+        peer.update_send(PARAMETERS, 0.1)
+        eventually(lambda: timed_round(node)[0] is not None)
+        assert all(timed_round(node)[0] is not None for _ in range(20))
+
+
+def test_a_stopped_reader_does_not_hold_the_publisher(config):
+    """A fetch that is never continued leases a slot only until its budget is over."""
+    import zmq
+
+    from dpwa.wire.messages import Fetch
+
+    big = np.zeros(20 * limits.CHUNK_BYTES, np.uint8)
+    with DpwaConnection("w1", config) as node, zmq.Context() as context:
+        node.update_send(big)
+        fingerprint = node.node._pool.newest().snapshot.layout.fingerprint
+        dealers = []
+        for _ in range(8):
+            node.update_send(big)
+            dealer = context.socket(zmq.DEALER)
+            dealer.linger = 0
+            dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
+            fetch = Fetch(request=1, fingerprint=fingerprint, credit=1, budget_ms=2**31)
+            dealer.send(encode(fetch))
+            assert dealer.poll(5_000)
+            dealers.append(dealer)
+        before = node.node.version
+        eventually(lambda: node.update_send(big) or node.node.version > before + 10)
+        for dealer in dealers:
+            dealer.close()

@@ -1,0 +1,47 @@
+"""Publishing in a loop while four processes fetch: every snapshot arrives whole."""
+
+import threading
+
+import numpy as np
+import pytest
+from support.nodes import free_ports
+from support.processes import ended, start
+
+from dpwa.config import load_config
+from dpwa.data.layout import Layout, TensorSpec
+from dpwa.node.node import Node
+
+ELEMENTS = 150_000  # two chunks: a torn snapshot would have an old head and a new tail
+READERS = 4
+
+
+@pytest.mark.parametrize(
+    "fetches", [1_000, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def test_no_fetched_snapshot_is_torn(fetches):
+    port, *reader_ports = free_ports(1 + READERS)
+    config = load_config({"nodes": [{"name": "publisher", "host": "127.0.0.1", "port": port}]})
+    layout = Layout((TensorSpec("parameters", "float64", (ELEMENTS,), 8),))
+    readers = [
+        start("fetch_snapshots.py", port, own, fetches // READERS, ELEMENTS)
+        for own in reader_ports
+    ]
+    with Node("publisher", config) as node, ended(*readers):
+        stop = threading.Event()
+
+        def publish():
+            while not stop.is_set():
+                version = node.version + 1
+                node.send(
+                    layout, 8 * ELEMENTS, None, lambda data: data.view(np.float64).fill(version)
+                )
+
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        try:
+            results = [reader.communicate(timeout=500) for reader in readers]
+        finally:
+            stop.set()
+            publisher.join()
+        assert [output for output, _ in results] == [f"{fetches // READERS} 0\n"] * READERS
+        assert node.version > 100
