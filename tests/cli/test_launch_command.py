@@ -47,6 +47,15 @@ def _interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, previous)
 
 
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep what a killed launcher leaves out of the machine's temporary folder."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
 def python(code: str) -> list[str]:
     return ["--", sys.executable, "-S", "-c", code]
 
@@ -112,16 +121,16 @@ def is_running(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def test_nodes_of_a_generated_configuration_know_who_they_are(tmp_path: Path) -> None:
-    done = launch("-n", "2", *python(ENVIRONMENT), env=os.environ | {"TMPDIR": str(tmp_path)})
+def test_nodes_of_a_generated_configuration_know_who_they_are(temporary_folder: Path) -> None:
+    done = launch("-n", "2", *python(ENVIRONMENT))
     assert done.returncode == 0, done.stderr
     first, second = lines_of(done.stdout, "w1"), lines_of(done.stdout, "w2")
     assert first[:3] == ["NAME w1", "RANK 0", "WORLD_SIZE 2"]
     assert second[:3] == ["NAME w2", "RANK 1", "WORLD_SIZE 2"]
     assert first[3] == second[3]
-    assert first[3].startswith(f"CONFIG {tmp_path}/dpwa-launch-")
+    assert first[3].startswith(f"CONFIG {temporary_folder}/dpwa-launch-")
     assert done.stderr == "dpwa launch: all 2 nodes succeeded\n"
-    assert list(tmp_path.iterdir()) == []
+    assert list(temporary_folder.iterdir()) == []
 
 
 def test_a_generated_configuration_is_there_while_the_nodes_run(tmp_path: Path) -> None:
@@ -186,10 +195,9 @@ def test_a_failing_node_is_named_and_the_others_finish() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_signal_stops_the_nodes_cleanly(
-    launcher: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
+    launcher: Callable[..., subprocess.Popen[str]], temporary_folder: Path, number: signal.Signals
 ) -> None:
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    process = launcher("-n", "2", *python(READY_THEN_SLEEP), env=environment)
+    process = launcher("-n", "2", *python(READY_THEN_SLEEP))
     pids = pids_of_ready_nodes(process, 2)
     started = time.monotonic()
     process.send_signal(number)
@@ -201,7 +209,7 @@ def test_a_stop_signal_stops_the_nodes_cleanly(
         "dpwa launch: all nodes have stopped\n"
     )
     assert_gone(pids)
-    assert list(tmp_path.iterdir()) == []
+    assert list(temporary_folder.iterdir()) == []
 
 
 def test_a_second_ctrl_c_kills_stubborn_nodes(
@@ -235,10 +243,11 @@ def test_ctrl_c_in_a_terminal_stops_the_nodes() -> None:
     master, terminal = pty.openpty()
     command = [*IN_A_TERMINAL, *LAUNCH, "-n", "2", *python(READY_THEN_SLEEP)]
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal,
-                          env=environment) as process:
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment
+    ) as process:
         os.close(terminal)
-        shown = read_until(master, lambda text: text.count("| ") == 2)
+        shown = read_until(master, lambda text: text.count("\r\n") == 2)
         assert "\x1b[36mw1 |\x1b[0m " in shown
         assert "\x1b[33mw2 |\x1b[0m " in shown
         os.write(master, b"\x03")
@@ -288,7 +297,7 @@ def test_a_node_of_another_machine_is_refused(tmp_path: Path) -> None:
         (["-n", "2", "no-such-command"], "dpwa: cannot run 'no-such-command': no such command\n"),
         (["-c", "missing.yaml", "true"], "missing.yaml"),
         (["true"], "give a number of nodes (-n N), a configuration (-c FILE), or both"),
-        (["-n", "0", "true"], "0 is not in the range"),
+        (["-n", "0", "true"], "greater than or equal to 1"),
         (["-n", "2"], "Missing argument"),
         (["-n", "1", "--cpus", "some", "true"], "'some'"),
     ],

@@ -146,7 +146,8 @@ def test_a_second_interrupt_kills_stubborn_nodes_at_once(
 
 
 @pytest.mark.parametrize(
-    ("stubbornness", "end"), [(IGNORE_SIGINT, signal.SIGTERM), (IGNORE_BOTH, signal.SIGKILL)],
+    ("stubbornness", "end"),
+    [(IGNORE_SIGINT, signal.SIGTERM), (IGNORE_BOTH, signal.SIGKILL)],
     ids=["ignores SIGINT", "ignores SIGTERM too"],
 )
 def test_a_stubborn_node_gets_harder_signals(

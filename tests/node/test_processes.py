@@ -47,9 +47,10 @@ class Trainer:
         for line in self.process.stdout:
             self.rounds.append(json.loads(line))
 
-    def wait_for(self, check, timeout_s=30):
-        """Wait until some round after now passes the check."""
-        seen, end = len(self.rounds), time.monotonic() + timeout_s
+    def wait_for(self, check, after=None, timeout_s=30):
+        """Wait until some round (after a number of rounds, else after now) passes the check."""
+        seen = len(self.rounds) if after is None else after
+        end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             for line in self.rounds[seen:]:
                 if check(line):
@@ -134,9 +135,12 @@ def test_a_stopped_node_holds_nobody_longer_than_the_timeout(config, trainers):
     stopped = trainers(config, "w4")
     for trainer in (*others, stopped):
         trainer.wait_for(merged)
+    before = {trainer: len(trainer.rounds) for trainer in others}
     stopped.process.send_signal(signal.SIGSTOP)
     for trainer in others:
-        trainer.wait_for(lambda line: line["wait_s"] > 0.9 * TIMEOUT_MS / 1000)
+        trainer.wait_for(
+            lambda line: line["wait_s"] > 0.5 * TIMEOUT_MS / 1000, after=before[trainer]
+        )
         trainer.wait_for(merged)
     stopped.process.send_signal(signal.SIGCONT)
     stopped.wait_for(merged)

@@ -1,0 +1,30 @@
+"""`dpwa demo`: see gossip training work, in half a minute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    nodes: Annotated[int, typer.Option(min=2, max=64, help="How many nodes learn together.")] = 4,
+    out_dir: Annotated[
+        Path, typer.Option(help="Folder for curves, figures, logs and weights.")
+    ] = Path("demo-output"),
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each node.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="Decides shards, weights and batches.")] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON on standard output.")
+    ] = False,
+) -> None:
+    """Let local processes, each with its own few digits, learn all ten from each other.
+
+    Every node first trains alone and then again with gossip; at the end both are compared.
+    """
+    from dpwa.demo.run import DemoSpec, run_demo
+
+    code = run_demo(DemoSpec(nodes, steps, seed, out_dir, as_json))
+    if code:
+        raise typer.Exit(code)

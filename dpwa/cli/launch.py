@@ -1,0 +1,186 @@
+"""`dpwa launch`: run a command once for each node, on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import io
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dpwa.launch import LaunchSpec
+
+EXIT_FAILURE = 1
+COLOURS = (36, 33, 35, 32, 34, 31)  # of the ANSI terminal: cyan, yellow, magenta, green, blue, red
+
+
+class Cpus(str, enum.Enum):
+    """Values of `--cpus`."""
+
+    pin = "pin"
+    none = "none"
+
+
+def launch(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="COMMAND", help="The program to run and its arguments."),
+    ],
+    count: Annotated[
+        int | None,
+        typer.Option("-n", "--nodes", min=1, help="Start N nodes.", metavar="N"),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("-c", "--config", metavar="FILE", help="Start the nodes of this file."),
+    ] = None,
+    cpus: Annotated[
+        Cpus,
+        typer.Option(help="pin: give every node its own share of the cores."),
+    ] = Cpus.none,
+) -> None:
+    """Run COMMAND once for each node, as processes of this machine.
+
+    \b
+        dpwa launch -n 4 -- python train.py --epochs 3
+        dpwa launch -c cluster.yaml -- python train.py
+
+    With -c, all nodes of the file are started, or the first N with -n. With -n alone, N nodes
+    w1, w2, ... get a configuration of their own, on free ports.
+
+    Each process learns who it is from its environment: DPWA_NAME, DPWA_CONFIG (the path of the
+    configuration), DPWA_RANK (0 to N-1) and DPWA_WORLD_SIZE (N). Unless OMP_NUM_THREADS is set, it
+    is set so that the nodes share the cores. Every line that a node prints is shown after its name.
+    Nodes read nothing from the terminal.
+
+    One Ctrl-C stops all nodes, and all that they have started: SIGINT, then SIGTERM after 5 s, then
+    SIGKILL after 2 s more; a second Ctrl-C kills at once. A node that fails is reported and stops
+    no other.
+
+    \b
+    Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration
+    or command, or a port in use, 130 interrupted.
+    """  # noqa: D301  (\b keeps lines as they are)
+    if count is None and config is None:
+        raise typer.BadParameter(
+            "give a number of nodes (-n N), a configuration (-c FILE), or both"
+        )
+    with contextlib.ExitStack() as stack:
+        if config is None:
+            config = _temporary_config(count or 1, stack)
+        _run(_spec(command, config, count, cpus))
+
+
+def _temporary_config(count: int, stack: contextlib.ExitStack) -> Path:
+    import tempfile
+
+    from dpwa.launch import local_config
+
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dpwa-launch-"))
+    return local_config(count, Path(folder))
+
+
+def _spec(command: list[str], config: Path, count: int | None, cpus: Cpus) -> LaunchSpec:
+    from dpwa.config import load_config
+    from dpwa.launch import LaunchSpec, require_free_addresses
+
+    nodes = load_config(config).nodes
+    if count is not None and count > len(nodes):
+        raise typer.BadParameter(f"-n {count} is more than the {len(nodes)} nodes of {config}")
+    nodes = nodes[:count]
+    require_free_addresses(nodes)
+    return LaunchSpec(
+        command=command,
+        config_path=config,
+        names=[node.name for node in nodes],
+        cpus="pin" if cpus is Cpus.pin else "none",
+    )
+
+
+def _run(spec: LaunchSpec) -> None:
+    from dpwa.launch import run_nodes
+
+    console = NodeConsole(spec.names)
+    try:
+        codes = run_nodes(
+            spec, console.show_line, on_exit=console.show_exit, on_signal=console.show_signal
+        )
+    except KeyboardInterrupt:
+        console.note("all nodes have stopped")
+        raise
+    failed = [name for name, code in codes.items() if code]
+    console.note(_summary(len(codes), failed))
+    if failed:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+class NodeConsole:
+    """Shows what the nodes print, each line after the node's name, and what becomes of them.
+
+    The names are coloured where the stream is a terminal, and NO_COLOR is not set.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+        for stream in self._streams.values():
+            if isinstance(stream, io.TextIOWrapper):  # nodes may print what this locale cannot
+                stream.reconfigure(errors="backslashreplace")
+        self._coloured = {
+            name: stream.isatty() and not os.environ.get("NO_COLOR")
+            for name, stream in self._streams.items()
+        }
+        self._ranks = {name: rank for rank, name in enumerate(names)}
+        self._width = max(map(len, names))
+        self._stopping = False
+
+    def show_line(self, node: str, stream: str, line: str) -> None:
+        """Show one line that a node has printed to `stdout` or `stderr`."""
+        self._write(stream, f"{self._prefix(node, stream)} {line}")
+
+    def show_exit(self, node: str, code: int) -> None:
+        """Report a node that failed, unless it was asked to stop."""
+        if code and not self._stopping:
+            self.note(f"node {node} failed: {exit_reason(code)}")
+
+    def show_signal(self, number: signal.Signals, nodes: Sequence[str]) -> None:
+        """Report that the nodes are asked to stop, and how hard."""
+        self._stopping = True
+        hint = " (Ctrl-C again kills)" if number == signal.SIGINT else ""
+        self.note(f"stopping {', '.join(nodes)} with {number.name}{hint}")
+
+    def note(self, text: str) -> None:
+        """Say something that is not a node's output."""
+        self._write("stderr", f"dpwa launch: {text}")
+
+    def _prefix(self, node: str, stream: str) -> str:
+        prefix = f"{node:<{self._width}} |"
+        if not self._coloured[stream]:
+            return prefix
+        return f"\x1b[{COLOURS[self._ranks[node] % len(COLOURS)]}m{prefix}\x1b[0m"
+
+    def _write(self, stream: str, line: str) -> None:
+        self._streams[stream].write(line + "\n")
+        self._streams[stream].flush()
+
+
+def exit_reason(code: int) -> str:
+    """Return a process's exit code in words; negative is a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:  # real-time signals have no names
+        return f"ended by signal {-code}"
+
+
+def _summary(count: int, failed: Sequence[str]) -> str:
+    if not failed:
+        return f"all {count} nodes succeeded" if count > 1 else "the node succeeded"
+    return f"{len(failed)} of {count} nodes failed: {', '.join(failed)}"

@@ -1,0 +1,88 @@
+"""The command `dpwa`: its subcommands, and what their errors look like to a person."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from dpwa.cli.config import app as config_app
+from dpwa.cli.demo import demo
+from dpwa.cli.launch import launch
+from dpwa.cli.status import status
+from dpwa.cli.version import version
+from dpwa.errors import ConfigError, DpwaError, PeerError
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+
+app = typer.Typer(
+    name="dpwa",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,  # they print local variables, which hold people's secrets
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo)
+app.command(
+    context_settings={"allow_interspersed_args": False},  # the rest belongs to the nodes' command
+    options_metavar="[-n N] [-c FILE] [--cpus pin|none] --",
+)(launch)
+app.command()(status)
+app.add_typer(config_app, name="config")
+app.command()(version)
+
+
+@app.callback()
+def describe() -> None:
+    """Train PyTorch models by gossip: peers average their parameters, with no coordinator.
+
+    Start with `dpwa demo`. To train with a script of your own on this machine:
+
+    \b
+        dpwa launch -n 4 -- python train.py
+
+    On several machines, write one configuration for all (`dpwa config init`), start
+    `python train.py` on each with the name of its node, and watch them with `dpwa status`.
+
+    Results go to standard output (with --json for programs), messages to standard error.
+
+    \b
+    Exit codes: 0 success, 1 failure, 2 wrong usage or configuration,
+    3 peers unreachable, 130 interrupted.
+    """  # noqa: D301  (\b keeps lines as they are)
+
+
+def main() -> None:
+    """Run the command line and exit; the entry point of the console script `dpwa`."""
+    try:
+        _run_command()
+    except BrokenPipeError:  # whoever read the output has had enough
+        _discard_stdout()
+        sys.exit(EXIT_FAILURE)
+
+
+def _run_command() -> None:
+    try:
+        typer.main.get_command(app)(prog_name="dpwa")
+    except DpwaError as error:
+        typer.echo(_message(error), err=True)
+        sys.exit(EXIT_UNREACHABLE if isinstance(error, PeerError) else EXIT_USAGE)
+    finally:
+        sys.stdout.flush()  # here a closed pipe can still be noticed
+
+
+def _message(error: DpwaError) -> str:
+    if isinstance(error, ConfigError):
+        return str(error)  # its lines begin with file and line, as editors expect
+    return "\n".join(f"dpwa: {line}" for line in str(error).splitlines())
+
+
+def _discard_stdout() -> None:
+    """Point standard output nowhere, so that the interpreter's last flush cannot complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

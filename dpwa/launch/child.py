@@ -1,0 +1,41 @@
+"""First step of every node process: prepare itself, then become the command.
+
+Run as a script: `child.py LAUNCHER_PID CORES COMMAND...`. A process of its own can do this safely
+whatever threads the launcher has; code between the launcher's fork and exec could not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def main() -> None:
+    """Prepare this process and replace it by the command."""
+    # A launcher in the background of a script ignores Ctrl-C, and its children would inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    launcher_pid, cores, *command = sys.argv[1:]
+    end_with_launcher(int(launcher_pid))
+    if cores:
+        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
+    try:
+        os.execvp(command[0], command)  # noqa: S606  (no shell is the point)
+    except OSError as error:
+        sys.exit(f"dpwa launch: cannot run {command[0]}: {error.strerror}")
+
+
+def end_with_launcher(launcher_pid: int) -> None:
+    """Ask the kernel to kill this process when the launcher dies, however it dies (Linux only)."""
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != launcher_pid:  # it died before the kernel was asked
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

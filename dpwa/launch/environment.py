@@ -1,0 +1,64 @@
+"""What tells a started process which node it is: environment variables and cores.
+
+Only DPWA_* variables: RANK, WORLD_SIZE and their kin would make some training libraries start a
+process group of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from dpwa.launch.spec import LaunchSpec
+
+
+def available_cores() -> list[int]:
+    """Return the numbers of the cores that this process may use, in order."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def node_environments(
+    spec: LaunchSpec, inherited: Mapping[str, str], core_count: int
+) -> list[dict[str, str]]:
+    """Return the environment of every node, in the order of `spec.names`.
+
+    Nodes share the cores: without a choice of the user's own in OMP_NUM_THREADS, each computes
+    with max(1, core_count // nodes) threads.
+    """
+    shared = {**inherited, **spec.environment}
+    shared["PYTHONUNBUFFERED"] = "1"  # a line is seen when it is printed
+    shared["DPWA_CONFIG"] = str(spec.config_path.absolute())
+    shared["DPWA_WORLD_SIZE"] = str(len(spec.names))
+    if spec.names:
+        shared.setdefault("OMP_NUM_THREADS", str(max(1, core_count // len(spec.names))))
+    return [
+        {**shared, "DPWA_NAME": name, "DPWA_RANK": str(rank)}
+        for rank, name in enumerate(spec.names)
+    ]
+
+
+def node_cores(spec: LaunchSpec, cores: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the cores that each node is bound to; empty where it is free to use any."""
+    if spec.cpus == "none":
+        return [()] * len(spec.names)
+    return core_slices(cores, len(spec.names))
+
+
+def core_slices(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """Divide cores among `count` nodes.
+
+    Neighbouring cores go to one node, the first nodes get one more when it does not come out even,
+    and with more nodes than cores the nodes take turns.
+
+    >>> core_slices([0, 1, 2, 3, 4], 2)
+    [(0, 1, 2), (3, 4)]
+    >>> core_slices([0, 1], 3)
+    [(0,), (1,), (0,)]
+    """
+    if count > len(cores):
+        return [(cores[rank % len(cores)],) for rank in range(count)]
+    share, extra = divmod(len(cores), count) if count else (0, 0)
+    starts = [rank * share + min(rank, extra) for rank in range(count + 1)]
+    return [tuple(cores[starts[rank] : starts[rank + 1]]) for rank in range(count)]

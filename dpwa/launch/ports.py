@@ -1,0 +1,137 @@
+"""Listen addresses on this machine: whether they are free, and finding some that are."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpwa.errors import AddressError, UserError
+
+if TYPE_CHECKING:
+    from dpwa.config import NodeConfig
+
+EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+DEFAULT_EPHEMERAL_RANGE = (32_768, 60_999)
+LOWEST_PORT = 20_000  # below it live well-known services
+RANDOM_TRIES = 100
+UNKNOWN_HOST = "the host name is unknown"
+
+
+def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
+    """Write a configuration of nodes w1 to wN on free ports into a folder, and return its path.
+
+    Raises:
+        UserError: the machine has not enough free ports, or the folder cannot be written.
+    """
+    from dpwa.config import NodeConfig
+    from dpwa.config.template import config_text
+
+    nodes = [
+        NodeConfig(name=f"w{number}", host=host, port=port)
+        for number, port in enumerate(free_ports(count, host), start=1)
+    ]
+    path = folder / "dpwa.yaml"
+    try:
+        path.write_text(config_text(nodes), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    return path
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Return distinct TCP ports that nothing listens on now.
+
+    They are held all at once until the last is found. Where there is room they are taken at random
+    from outside the range that the system gives to outgoing connections, so that neither such a
+    connection nor another run started at the same moment takes one before its node listens.
+
+    Raises:
+        UserError: the host is not an address of this machine, or there are too few free ports.
+    """
+    with ExitStack() as held:
+        try:
+            return [_hold_port(host, held) for _ in range(count)]
+        except OSError as error:
+            reason = f"cannot find {count} free ports on {host}: {error.strerror}"
+            raise UserError(reason) from None
+
+
+def require_free_addresses(nodes: Iterable[NodeConfig]) -> None:
+    """Check that every node can listen where its configuration says.
+
+    Raises:
+        AddressError: some cannot; the message has one line for each.
+    """
+    problems = [problem for node in nodes if (problem := _listen_problem(node))]
+    if problems:
+        raise AddressError("\n".join(problems))
+
+
+def _listen_problem(node: NodeConfig) -> str | None:
+    host = node.bind or node.host
+    try:
+        _listening_socket(host, node.port).close()
+    except OSError as error:
+        reason = _reason(error)
+    except UnicodeError:  # a name that cannot even be looked up, such as `a..b`
+        reason = UNKNOWN_HOST
+    else:
+        return None
+    return f"node {node.name} cannot listen on {host}:{node.port}: {reason}"
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return UNKNOWN_HOST
+    if error.errno == errno.EADDRINUSE:
+        return "the port is in use"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "the address is not of this machine (start the node there)"
+    return error.strerror or str(error)
+
+
+def _hold_port(host: str, held: ExitStack) -> int:
+    for candidate in _candidates():
+        with suppress(OSError):
+            return _bound_port(held.enter_context(_listening_socket(host, candidate)))
+    return _bound_port(held.enter_context(_listening_socket(host, 0)))
+
+
+def _candidates() -> Iterator[int]:
+    low, high = _ephemeral_range()
+    quiet = [*range(LOWEST_PORT, low), *range(high + 1, 65_536)]
+    return iter(random.sample(quiet, min(RANDOM_TRIES, len(quiet))))
+
+
+def _ephemeral_range() -> tuple[int, int]:
+    try:
+        low, high = EPHEMERAL_RANGE_FILE.read_text().split()
+        return int(low), int(high)
+    except (OSError, ValueError):
+        return DEFAULT_EPHEMERAL_RANGE
+
+
+def _bound_port(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
+
+
+def _listening_socket(host: str, port: int) -> socket.socket:
+    """Listen as a node would: with address reuse, and on IPv4 where a name has both families."""
+    found = socket.getaddrinfo(
+        None if host == "*" else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, address = min(found, key=lambda it: it[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1)  # only listening conflicts with another's reuse
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,193 @@
+"""Runs all nodes side by side: passes on their output, sees them end, stops them together.
+
+One thread does everything. Output is read only as fast as `on_line` takes it: a node that floods
+waits on its full pipe, and no queue grows. The nodes are peers, so one that fails stops no other.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpwa.clock import Clock, Deadline, SystemClock
+from dpwa.errors import UserError
+from dpwa.launch.environment import available_cores, node_cores, node_environments
+from dpwa.launch.output import OutputPipe
+from dpwa.launch.process import NodeProcess
+from dpwa.launch.spec import LaunchSpec
+from dpwa.launch.stopping import StopLadder, stop_on_signals
+
+POLL_S = 0.05  # how soon the end of a process or a signal is noticed when nothing is printed
+LEFTOVER_GRACE_S = 2.0
+
+OnLine = Callable[[str, str, str], None]
+OnExit = Callable[[str, int], None]
+OnSignal = Callable[[signal.Signals, Sequence[str]], None]
+
+
+def run_nodes(
+    spec: LaunchSpec,
+    on_line: OnLine,
+    *,
+    on_exit: OnExit | None = None,
+    on_signal: OnSignal | None = None,
+) -> dict[str, int]:
+    """Start every node of the spec, and return their exit codes by name when all have ended.
+
+    SIGINT, SIGTERM or SIGHUP to this process stops them: SIGINT to all, SIGTERM to those that are
+    left after 5 s, SIGKILL 2 s later; a second SIGINT kills at once. Processes that a node has
+    started end with it: they get SIGTERM when the node ends, and SIGKILL at most 2 s later.
+
+    Call it from the thread that lives longest: on Linux, the nodes die with it. In a thread other
+    than the main one no signals are handled.
+
+    Args:
+        spec: what to run.
+        on_line: called with (node, "stdout" or "stderr", line) for every line of output. If it
+            raises, the nodes are stopped, and the exception goes to the caller.
+        on_exit: called with (node, exit code) when a node has ended; negative is a signal.
+        on_signal: called with (signal, nodes) before the signal is sent to the nodes still there.
+
+    Raises:
+        UserError: the command cannot be run. Nothing is left running.
+        KeyboardInterrupt: a signal asked for a stop; all nodes have ended.
+    """
+    _require_command(spec)
+    ladder = StopLadder(SystemClock())
+    audience = _Audience(on_line, on_exit or _ignore, on_signal or _ignore)
+    supervisor = _Supervisor(audience, ladder, SystemClock())
+    with stop_on_signals(ladder):
+        try:
+            supervisor.start(spec)
+            supervisor.watch()
+        except BaseException:
+            supervisor.abandon()
+            raise
+    if ladder.stopping:
+        raise KeyboardInterrupt
+    return {name: supervisor.exit_codes[name] for name in spec.names}
+
+
+@dataclass(frozen=True)
+class _Audience:
+    on_line: OnLine
+    on_exit: OnExit
+    on_signal: OnSignal
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+@dataclass
+class _Watched:
+    """A node that has not been reaped; `leftovers` runs from the end of its first process."""
+
+    process: NodeProcess
+    leftovers: Deadline | None = None
+
+    def silent(self) -> bool:
+        return all(pipe.closed for pipe in self.process.outputs.values())
+
+
+class _Supervisor:
+    def __init__(self, audience: _Audience, ladder: StopLadder, clock: Clock) -> None:
+        self._audience = audience
+        self._ladder = ladder
+        self._clock = clock
+        self._watched: list[_Watched] = []
+        self.exit_codes: dict[str, int] = {}
+
+    def start(self, spec: LaunchSpec) -> None:
+        cores = available_cores()
+        environments = node_environments(spec, os.environ, len(cores))
+        placements = node_cores(spec, cores)
+        for name, environment, placement in zip(spec.names, environments, placements, strict=True):
+            process = NodeProcess(name, spec.command, environment, placement)
+            self._watched.append(_Watched(process))
+
+    def watch(self) -> None:
+        """Return when every node has ended and its output has been passed on."""
+        with selectors.DefaultSelector() as selector:
+            for node in self._watched:
+                for stream, pipe in node.process.outputs.items():
+                    if not pipe.closed:
+                        source = (pipe, node.process.name, stream)
+                        selector.register(pipe, selectors.EVENT_READ, source)
+            while self._watched:
+                self._send_due_signal()
+                for key, _ in selector.select(POLL_S):
+                    self._read(selector, key)
+                for node in tuple(self._watched):
+                    self._check(selector, node)
+
+    def abandon(self) -> None:
+        """Stop what is running without telling anybody: the audience itself has failed."""
+        self._audience = _Audience(_ignore, _ignore, _ignore)
+        self._ladder.stop()
+        self.watch()
+
+    def _send_due_signal(self) -> None:
+        number = self._ladder.next_signal()
+        if number is None:
+            return
+        self._audience.on_signal(number, [node.process.name for node in self._watched])
+        for node in self._watched:
+            node.process.send(number)
+
+    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        pipe, name, stream = key.data
+        lines = pipe.read_lines()
+        if lines is None:
+            lines = _closed(selector, pipe)
+        self._pass_on(name, stream, lines)
+
+    def _check(self, selector: selectors.BaseSelector, node: _Watched) -> None:
+        if node.leftovers is None:
+            if not node.process.has_ended():
+                return
+            node.process.send(signal.SIGTERM)
+            node.leftovers = Deadline(self._clock, LEFTOVER_GRACE_S)
+        # While anything of the group lives and prints, a pipe is open.
+        if node.silent() or node.leftovers.expired():
+            self._finish(selector, node)
+
+    def _finish(self, selector: selectors.BaseSelector, node: _Watched) -> None:
+        process = node.process
+        process.send(signal.SIGKILL)
+        self._watched.remove(node)
+        code = self.exit_codes[process.name] = process.reap()
+        endings = {
+            stream: _closed(selector, pipe)
+            for stream, pipe in process.outputs.items()
+            if not pipe.closed
+        }
+        for stream, lines in endings.items():
+            self._pass_on(process.name, stream, lines)
+        self._audience.on_exit(process.name, code)
+
+    def _pass_on(self, name: str, stream: str, lines: list[str]) -> None:
+        for line in lines:
+            self._audience.on_line(name, stream, line)
+
+
+def _closed(selector: selectors.BaseSelector, pipe: OutputPipe) -> list[str]:
+    selector.unregister(pipe)
+    return pipe.close()
+
+
+def _require_command(spec: LaunchSpec) -> None:
+    if not spec.command:
+        raise UserError("no command was given to run")
+    program = spec.command[0]
+    search_path = spec.environment.get("PATH", os.environ.get("PATH"))
+    if shutil.which(program, path=search_path):
+        return
+    if Path(program).is_file():
+        raise UserError(f"cannot run {program!r}: the file is not executable (python {program}?)")
+    raise UserError(f"cannot run {program!r}: no such command")

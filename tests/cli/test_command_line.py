@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+
+import dpwa
+from dpwa.cli import main as command_line
+from dpwa.errors import AddressError, ConfigError, DpwaError, PeerError, UnknownNameError
+
+DPWA = [sys.executable, "-m", "dpwa"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*DPWA, *arguments], capture_output=True, text=True, timeout=30)
+
+
+def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Return the exit code of a command that raises this error."""
+    app = typer.Typer(rich_markup_mode=None)
+
+    @app.command()
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(command_line, "app", app)
+    monkeypatch.setattr(sys, "argv", ["dpwa"])
+    with pytest.raises(SystemExit) as end:
+        command_line.main()
+    return end.value.code
+
+
+@pytest.mark.parametrize("command", ["demo", "launch", "status", "config", "version"])
+def test_every_command_explains_itself(command: str) -> None:
+    explained = run(command, "--help")
+    assert explained.returncode == 0
+    assert f"dpwa {command}" in explained.stdout
+
+
+def test_the_help_lists_every_command() -> None:
+    listed = run("--help").stdout.partition("Commands:")[2]
+    names = [line.split()[0] for line in listed.strip().splitlines()]
+    assert sorted(names) == ["config", "demo", "launch", "status", "version"]
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from dpwa.cli.main import main\n"
+        "sys.argv = ['dpwa', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'rich', 'matplotlib', 'sklearn', 'numpy', 'zmq'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["version", "--no-such-option"]])
+def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert f"No such {'option' if len(arguments) > 1 else 'command'}" in done.stderr
+    assert done.stdout == ""
+
+
+def test_no_command_shows_the_help() -> None:
+    done = run()
+    assert done.returncode == 2
+    assert "Commands:" in done.stdout + done.stderr
+
+
+def test_version_is_printed_for_people_and_programs() -> None:
+    assert run("version").stdout.startswith(f"dpwa {dpwa.__version__}\npython 3.")
+    found = json.loads(run("version", "--json").stdout)
+    assert found["dpwa"] == dpwa.__version__
+    assert set(found) == {"dpwa", "python", "torch", "platform"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (UnknownNameError("no node is named 'w9'"), 2, "dpwa: no node is named 'w9'\n"),
+        (AddressError("w1: in use\nw2: in use"), 2, "dpwa: w1: in use\ndpwa: w2: in use\n"),
+        (ConfigError(["a.yaml:1:2: x", "a.yaml:3:4: y"]), 2, "a.yaml:1:2: x\na.yaml:3:4: y\n"),
+        (PeerError("nobody answered"), 3, "dpwa: nobody answered\n"),
+    ],
+)
+def test_an_expected_error_is_a_message_and_a_code(
+    error: DpwaError,
+    code: int,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert outcome_of(error, monkeypatch) == code
+    assert capsys.readouterr() == ("", text)
+
+
+def test_an_interrupt_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome_of(KeyboardInterrupt(), monkeypatch) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_exit_code_of_a_command_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert outcome_of(typer.Exit(3), monkeypatch) == 3
+
+
+def test_a_bug_keeps_its_traceback_and_shows_no_local_variables() -> None:
+    code = (
+        "import typer\n"
+        "from dpwa.cli import main\n"
+        "@main.app.command()\n"
+        "def fail():\n"
+        "    password = 'open' + 'sesame'\n"
+        "    raise ZeroDivisionError('a bug')\n"
+        "import sys\n"
+        "sys.argv = ['dpwa', 'fail']\n"
+        "main.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback (most recent call last):")
+    assert done.stderr.endswith("ZeroDivisionError: a bug\n")
+    assert "opensesame" not in done.stderr
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as nobody:
+        done = subprocess.run([*DPWA, "version"], stdout=nobody, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "")
