@@ -40,7 +40,9 @@ class PeerLink:
         self.peer = peer
         self.state = LinkState.CONNECTING
         self.socket = asking_socket(context, endpoint)
+        # Before connecting: a handshake that nobody watched would leave the link unused for ever.
         self.monitor: Socket = self.socket.get_monitor_socket(sum(_STATE_AFTER))
+        self.socket.connect(endpoint)
 
     def update(self) -> list[LinkState]:
         """Read what the monitor has to say; return the states entered since, in order."""

@@ -17,6 +17,7 @@ Context = zmq.Context[Socket]
 
 HEARTBEAT_MS = 1_000
 HEARTBEAT_TIMEOUT_MS = 5_000  # a peer silent for so long is disconnected, and its buffers are freed
+CONNECT_TIMEOUT_MS = 3_000
 HANDSHAKE_TIMEOUT_MS = 5_000
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1_000
@@ -43,14 +44,14 @@ def serving_socket(context: Context, endpoint: str) -> Socket:
 
 
 def asking_socket(context: Context, endpoint: str) -> Socket:
-    """Return a DEALER that connects, and keeps reconnecting, to the endpoint."""
+    """Return a DEALER made for the endpoint; it keeps reconnecting once `connect` was called."""
     dealer = context.socket(zmq.DEALER)
     _set_common(dealer, endpoint)
     dealer.maxmsgsize = limits.MAX_PAYLOAD_BYTES + HEADER_SLACK_BYTES
+    dealer.connect_timeout = CONNECT_TIMEOUT_MS
     dealer.reconnect_ivl = RECONNECT_MS
     dealer.reconnect_ivl_max = RECONNECT_MAX_MS
     dealer.immediate = True  # nothing is queued for a peer that is not there
-    dealer.connect(endpoint)
     return dealer
 
 

@@ -47,7 +47,7 @@ class Trainer:
         for line in self.process.stdout:
             self.rounds.append(json.loads(line))
 
-    def wait_for(self, check, after=None, timeout_s=30):
+    def wait_for(self, check, after=None, timeout_s=60):
         """Wait until some round (after a number of rounds, else after now) passes the check."""
         seen = len(self.rounds) if after is None else after
         end = time.monotonic() + timeout_s

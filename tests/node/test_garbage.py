@@ -1,0 +1,119 @@
+"""Garbage of every kind on a live port: no crash, no growth, and fetches are still answered."""
+
+import os
+import random
+import signal
+import socket
+import struct
+import time
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+import zmq
+from support.nodes import eventually, free_ports
+from support.processes import ended, start
+
+from dpwa import DpwaConnection
+from dpwa.config import load_config
+from dpwa.wire.messages import AskStatus, Cancel, Credit, Fetch, encode
+
+SEED = 20
+GROWTH_LIMIT_KB = 10_000
+ZMTP_GREETING = b"\xff" + b"\0" * 8 + b"\x7f" + b"\x03\x00NULL".ljust(54, b"\0")
+
+
+def resident_kb(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if "VmRSS" in line).split()[1])
+
+
+def descriptors(pid):
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def raw_bytes(port, rng):
+    """Bytes that are no ZeroMQ, or the start of it and then a frame of an absurd length."""
+    beginning = rng.choice([b"", ZMTP_GREETING, b"GET / HTTP/1.1\r\n\r\n"])
+    absurd = struct.pack(">BQ", 2, rng.getrandbits(63))
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(beginning + rng.choice([absurd, b""]) + rng.randbytes(2000))
+    except OSError:
+        pass  # the node hung up: quite right
+
+
+def framed(rng):
+    """Frames that are well-formed ZeroMQ, of random bytes or of messages that were mutated."""
+    message = rng.choice(
+        [
+            Fetch(request=1, fingerprint=bytes(16), credit=4, budget_ms=10**6),
+            Credit(request=1, chunks=3),
+            Cancel(request=1),
+            AskStatus(request=1),
+        ]
+    )
+    header = bytearray(encode(message))
+    header[rng.randrange(len(header))] ^= rng.randrange(1, 256)
+    return rng.choice(
+        [
+            [bytes(header)],
+            [rng.randbytes(rng.randrange(300))],
+            [rng.randbytes(16_000)],
+            [b"x"] * 200,
+            [encode(message), rng.randbytes(1000)],
+            [msgpack.packb([0] * 5000)],
+            [encode(message)],
+        ]
+    )
+
+
+def throw_garbage(port, seconds, rng, between):
+    end = time.monotonic() + seconds
+    with zmq.Context() as context:
+        while time.monotonic() < end:
+            with context.socket(zmq.DEALER) as dealer:
+                dealer.linger = 50
+                dealer.connect(f"tcp://127.0.0.1:{port}")
+                for _ in range(200):
+                    dealer.send_multipart(framed(rng))
+            for _ in range(20):
+                raw_bytes(port, rng)
+            between()
+
+
+@pytest.mark.parametrize(
+    "seconds", [4, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(200)])]
+)
+def test_garbage_changes_nothing(seconds):
+    print(f"seed {SEED}")
+    port, own_port = free_ports(2)
+    nodes = [
+        {"name": "w1", "host": "127.0.0.1", "port": port},
+        {"name": "w2", "host": "127.0.0.1", "port": own_port},
+    ]
+    config = load_config({"nodes": nodes, "timeout_ms": 5000})
+    victim = start("serve.py", port)
+    with ended(victim), DpwaConnection("w2", config) as connection:
+        assert victim.stdout.readline() == "serving\n"
+
+        def fetch():
+            connection.update_send(np.zeros(125_000), 0.1)
+            parameters, _ = connection.update_wait(0.1)
+            return parameters is not None and bool((parameters == 1).all())
+
+        eventually(fetch)
+        rng = random.Random(SEED)
+        throw_garbage(port, 1, rng, between=lambda: None)  # buffers reach their usual size
+        memory, files = resident_kb(victim.pid), descriptors(victim.pid)
+        answered = []
+        throw_garbage(port, seconds, rng, between=lambda: answered.append(fetch()))
+        assert all(answered)
+        assert len(answered) >= seconds / 2
+        assert resident_kb(victim.pid) - memory < GROWTH_LIMIT_KB
+        eventually(lambda: descriptors(victim.pid) <= files + 5, timeout_s=20)
+        os.kill(victim.pid, signal.SIGINT)
+        output, errors = victim.communicate(timeout=10)
+        assert (victim.returncode, errors) == (0, "")
+        assert int(output.removeprefix("bad messages: ")) > 100
