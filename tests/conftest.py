@@ -1,4 +1,4 @@
-"""Every test: nothing may be left behind, and a failing example is printed so it can be replayed."""
+"""For every test: nothing may be left behind, and a failing example can be replayed."""
 
 import gc
 import threading

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
-from dpwa.config import load_config
-from dpwa.config.problems import shown
-from dpwa.config.schema import config_schema
-from dpwa.config.template import config_text, local_nodes
-from dpwa.errors import DpwaError
+from dpwa.errors import UserError
 
-app = typer.Typer(help="Write, check and show configurations.", no_args_is_help=True)
+app = typer.Typer(
+    help="Write, check and show configurations.", no_args_is_help=True, rich_markup_mode=None
+)
 
-_USAGE_ERROR = 2
 _HIGHEST_PORT = 65535
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="A configuration in YAML.")]
@@ -38,13 +32,22 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Write a commented configuration for nodes w1, w2, ... on one host."""
+    from pydantic import ValidationError
+
+    from dpwa.config.problems import shown
+    from dpwa.config.template import config_text, local_nodes
+
     last_port = base_port + nodes - 1
     if last_port > _HIGHEST_PORT:
-        _fail(f"expected ports up to {_HIGHEST_PORT} (the last of {nodes} would be {last_port})")
+        raise UserError(
+            f"expected ports up to {_HIGHEST_PORT} (the last of {nodes} would be {last_port})"
+        )
     try:
         text = config_text(local_nodes(range(base_port, last_port + 1), host))
     except ValidationError:
-        _fail(f"--host: expected a host name or IP address, without a port (got {shown(host)})")
+        raise UserError(
+            f"--host: expected a host name or IP address, without a port (got {shown(host)})"
+        ) from None
     if output is None:
         typer.echo(text, nl=False)
     else:
@@ -54,8 +57,9 @@ def init(
 @app.command()
 def check(file: ConfigFile) -> None:
     """Print every mistake with its line and column, or that there is none."""
-    with _mistakes_of_the_user():
-        config = load_config(file)
+    from dpwa.config import load_config
+
+    config = load_config(file)
     count = len(config.nodes)
     typer.echo(f"{file}: OK, {count} node{'s' * (count != 1)}", err=True)
 
@@ -66,8 +70,9 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of YAML.")] = False,
 ) -> None:
     """Print the settings in effect: defaults filled in, environment applied."""
-    with _mistakes_of_the_user():
-        config = load_config(file)
+    from dpwa.config import load_config
+
+    config = load_config(file)
     if as_json:
         typer.echo(json.dumps(config.to_mapping()))
     else:
@@ -77,6 +82,8 @@ def show(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of configurations, for editors."""
+    from dpwa.config.schema import config_schema
+
     typer.echo(json.dumps(config_schema(), indent=2))
 
 
@@ -86,20 +93,7 @@ def _write(output: Path, text: str, force: bool) -> None:
         with output.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        _fail(f"{output}: exists already; --force overwrites it")
+        raise UserError(f"{output}: exists already; --force overwrites it") from None
     except OSError as error:
-        _fail(f"{output}: cannot be written ({error.strerror})")
+        raise UserError(f"{output}: cannot be written ({error.strerror})") from None
     typer.echo(f"{output}: written", err=True)
-
-
-@contextmanager
-def _mistakes_of_the_user() -> Iterator[None]:
-    try:
-        yield
-    except DpwaError as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(_USAGE_ERROR)

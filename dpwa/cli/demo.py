@@ -13,7 +13,7 @@ def demo(
     out_dir: Annotated[
         Path, typer.Option(help="Folder for curves, figures, logs and weights.")
     ] = Path("demo-output"),
-    steps: Annotated[int, typer.Option(min=1, help="Training steps of each node.")] = 400,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each node.")] = 600,
     seed: Annotated[int, typer.Option(min=0, help="Decides shards, weights and batches.")] = 0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON on standard output.")

@@ -78,7 +78,7 @@ def _table(answers: Mapping[str, StatusAnswer]) -> Table:
 
 
 def _cells(report: JsonObject) -> list[str]:
-    """Turn a report into cells. It comes from another process: nothing in it is sure to be there."""
+    """Turn a report into cells; it is foreign, so nothing in it is sure to be there."""
     loss = "diverged" if report.get("diverged") else _number(report.get("loss"), "-")
     peers = report.get("peers")
     return [

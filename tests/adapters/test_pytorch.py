@@ -87,7 +87,9 @@ def test_interpolate_scales_the_local_step_and_delta_keeps_it():
             return pair.merge(between=step)
 
         with Pair(one, two, merge=merge) as pair:
-            eventually(lambda p=pair: p.one.connection.node._threads.tx._links["w2"].state.value == "up")
+            eventually(
+                lambda p=pair: p.one.connection.node._threads.tx._links["w2"].state.value == "up"
+            )
             pair.merge()  # from now on both are ready
             attempt(pair)
         assert one.weight.item() == pytest.approx(expected)
@@ -149,7 +151,9 @@ def test_frozen_parameters_are_left_alone():
 
 
 def test_unfreezing_on_both_sides_takes_effect():
-    one, two = (nn.Sequential(filled(nn.Linear(2, 2), v), filled(nn.Linear(2, 2), v)) for v in (1, 3))
+    one, two = (
+        nn.Sequential(filled(nn.Linear(2, 2), v), filled(nn.Linear(2, 2), v)) for v in (1, 3)
+    )
     for net in (one, two):
         net[0].requires_grad_(False)
     with Pair(one, two) as pair:
@@ -196,7 +200,9 @@ def test_buffers_outside_the_state_dict_are_left_alone():
     assert bool((one.cache == 1.0).all())
 
 
-@pytest.mark.parametrize("loss", [0.5, np.float64(0.5), torch.tensor(0.5, requires_grad=True), None])
+@pytest.mark.parametrize(
+    "loss", [0.5, np.float64(0.5), torch.tensor(0.5, requires_grad=True), None]
+)
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 def test_a_loss_may_be_any_number_or_none(loss):
     with Pair(nn.Linear(1, 1), nn.Linear(1, 1)) as pair:

@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from support.commands import run_dpwa
 
-from dpwa.cli.config import app
 from dpwa.config import load_config
 
-RUNNER = CliRunner(env={"DPWA_SEED": "3"})
+
+def run(*arguments):
+    return run_dpwa("config", *arguments, environment={"DPWA_SEED": "3"})
+
+
 BROKEN = "nodes: [{name: w1, port: 0}]\nseed: x\nmrege: delta\n"
 
 
@@ -22,12 +25,12 @@ BROKEN = "nodes: [{name: w1, port: 0}]\nseed: x\nmrege: delta\n"
 def written(tmp_path: Path) -> Path:
     """A configuration that init has written."""
     path = tmp_path / "run.yaml"
-    assert RUNNER.invoke(app, ["init", "-n", "3", "-o", str(path)]).exit_code == 0
+    assert run("init", "-n", "3", "-o", str(path)).exit_code == 0
     return path
 
 
 def test_init_writes_a_configuration_to_standard_output(tmp_path: Path) -> None:
-    result = RUNNER.invoke(app, ["init", "-n", "2", "--base-port", "700", "--host", "10.0.0.1"])
+    result = run("init", "-n", "2", "--base-port", "700", "--host", "10.0.0.1")
     assert (result.exit_code, result.stderr) == (0, "")
     path = tmp_path / "run.yaml"
     path.write_text(result.stdout)
@@ -41,11 +44,11 @@ def test_init_writes_a_configuration_to_standard_output(tmp_path: Path) -> None:
 
 def test_init_overwrites_only_when_forced(written: Path) -> None:
     before = written.read_text()
-    result = RUNNER.invoke(app, ["init", "-n", "1", "-o", str(written)])
+    result = run("init", "-n", "1", "-o", str(written))
     assert result.exit_code == 2
-    assert result.stderr == f"{written}: exists already; --force overwrites it\n"
+    assert result.stderr == f"dpwa: {written}: exists already; --force overwrites it\n"
     assert written.read_text() == before
-    assert RUNNER.invoke(app, ["init", "-n", "1", "-o", str(written), "--force"]).exit_code == 0
+    assert run("init", "-n", "1", "-o", str(written), "--force").exit_code == 0
     assert len(load_config(written, environ={}).nodes) == 1
 
 
@@ -59,20 +62,20 @@ def test_init_overwrites_only_when_forced(written: Path) -> None:
     ],
 )
 def test_init_explains_what_it_cannot_do(arguments: list[str], message: str) -> None:
-    result = RUNNER.invoke(app, ["init", *arguments])
+    result = run("init", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
 
 
 def test_check_says_in_one_line_that_all_is_well(written: Path) -> None:
-    result = RUNNER.invoke(app, ["check", str(written)])
+    result = run("check", str(written))
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == f"{written}: OK, 3 nodes\n"
 
 
 def test_show_fills_in_defaults_and_applies_the_environment(written: Path) -> None:
-    as_yaml = RUNNER.invoke(app, ["show", str(written)])
-    as_json = RUNNER.invoke(app, ["show", "--json", str(written)])
+    as_yaml = run("show", str(written))
+    as_json = run("show", "--json", str(written))
     expected = load_config(written, environ={"DPWA_SEED": "3"})
     assert as_yaml.stdout == expected.to_yaml()
     assert json.loads(as_json.stdout) == expected.to_mapping()
@@ -83,13 +86,13 @@ def test_show_fills_in_defaults_and_applies_the_environment(written: Path) -> No
 def test_show_reports_mistakes_like_check(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(BROKEN)
-    shown, checked = (RUNNER.invoke(app, [verb, str(path)]) for verb in ("show", "check"))
+    shown, checked = (run(verb, str(path)) for verb in ("show", "check"))
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert shown.stderr == checked.stderr
 
 
 def test_schema_describes_every_key_and_both_forms() -> None:
-    schema = json.loads(RUNNER.invoke(app, ["schema"]).stdout)
+    schema = json.loads(run("schema").stdout)
     definitions = schema["$defs"]
     settings = definitions["Config"]["properties"]
     assert {"nodes", "plugins", "constant", "leader", "clock"} <= set(settings)
@@ -105,9 +108,8 @@ def test_schema_describes_every_key_and_both_forms() -> None:
 
 def test_a_real_process_prints_every_mistake_and_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(BROKEN)
-    code = "from dpwa.cli.config import app; app()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "check", "run.yaml"],
+        [sys.executable, "-m", "dpwa", "config", "check", "run.yaml"],
         cwd=tmp_path,
         env={**os.environ, "DPWA_TIMEOT_MS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,

@@ -43,7 +43,10 @@ def test_fingerprints_and_differences_agree_with_equality(one, other):
     ("theirs", "words"),
     [
         ([spec(), spec("bias", shape=(4,))], "here 'bias' float32[3], there 'bias' float32[4]"),
-        ([spec(dtype="float64", item_bytes=8)], "here 'weight' float32[2, 3], there 'weight' float64"),
+        (
+            [spec(dtype="float64", item_bytes=8)],
+            "here 'weight' float32[2, 3], there 'weight' float64",
+        ),
         ([spec()], "here 'bias' float32[3], there no such tensor"),
         ([spec(), spec("bias", shape=(3,)), spec("more")], "here no such tensor, there 'more'"),
     ],

@@ -39,7 +39,8 @@ def exchanged(one, two, mine, theirs, loss=0.5):
 
 
 @pytest.mark.parametrize(
-    "dtype", ["float32", "float64", "float16", "int8", "uint16", "int64", "bool", "complex64", ">f4"]
+    "dtype",
+    ["float32", "float64", "float16", "int8", "uint16", "int64", "bool", "complex64", ">f4"],
 )
 def test_an_array_comes_back_with_its_dtype_and_shape(pair, dtype):
     theirs = np.arange(24).reshape(2, 3, 4).astype(dtype)
@@ -104,7 +105,9 @@ def test_every_update_advances_the_clock_and_every_merge_interpolates_it(pair):
     for _ in range(5):
         two.update_send(b"x", 1.0)
     assert (one.clock, two.clock) == (0.0, 5.0)
-    eventually(lambda: status_of(one, "w2") and one.node._threads.tx._links["w2"].state.value == "up")
+    eventually(
+        lambda: status_of(one, "w2") and one.node._threads.tx._links["w2"].state.value == "up"
+    )
     one.update_send(b"x", 1.0)
     parameters, factor = one.update_wait(1.0)
     assert (parameters, factor) == (b"x", 0.5)

@@ -23,18 +23,17 @@ def test_no_fetched_snapshot_is_torn(fetches):
     config = load_config({"nodes": [{"name": "publisher", "host": "127.0.0.1", "port": port}]})
     layout = Layout((TensorSpec("parameters", "float64", (ELEMENTS,), 8),))
     readers = [
-        start("fetch_snapshots.py", port, own, fetches // READERS, ELEMENTS)
-        for own in reader_ports
+        start("fetch_snapshots.py", port, own, fetches // READERS, ELEMENTS) for own in reader_ports
     ]
     with Node("publisher", config) as node, ended(*readers):
         stop = threading.Event()
 
+        def write_next_version(data):
+            data.view(np.float64).fill(node.version + 1)
+
         def publish():
             while not stop.is_set():
-                version = node.version + 1
-                node.send(
-                    layout, 8 * ELEMENTS, None, lambda data: data.view(np.float64).fill(version)
-                )
+                node.send(layout, 8 * ELEMENTS, None, write_next_version)
 
         publisher = threading.Thread(target=publish)
         publisher.start()

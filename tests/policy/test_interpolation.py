@@ -94,7 +94,14 @@ def test_below_the_divergence_threshold_every_rule_takes_less():
 
 @pytest.mark.parametrize(
     ("loss", "threshold", "scale"),
-    [(0.1, 0.0, 1), (None, 0.2, 1), (math.inf, 0.2, 1), (0.2, 0.2, 1), (0.05, 0.2, 0.25), (-1, 0.2, 0)],
+    [
+        (0.1, 0.0, 1),
+        (None, 0.2, 1),
+        (math.inf, 0.2, 1),
+        (0.2, 0.2, 1),
+        (0.05, 0.2, 0.25),
+        (-1, 0.2, 0),
+    ],
 )
 def test_divergence_scale(loss, threshold, scale):
     assert divergence_scale(loss, threshold) == pytest.approx(scale)

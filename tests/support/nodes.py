@@ -1,17 +1,10 @@
 """Configurations of nodes on free loopback ports, and patience for what happens soon."""
 
-import contextlib
-import socket
 import time
 
+from dpwa.launch.ports import free_ports
 
-def free_ports(count):
-    """Ports that were free at the same moment a moment ago."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+__all__ = ["config_of", "eventually", "free_ports", "status_of"]
 
 
 def config_of(count, **settings):

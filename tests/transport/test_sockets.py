@@ -55,7 +55,6 @@ def ask(link):
     return link.send(AskStatus(request=1))
 
 
-
 def test_a_link_is_up_when_the_peer_listens_and_down_when_it_goes(context, endpoint, link):
     eventually(lambda: state_of(link) is LinkState.DOWN)  # refused
     assert not ask(link)
@@ -95,9 +94,7 @@ def test_messages_pass_both_ways(context, endpoint, link):
         assert eventually(link.receive) == [b"header", b"payload"]
 
 
-def test_a_frame_over_the_limit_ends_the_connection_and_is_never_delivered(
-    context, endpoint, link
-):
+def test_a_frame_over_the_limit_ends_the_connection_and_is_never_delivered(context, endpoint, link):
     with serving_socket(context, endpoint) as router:
         when_up(link)
         send(link.socket, [bytes(limits.MAX_HEADER_BYTES * 2)])
@@ -121,13 +118,15 @@ def test_sending_to_a_peer_that_is_gone_is_not_an_error(context, endpoint):
 
 
 def test_a_port_in_use_says_so(context, endpoint):
-    with serving_socket(context, endpoint):
-        with pytest.raises(AddressError, match="the port is already in use"):
-            serving_socket(context, endpoint)
+    with (
+        serving_socket(context, endpoint),
+        pytest.raises(AddressError, match="the port is already in use"),
+    ):
+        serving_socket(context, endpoint)
 
 
 def test_an_address_of_another_machine_says_what_to_set(context):
-    with pytest.raises(AddressError, match="not an address of this machine.*`bind`"):
+    with pytest.raises(AddressError, match=r"not an address of this machine.*`bind`"):
         serving_socket(context, "tcp://192.0.2.1:45000")
 
 

@@ -99,9 +99,7 @@ def test_a_header_of_another_size_allocates_nothing():
     session = FetchSession(1, layout_of(100), lambda n: asked.append(n) or empty(n))
     with pytest.raises(ProtocolError, match="a snapshot of 1000 bytes, expected 100"):
         session.receive(
-            SnapshotHeader(
-                request=1, version=1, clock=1.0, loss=None, nbytes=1000, chunk_bytes=64
-            ),
+            SnapshotHeader(request=1, version=1, clock=1.0, loss=None, nbytes=1000, chunk_bytes=64),
             b"",
         )
     assert not asked
@@ -129,9 +127,7 @@ def test_a_boundless_payload_is_refused():
         (Status(request=1), b""),
         (Credit(request=1, chunks=1), b""),
         (
-            SnapshotHeader(
-                request=1, version=1, clock=1.0, loss=None, nbytes=100, chunk_bytes=64
-            ),
+            SnapshotHeader(request=1, version=1, clock=1.0, loss=None, nbytes=100, chunk_bytes=64),
             b"",
         ),
     ],

@@ -1,0 +1,35 @@
+"""Running the command line in this process, as its entry point runs it."""
+
+import contextlib
+import io
+import sys
+from dataclasses import dataclass
+from unittest import mock
+
+from dpwa.cli.main import main
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended and what it printed."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def run_dpwa(*arguments, environment=None):
+    """Run `dpwa ARGUMENTS...`; extra environment variables are set meanwhile."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["dpwa", *map(str, arguments)]),
+        mock.patch.dict("os.environ", environment or {}),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code
+    return Result(code, stdout.getvalue(), stderr.getvalue())
