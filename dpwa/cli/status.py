@@ -67,13 +67,15 @@ def _show(answers: Mapping[str, StatusAnswer]) -> None:
 
 def _table(answers: Mapping[str, StatusAnswer]) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("node", box=None, pad_edge=False)
     for heading in ("clock", "loss", "version", "merges", "sent", "received"):
         table.add_column(heading, justify="right")
     table.add_column("peers (score)")
     for name, answer in answers.items():
-        table.add_row(name, *([] if answer.report is None else _cells(answer.report)))
+        cells = [] if answer.report is None else _cells(answer.report)
+        table.add_row(*(Text(cell) for cell in (name, *cells)))  # as it is: no markup
     return table
 
 

@@ -1,0 +1,111 @@
+"""`dpwa status`, against nodes that answer, are down, are silent or answer nonsense."""
+
+import json
+import math
+import socket
+
+import pytest
+from support.commands import run_dpwa
+from support.imposters import imposter
+from support.nodes import config_of, eventually
+
+from dpwa import DpwaConnection
+from dpwa.wire.messages import NotReady, Status, encode, pack
+
+
+@pytest.fixture
+def config():
+    return config_of(2)
+
+
+@pytest.fixture
+def file(config, tmp_path):
+    path = tmp_path / "nodes.yaml"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def status(file, *options):
+    return run_dpwa("status", "-c", file, "--timeout-ms", 500, *options)
+
+
+def rows(file):
+    result = status(file, "--json")
+    return result.exit_code, {row["name"]: row for row in json.loads(result.stdout)["nodes"]}
+
+
+def test_every_node_tells_its_clock_loss_scores_and_traffic(config, file):
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
+        two.update_send(bytes(5000), 0.25)
+
+        def merged():
+            one.update_send(bytes(5000), 0.5)
+            return one.update_wait(0.5)[0]
+
+        eventually(merged)
+        exit_code, nodes = rows(file)
+        table = status(file)
+    assert exit_code == 0
+    assert (nodes["w2"]["clock"], nodes["w2"]["loss"], nodes["w2"]["version"]) == (1.0, 0.25, 1)
+    assert nodes["w1"]["merges"] == 1
+    assert nodes["w1"]["bytes_received"] == nodes["w2"]["bytes_sent"] == 5000
+    assert nodes["w1"]["peers"][0]["score"] == 1000
+    assert nodes["w1"]["peers"][0]["health"] == "alive"
+    assert table.exit_code == 0
+    assert table.stdout == ""  # people's text is on the other stream
+    for text in ("clock", "0.25", "5 kB", "w2 (1000)"):
+        assert text in table.stderr
+
+
+def test_a_node_that_is_down_is_named_and_the_exit_code_is_3(config, file):
+    with DpwaConnection("w1", config):
+        exit_code, nodes = rows(file)
+        table = status(file)
+    assert exit_code == table.exit_code == 3
+    assert nodes["w1"]["reachable"]
+    assert not nodes["w2"]["reachable"]
+    assert "w2: not reachable: connection refused" in table.stderr
+
+
+def test_a_diverged_loss_is_valid_json(config, file):
+    with DpwaConnection("w1", config) as one:
+        one.update_send(b"x", math.nan)
+        _, nodes = rows(file)
+    assert (nodes["w1"]["loss"], nodes["w1"]["diverged"]) == (None, True)
+
+
+def test_a_silent_node_is_waited_for_no_longer_than_asked(config, file):
+    with socket.create_server(("127.0.0.1", config["nodes"][1]["port"])):
+        _, nodes = rows(file)
+    assert nodes["w2"]["problem"] == "not reachable: no answer in time"
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ([b"\xc1"], "not msgpack"),
+        ([encode(NotReady(request=1))], "answered with 'not_ready' instead"),
+        ([encode(Status(request=1)), pack([1])], "something that is no status"),
+        ([pack({"v": 9})], "the peer speaks protocol version 9, this node speaks 1"),
+        ([], "connected, but no answer in time"),
+    ],
+)
+def test_nonsense_is_told_as_such(config, file, answer, problem):
+    with imposter(config["nodes"][1]["port"], lambda frames: [answer] if answer else []):
+        _, nodes = rows(file)
+    assert problem in nodes["w2"]["problem"]
+
+
+def test_a_report_with_surprises_is_still_shown(config, file):
+    report = {"clock": "x", "loss": [1], "peers": [7, {"name": "[red]"}], "bytes_sent": -1}
+    answer = [encode(Status(request=1)), pack(report)]
+    with imposter(config["nodes"][1]["port"], lambda frames: [answer]):
+        result = status(file)
+    assert "[red]" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_bad_configuration_is_a_usage_error(tmp_path):
+    result = status(tmp_path / "missing.yaml")
+    assert result.exit_code == 2
+    assert "missing.yaml" in result.stderr
