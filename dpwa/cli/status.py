@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dpwa.types import JsonObject
 
 EXIT_UNREACHABLE = 3
+LEAST_WIDTH = 80
 
 
 def status(
@@ -59,6 +60,7 @@ def _show(answers: Mapping[str, StatusAnswer]) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
+    console.width = max(console.width, LEAST_WIDTH)  # the terminal wraps better than a table does
     console.print(_table(answers))
     for name, answer in answers.items():
         if answer.report is None:
@@ -71,7 +73,7 @@ def _table(answers: Mapping[str, StatusAnswer]) -> Table:
 
     table = Table("node", box=None, pad_edge=False)
     for heading in ("clock", "loss", "version", "merges", "sent", "received"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("peers (score)")
     for name, answer in answers.items():
         cells = [] if answer.report is None else _cells(answer.report)
@@ -113,5 +115,5 @@ def _peer(peer: object) -> str:
     if not isinstance(peer, dict):
         return "?"
     health = peer.get("health", "?")
-    trouble = "" if health in ("alive", "unknown") else f" {str(health).replace('_', ' ')}"
+    trouble = "" if health in ("alive", "unknown") else f", {str(health).replace('_', ' ')}"
     return f"{peer.get('name', '?')} ({peer.get('score', '?')}{trouble})"
