@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, SupportsFloat
+from typing import Any, Protocol, SupportsFloat
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,18 +26,31 @@ class Standing(StrictModel):
     loss: float | None = None
 
 
-def loss_value(loss: SupportsFloat | None) -> float | None:
+class SupportsItem(Protocol):
+    """A scalar of a numerical library: a numpy scalar, a 0-d array or tensor."""
+
+    def item(self) -> Any:
+        """Return it as a plain Python number."""
+        ...
+
+
+Loss = SupportsFloat | SupportsItem | None
+
+
+def loss_value(loss: Loss) -> float | None:
     """Turn what a training loop calls its loss into a float that rules can compare.
 
-    Accepts a float, a numpy scalar, a 0-d tensor or `None` (not measured). A loss that is not
-    finite becomes `inf`: a diverged node is worse than any other, and no NaN ever reaches a rule.
+    Accepts a float, a numpy scalar, a 0-d tensor (attached to its graph or not) or `None` (not
+    measured). A loss that is not finite becomes `inf`: a diverged node is worse than any other, and
+    no NaN ever reaches a rule.
 
     Raises:
         TypeError: the value cannot be converted to a float.
     """
     if loss is None:
         return None
-    value = float(loss)
+    # A tensor that requires grad warns when it is converted by float().
+    value = float(loss.item() if hasattr(loss, "item") else loss)
     return value if math.isfinite(value) else math.inf
 
 

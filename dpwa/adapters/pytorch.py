@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import TracebackType
-from typing import SupportsFloat
 
 import torch
 
@@ -13,7 +12,7 @@ from dpwa.adapters.module_state import ModuleState
 from dpwa.data.kernels import add_delta_, interpolate_
 from dpwa.node.connection import ConfigSource, DpwaConnection
 from dpwa.node.node import Arrival
-from dpwa.types import loss_value
+from dpwa.types import Loss, loss_value
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class DpwaPyTorchAdapter:
             self.connection.close()
             raise
 
-    def update_send(self, loss: SupportsFloat | None = None) -> None:
+    def update_send(self, loss: Loss = None) -> None:
         """Publish the module's parameters and start fetching a peer's; returns without waiting.
 
         Args:
@@ -92,7 +91,7 @@ class DpwaPyTorchAdapter:
             self._state.layout, self._state.nbytes, loss_value(loss), self._state.copy_to
         )
 
-    def update_wait(self, loss: SupportsFloat | None = None) -> Merge | None:
+    def update_wait(self, loss: Loss = None) -> Merge | None:
         """Wait for the fetch that `update_send` started, and merge what came into the module.
 
         Waits at most until `timeout_ms` after that `update_send`.

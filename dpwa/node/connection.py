@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.snapshot import ByteArray, Snapshot
 from dpwa.errors import ParametersError
 from dpwa.node.node import Node
-from dpwa.types import loss_value
+from dpwa.types import Loss, loss_value
 
 NumericArray = npt.NDArray[Any]
 Parameters = bytes | bytearray | memoryview | NumericArray
@@ -48,7 +48,7 @@ class DpwaConnection:
     def __init__(self, name: str, config: ConfigSource) -> None:
         self.node = Node(name, load_config(config))
 
-    def update_send(self, parameters: Parameters, loss: SupportsFloat | None = None) -> None:
+    def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
         """Publish the parameters and start fetching a peer's; returns without waiting.
 
         Args:
@@ -71,7 +71,7 @@ class DpwaConnection:
         self.node.send(layout, source.nbytes, loss_value(loss), write)
 
     def update_wait(
-        self, loss: SupportsFloat | None = None
+        self, loss: Loss = None
     ) -> tuple[bytes | NumericArray | None, float]:
         """Wait for the fetch that `update_send` started, at most until its timeout.
 

@@ -90,7 +90,7 @@ class Node:
         self._round: _Round | None = None
         self._merges = 0
         self._pool = SnapshotPool()
-        self._book = PeerBook(name)
+        self._book = PeerBook(name, self._time)
         self._snapshots = SnapshotService(self._pool, self._time, 2 * config.timeout_ms / 1000)
         self._threads = NodeThreads(
             name,

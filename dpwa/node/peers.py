@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from dpwa.clock import Clock
 from dpwa.errors import UnknownNameError, UserError
 from dpwa.policy.flow_control import FlowControl
 from dpwa.policy.health import Health, Outcome, health_after, is_failure
 from dpwa.types import JsonObject
 
 log = logging.getLogger("dpwa.peers")
+
+STARTUP_GRACE_S = 10.0  # nodes of a run never start at the same moment
 
 _IN_WORDS = {
     Health.UNKNOWN: "is unknown",
@@ -30,6 +33,7 @@ _IN_WORDS = {
 @dataclass
 class _Peer:
     endpoint: str
+    added: float
     health: Health = Health.UNKNOWN
     outcomes: Counter[Outcome] = field(default_factory=Counter)
 
@@ -37,8 +41,9 @@ class _Peer:
 class PeerBook:
     """What this node knows of its peers; every method may be called from any thread."""
 
-    def __init__(self, own_name: str) -> None:
+    def __init__(self, own_name: str, clock: Clock) -> None:
         self._own_name = own_name
+        self._clock = clock
         self._lock = threading.Lock()
         self._peers: dict[str, _Peer] = {}
         self._flow = FlowControl()
@@ -60,7 +65,7 @@ class PeerBook:
         with self._lock:
             known = self._peers.get(name)
             if known is None:
-                self._peers[name] = _Peer(endpoint)
+                self._peers[name] = _Peer(endpoint, self._clock.now())
                 self._flow = self._flow.added(name)
                 return True
         if known.endpoint != endpoint:
@@ -101,7 +106,9 @@ class PeerBook:
             if peer is None:  # removed while the fetch was under way
                 return
             peer.outcomes[outcome] += 1
-            before, peer.health = peer.health, health_after(outcome)
+            is_starting = self._clock.now() - peer.added < STARTUP_GRACE_S
+            before = peer.health
+            peer.health = health_after(outcome, before, is_starting=is_starting)
             if outcome is Outcome.FETCHED:
                 self._flow = self._flow.succeeded(name)
             elif is_failure(outcome):

@@ -44,8 +44,13 @@ _HEALTH_AFTER = {
 }
 
 
-def health_after(outcome: Outcome) -> Health:
-    """Return what a peer's health is after this outcome."""
+def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Health:
+    """Return what a peer's health is after this outcome.
+
+    A peer that nobody has reached yet is not called unreachable while the run `is_starting`.
+    """
+    if outcome is Outcome.UNREACHABLE and before is Health.UNKNOWN and is_starting:
+        return Health.UNKNOWN
     return _HEALTH_AFTER[outcome]
 
 

@@ -203,7 +203,6 @@ def test_buffers_outside_the_state_dict_are_left_alone():
 @pytest.mark.parametrize(
     "loss", [0.5, np.float64(0.5), torch.tensor(0.5, requires_grad=True), None]
 )
-@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 def test_a_loss_may_be_any_number_or_none(loss):
     with Pair(nn.Linear(1, 1), nn.Linear(1, 1)) as pair:
         assert pair.merge(loss=loss).peer_loss == (None if loss is None else 0.5)

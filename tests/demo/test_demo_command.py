@@ -137,7 +137,7 @@ def test_a_missing_library_is_named_with_its_remedy_before_anything_starts(
 
 
 def test_a_node_that_fails_is_named_and_fails_the_demo(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("dpwa.demo.run.run_nodes", lambda launch, on_line: {"w1": 3, "w2": -9})
+    monkeypatch.setattr("dpwa.demo.run.run_nodes", lambda *_, **__: {"w1": 3, "w2": -9})
     spec = DemoSpec(nodes=2, steps=1, seed=0, out_dir=tmp_path, as_json=True)
     assert run_demo(spec) == 1
     captured = capsys.readouterr()

@@ -86,3 +86,13 @@ def test_plain_progress_follows_the_slowest_node(capsys, monkeypatch):
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("1 of 2 nodes have started")
     assert second.endswith("training alone: step 20 of 20, mean test accuracy 0.60")
+
+
+def test_plain_progress_names_a_failed_node_and_follows_the_others(capsys, monkeypatch):
+    monkeypatch.setattr("dpwa.demo.progress.PLAIN_INTERVAL_S", 0.0)
+    view = PlainView(("w1", "w2"), steps=20)
+    view.failed("w2", -9)
+    view.show("w1", record("gossip", 10, 0.8))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "w2 has failed (exit code -9)"
+    assert second.endswith("training with gossip: step 10 of 20, mean test accuracy 0.80")

@@ -16,12 +16,12 @@ from dpwa.demo.report import load_weights
 from dpwa.demo.training import Learner, Task, meet, mix, train
 
 
-def merge(peer: str = "w2", distance: float = 0.0) -> Merge:
+def merge(peer: str = "w2", distance: float = 0.0, peer_loss: float | None = None) -> Merge:
     return Merge(
         peer=peer,
         factor=0.5,
         peer_clock=1.0,
-        peer_loss=None,
+        peer_loss=peer_loss,
         staleness=0.0,
         waited_s=0.0,
         consensus_distance=distance,
@@ -108,6 +108,12 @@ def test_meeting_ends_when_every_peer_has_answered_once():
     gossip = ScriptedGossip(None, merge("w2"), merge("w2"), None, merge("w3"), merge("w9"))
     meet(gossip, peers=2)
     assert gossip.calls.count("wait") == 5
+
+
+def test_meeting_ends_when_a_peer_trains_already():
+    gossip = ScriptedGossip(merge("w2"), merge("w3", peer_loss=2.3), merge("w2"))
+    meet(gossip, peers=5)
+    assert gossip.calls.count("wait") == 2
 
 
 def test_meeting_does_not_wait_for_ever(monkeypatch):

@@ -26,16 +26,20 @@ Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 def load_example(path: str) -> ModuleType:
     """Import a module of the examples by its path, leaving sys.path and sys.modules alone."""
     file = EXAMPLES / path
-    spec = importlib.util.spec_from_file_location(f"examples_{file.stem}", file)
+    spec = importlib.util.spec_from_file_location(f"example_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # dataclasses look their own module up while the class is being made.
-    sys.modules[spec.name] = module
+    known = set(sys.modules)
+    sys.modules[spec.name] = module  # dataclasses look their own module up while they are made
+    sys.path.insert(0, str(file.parent))  # as `python FILE` does, for its neighbours
     try:
         spec.loader.exec_module(module)
     finally:
-        del sys.modules[spec.name]
+        sys.path.remove(str(file.parent))
+        for name in set(sys.modules) - known:
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(EXAMPLES):
+                del sys.modules[name]
     return module
 
 

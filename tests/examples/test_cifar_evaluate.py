@@ -23,17 +23,20 @@ def test_statistics_become_the_mean_over_the_batches(
 ) -> None:
     batches = batches_of(-3.0, 0.0, 5.0)
     evaluate.recompute_batch_norm(model, batches)
-    features = [model[0](images).detach() for images in batches]
+    convolution: nn.Module = model[0]
+    features = [convolution(images).detach() for images in batches]
     means = torch.stack([values.mean(dim=(0, 2, 3)) for values in features]).mean(dim=0)
     variances = torch.stack([values.var(dim=(0, 2, 3)) for values in features]).mean(dim=0)
-    torch.testing.assert_close(model[1].running_mean, means)
-    torch.testing.assert_close(model[1].running_var, variances)
+    statistics = model[1].state_dict()
+    torch.testing.assert_close(statistics["running_mean"], means)
+    torch.testing.assert_close(statistics["running_var"], variances)
 
 
 def test_what_was_measured_before_is_forgotten(evaluate: ModuleType, model: nn.Sequential) -> None:
-    model[1].running_mean.fill_(1e6)
+    running_mean = model[1].state_dict()["running_mean"]
+    running_mean.fill_(1e6)
     evaluate.recompute_batch_norm(model, batches_of(0.0))
-    assert model[1].running_mean.abs().max() < 10
+    assert running_mean.abs().max() < 10
 
 
 @pytest.mark.parametrize("is_training", [True, False])
@@ -57,11 +60,9 @@ def test_dropout_is_off_while_statistics_are_measured(evaluate: ModuleType) -> N
 
 
 def test_a_model_without_batch_norm_is_not_even_run(evaluate: ModuleType) -> None:
-    def no_batches() -> None:
-        raise AssertionError("a batch was asked for")
-        yield
-
-    evaluate.recompute_batch_norm(nn.Linear(2, 2), no_batches())
+    batches = iter(batches_of(0.0))
+    evaluate.recompute_batch_norm(nn.Linear(2, 2), batches)
+    assert len(list(batches)) == 1
 
 
 def test_accuracy_counts_images_not_batches(evaluate: ModuleType) -> None:

@@ -72,4 +72,17 @@ def test_not_ready_is_neither_success_nor_failure():
     assert not is_failure(Outcome.NOT_READY)
     assert not is_failure(Outcome.FETCHED)
     assert all(is_failure(o) for o in Outcome if o not in (Outcome.NOT_READY, Outcome.FETCHED))
-    assert health_after(Outcome.NOT_READY) is Health.ALIVE
+    after = health_after(Outcome.NOT_READY, Health.UNKNOWN, is_starting=False)
+    assert after is Health.ALIVE
+
+
+@pytest.mark.parametrize(
+    ("before", "is_starting", "after"),
+    [
+        (Health.UNKNOWN, True, Health.UNKNOWN),
+        (Health.UNKNOWN, False, Health.UNREACHABLE),
+        (Health.ALIVE, True, Health.UNREACHABLE),
+    ],
+)
+def test_a_peer_that_has_not_started_yet_is_not_called_unreachable(before, is_starting, after):
+    assert health_after(Outcome.UNREACHABLE, before, is_starting=is_starting) is after

@@ -1,0 +1,228 @@
+"""CIFAR-10 as published in its "python version", read without trusting the files.
+
+The folder `cifar-10-batches-py` holds pickled dicts with bytes keys, written by Python 2: images as
+a numpy uint8 array of shape (images, 3072) - 1024 red, 1024 green, 1024 blue values, row by row -
+and labels as a list of integers. A pickle can name any function to call, so `RestrictedUnpickler`
+knows only the names that rebuild such an array, and hands out stand-ins instead of numpy's own:
+nothing in a file reaches numpy before its type, its shape and its size were checked here.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpwa.errors import UserError
+
+TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
+TEST_FILE = "test_batch"
+META_FILE = "batches.meta"
+CLASSES = 10
+VALUES_PER_IMAGE = 3 * 32 * 32
+
+# Mean and standard deviation of the training images' red, green and blue, scaled to 0..1.
+_MEAN = (0.4914, 0.4822, 0.4465)
+_STANDARD_DEVIATION = (0.2470, 0.2435, 0.2616)
+
+
+class CifarError(UserError):
+    """The data folder, or a file in it, is not what was expected."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images with their labels.
+
+    Attributes:
+        images: uint8 of shape (N, 3, 32, 32).
+        labels: int64 of shape (N,), each from 0 to 9.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> Split:
+        """Return the same split on another device."""
+        return Split(self.images.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class Cifar10:
+    """The whole data set."""
+
+    train: Split
+    test: Split
+    class_names: tuple[str, ...]
+
+
+def read_cifar10(data_dir: Path) -> Cifar10:
+    """Read the seven files of a `cifar-10-batches-py` folder.
+
+    Raises:
+        CifarError: the folder or a file is missing, damaged or asks for more than plain arrays.
+    """
+    expected = (*TRAIN_FILES, TEST_FILE, META_FILE)
+    missing = [name for name in expected if not (data_dir / name).is_file()]
+    if missing:
+        absent = f"no {', '.join(missing)}" if data_dir.is_dir() else "no such folder"
+        raise CifarError(
+            f"{data_dir}: {absent}; expected the unpacked folder cifar-10-batches-py with "
+            f"{', '.join(expected)} (nothing is downloaded)"
+        )
+    batches = [read_batch(data_dir / name) for name in TRAIN_FILES]
+    train = Split(
+        torch.cat([batch.images for batch in batches]),
+        torch.cat([batch.labels for batch in batches]),
+    )
+    test = read_batch(data_dir / TEST_FILE)
+    return Cifar10(train, test, read_class_names(data_dir / META_FILE))
+
+
+def read_batch(path: Path) -> Split:
+    """Read one batch file.
+
+    Raises:
+        CifarError: the file is damaged, or does not hold images and labels of CIFAR-10.
+    """
+    content = _load(path)
+    data, labels = content.get(b"data"), content.get(b"labels")
+    pixels = data.values if isinstance(data, _Array) else None
+    if pixels is None or pixels.ndim != 2 or pixels.shape[1] != VALUES_PER_IMAGE:
+        raise CifarError(f"{path}: expected b'data' to be uint8 of shape (N, {VALUES_PER_IMAGE})")
+    if not _are_labels(labels, len(pixels)):
+        raise CifarError(
+            f"{path}: expected b'labels' to be {len(pixels)} integers from 0 to {CLASSES - 1}"
+        )
+    images = torch.from_numpy(pixels).view(-1, 3, 32, 32)
+    return Split(images, torch.tensor(labels, dtype=torch.int64))
+
+
+def read_class_names(path: Path) -> tuple[str, ...]:
+    """Read the ten names, in the order of the labels, from `batches.meta`.
+
+    Raises:
+        CifarError: the file is damaged or holds something else.
+    """
+    names = _load(path).get(b"label_names")
+    if (
+        not isinstance(names, list)
+        or len(names) != CLASSES
+        or not all(isinstance(name, bytes) for name in names)
+    ):
+        raise CifarError(f"{path}: expected b'label_names' to be a list of {CLASSES} byte strings")
+    return tuple(name.decode("latin1") for name in names)
+
+
+def private_shard(split: Split, rank: int, world_size: int, seed: int) -> Split:
+    """Return this node's own part: disjoint from every other rank's, equal in size to within one.
+
+    Every rank shuffles with the same seed, so all agree on who owns which image without talking.
+
+    Raises:
+        CifarError: there are fewer images than nodes.
+    """
+    if len(split) < world_size:
+        raise CifarError(f"{len(split)} training images cannot be divided among {world_size} nodes")
+    order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))
+    mine = order[rank::world_size]
+    return Split(split.images[mine], split.labels[mine])
+
+
+def normalize(images: Tensor) -> Tensor:
+    """Turn uint8 images (N, 3, 32, 32) into float32 of about zero mean and unit variance."""
+    mean = torch.tensor(_MEAN, device=images.device).view(3, 1, 1)
+    standard_deviation = torch.tensor(_STANDARD_DEVIATION, device=images.device).view(3, 1, 1)
+    return (images.float() / 255.0 - mean) / standard_deviation
+
+
+class _Dtype:
+    """Stands for `numpy.dtype`; the only one these files need is a single unsigned byte."""
+
+    def __init__(self, code: object, *_flags: object) -> None:
+        if code not in ("u1", b"u1"):
+            raise pickle.UnpicklingError(f"expected arrays of unsigned bytes (u1), got {code!r}")
+
+    def __setstate__(self, state: object) -> None:
+        """Ignore byte order and alignment: they mean nothing for single bytes."""
+
+
+class _Array:
+    """Stands for `numpy.ndarray` until its state was checked; then `values` is the real one."""
+
+    values: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+
+    def __setstate__(self, state: tuple[int, tuple[int, ...], _Dtype, bool, bytes]) -> None:
+        _version, shape, dtype, is_fortran, data = state
+        if not isinstance(dtype, _Dtype) or not isinstance(data, bytes):
+            raise pickle.UnpicklingError("expected an array of unsigned bytes (u1)")
+        flat = np.frombuffer(data, dtype=np.uint8)
+        # frombuffer is read-only, and the copy makes rows contiguous whatever the file's order.
+        self.values = flat.reshape(shape, order="F" if is_fortran else "C").copy(order="C")
+
+
+def _reconstruct(*_arguments: object) -> _Array:
+    """Stands for numpy's function that makes an empty array, to be filled by its state."""
+    return _Array()
+
+
+def _latin1_bytes(text: str, encoding: str) -> bytes:
+    """Stands for `_codecs.encode`: how Python 3 writes bytes in Python 2's pickle protocol."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"expected bytes encoded as latin1, got {encoding!r}")
+    return text.encode("latin1")
+
+
+class RestrictedUnpickler(pickle.Unpickler):
+    """Rebuilds dicts, lists, numbers, strings and arrays of bytes; refuses every other name."""
+
+    ALLOWED: dict[tuple[str, str], Callable[..., object]] = {  # noqa: RUF012 - never written to
+        ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+        ("numpy._core.multiarray", "_reconstruct"): _reconstruct,  # its name since numpy 2
+        ("numpy", "ndarray"): _Array,
+        ("numpy", "dtype"): _Dtype,
+        ("_codecs", "encode"): _latin1_bytes,
+    }
+
+    def find_class(self, module_name: str, global_name: str) -> Callable[..., object]:
+        """Return the stand-in for a name that the file mentions; nothing is ever imported.
+
+        Raises:
+            pickle.UnpicklingError: the file asks for anything else.
+        """
+        try:
+            return self.ALLOWED[module_name, global_name]
+        except KeyError:
+            raise pickle.UnpicklingError(
+                f"it asks for {module_name}.{global_name}, which no CIFAR-10 file needs; refused"
+            ) from None
+
+
+def _load(path: Path) -> dict[Any, Any]:
+    try:
+        with path.open("rb") as file:
+            # Python 2 did not say which strings are text: leave all of them bytes.
+            content = RestrictedUnpickler(file, encoding="bytes").load()
+    except Exception as error:  # a damaged pickle may raise nearly anything
+        reason = str(error) or type(error).__name__
+        raise CifarError(f"{path}: not a CIFAR-10 python batch: {reason}") from error
+    if not isinstance(content, dict):
+        raise CifarError(f"{path}: not a CIFAR-10 python batch: it holds no dict")
+    return content
+
+
+def _are_labels(labels: object, count: int) -> bool:
+    return (
+        isinstance(labels, list)
+        and len(labels) == count
+        and all(type(label) is int and 0 <= label < CLASSES for label in labels)
+    )

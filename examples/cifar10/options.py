@@ -1,0 +1,102 @@
+"""What the command line and the launcher's environment say about a training run."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpwa.errors import UserError
+
+MODEL_NAMES = ("resnet18", "vgg16", "small")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which node this process is; alone, it is the only one and has no configuration.
+
+    Attributes:
+        name: the node's name in the configuration.
+        config: path of the configuration, or `None` to train without gossip.
+        rank: index of the node, from 0 to world_size - 1.
+        world_size: number of nodes.
+    """
+
+    name: str = "alone"
+    config: str | None = None
+    rank: int = 0
+    world_size: int = 1
+
+    @classmethod
+    def from_environment(cls) -> Place:
+        """Read the four variables that `dpwa launch` sets; without DPWA_NAME there is no gossip.
+
+        Raises:
+            UserError: DPWA_NAME is set, but another one is missing or makes no sense.
+        """
+        name = os.environ.get("DPWA_NAME")
+        if name is None:
+            return cls()
+        try:
+            config = os.environ["DPWA_CONFIG"]
+            rank, world_size = int(os.environ["DPWA_RANK"]), int(os.environ["DPWA_WORLD_SIZE"])
+        except KeyError as missing:
+            raise UserError(f"DPWA_NAME is set, but {missing.args[0]} is not") from None
+        except ValueError:
+            raise UserError("DPWA_RANK and DPWA_WORLD_SIZE must be integers") from None
+        if not 0 <= rank < world_size:
+            raise UserError(f"DPWA_RANK must be from 0 to {world_size - 1} (got {rank})")
+        return cls(name, config, rank, world_size)
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line; a mistake in it ends the process with exit code 2."""
+    parser = argparse.ArgumentParser(
+        description="Train a network on CIFAR-10, alone or as one node of a gossiping group."
+    )
+    add = parser.add_argument
+    add("--data-dir", type=Path, required=True, help="your folder cifar-10-batches-py")
+    add("--model", choices=MODEL_NAMES, default="resnet18", help="network (%(default)s)")
+    add("--epochs", type=_count, default=90, help="passes over this node's shard (%(default)s)")
+    add("--steps-per-epoch", type=_count, help="end each epoch early, for a quick try")
+    add("--batch-size", type=_count, default=128, help="images per step and node (%(default)s)")
+    add("--lr", type=_number, default=0.1, help="learning rate at the start (%(default)s)")
+    add("--momentum", type=_number, default=0.9, help="of Nesterov; 0 for none (%(default)s)")
+    add("--weight-decay", type=_number, default=5e-4, help="pull toward zero (%(default)s)")
+    add("--lr-decay", type=_number, default=0.2, help="factor on the learning rate (%(default)s)")
+    add("--lr-decay-every", type=_count, default=30, help="... each so many epochs (%(default)s)")
+    add(
+        "--batch-norm-batches",
+        type=_count_or_zero,
+        default=20,
+        help="training batches that measure batch-norm statistics before a test; 0 keeps those "
+        "that gossip averaged (%(default)s)",
+    )
+    add("--seed", type=int, default=0, help="of parameters, shards, augmentation (%(default)s)")
+    add(
+        "--output",
+        type=Path,
+        default=Path("cifar10.pt"),
+        help="runs/net.pt makes weights runs/net-NODE.pt and log runs/net-NODE.csv (%(default)s)",
+    )
+    return parser.parse_args(arguments)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1 (got {text})")
+    return value
+
+
+def _count_or_zero(text: str) -> int:
+    return 0 if text == "0" else _count(text)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value >= 0.0):
+        raise argparse.ArgumentTypeError(f"expected a finite number of at least 0 (got {text})")
+    return value

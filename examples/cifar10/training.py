@@ -1,0 +1,182 @@
+"""The training loop of one node, its log and its checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from augment import random_crop_and_flip
+from cifar import Cifar10, Split, normalize, private_shard, read_cifar10
+from evaluate import accuracy, recompute_batch_norm
+from models import MODELS
+from options import Place
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+
+TEST_BATCH_SIZE = 500
+LOG_COLUMNS = (
+    "epoch",
+    "steps",
+    "seconds",
+    "learning_rate",
+    "train_loss",
+    "test_accuracy",
+    "merges",
+    "consensus_distance",
+)
+SHOWN_COLUMNS = ("epoch", "train_loss", "test_accuracy", "merges", "seconds")
+
+
+@dataclass
+class Progress:
+    """What one epoch did; `consensus_distance` is the one seen at its last merge."""
+
+    steps: int = 0
+    loss_sum: float = 0.0
+    merges: int = 0
+    consensus_distance: float | None = None
+
+
+class Trainer:
+    """A model, its optimizer and its data on one node."""
+
+    def __init__(self, options: argparse.Namespace, place: Place, data: Cifar10) -> None:
+        self.options = options
+        self.device = default_device(place.rank)
+        shard = private_shard(data.train, place.rank, place.world_size, options.seed)
+        self.shard = shard.to(self.device)
+        self.test = data.test.to(self.device)
+        # All nodes start from the same parameters: the average of unrelated networks is noise.
+        torch.manual_seed(options.seed)
+        self.model = MODELS[options.model]().to(self.device)
+        # From here on each node draws its own order, augmentation and dropout.
+        torch.manual_seed(options.seed + place.rank + 1)
+        self.generator = torch.Generator().manual_seed(options.seed + place.rank + 1)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=options.lr,
+            momentum=options.momentum,
+            weight_decay=options.weight_decay,
+            nesterov=options.momentum > 0.0,
+        )
+        self.schedule = torch.optim.lr_scheduler.StepLR(
+            self.optimizer, options.lr_decay_every, options.lr_decay
+        )
+        self.loss: float | None = None  # of the latest step
+
+    def train_epoch(self, gossip: DpwaPyTorchAdapter | None) -> Progress:
+        """Take one pass over the shard; the two calls around each step are all the gossip."""
+        progress = Progress()
+        for images, labels in islice(self.training_batches(), self.options.steps_per_epoch):
+            if gossip is not None:
+                gossip.update_send(self.loss)
+            self.loss = self.step(images, labels)
+            merge = gossip.update_wait(self.loss) if gossip is not None else None
+            progress.steps += 1
+            progress.loss_sum += self.loss
+            if merge is not None:
+                progress.merges += 1
+                progress.consensus_distance = merge.consensus_distance
+        return progress
+
+    def step(self, images: Tensor, labels: Tensor) -> float:
+        """Take one step of stochastic gradient descent and return its loss."""
+        self.optimizer.zero_grad()
+        loss = functional.cross_entropy(self.model(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.item()
+
+    def test_accuracy(self) -> float:
+        """Measure batch-norm statistics of the merged parameters, then the test accuracy."""
+        if self.options.batch_norm_batches > 0:
+            batches = islice(self.training_batches(), self.options.batch_norm_batches)
+            recompute_batch_norm(self.model, (images for images, _ in batches))
+        return accuracy(self.model, test_batches(self.test))
+
+    def training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the shard once, in a new order, augmented."""
+        order = torch.randperm(len(self.shard), generator=self.generator).to(self.device)
+        for chosen in torch.split(order, self.options.batch_size):
+            images = random_crop_and_flip(self.shard.images[chosen], self.generator)
+            yield normalize(images), self.shard.labels[chosen]
+
+
+def train(options: argparse.Namespace, place: Place) -> None:
+    """Train and test for all epochs, with a log line and a checkpoint after each.
+
+    Raises:
+        DpwaError: the data or the node's configuration is not usable; the message says why.
+        OSError: a file cannot be written.
+    """
+    trainer = Trainer(options, place, read_cifar10(options.data_dir))
+    output = options.output.with_name(f"{options.output.stem}-{place.name}.pt")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        output.with_suffix(".csv").open("w", newline="") as log_file,
+        connect(trainer.model, place) as gossip,
+    ):
+        log = csv.DictWriter(log_file, LOG_COLUMNS)
+        log.writeheader()
+        for epoch in range(1, options.epochs + 1):
+            row = {"epoch": epoch, **run_epoch(trainer, gossip)}
+            log.writerow(row)
+            log_file.flush()
+            save_weights(trainer.model, output)
+            print(", ".join(f"{column} {row[column]}" for column in SHOWN_COLUMNS), flush=True)
+
+
+def run_epoch(trainer: Trainer, gossip: DpwaPyTorchAdapter | None) -> dict[str, Any]:
+    """Train and test once; return the row of the log, without the number of the epoch."""
+    start = time.monotonic()
+    learning_rate = trainer.schedule.get_last_lr()[0]
+    progress = trainer.train_epoch(gossip)
+    trainer.schedule.step()
+    return {
+        "steps": progress.steps,
+        "learning_rate": learning_rate,
+        "train_loss": round(progress.loss_sum / progress.steps, 4),
+        "test_accuracy": round(trainer.test_accuracy(), 4),
+        "merges": progress.merges,
+        "consensus_distance": progress.consensus_distance,
+        "seconds": round(time.monotonic() - start, 1),
+    }
+
+
+def connect(model: nn.Module, place: Place) -> AbstractContextManager[DpwaPyTorchAdapter | None]:
+    """Return this node's connection to the others; outside `dpwa launch` there is none."""
+    if place.config is None:
+        print("DPWA_NAME is not set (see `dpwa launch`): training alone", flush=True)
+        return nullcontext()
+    return DpwaPyTorchAdapter(model, place.name, place.config)
+
+
+def test_batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the test images in order, as they are."""
+    for start in range(0, len(split), TEST_BATCH_SIZE):
+        images = split.images[start : start + TEST_BATCH_SIZE]
+        yield normalize(images), split.labels[start : start + TEST_BATCH_SIZE]
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write the state_dict; a reader, or a crash, never meets half a file."""
+    unfinished = path.with_suffix(".unfinished")
+    torch.save(model.state_dict(), unfinished)
+    unfinished.replace(path)
+
+
+def default_device(rank: int) -> torch.device:
+    """Spread the nodes over the GPUs; without one, use the processor."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", rank % torch.cuda.device_count())
+    return torch.device("cpu")

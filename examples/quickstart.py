@@ -1,0 +1,39 @@
+"""Each node sees its own piece of a curve, yet learns the whole of it.
+
+Run: dpwa launch -n 2 -- python examples/quickstart.py
+"""
+
+import math
+import os
+import time
+from collections import Counter
+
+import torch
+from torch.nn import Linear, Sequential, Tanh, functional
+
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+
+if "DPWA_NAME" not in os.environ:
+    raise SystemExit("run it with: dpwa launch -n 2 -- python examples/quickstart.py")
+name, rank, nodes = os.environ["DPWA_NAME"], os.environ["DPWA_RANK"], os.environ["DPWA_WORLD_SIZE"]
+x = torch.linspace(-math.pi, math.pi, 240).unsqueeze(1)
+own_x = x.chunk(int(nodes))[int(rank)]  # private: no other node ever sees these points
+torch.manual_seed(0)  # all nodes start from the same parameters
+net = Sequential(Linear(1, 64), Tanh(), Linear(64, 1))
+optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+merges, loss, end = Counter[str](), None, time.monotonic() + 4.0
+
+with DpwaPyTorchAdapter(net, name, os.environ["DPWA_CONFIG"]) as gossip:
+    while time.monotonic() < end:
+        gossip.update_send(loss)  # publish the parameters, start fetching those of a peer
+        optimizer.zero_grad()
+        error = functional.mse_loss(net(own_x), own_x.sin())
+        error.backward()
+        optimizer.step()
+        loss = error.item()
+        if merge := gossip.update_wait(loss):  # wait for the peer's parameters, merge them
+            merges[merge.peer] += 1
+
+whole = functional.mse_loss(net(x), x.sin())
+print(f"error on own points {error:.5f}, on the whole curve {whole:.5f}")
+print(f"{merges.total()} merges, from {dict(merges)}")
