@@ -70,9 +70,7 @@ class DpwaConnection:
 
         self.node.send(layout, source.nbytes, loss_value(loss), write)
 
-    def update_wait(
-        self, loss: Loss = None
-    ) -> tuple[bytes | NumericArray | None, float]:
+    def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:
         """Wait for the fetch that `update_send` started, at most until its timeout.
 
         Args:

@@ -105,6 +105,8 @@ def test_interrupt_stops_everything_without_a_traceback(long_demo, tmp_path):
     assert out == ""
     assert "Traceback" not in err
     assert "KeyboardInterrupt" not in err
+    assert "stopping all nodes" in err
+    assert "failed" not in err
     assert workers_of(tmp_path) == {}
 
 

@@ -1,0 +1,1 @@
+"""The demonstration: nodes with private, one-sided data learn all ten digits by gossip."""

@@ -1,0 +1,143 @@
+"""What came out: the figures as one object for machines, as a table and a verdict for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpwa.demo.history import History
+from dpwa.types import StrictModel
+
+
+class NodeResult(StrictModel):
+    """How one node ended; accuracies are shares of the test set, 0 to 1."""
+
+    name: str
+    steps: int
+    merges: int
+    accuracy: float
+    alone_accuracy: float
+
+
+class DemoResult(StrictModel):
+    """What `dpwa demo --json` prints.
+
+    Attributes:
+        nodes: one entry per node that ended well.
+        mean_accuracy: mean test accuracy with gossip.
+        mean_alone_accuracy: mean test accuracy of the same training alone.
+        consensus_distance: root mean square of the nodes' distances from their mean parameters.
+        seconds: duration of the whole demo.
+    """
+
+    nodes: tuple[NodeResult, ...]
+    mean_accuracy: float
+    mean_alone_accuracy: float
+    consensus_distance: float
+    seconds: float
+
+    def gossip_won(self) -> bool:
+        """Tell whether the nodes were better with gossip than alone."""
+        return self.mean_accuracy > self.mean_alone_accuracy
+
+
+def load_weights(path: Path) -> NDArray[np.float64]:
+    """Read all parameters that a worker saved, as one vector."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return np.concatenate([arrays[name].ravel() for name in sorted(arrays)], dtype=np.float64)
+
+
+def consensus_distance(vectors: Sequence[NDArray[np.float64]]) -> float:
+    """Return sqrt(1/N * sum_i |x_i - mean|^2) of N parameter vectors of the same length."""
+    stacked = np.stack(vectors)
+    deviations = stacked - stacked.mean(axis=0)
+    return float(np.sqrt(np.square(deviations).sum(axis=1).mean()))
+
+
+def summarise(history: History, names: Sequence[str], out_dir: Path, seconds: float) -> DemoResult:
+    """Put together the result of the nodes that ended well, at least one."""
+    nodes = tuple(_node_result(history, name) for name in names)
+    return DemoResult(
+        nodes=nodes,
+        mean_accuracy=fmean(node.accuracy for node in nodes),
+        mean_alone_accuracy=fmean(node.alone_accuracy for node in nodes),
+        consensus_distance=consensus_distance(
+            [load_weights(out_dir / f"{name}.npz") for name in names]
+        ),
+        seconds=round(seconds, 2),
+    )
+
+
+def verdict(result: DemoResult) -> str:
+    """Say in one line whether gossip was worth it."""
+    gain = result.mean_accuracy - result.mean_alone_accuracy
+    figures = f"{result.mean_accuracy:.3f} with gossip, {result.mean_alone_accuracy:.3f} alone"
+    if result.gossip_won():
+        return f"Gossip won: mean test accuracy {figures} (+{gain:.3f})."
+    return f"Gossip did not win: mean test accuracy {figures} ({gain:+.3f})."
+
+
+def show_report(result: DemoResult, paths: Sequence[tuple[str, str]]) -> None:
+    """Print the table, the consensus distance, what was written where, and the verdict.
+
+    Args:
+        result: the figures.
+        paths: pairs of what a file is and where it lies.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    console.print(_table(result))
+    console.print(
+        f"Consensus distance {result.consensus_distance:.2g} "
+        "(root mean square distance from the mean parameters)",
+        soft_wrap=True,
+    )
+    for title, path in [*paths, ("Time", f"{result.seconds:.0f} s")]:
+        console.print(f"{title:<16} {path}", markup=False, soft_wrap=True)
+    style = "bold green" if result.gossip_won() else "bold red"
+    console.print(verdict(result), style=style, soft_wrap=True)
+
+
+def print_json(result: DemoResult) -> None:
+    """Print the result as one JSON object on standard output."""
+    sys.stdout.write(result.model_dump_json(indent=2) + "\n")
+    sys.stdout.flush()
+
+
+def _node_result(history: History, name: str) -> NodeResult:
+    end = history.of(name, "mixing")[-1]
+    alone = history.of(name, "alone")[-1]
+    return NodeResult(
+        name=name,
+        steps=end.step,
+        merges=end.merges,
+        accuracy=end.accuracy,
+        alone_accuracy=alone.accuracy,
+    )
+
+
+def _table(result: DemoResult) -> Any:
+    from rich.table import Table
+
+    table = Table(title="Test accuracy of each node", title_justify="left", show_footer=True)
+    table.add_column("node", footer="mean")
+    table.add_column("steps", justify="right")
+    table.add_column("merges", justify="right")
+    table.add_column("with gossip", footer=f"{result.mean_accuracy:.3f}", justify="right")
+    table.add_column("alone", footer=f"{result.mean_alone_accuracy:.3f}", justify="right")
+    for node in result.nodes:
+        table.add_row(
+            node.name,
+            str(node.steps),
+            str(node.merges),
+            f"{node.accuracy:.3f}",
+            f"{node.alone_accuracy:.3f}",
+        )
+    return table

@@ -1,0 +1,166 @@
+"""One training loop, the same with and without gossip, and rounds of gossip without training."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dpwa.adapters.pytorch import Merge
+from dpwa.clock import Deadline, SystemClock
+from dpwa.demo.data import Examples
+from dpwa.demo.records import Logbook
+
+BATCH_SIZE = 32
+LEARNING_RATE = 0.05
+FINAL_LEARNING_RATE = 0.0005
+MOMENTUM = 0.9
+WEIGHT_DECAY = 1e-4
+RECORDS_PER_PHASE = 40
+
+ROUND_PAUSE_S = 0.01
+MEET_TIMEOUT_S = 60.0
+MIX_AT_LEAST_S = 1.0
+MIX_AT_MOST_S = 10.0
+AGREEMENT = 1e-4  # distance between two nodes, relative to the length of the parameters
+
+
+class Gossip(Protocol):
+    """The two calls of dpwa's adapter that a training loop makes."""
+
+    def update_send(self, loss: float | None) -> None:
+        """Publish the parameters and start fetching a peer's."""
+        ...
+
+    def update_wait(self, loss: float | None) -> Merge | None:
+        """Merge what was fetched, if anything was."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one node learns from and is measured with.
+
+    Attributes:
+        shard: the node's private training examples.
+        test: the examples that measure accuracy, the same for all nodes.
+        steps: number of training steps.
+        seed: which examples of the shard each batch draws.
+    """
+
+    shard: Examples
+    test: Examples
+    steps: int
+    seed: int
+
+
+class Learner:
+    """A model in training: SGD with momentum and a learning rate that falls geometrically.
+
+    Nodes are never quite at the same step. With this schedule, their rates at one moment differ by
+    a constant ratio at most; along a cosine, the slowest node would end as the only one that still
+    learns, and pull all others to its own shard.
+    """
+
+    def __init__(self, model: nn.Module, task: Task) -> None:
+        self.model = model
+        self.task = task
+        self._rng = np.random.default_rng(task.seed)
+        self._optimizer = torch.optim.SGD(
+            model.parameters(),
+            lr=LEARNING_RATE,
+            momentum=MOMENTUM,
+            nesterov=True,
+            weight_decay=WEIGHT_DECAY,
+        )
+        decay = (FINAL_LEARNING_RATE / LEARNING_RATE) ** (1 / task.steps)
+        self._schedule = torch.optim.lr_scheduler.ExponentialLR(self._optimizer, decay)
+
+    def step(self) -> float:
+        """Train on one random batch of the shard; return its loss."""
+        batch = self.task.shard.take(
+            self._rng.integers(len(self.task.shard.labels), size=BATCH_SIZE)
+        )
+        logits = self.model(torch.from_numpy(batch.images))
+        loss = functional.cross_entropy(logits, torch.from_numpy(batch.labels))
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        self._schedule.step()
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def accuracy(self) -> float:
+        """Return the share of the test set that the model classifies correctly."""
+        guesses = self.model(torch.from_numpy(self.task.test.images)).argmax(dim=1)
+        return float((guesses.numpy() == self.task.test.labels).mean())
+
+
+def train(learner: Learner, log: Logbook, gossip: Gossip | None = None) -> None:
+    """Take all steps of the learner's task, with gossip when there is somebody to gossip with."""
+    steps = learner.task.steps
+    every = math.ceil(steps / RECORDS_PER_PHASE)
+    loss: float | None = None
+    log.write(0, learner.accuracy())
+    for step in range(1, steps + 1):
+        if gossip is not None:
+            gossip.update_send(loss)
+        loss = learner.step()
+        log.trained(loss)
+        if gossip is not None:
+            log.merged(gossip.update_wait(loss))
+        if step % every == 0 or step == steps:
+            log.write(step, learner.accuracy())
+
+
+def meet(gossip: Gossip, peers: int) -> None:
+    """Gossip until all nodes are there, so that they begin to train together.
+
+    That is when every peer has answered once, or when one has a loss: it trains already, so it has
+    met all others. Until then all models are the same, and merging them changes nothing. Peers that
+    stay away are not waited for longer than `MEET_TIMEOUT_S`.
+    """
+    deadline = Deadline(SystemClock(), MEET_TIMEOUT_S)
+    met: set[str] = set()
+    while len(met) < peers and not deadline.expired():
+        merge = _exchange(gossip)
+        if merge is not None:
+            met.add(merge.peer)
+            if merge.peer_loss is not None:
+                return
+
+
+def mix(gossip: Gossip, log: Logbook, model: nn.Module, peers: int) -> None:
+    """Gossip without training until the nodes agree: nobody ends with its own last steps on top.
+
+    A node that is done early serves and mixes on, so that slower ones still find it. It leaves when
+    its last merges, about two per peer, were all with equals, or when nobody answers any more.
+    """
+    least = Deadline(SystemClock(), MIX_AT_LEAST_S)
+    most = Deadline(SystemClock(), MIX_AT_MOST_S)
+    tolerance = AGREEMENT * _length(model)
+    distances: deque[float] = deque([math.inf], maxlen=2 * peers)
+    while not least.expired() or (max(distances) > tolerance and not most.expired()):
+        merge = _exchange(gossip)
+        log.merged(merge)
+        if merge is not None:
+            distances.append(merge.consensus_distance)
+        elif least.expired():
+            return
+
+
+def _exchange(gossip: Gossip) -> Merge | None:
+    gossip.update_send(None)
+    time.sleep(ROUND_PAUSE_S)
+    return gossip.update_wait(None)
+
+
+def _length(model: nn.Module) -> float:
+    return math.sqrt(sum(float(value.detach().square().sum()) for value in model.parameters()))
