@@ -7,6 +7,8 @@ from typing import Any, Protocol, SupportsFloat
 
 from pydantic import BaseModel, ConfigDict
 
+from dpwa.errors import ParametersError
+
 
 class StrictModel(BaseModel):
     """A frozen, validated value that refuses fields it does not know."""
@@ -45,12 +47,15 @@ def loss_value(loss: Loss) -> float | None:
     no NaN ever reaches a rule.
 
     Raises:
-        TypeError: the value cannot be converted to a float.
+        ParametersError: it is not one number.
     """
     if loss is None:
         return None
-    # A tensor that requires grad warns when it is converted by float().
-    value = float(loss.item() if hasattr(loss, "item") else loss)
+    try:
+        # A tensor that requires grad warns when it is converted by float().
+        value = float(loss.item() if hasattr(loss, "item") else loss)
+    except (TypeError, ValueError, RuntimeError):
+        raise ParametersError(f"a loss must be one number or None, not {loss!r:.80}") from None
     return value if math.isfinite(value) else math.inf
 
 

@@ -32,10 +32,10 @@ def _nothing_is_left():
     yield
     end = time.monotonic() + 2.0
     while time.monotonic() < end:
-        gc.collect()
         left = [t.name for t in threading.enumerate() if t not in threads]
         left += sorted(_open_sockets() - sockets)
         if not left:
             return
+        gc.collect()
         time.sleep(0.02)
     pytest.fail(f"left behind: {left}")

@@ -11,7 +11,8 @@ PACKAGE = Path(__file__).parent.parent / "dpwa"
 
 # From the ground up. Rooms on one line do not know each other.
 STOREYS = [
-    {"errors", "types", "clock"},
+    {"errors", "clock"},
+    {"types"},
     {"policy", "data"},
     {"config", "wire"},
     {"transport"},

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.snapshot import ByteArray
@@ -30,7 +31,7 @@ class ModuleState:
     """
 
     def __init__(self, net: torch.nn.Module, *, with_buffers: bool) -> None:
-        self._net = net
+        self._net = _unwrapped(net)
         self._with_buffers = with_buffers
         self._identity: tuple[object, ...] | None = None
         self._views: dict[int, tuple[ByteArray, list[torch.Tensor]]] = {}
@@ -88,20 +89,23 @@ class ModuleState:
             yield part.view(entry.tensor.dtype).view(spec.shape)
 
     def _walk(self) -> Iterator[Entry]:
+        seen: set[object] = set()
         for name, parameter in self._net.named_parameters():
-            if parameter.requires_grad:
-                yield Entry(name, parameter, is_buffer=False)
-        if not self._with_buffers:
-            return
-        seen: set[int] = set()
+            if parameter.requires_grad and _is_new(parameter, seen):
+                _require_mergeable(name, parameter)
+                yield Entry(_plain(name), parameter, is_buffer=False)
+        if self._with_buffers:
+            for name, buffer in self._state_buffers():
+                if _is_mergeable(buffer) and _is_new(buffer, seen):
+                    yield Entry(_plain(name), buffer, is_buffer=True)
+
+    def _state_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the floating buffers that are part of the state dict, not mere caches and masks."""
         for prefix, module in self._net.named_modules():
-            # What is not in the state dict (caches, masks) is not part of the model.
             transient = module._non_persistent_buffers_set
             for name, buffer in module.named_buffers(prefix, recurse=False):
-                is_state = name.rpartition(".")[2] not in transient
-                if is_state and buffer.is_floating_point() and id(buffer) not in seen:
-                    seen.add(id(buffer))
-                    yield Entry(name, buffer, is_buffer=True)
+                if buffer.is_floating_point() and name.rpartition(".")[2] not in transient:
+                    yield name, buffer
 
 
 _KEPT_BUFFERS = 8  # the slots of a pool and the receive buffer, with room to spare
@@ -111,3 +115,50 @@ def _spec(entry: Entry) -> TensorSpec:
     tensor = entry.tensor
     dtype = str(tensor.dtype).removeprefix("torch.")
     return TensorSpec(entry.name, dtype, tuple(tensor.shape), tensor.element_size())
+
+
+def _unwrapped(net: torch.nn.Module) -> torch.nn.Module:
+    """Return the module inside of wrappers, so that wrapped and plain nodes can gossip."""
+    while isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        net = net.module
+    return net
+
+
+def _plain(name: str) -> str:
+    """Return the name of a tensor as it is without torch.compile."""
+    return name.replace("_orig_mod.", "")
+
+
+def _is_new(tensor: torch.Tensor, seen: set[object]) -> bool:
+    """Tell whether this memory was not seen before: tied tensors are merged once."""
+    if nn.parameter.is_lazy(tensor) or tensor.is_meta or tensor.numel() == 0:
+        return True
+    memory = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
+    is_new = memory not in seen
+    seen.add(memory)
+    return is_new
+
+
+def _is_mergeable(tensor: torch.Tensor) -> bool:
+    return not _why_not(tensor)
+
+
+def _require_mergeable(name: str, tensor: torch.Tensor) -> None:
+    reason = _why_not(tensor)
+    if reason:
+        raise ParametersError(f"parameter {name!r} cannot be gossiped: {reason}")
+
+
+def _why_not(tensor: torch.Tensor) -> str:
+    """Say why a tensor cannot be copied from and merged into; nothing when it can."""
+    if nn.parameter.is_lazy(tensor):
+        return "it has no shape before the module's first forward pass"
+    if tensor.is_meta:
+        return "it is on the meta device and has no values"
+    if tensor.layout is not torch.strided:
+        return f"its layout is {tensor.layout}, not dense"
+    if any(
+        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
+    ):
+        return "it is expanded: several of its elements share one place in memory"
+    return ""

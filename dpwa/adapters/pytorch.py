@@ -105,23 +105,25 @@ class DpwaPyTorchAdapter:
         Raises:
             ClosedError: the adapter was closed.
         """
-        arrival = self.connection.node.wait(loss_value(loss))
+        self._state.refresh()  # a tensor that was replaced meanwhile must not be merged into
+        arrival = self.connection.node.wait(loss_value(loss), self._state.layout)
         return None if arrival is None else self._merge(arrival)
 
     @torch.no_grad()
     def _merge(self, arrival: Arrival) -> Merge:
         factor = arrival.factor
         theirs = self._state.views(arrival.snapshot.data)
-        published = self._state.views(arrival.published.data)
+        published = arrival.published if self._merge_delta else None
+        own_then = [None] * len(theirs) if published is None else self._state.views(published.data)
         squared = 0.0
-        for entry, peer, own_then in zip(self._state.entries, theirs, published, strict=True):
+        for entry, peer, own in zip(self._state.entries, theirs, own_then, strict=True):
             if entry.is_buffer:
                 # Always convex: a delta could turn a running variance negative.
                 interpolate_(entry.tensor, peer, factor)
-            elif self._merge_delta:
-                squared += add_delta_(entry.tensor, peer, own_then, factor)
-            else:
+            elif own is None:
                 squared += interpolate_(entry.tensor, peer, factor)
+            else:
+                squared += add_delta_(entry.tensor, peer, own, factor)
         standing = arrival.snapshot.standing
         return Merge(
             peer=arrival.peer,

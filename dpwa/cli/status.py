@@ -71,13 +71,15 @@ def _table(answers: Mapping[str, StatusAnswer]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    from dpwa.wire.messages import printable
+
     table = Table("node", box=None, pad_edge=False)
     for heading in ("clock", "loss", "version", "merges", "sent", "received"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("peers (score)")
     for name, answer in answers.items():
         cells = [] if answer.report is None else _cells(answer.report)
-        table.add_row(*(Text(cell) for cell in (name, *cells)))  # as it is: no markup
+        table.add_row(*(Text(printable(cell)) for cell in (name, *cells)))  # no markup, no colour
     return table
 
 

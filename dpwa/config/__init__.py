@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dpwa.config.load import load_config
+from dpwa.config.load import load_config, peer_config
 from dpwa.config.model import Config, NodeConfig
 
-__all__ = ["Config", "NodeConfig", "load_config"]
+__all__ = ["Config", "NodeConfig", "load_config", "peer_config"]

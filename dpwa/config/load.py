@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpwa.config.environment import environment_overrides
-from dpwa.config.model import CLASH, Config, node_clashes, setting_names
+from dpwa.config.model import CLASH, Config, NodeConfig, node_clashes, setting_names
 from dpwa.config.plugins import import_plugins
 from dpwa.config.problems import Place, Problems, joined
 from dpwa.config.python_source import PythonSource
@@ -17,7 +17,7 @@ from dpwa.config.reading import note_duplicates, plain_values, read_model, schem
 from dpwa.config.scalars import means_off
 from dpwa.config.tree import BrokenNode, Entry, ListNode, MapNode, Node, ScalarNode
 from dpwa.config.yaml_source import read_yaml_file
-from dpwa.errors import ConfigError
+from dpwa.errors import ConfigError, UserError
 from dpwa.policy.interpolation import interpolation, interpolation_names
 from dpwa.types import StrictModel
 
@@ -62,6 +62,20 @@ class _Document:
     place: Place
     settings: tuple[Entry, ...]
     folder: Path | None
+
+
+def peer_config(name: str, host: str, port: int) -> NodeConfig:
+    """Check the name and address of a peer that joins at run time.
+
+    Raises:
+        UserError: one of them is impossible; the message names each that is.
+    """
+    node = {"name": name, "host": host, "port": port}
+    try:
+        return load_config({"nodes": [node]}, environ={}).nodes[0]
+    except ConfigError as error:
+        problems = [problem.rpartition("nodes[0].")[2] for problem in error.problems]
+        raise UserError(f"peer {name!r}: {'; '.join(problems)}") from None
 
 
 def _read(source: object, problems: Problems) -> _Document:

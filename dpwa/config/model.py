@@ -34,7 +34,7 @@ MAX_SEED = 2**63 - 1
 CLASH = "dpwa_clash"
 
 _LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_HOST = re.compile(r"[^\s/@:\[\]]{1,253}")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -48,6 +48,10 @@ def _check_host(value: str) -> str:
     if not _HOST.fullmatch(value) and not _is_ipv6(value):
         raise refusal("a host name or IP address without scheme, port or brackets")
     return value
+
+
+def _check_bind(value: str) -> str:
+    return value if value == "*" else _check_host(value)
 
 
 def _is_ipv6(value: str) -> bool:
@@ -114,7 +118,7 @@ class NodeConfig(StrictModel):
     group: Label | None = Field(
         default=None, description="group of nodes that this one belongs to; none if left out"
     )
-    bind: Host | None = Field(
+    bind: Annotated[str, AfterValidator(_check_bind)] | None = Field(
         default=None,
         description="address to listen on when it differs from host, such as 0.0.0.0 or *",
     )

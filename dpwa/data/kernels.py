@@ -7,6 +7,7 @@ distance, while the block is hot.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -17,16 +18,18 @@ BLOCK_ELEMENTS = 256 * 1024
 def interpolate_(own: torch.Tensor, peer: torch.Tensor, factor: float) -> float:
     """Set own = (1 - f) * own + f * peer; return |peer - own|^2 from before.
 
-    Elementwise, the result stays between both. `own` may have any strides and device; `peer` has
-    its shape and dtype. f = 0 changes nothing, f = 1 copies, even over values that are not finite.
+    Elementwise, the result stays between both, as long as their difference does not overflow the
+    dtype. `own` may have any strides and device; `peer` has its shape and dtype. f = 0 changes
+    nothing, f = 1 copies, even over values that are not finite.
     """
     squared = 0.0
     for mine, theirs in _blocks(own, peer):
-        squared += _squared_norm(theirs - mine)
+        wide, other = _wide(mine), _wide(theirs)
+        squared += _squared_norm(other - wide)
         if factor == 1.0:
             mine.copy_(theirs)
         elif factor > 0.0:
-            mine.lerp_(theirs, factor)
+            _store(mine, wide.lerp_(other, factor))
     return squared
 
 
@@ -35,13 +38,18 @@ def add_delta_(
 ) -> float:
     """Own += f * (peer - published); return |peer - published|^2.
 
-    Shapes and dtypes as for `interpolate_`.
+    Shapes and dtypes as for `interpolate_`. f = 0 changes nothing; f = 1 copies a block in which
+    this node had published values that are not finite, as no step away from them is worth keeping.
     """
     squared = 0.0
     for mine, theirs, mine_then in _blocks(own, peer, published):
-        delta = theirs - mine_then
-        squared += _squared_norm(delta)
-        mine.add_(delta, alpha=factor)
+        delta = _wide(theirs) - _wide(mine_then)
+        block_squared = _squared_norm(delta)
+        squared += block_squared
+        if factor == 1.0 and not math.isfinite(block_squared):
+            mine.copy_(theirs)
+        elif factor > 0.0:
+            _store(mine, _wide(mine).add_(delta, alpha=factor))
     return squared
 
 
@@ -54,6 +62,17 @@ def _blocks(own: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Te
     for start in range(0, own.numel(), BLOCK_ELEMENTS):
         mine, *theirs = (tensor[start : start + BLOCK_ELEMENTS] for tensor in flat)
         yield mine, *(block.to(own.device) for block in theirs)
+
+
+def _wide(block: torch.Tensor) -> torch.Tensor:
+    """Return the block itself, or a float32 copy of a dtype too narrow to compute in (float8)."""
+    return block.float() if block.element_size() == 1 else block
+
+
+def _store(block: torch.Tensor, result: torch.Tensor) -> None:
+    """Write back a result that was computed in a copy."""
+    if result is not block:
+        block.copy_(result)
 
 
 def _squared_norm(difference: torch.Tensor) -> float:

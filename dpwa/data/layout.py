@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import msgpack
 
 ALIGNMENT_BYTES = 64  # a cache line: every tensor can be viewed in place by vector instructions
 FINGERPRINT_BYTES = 16
+DESCRIPTION_CHARACTERS = 300
 BYTES = "bytes"  # the dtype of a payload without structure, whose length may differ by peer
 
 
@@ -49,22 +49,6 @@ class Layout:
         """Layout of an unstructured payload: any length fits."""
         return cls((TensorSpec("parameters", BYTES, (), 0),))
 
-    @classmethod
-    def from_rows(cls, rows: Iterable[Sequence[Any]]) -> Layout:
-        """Rebuild a layout from `rows`.
-
-        Raises:
-            ValueError: a row is not `[name, dtype, shape, item_bytes]`.
-        """
-        try:
-            return cls(tuple(_spec(*row) for row in rows))
-        except TypeError as error:
-            raise ValueError(f"not a layout: {error}") from None
-
-    def rows(self) -> list[list[Any]]:
-        """The layout as plain lists, to be sent."""
-        return [[t.name, t.dtype, list(t.shape), t.item_bytes] for t in self.tensors]
-
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """First byte of each tensor."""
@@ -89,22 +73,30 @@ class Layout:
     @cached_property
     def fingerprint(self) -> bytes:
         """Digest of names, dtypes and shapes, `FINGERPRINT_BYTES` long."""
-        return hashlib.blake2b(msgpack.packb(self.rows()), digest_size=FINGERPRINT_BYTES).digest()
+        rows = [[t.name, t.dtype, t.shape, t.item_bytes] for t in self.tensors]
+        return hashlib.blake2b(msgpack.packb(rows), digest_size=FINGERPRINT_BYTES).digest()
 
-    def difference(self, other: Layout) -> str | None:
-        """Describe the first tensor in which `other` differs from this layout, or return `None`."""
-        for mine, theirs in zip(self.tensors, other.tensors, strict=False):
+    @cached_property
+    def descriptions(self) -> tuple[str, ...]:
+        """Each tensor in words, to be compared with those of another node."""
+        return tuple(str(tensor)[:DESCRIPTION_CHARACTERS] for tensor in self.tensors)
+
+    def difference(self, descriptions: Sequence[str], count: int) -> str | None:
+        """Describe the first tensor in which another layout differs, or return `None`.
+
+        Args:
+            descriptions: those of the other layout, or the first of them.
+            count: how many tensors the other layout has.
+        """
+        for mine, theirs in zip(self.descriptions, descriptions, strict=False):
             if mine != theirs:
                 return f"here {mine}, there {theirs}"
-        if len(self.tensors) > len(other.tensors):
-            return f"here {self.tensors[len(other.tensors)]}, there no such tensor"
-        if len(other.tensors) > len(self.tensors):
-            return f"here no such tensor, there {other.tensors[len(self.tensors)]}"
+        known = len(descriptions)
+        if known < count and known < len(self.tensors):
+            return f"they differ after the first {known} tensors"
+        if len(self.tensors) > count:
+            return f"here {self.descriptions[count]}, there no such tensor"
+        if count > len(self.tensors):
+            there = descriptions[len(self.tensors)] if known > len(self.tensors) else "another one"
+            return f"here no such tensor, there {there}"
         return None
-
-
-def _spec(name: str, dtype: str, shape: Sequence[int], item_bytes: int) -> TensorSpec:
-    sizes = (*shape, item_bytes)
-    if not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise ValueError(f"not a shape: {shape!r}")
-    return TensorSpec(str(name), str(dtype), tuple(shape), item_bytes)

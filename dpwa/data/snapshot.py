@@ -49,7 +49,7 @@ class _Slot:
 
     def reserve(self, nbytes: int) -> ByteArray:
         if self.buffer.nbytes != nbytes:
-            self.buffer = np.empty(nbytes, np.uint8)
+            self.buffer = np.zeros(nbytes, np.uint8)  # the gaps between tensors are sent too
         return self.buffer
 
 
@@ -84,7 +84,8 @@ class SnapshotPool:
     def __init__(self, slots: int = DEFAULT_SLOTS) -> None:
         if slots < 2:
             raise ValueError(f"a pool needs 2 slots or more, one to read and one to write: {slots}")
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may close the node while its thread is in here.
+        self._lock = threading.RLock()
         self._slots = [_Slot() for _ in range(slots)]
         self._newest: _Slot | None = None
         self._version = 0

@@ -29,7 +29,7 @@ class DpwaConnection:
             connection.update_send(parameters, loss)
             ...                                       # one training step
             peer_parameters, factor = connection.update_wait(loss)
-            if peer_parameters is not None:
+            if factor > 0:
                 parameters = factor * peer_parameters + (1 - factor) * parameters
 
     Args:
@@ -108,7 +108,8 @@ class DpwaConnection:
         """Take a peer into view; no effect when it already is.
 
         Raises:
-            UserError: the name is this node's own, or is known at another address.
+            UserError: the name is this node's own or known at another address, or the name, host
+                or port is impossible.
         """
         self.node.add_peer(name, host, port)
 

@@ -19,7 +19,7 @@ from types import TracebackType
 
 import dpwa
 from dpwa.clock import Clock, Deadline, SystemClock
-from dpwa.config import Config
+from dpwa.config import Config, peer_config
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import ByteArray, Lease, Snapshot, SnapshotPool
 from dpwa.errors import ClosedError
@@ -46,7 +46,8 @@ class Arrival:
         peer: the name of the peer.
         factor: the weight f to merge it with, from 0 to 1.
         snapshot: the peer's; its data is valid until the next `send`.
-        published: this node's own snapshot of the same round; valid as long.
+        published: this node's own snapshot of the same round, valid as long; `None` when it could
+            not be published.
         staleness: by how many updates the peer's clock is behind this node's (negative: ahead).
         waited_s: seconds that `wait` spent waiting.
     """
@@ -54,17 +55,21 @@ class Arrival:
     peer: str
     factor: float
     snapshot: Snapshot
-    published: Snapshot
+    published: Snapshot | None
     staleness: float
     waited_s: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Round:
-    """What one `send` left: a fetch that can be waited for once, and its own snapshot."""
+    """What one `send` left to be waited for: the fetch, and its own snapshot."""
 
-    order: FetchOrder | None
-    published: Lease
+    order: FetchOrder
+    published: Lease | None
+
+    def end(self) -> None:
+        if self.published is not None:
+            self.published.release()
 
 
 class Node:
@@ -87,7 +92,8 @@ class Node:
         self._options = config.rule_options(config.interpolation)
         self._fetch_rng = random.Random(f"{self.seed}/{name}/fetch")
         self._standing = Standing(clock=0.0)
-        self._round: _Round | None = None
+        self._round: _Round | None = None  # sent, not waited for yet
+        self._merging: _Round | None = None  # waited for; what came may be used until the next send
         self._merges = 0
         self._pool = SnapshotPool()
         self._book = PeerBook(name, self._time)
@@ -99,8 +105,10 @@ class Node:
             random.Random(f"{self.seed}/{name}/peer"),
             self._time,
         )
-        self._threads.open([self._snapshots, StatusService(self.report)])
-        # A program that forgets `close` must not hang at its end, nor leave a thread in a socket.
+        report = weakref.WeakMethod(self.report)
+        self._threads.open([self._snapshots, StatusService(lambda: _called(report))])
+        # The threads know the node only weakly: one that is forgotten is closed when it is
+        # collected, or at the end of the program.
         self._close_threads = weakref.finalize(self, self._threads.close)
         for peer in config.peers_of(name):
             self.add_peer(peer.name, peer.host, peer.port)
@@ -127,51 +135,49 @@ class Node:
     ) -> None:
         """Publish a snapshot that `write` fills, and with the configured probability start a fetch.
 
-        Never waits. When slow readers hold every slot of the pool, the round is skipped.
+        Never waits. When slow readers hold every slot of the pool, nothing is published this time.
 
         Raises:
             ClosedError: the node was closed.
         """
         self._check_open()
-        self._drop_round()
+        self._end_rounds()
         self._standing = Standing(clock=self._standing.clock + 1.0, loss=loss)
         lease = self._pool.publish(layout, nbytes, self._standing, write)
-        if lease is None:
-            return
-        if self._fetch_rng.random() >= self.config.fetch_probability:
-            lease.release()
-            return
         deadline = Deadline(self._time, self.config.timeout_ms / 1000)
-        order = FetchOrder(layout, deadline)
-        self._round = _Round(order, lease)
-        self._threads.tx.order(order)
+        round_ = _Round(FetchOrder(layout, deadline), lease)
+        if self._fetch_rng.random() >= self.config.fetch_probability:
+            round_.end()
+            return
+        self._round = round_
+        self._threads.tx.order(round_.order)
 
-    def wait(self, loss: float | None = None) -> Arrival | None:
+    def wait(self, loss: float | None = None, layout: Layout | None = None) -> Arrival | None:
         """Wait for the fetch that the last `send` started; return what came, or `None`.
 
         Waits at most until `timeout_ms` after that `send`. `loss` is this node's at the moment of
-        merging; when it is `None`, the one passed to `send` counts. The clock is merged here, the
-        parameters by the caller.
+        merging; when it is `None`, the one passed to `send` counts. `layout`, if given, is what can
+        be merged now: anything else is dropped. The clock is merged here, the parameters by the
+        caller.
 
         Raises:
             ClosedError: the node was closed.
             UserError: a rule of the user's own returned an impossible factor.
         """
         self._check_open()
-        if self._round is None or self._round.order is None:
+        round_, self._round = self._round, None
+        if round_ is None:
             return None
-        order, self._round.order = self._round.order, None
+        self._merging = round_
         before = self._time.now()
-        fetched = _result(order)
-        if fetched is None:
-            self._drop_round()
+        fetched = _result(round_.order)
+        if fetched is None or layout not in (None, fetched.snapshot.layout):
             return None
         if loss is not None:
             self._standing = Standing(clock=self._standing.clock, loss=loss)
-        published = self._round.published.snapshot
-        return self._merged(fetched, published, self._time.now() - before)
+        return self._merged(fetched, round_, self._time.now() - before)
 
-    def _merged(self, fetched: Fetched, published: Snapshot, waited_s: float) -> Arrival:
+    def _merged(self, fetched: Fetched, round_: _Round, waited_s: float) -> Arrival:
         own, peer = self._standing, fetched.snapshot.standing
         factor = merge_factor(
             self._method, self._options, own, peer, self.config.divergence_threshold
@@ -183,15 +189,17 @@ class Node:
             peer=fetched.peer,
             factor=factor,
             snapshot=fetched.snapshot,
-            published=published,
+            published=None if round_.published is None else round_.published.snapshot,
             staleness=own.clock - peer.clock,
             waited_s=waited_s,
         )
 
-    def _drop_round(self) -> None:
-        if self._round is not None:
-            self._round.published.release()
-            self._round = None
+    def _end_rounds(self) -> None:
+        rounds = (self._round, self._merging)
+        self._round = self._merging = None
+        for round_ in rounds:
+            if round_ is not None:
+                round_.end()
 
     # The peers
 
@@ -204,10 +212,12 @@ class Node:
         """Take a peer into view; no effect when it already is.
 
         Raises:
-            UserError: the name is this node's own, or is known at another address.
+            UserError: the name is this node's own or known at another address, or the name, host
+                or port is impossible.
         """
         self._check_open()
-        endpoint = connect_endpoint(host, port)
+        peer = peer_config(name, host, port)
+        endpoint = connect_endpoint(peer.host, peer.port)
         if self._book.add(name, endpoint):
             self._threads.tx.order(AddPeer(name, endpoint))
 
@@ -254,9 +264,7 @@ class Node:
 
     def close(self) -> None:
         """Stop serving and fetching; idempotent, takes a few seconds at the very most."""
-        if not self.closed:
-            self._drop_round()
-            self._close_threads()
+        self._close_threads()
 
     def __enter__(self) -> Node:
         return self
@@ -272,6 +280,11 @@ class Node:
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError(f"node {self.name!r} is closed")
+
+
+def _called(report: weakref.WeakMethod[Callable[[], JsonObject]]) -> JsonObject:
+    method = report()
+    return {} if method is None else method()
 
 
 def _result(order: FetchOrder) -> Fetched | None:

@@ -44,7 +44,8 @@ class PeerBook:
     def __init__(self, own_name: str, clock: Clock) -> None:
         self._own_name = own_name
         self._clock = clock
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may close the node while its thread is in here.
+        self._lock = threading.RLock()
         self._peers: dict[str, _Peer] = {}
         self._flow = FlowControl()
 
@@ -91,13 +92,8 @@ class PeerBook:
     def choose(self, rng: random.Random, exclude: Collection[str] = ()) -> str | None:
         """Let flow control draw the peer to fetch from."""
         with self._lock:
-            return self._flow.choose(rng, exclude)
-
-    def restarted(self, name: str) -> None:
-        """Start a peer's score anew: it has just (re)appeared, and what it was counts no more."""
-        with self._lock:
-            if name in self._peers:
-                self._flow = self._flow.added(name)
+            peer, self._flow = self._flow.choose(rng, self._clock.now(), exclude)
+            return peer
 
     def record(self, name: str, outcome: Outcome, detail: str = "") -> None:
         """Count how a fetch ended, and log it when it changes what is known of the peer."""

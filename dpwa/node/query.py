@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -82,9 +83,18 @@ def _read(frames: list[Frame]) -> StatusAnswer:
         report = unpack(payload)
     except ProtocolError as error:
         return StatusAnswer(None, str(error))
-    if not isinstance(report, dict):
+    if not isinstance(report, dict) or not _is_plain(report):
         return StatusAnswer(None, "answered with something that is no status")
     return StatusAnswer(report)
+
+
+def _is_plain(report: JsonObject) -> bool:
+    """Tell whether a report can be printed as JSON."""
+    try:
+        json.dumps(report, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _silence(link: PeerLink) -> str:

@@ -96,10 +96,14 @@ class RxThread(threading.Thread):
             ready = dict(poller.poll(IDLE_POLL_MS))
             if self._stop_requests.receiver in ready:
                 return
-            if router in ready:
-                self._answer(router)
-            for service in set(self._services.values()):
-                service.tick(self._clock.now())
+            try:
+                if router in ready:
+                    self._answer(router)
+                for service in set(self._services.values()):
+                    service.tick(self._clock.now())
+            except Exception:
+                self.bad_messages += 1
+                log.exception("a message could not be answered; the node goes on")
 
     def _answer(self, router: Socket) -> None:
         frames = receive(router)
@@ -116,9 +120,6 @@ class RxThread(threading.Thread):
         except ProtocolError as error:
             self.bad_messages += 1
             log.debug("ignored a message: %s", error)
-        except Exception:
-            self.bad_messages += 1
-            log.exception("a message could not be answered; the node goes on")
 
     def _dispatch(self, router: Socket, sender: bytes, message: Message) -> None:
         service = self._services.get(type(message))
@@ -130,5 +131,6 @@ class RxThread(threading.Thread):
         frames: list[Frame] = [to, encode(message)]
         if payload is not None:
             frames.append(payload)
-            self.bytes_sent += len(payload)
-        return send(router, frames)
+        sent = send(router, frames)
+        self.bytes_sent += len(payload) if sent and payload is not None else 0
+        return sent

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpwa.clock import Clock
+from dpwa.data.layout import Layout
 from dpwa.data.snapshot import Lease, SnapshotPool
 from dpwa.node.rx_thread import Reply
 from dpwa.types import JsonObject
@@ -20,10 +21,9 @@ from dpwa.wire.messages import (
     OtherModel,
     Status,
     pack,
+    pack_layout,
 )
 from dpwa.wire.serving import ServeSession
-
-COMPARED_TENSORS = 8192  # of a layout that is sent to name a difference: it must fit one payload
 
 
 @dataclass
@@ -48,6 +48,7 @@ class SnapshotService:
         self._clock = clock
         self._longest_session_s = longest_session_s
         self._serving: dict[bytes, _Serving] = {}
+        self._description: tuple[Layout, bytes] | None = None
         self.served = 0
 
     def handle(self, sender: bytes, message: Fetch | Credit | Cancel, reply: Reply) -> None:
@@ -77,8 +78,7 @@ class SnapshotService:
 
     def _start(self, sender: bytes, fetch: Fetch, reply: Reply) -> None:
         if len(self._serving) >= limits.MAX_SESSIONS:
-            reply(NotReady(request=fetch.request), None)  # busy: the peer may ask another one
-            return
+            self._end(next(iter(self._serving)))  # the oldest: whoever still reads would be done
         lease = self._pool.newest()
         if lease is None:
             reply(NotReady(request=fetch.request), None)
@@ -86,13 +86,19 @@ class SnapshotService:
         layout = lease.snapshot.layout
         if layout.fingerprint != fetch.fingerprint:
             lease.release()
-            reply(OtherModel(request=fetch.request), pack(layout.rows()[:COMPARED_TENSORS]))
+            reply(OtherModel(request=fetch.request), self._described(layout))
             return
         session = ServeSession(fetch, lease.snapshot)
         budget_s = min(fetch.budget_ms / 1000, self._longest_session_s)
         self._serving[sender] = _Serving(session, lease, self._clock.now() + budget_s)
         reply(session.header(), None)
         self._send_due(sender, session, reply)
+
+    def _described(self, layout: Layout) -> bytes:
+        """Pack a layout once, not again for every peer that has another one."""
+        if self._description is None or self._description[0] is not layout:
+            self._description = layout, pack_layout(layout)
+        return self._description[1]
 
     def _send_due(self, sender: bytes, session: ServeSession, reply: Reply) -> None:
         for chunk, data in session.due():

@@ -27,6 +27,7 @@ from dpwa.wire.messages import Cancel, Frame, decode
 log = logging.getLogger("dpwa.tx")
 
 IDLE_POLL_MS = 1_000
+ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers have theirs
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class _ActiveFetch:
         self.tried: set[str] = set()
         self.link: PeerLink | None = None
         self.session: FetchSession | None = None
+        self.asked = False  # whether the request is on its way
 
 
 class TxThread(threading.Thread):
@@ -136,10 +138,9 @@ class TxThread(threading.Thread):
 
     def _step(self, ready: dict[object, int]) -> None:
         for link in list(self._links.values()):
-            if link.monitor in ready:
+            if link.socket in ready or link.monitor in ready:
+                self._read(link)  # first: a peer may answer and be gone
                 self._follow(link)
-            if link.socket in ready:
-                self._read(link)
         if self._commands.receiver in ready:
             for command in self._commands.take_all():
                 self._obey(command)
@@ -158,17 +159,26 @@ class TxThread(threading.Thread):
                 self._active = _ActiveFetch(command)
                 self._ask_next_peer()
             case AddPeer():
-                link = PeerLink(self._context, command.name, command.endpoint)
-                self._links[command.name] = link
-                self._poller.register(link.socket, zmq.POLLIN)
-                self._poller.register(link.monitor, zmq.POLLIN)
+                self._add(command)
             case RemovePeer():
                 self._remove(command.name)
             case Stop():
                 self._stopping = True
 
+    def _add(self, command: AddPeer) -> None:
+        try:
+            link = PeerLink(self._context, command.name, command.endpoint)
+        except zmq.ZMQError as error:
+            log.error("cannot connect to %s at %s: %s", command.name, command.endpoint, error)
+            return
+        self._links[command.name] = link
+        self._poller.register(link.socket, zmq.POLLIN)
+        self._poller.register(link.monitor, zmq.POLLIN)
+
     def _remove(self, name: str) -> None:
-        link = self._links.pop(name)
+        link = self._links.pop(name, None)
+        if link is None:
+            return
         self._poller.unregister(link.socket)
         self._poller.unregister(link.monitor)
         link.close()
@@ -182,16 +192,15 @@ class TxThread(threading.Thread):
         active = self._active
         while active is not None:
             active.link = active.session = None
+            active.asked = False
             name = self._book.choose(self._rng, exclude=active.tried)
             if name is None:
                 self._finish(None)
                 return
             active.tried.add(name)
             link = self._links.get(name)
-            if link is None:  # removed, and the command to close its link is still on its way
-                continue
-            if link.state is LinkState.DOWN:
-                self._book.record(name, Outcome.UNREACHABLE, "no connection")
+            if link is None or link.state is LinkState.DOWN:
+                self._book.record(name, Outcome.UNREACHABLE)
                 continue
             active.link = link
             active.session = FetchSession(next(self._requests), active.order.layout, self._allocate)
@@ -204,25 +213,31 @@ class TxThread(threading.Thread):
         if active is None or active.link is None or active.session is None:
             return
         budget_ms = int(active.order.deadline.remaining_s() * 1000)
-        if not active.link.send(active.session.request_message(budget_ms)):
-            self._give_up(Outcome.UNREACHABLE, "no connection")
+        if active.link.send(active.session.request_message(budget_ms)):
+            active.asked = True
+        else:
+            self._give_up(Outcome.UNREACHABLE)
             self._ask_next_peer()
 
     def _follow(self, link: PeerLink) -> None:
         """Act on what happened to a connection."""
         is_active = self._active is not None and self._active.link is link
         for state in link.update():
+            if not is_active:
+                return
             if state is LinkState.UP:
-                self._book.restarted(link.peer)
-                if is_active:
-                    self._request()
-            elif state is LinkState.DOWN and is_active:
-                self._give_up(Outcome.UNREACHABLE, "connection refused or lost")
+                self._request()
+            elif state is LinkState.DOWN:
+                was_asked = self._active is not None and self._active.asked
+                self._give_up(Outcome.LOST if was_asked else Outcome.UNREACHABLE)
                 self._ask_next_peer()
                 is_active = False
 
     def _read(self, link: PeerLink) -> None:
-        while (frames := link.receive()) is not None:
+        for _ in range(ANSWERS_PER_TURN):
+            frames = link.receive()
+            if frames is None:
+                return
             try:
                 self._take(link, frames)
             except VersionError as error:

@@ -15,6 +15,7 @@ class Outcome(Enum):
     FETCHED = "fetched"
     NOT_READY = "not_ready"
     TIMED_OUT = "timed_out"
+    LOST = "lost"
     UNREACHABLE = "unreachable"
     OTHER_VERSION = "other_version"
     OTHER_MODEL = "other_model"
@@ -37,6 +38,7 @@ _HEALTH_AFTER = {
     Outcome.FETCHED: Health.ALIVE,
     Outcome.NOT_READY: Health.ALIVE,
     Outcome.TIMED_OUT: Health.SILENT,
+    Outcome.LOST: Health.UNREACHABLE,
     Outcome.UNREACHABLE: Health.UNREACHABLE,
     Outcome.OTHER_VERSION: Health.OTHER_VERSION,
     Outcome.OTHER_MODEL: Health.OTHER_MODEL,
@@ -57,6 +59,7 @@ def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Heal
 def is_failure(outcome: Outcome) -> bool:
     """Tell whether flow control counts this outcome like a timeout.
 
-    A peer that is not ready has done nothing wrong: neither success nor failure.
+    A peer that is not ready has done nothing wrong. One that is not there was not even asked, and
+    costs no time: when it is back, it counts as before.
     """
-    return outcome not in (Outcome.FETCHED, Outcome.NOT_READY)
+    return outcome not in (Outcome.FETCHED, Outcome.NOT_READY, Outcome.UNREACHABLE)

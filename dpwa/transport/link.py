@@ -27,6 +27,7 @@ _STATE_AFTER = {
     zmq.Event.HANDSHAKE_SUCCEEDED: LinkState.UP,
     zmq.Event.DISCONNECTED: LinkState.DOWN,
     zmq.Event.CLOSED: LinkState.DOWN,
+    zmq.Event.CONNECT_RETRIED: LinkState.DOWN,  # all that is told of a name without an address
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: LinkState.DOWN,
     zmq.Event.HANDSHAKE_FAILED_PROTOCOL: LinkState.DOWN,
     zmq.Event.HANDSHAKE_FAILED_AUTH: LinkState.DOWN,
@@ -42,7 +43,11 @@ class PeerLink:
         self.socket = asking_socket(context, endpoint)
         # Before connecting: a handshake that nobody watched would leave the link unused for ever.
         self.monitor: Socket = self.socket.get_monitor_socket(sum(_STATE_AFTER))
-        self.socket.connect(endpoint)
+        try:
+            self.socket.connect(endpoint)
+        except zmq.ZMQError:
+            self.close()
+            raise
 
     def update(self) -> list[LinkState]:
         """Read what the monitor has to say; return the states entered since, in order."""

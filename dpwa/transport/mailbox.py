@@ -23,7 +23,8 @@ class Mailbox(Generic[Item]):
 
     def __init__(self, context: Context) -> None:
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self._sending = threading.Lock()
+        # Reentrant: a signal handler may close the node while its thread is in here.
+        self._sending = threading.RLock()
         endpoint = f"inproc://mailbox-{id(self)}"
         self.receiver: Socket = context.socket(zmq.PAIR)
         self.receiver.linger = 0

@@ -21,7 +21,8 @@ CONNECT_TIMEOUT_MS = 3_000
 HANDSHAKE_TIMEOUT_MS = 5_000
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1_000
-QUEUED_REQUESTS = 64  # of MAX_HEADER_BYTES at most, for each connection
+QUEUED_REQUESTS = 64  # complete messages, for each connection
+QUEUED_ANSWERS = 2 * limits.MAX_CREDIT_CHUNKS  # likewise, in both directions
 HEADER_SLACK_BYTES = 1024
 
 
@@ -35,6 +36,8 @@ def serving_socket(context: Context, endpoint: str) -> Socket:
     _set_common(router, endpoint)
     router.maxmsgsize = limits.MAX_HEADER_BYTES + HEADER_SLACK_BYTES
     router.rcvhwm = QUEUED_REQUESTS
+    router.sndhwm = QUEUED_ANSWERS
+    router.router_mandatory = True  # a peer that is gone or does not read is told, not dropped
     try:
         router.bind(endpoint)
     except zmq.ZMQError as error:
@@ -47,7 +50,8 @@ def asking_socket(context: Context, endpoint: str) -> Socket:
     """Return a DEALER made for the endpoint; it keeps reconnecting once `connect` was called."""
     dealer = context.socket(zmq.DEALER)
     _set_common(dealer, endpoint)
-    dealer.maxmsgsize = limits.MAX_PAYLOAD_BYTES + HEADER_SLACK_BYTES
+    dealer.maxmsgsize = limits.MAX_CHUNK_BYTES + HEADER_SLACK_BYTES
+    dealer.rcvhwm = QUEUED_ANSWERS
     dealer.connect_timeout = CONNECT_TIMEOUT_MS
     dealer.reconnect_ivl = RECONNECT_MS
     dealer.reconnect_ivl_max = RECONNECT_MAX_MS
@@ -56,7 +60,10 @@ def asking_socket(context: Context, endpoint: str) -> Socket:
 
 
 def receive(socket: Socket) -> list[Frame] | None:
-    """Take one waiting message, or return `None`; frames past one too many are dropped unread."""
+    """Take one waiting message, or return `None`; frames past one too many are dropped unread.
+
+    ZeroMQ hands over whole messages: one that never ends is limited by nothing but its sender.
+    """
     try:
         frames: list[Frame] = [socket.recv(zmq.NOBLOCK, copy=False).buffer]
     except zmq.Again:

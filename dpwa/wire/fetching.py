@@ -113,7 +113,6 @@ class FetchSession:
             self.result = FetchResult(Outcome.FETCHED, snapshot)
 
     def _other_model(self, payload: Frame) -> FetchResult:
-        difference = self._layout.difference(unpack_layout(payload))
-        if difference is None:
-            raise ProtocolError("refused as another model, but the layouts are equal")
+        count, descriptions = unpack_layout(payload)
+        difference = self._layout.difference(descriptions, count) or "none that it describes"
         return FetchResult(Outcome.OTHER_MODEL, detail=f"first difference: {difference}")

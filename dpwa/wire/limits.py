@@ -9,7 +9,8 @@ from __future__ import annotations
 PROTOCOL_VERSION = 1
 
 MAX_HEADER_BYTES = 16 * 1024
-MAX_PAYLOAD_BYTES = 4 * 1024 * 1024  # one chunk, one layout or one status report
+MAX_CHUNK_BYTES = 4 * 1024 * 1024
+MAX_DETAIL_BYTES = 256 * 1024  # a layout or a report: unpacking more would hold up the trainer
 MAX_FRAMES = 2  # a header, and for some messages one payload
 
 CHUNK_BYTES = 1024 * 1024

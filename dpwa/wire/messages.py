@@ -1,7 +1,7 @@
 """Messages: a msgpack header with the protocol version, the type and its fields, then raw bytes.
 
     frame 1   {"v": 1, "type": "fetch", "request": 7, ...}      at most MAX_HEADER_BYTES
-    frame 2   payload, for the types that carry one             at most MAX_PAYLOAD_BYTES
+    frame 2   payload, for the types that carry one             at most MAX_CHUNK_BYTES
 
 Everything that arrives is foreign: types, ranges and sizes are checked before use, and what breaks
 a rule becomes a `ProtocolError`.
@@ -9,13 +9,14 @@ a rule becomes a `ProtocolError`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgpack
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from dpwa.data.layout import FINGERPRINT_BYTES, Layout
+from dpwa.data.layout import DESCRIPTION_CHARACTERS, FINGERPRINT_BYTES, Layout
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.types import StrictModel
 from dpwa.wire import limits
@@ -27,7 +28,7 @@ Fingerprint = Annotated[bytes, Field(min_length=FINGERPRINT_BYTES, max_length=FI
 
 class _Message(StrictModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    carries_payload: ClassVar[bool] = False
+    max_payload_bytes: ClassVar[int | None] = None  # None: carries no payload
 
     request: Count  # chosen by the asking side; every answer repeats it
 
@@ -68,14 +69,14 @@ class SnapshotHeader(_Message):
     clock: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     loss: Annotated[float, Field(gt=float("-inf"))] | None  # NaN fails the comparison
     nbytes: Annotated[int, Field(ge=0, lt=2**63)]
-    chunk_bytes: Annotated[int, Field(ge=1, le=limits.MAX_PAYLOAD_BYTES)]
+    chunk_bytes: Annotated[int, Field(ge=1, le=limits.MAX_CHUNK_BYTES)]
 
 
 class Chunk(_Message):
     """The next bytes of a snapshot; the payload has them."""
 
     type: Literal["chunk"] = "chunk"
-    carries_payload: ClassVar[bool] = True
+    max_payload_bytes: ClassVar[int | None] = limits.MAX_CHUNK_BYTES
     index: Count
 
 
@@ -86,10 +87,10 @@ class NotReady(_Message):
 
 
 class OtherModel(_Message):
-    """Refused: the layouts differ; the payload has the serving node's."""
+    """Refused: the layouts differ; the payload describes the serving node's tensors."""
 
     type: Literal["other_model"] = "other_model"
-    carries_payload: ClassVar[bool] = True
+    max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
 
 
 class Refused(_Message):
@@ -103,7 +104,7 @@ class Status(_Message):
     """How a node is; the payload is a msgpack map."""
 
     type: Literal["status"] = "status"
-    carries_payload: ClassVar[bool] = True
+    max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
 
 
 Message = (
@@ -119,6 +120,9 @@ Message = (
     | Status
 )
 _ANY_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
+
+
+_DETAIL_SLACK_BYTES = 64
 
 
 def encode(message: Message) -> bytes:
@@ -137,11 +141,12 @@ def decode(frames: Sequence[Frame]) -> tuple[Message, Frame]:
     if not 1 <= len(frames) <= limits.MAX_FRAMES:
         raise ProtocolError(f"a message has 1 or {limits.MAX_FRAMES} frames, not {len(frames)}")
     message = _decode_header(frames[0])
-    if len(frames) != 1 + message.carries_payload:
+    limit = message.max_payload_bytes
+    if len(frames) != 1 + (limit is not None):
         raise ProtocolError(f"{message.type!r} came with {len(frames) - 1} payloads")
-    payload: Frame = frames[1] if message.carries_payload else b""
-    if len(payload) > limits.MAX_PAYLOAD_BYTES:
-        raise ProtocolError(f"a payload of {len(payload)} bytes")
+    payload: Frame = b"" if limit is None else frames[1]
+    if limit is not None and len(payload) > limit:
+        raise ProtocolError(f"{message.type!r} came with {len(payload)} bytes")
     return message, payload
 
 
@@ -152,14 +157,24 @@ def _decode_header(frame: Frame) -> Message:
     if not isinstance(header, dict):
         raise ProtocolError("a header that is not a map")
     version = header.pop("v", None)
-    if version != limits.PROTOCOL_VERSION or isinstance(version, bool):
+    if type(version) is not int:  # whatever it is, it must not even be printed
+        raise VersionError(f"of type {type(version).__name__}", limits.PROTOCOL_VERSION)
+    if version != limits.PROTOCOL_VERSION:
         raise VersionError(version, limits.PROTOCOL_VERSION)
+    if not isinstance(header.get("type"), str):
+        raise ProtocolError("a message without a type")
     try:
         return _ANY_MESSAGE.validate_python(header)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise ProtocolError(f"{place}: {first['msg']}") from None
+
+
+def printable(text: str) -> str:
+    """Make foreign text safe to log and to show: one short line without control characters."""
+    shown = text[:DESCRIPTION_CHARACTERS]
+    return "".join(character if character.isprintable() else "?" for character in shown)
 
 
 def pack(value: Any) -> bytes:
@@ -179,14 +194,21 @@ def unpack(data: Frame) -> Any:
         raise ProtocolError(f"not msgpack: {type(error).__name__}") from None
 
 
-def unpack_layout(payload: Frame) -> Layout:
-    """Read the layout in the payload of `OtherModel`.
+def pack_layout(layout: Layout) -> bytes:
+    """Pack what `OtherModel` carries: the number of tensors and as many descriptions as fit."""
+    ends = itertools.accumulate(len(pack(description)) for description in layout.descriptions)
+    fitting = sum(end <= limits.MAX_DETAIL_BYTES - _DETAIL_SLACK_BYTES for end in ends)
+    return pack([len(layout.tensors), layout.descriptions[:fitting]])
+
+
+def unpack_layout(payload: Frame) -> tuple[int, list[str]]:
+    """Read what `OtherModel` carries: the number of tensors and the first descriptions.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: it is something else.
     """
-    rows = unpack(payload)
-    try:
-        return Layout.from_rows(rows)
-    except (ValueError, TypeError) as error:
-        raise ProtocolError(str(error)) from None
+    match unpack(payload):
+        case [int(count), list(descriptions)] if all(isinstance(d, str) for d in descriptions):
+            return max(count, len(descriptions)), [printable(d) for d in descriptions]
+        case _:
+            raise ProtocolError("not the description of a layout")

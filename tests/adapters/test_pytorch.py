@@ -208,17 +208,100 @@ def test_a_loss_may_be_any_number_or_none(loss):
         assert pair.merge(loss=loss).peer_loss == (None if loss is None else 0.5)
 
 
-def test_a_diverged_node_takes_over_a_healthy_peer():
+@pytest.mark.parametrize("merge", ["interpolate", "delta"])
+def test_a_diverged_node_takes_over_a_healthy_peer_which_stays_as_it_is(merge):
     one, two = filled(nn.Linear(2, 2), math.nan), filled(nn.Linear(2, 2), 3.0)
-    with Pair(one, two, interpolation="loss") as pair:
+    with Pair(one, two, interpolation="loss", merge=merge) as pair:
 
-        def attempt():
-            pair.two.update_send(0.1)
+        def attempt(adapter, loss):
             pair.one.update_send(math.nan)
-            return pair.one.update_wait(math.nan)
+            pair.two.update_send(0.1)
+            return adapter.update_wait(loss)
 
-        assert eventually(attempt).factor == 1.0
+        assert eventually(lambda: attempt(pair.two, 0.1)).factor == 0.0
+        assert bool((two.weight == 3.0).all())
+        assert eventually(lambda: attempt(pair.one, math.nan)).factor == 1.0
     assert bool((one.weight == 3.0).all())
+
+
+def test_a_tensor_that_is_replaced_during_the_fetch_is_not_merged_into_nor_the_old_one():
+    one, two = filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 3.0)
+    with Pair(one, two) as pair:
+        pair.merge()
+        old = one.weight
+        before = old.clone()
+
+        def replace():
+            one.weight = nn.Parameter(torch.full((2, 2), 9.0))
+
+        assert pair.merge(between=replace) is not None
+        assert torch.equal(old, before)
+        assert bool((one.weight == (9.0 + two.weight) / 2).all())
+
+        pair.two.update_send(0.5)
+        pair.one.update_send(0.5)
+        one.half()
+        assert pair.one.update_wait(0.5) is None  # of another layout by now
+
+
+def test_parameters_that_share_memory_are_merged_once():
+    def sharing(value):
+        net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+        net[1].weight.data = net[0].weight.data
+        return filled(net, value)
+
+    one, two = sharing(1.0), sharing(3.0)
+    with Pair(one, two) as pair:
+        pair.merge()
+    assert bool((one[0].weight == 2.0).all())
+
+
+def compiled(net):
+    return torch.compile(net, backend="eager")
+
+
+@pytest.mark.parametrize("wrap", [compiled, nn.DataParallel])
+def test_a_wrapped_module_gossips_with_a_plain_one(wrap):
+    one, two = filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 3.0)
+    with Pair(wrap(one), two) as pair:
+        pair.merge()
+    assert bool((one.weight == 2.0).all())
+
+
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [
+        (nn.LazyLinear(3), "'weight' cannot be gossiped: it has no shape before"),
+        (nn.Linear(2, 2, device="meta"), "'weight' cannot be gossiped: it is on the meta device"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_a_module_without_values_is_the_users_error(net, words):
+    with pytest.raises(ParametersError, match=words):
+        DpwaPyTorchAdapter(net, "w1", config_of(2))
+
+
+def test_an_expanded_buffer_is_left_alone():
+    def net(value):
+        net = nn.Linear(2, 2)
+        filled(net, value)
+        net.register_buffer("ones", torch.tensor([value]).expand(5))
+        return net
+
+    one, two = net(1.0), net(3.0)
+    with Pair(one, two) as pair:
+        pair.merge()
+    assert bool((one.ones == 1.0).all())
+    assert bool((one.weight == 2.0).all())
+
+
+@pytest.mark.parametrize("loss", ["high", [1.0], torch.ones(2), object()], ids=str)
+def test_a_loss_that_is_no_number_is_the_users_error(loss):
+    with (
+        DpwaPyTorchAdapter(nn.Linear(1, 1), "w1", config_of(1)) as adapter,
+        pytest.raises(ParametersError, match="a loss must be one number or None"),
+    ):
+        adapter.update_send(loss)
 
 
 def test_another_model_is_refused_naming_the_first_tensor_that_differs(caplog):

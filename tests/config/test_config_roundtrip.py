@@ -17,7 +17,7 @@ LABELS = st.one_of(
     st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True),
 )
 HOSTS = st.one_of(
-    st.sampled_from(["localhost", "::1", "fe80::1%eth0", "*", "0.0.0.0", "no", "1.5", "höst", "~"]),
+    st.sampled_from(["localhost", "::1", "fe80::1%eth0", "0.0.0.0", "no", "1.5", "_x"]),
     st.from_regex(r"[a-z0-9.-]{1,30}", fullmatch=True),
 )
 FRACTIONS = st.floats(0.0, 1.0)
@@ -47,7 +47,7 @@ def configs(draw: st.DrawFn) -> Config:
             "host": draw(HOSTS),
             "port": 1 + index,
             "group": draw(st.none() | LABELS),
-            "bind": draw(st.none() | HOSTS),
+            "bind": draw(st.none() | st.just("*") | HOSTS),
         }
         for index, name in enumerate(names)
     ]

@@ -122,3 +122,25 @@ def test_a_peer_on_the_host_is_merged_into_a_tensor_on_the_device():
     on_device = own.cuda()
     interpolate_(on_device, peer, 0.5)
     torch.testing.assert_close(on_device.cpu(), expected)
+
+
+def test_delta_with_factor_0_ignores_what_is_not_finite():
+    own, before = torch.ones(9), torch.ones(9)
+    add_delta_(own, torch.full((9,), math.nan), before, 0.0)
+    assert torch.equal(own, before)
+
+
+def test_delta_with_factor_1_heals_a_node_that_published_what_is_not_finite():
+    own = torch.full((9,), math.nan)
+    add_delta_(own, torch.ones(9), own.clone(), 1.0)
+    assert torch.equal(own, torch.ones(9))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_dtypes_too_narrow_to_compute_in_are_merged_too(dtype):
+    own, peer = torch.full((9,), 1.0).to(dtype), torch.full((9,), 3.0).to(dtype)
+    interpolate_(own, peer, 0.5)
+    assert own.dtype == dtype
+    assert bool((own.float() == 2.0).all())
+    add_delta_(own, peer, own.clone(), 0.5)
+    assert bool((own.float() == 2.5).all())

@@ -23,6 +23,7 @@ from dpwa.wire.messages import (
     decode,
     encode,
     pack,
+    pack_layout,
     unpack_layout,
 )
 
@@ -45,7 +46,7 @@ MESSAGES = [
 
 
 def frames_of(message):
-    return [encode(message), *([b"payload"] if message.carries_payload else [])]
+    return [encode(message), *([] if message.max_payload_bytes is None else [b"payload"])]
 
 
 def header(**fields):
@@ -56,14 +57,35 @@ def header(**fields):
 def test_every_message_survives_the_wire(message):
     decoded, payload = decode(frames_of(message))
     assert decoded == message
-    assert payload == (b"payload" if message.carries_payload else b"")
+    assert payload == (b"" if message.max_payload_bytes is None else b"payload")
 
 
-@pytest.mark.parametrize("version", [0, 2, None, "1", True, 1.5, [1]])
+@pytest.mark.parametrize("version", [0, 2, -1, 2**63])
 def test_another_protocol_version_is_told_apart(version):
-    with pytest.raises(VersionError, match="speaks protocol version") as caught:
+    with pytest.raises(
+        VersionError, match=f"speaks protocol version {version}, this node speaks 1"
+    ):
         decode([msgpack.packb(header(v=version))])
-    assert caught.value.theirs == version
+
+
+def nested(depth):
+    value = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("version", [None, "1", True, 1.5, [1], nested(400)])
+def test_a_version_that_is_no_number_is_told_by_its_type_only(version):
+    with pytest.raises(VersionError, match="version of type"):
+        decode([msgpack.packb(header(v=version))])
+
+
+@pytest.mark.parametrize("depth", [10, 400, 900])
+@pytest.mark.parametrize("key", ["type", "request", "fingerprint", "extra"])
+def test_deeply_nested_values_are_a_protocol_error(key, depth):
+    with pytest.raises(ProtocolError):
+        decode([msgpack.packb(header(**{key: nested(depth)}))])
 
 
 @pytest.mark.parametrize(
@@ -100,7 +122,7 @@ def test_a_field_out_of_its_range_is_refused(fields):
         {"loss": -math.inf},
         {"nbytes": -1},
         {"chunk_bytes": 0},
-        {"chunk_bytes": limits.MAX_PAYLOAD_BYTES + 1},
+        {"chunk_bytes": limits.MAX_CHUNK_BYTES + 1},
     ],
     ids=str,
 )
@@ -119,7 +141,7 @@ def test_a_snapshot_header_is_checked_before_anything_is_allocated(fields):
         [b"x" * (limits.MAX_HEADER_BYTES + 1)],
         [encode(FETCH), b"payload"],
         [encode(Chunk(request=1, index=0))],
-        [encode(Chunk(request=1, index=0)), bytes(limits.MAX_PAYLOAD_BYTES + 1)],
+        [encode(Chunk(request=1, index=0)), bytes(limits.MAX_CHUNK_BYTES + 1)],
         [encode(Chunk(request=1, index=0)), b"", b""],
         [msgpack.packb([1, 2])],
         [msgpack.packb({1: 2})],
@@ -182,9 +204,42 @@ def test_a_field_of_any_value_is_a_message_or_a_protocol_error(message, key, val
     decode_never_crashes([msgpack.packb(sent), *frames_of(message)[1:]])
 
 
-def test_a_layout_is_read_back_and_anything_else_is_refused():
-    layout = Layout((TensorSpec("w", "float32", (2, 3), 4),))
-    assert unpack_layout(pack(layout.rows())) == layout
-    for foreign in (b"", b"\xc1", pack(7), pack("text"), pack([["w"]]), pack([[1, 2, 3, 4]])):
-        with pytest.raises(ProtocolError):
-            unpack_layout(foreign)
+def layout_of(tensors, name="w"):
+    specs = (TensorSpec(f"{name}{index}", "float32", (2, 3), 4) for index in range(tensors))
+    return Layout(tuple(specs))
+
+
+def test_the_description_of_a_layout_is_read_back():
+    layout = layout_of(3)
+    assert unpack_layout(pack_layout(layout)) == (3, list(layout.descriptions))
+
+
+def test_of_a_long_layout_as_much_is_sent_as_fits():
+    layout = layout_of(50_000)
+    packed = pack_layout(layout)
+    assert len(packed) <= limits.MAX_DETAIL_BYTES
+    count, descriptions = unpack_layout(packed)
+    assert count == 50_000
+    assert descriptions == list(layout.descriptions[: len(descriptions)])
+    assert len(descriptions) > 5_000
+
+
+@pytest.mark.parametrize(
+    "foreign", [7, "text", [], [1], [1, 2], [1, [2]], [1, ["x", None]], [True, {}], {"a": 1}]
+)
+def test_anything_else_is_no_description_of_a_layout(foreign):
+    with pytest.raises(ProtocolError):
+        unpack_layout(pack(foreign))
+
+
+def test_foreign_descriptions_are_made_safe_to_log():
+    count, (description,) = unpack_layout(pack([1, ["\x1b[31mred\n" + "x" * 10_000]]))
+    assert count == 1
+    assert description.isprintable()
+    assert len(description) == 300
+
+
+def test_details_are_limited_before_they_are_unpacked():
+    frames = [encode(OtherModel(request=1)), b"\x90" * (limits.MAX_DETAIL_BYTES + 1)]
+    with pytest.raises(ProtocolError, match="came with"):
+        decode(frames)
