@@ -19,6 +19,7 @@ log = logging.getLogger("dpwa.rx")
 
 Reply = Callable[[Message, Frame | None], bool]
 IDLE_POLL_MS = 1_000
+BUSY_POLL_MS = 10
 
 
 class Service(Protocol):
@@ -30,8 +31,11 @@ class Service(Protocol):
         """Answer one message; `reply(message, payload)` returns whether it was sent."""
         ...
 
-    def tick(self, now: float) -> None:
-        """Do what has become due; called at least once a second."""
+    def tick(self, now: float) -> bool:
+        """Do what has become due; return whether to be called again within `BUSY_POLL_MS`.
+
+        Called after every message, and at least every `IDLE_POLL_MS`.
+        """
         ...
 
 
@@ -92,18 +96,24 @@ class RxThread(threading.Thread):
         poller = zmq.Poller()
         poller.register(router, zmq.POLLIN)
         poller.register(self._stop_requests.receiver, zmq.POLLIN)
+        is_busy = False
         while True:
-            ready = dict(poller.poll(IDLE_POLL_MS))
+            ready = dict(poller.poll(BUSY_POLL_MS if is_busy else IDLE_POLL_MS))
             if self._stop_requests.receiver in ready:
                 return
             try:
                 if router in ready:
                     self._answer(router)
-                for service in set(self._services.values()):
-                    service.tick(self._clock.now())
+                is_busy = self._tick()
             except Exception:
                 self.bad_messages += 1
                 log.exception("a message could not be answered; the node goes on")
+
+    def _tick(self) -> bool:
+        now, is_busy = self._clock.now(), False
+        for service in set(self._services.values()):
+            is_busy |= service.tick(now)
+        return is_busy
 
     def _answer(self, router: Socket) -> None:
         frames = receive(router)

@@ -30,7 +30,9 @@ from dpwa.wire.serving import ServeSession
 class _Serving:
     session: ServeSession
     lease: Lease
+    reply: Reply
     expires: float
+    is_blocked: bool = False  # the socket to this peer is full
 
 
 class SnapshotService:
@@ -64,17 +66,16 @@ class SnapshotService:
             self._end(sender)
         else:
             serving.session.grant(message.chunks)
-            self._send_due(sender, serving.session, reply)
+            self._continue(sender, serving)
 
-    def tick(self, now: float) -> None:
-        """End the sessions whose peer no longer waits."""
-        for sender in [s for s, serving in self._serving.items() if serving.expires <= now]:
-            self._end(sender)
-
-    def close(self) -> None:
-        """End every session."""
-        for sender in list(self._serving):
-            self._end(sender)
+    def tick(self, now: float) -> bool:
+        """End the sessions whose peer no longer waits; try again those that were blocked."""
+        for sender, serving in list(self._serving.items()):
+            if serving.expires <= now:
+                self._end(sender)
+            elif serving.is_blocked:
+                self._continue(sender, serving)
+        return any(serving.is_blocked for serving in self._serving.values())
 
     def _start(self, sender: bytes, fetch: Fetch, reply: Reply) -> None:
         if len(self._serving) >= limits.MAX_SESSIONS:
@@ -90,9 +91,9 @@ class SnapshotService:
             return
         session = ServeSession(fetch, lease.snapshot)
         budget_s = min(fetch.budget_ms / 1000, self._longest_session_s)
-        self._serving[sender] = _Serving(session, lease, self._clock.now() + budget_s)
-        reply(session.header(), None)
-        self._send_due(sender, session, reply)
+        serving = _Serving(session, lease, reply, self._clock.now() + budget_s)
+        self._serving[sender] = serving
+        self._continue(sender, serving)
 
     def _described(self, layout: Layout) -> bytes:
         """Pack a layout once, not again for every peer that has another one."""
@@ -100,12 +101,14 @@ class SnapshotService:
             self._description = layout, pack_layout(layout)
         return self._description[1]
 
-    def _send_due(self, sender: bytes, session: ServeSession, reply: Reply) -> None:
-        for chunk, data in session.due():
-            if not reply(chunk, data.data):
-                self._end(sender)  # the peer is gone, or takes less than it asked for
+    def _continue(self, sender: bytes, serving: _Serving) -> None:
+        """Send what the credit allows, as far as the socket takes it."""
+        serving.is_blocked = False
+        for message, data in serving.session.due():
+            if not serving.reply(message, None if data is None else data.data):
+                serving.is_blocked = True  # what an earlier fetch left is still on its way
                 return
-        if session.finished:
+        if serving.session.finished:
             self.served += 1
             self._end(sender)
 
@@ -127,5 +130,6 @@ class StatusService:
         """Send the report."""
         reply(Status(request=message.request), pack(self._report()))
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> bool:  # noqa: ARG002
         """Nothing ever becomes due."""
+        return False

@@ -17,24 +17,21 @@ class ServeSession:
         self._snapshot = snapshot
         self._credit = fetch.credit
         self._next_index = 0
-
-    def header(self) -> SnapshotHeader:
-        """Return the message that announces the snapshot."""
-        return SnapshotHeader(
-            request=self.request,
-            version=self._snapshot.version,
-            clock=self._snapshot.standing.clock,
-            loss=self._snapshot.standing.loss,
-            nbytes=self._snapshot.data.nbytes,
-            chunk_bytes=limits.CHUNK_BYTES,
-        )
+        self._announced = False
 
     def grant(self, chunks: int) -> None:
         """Add credit, up to the most that is ever in flight."""
         self._credit = min(self._credit + chunks, limits.MAX_CREDIT_CHUNKS)
 
-    def due(self) -> Iterator[tuple[Chunk, ByteArray]]:
-        """Yield the chunks that the credit allows now, each with its bytes."""
+    def due(self) -> Iterator[tuple[SnapshotHeader | Chunk, ByteArray | None]]:
+        """Yield what may be sent now: the header, then the chunks that the credit allows.
+
+        Each comes with its payload, and counts as sent when the next one is asked for: to leave the
+        loop is to have it yielded again another time.
+        """
+        if not self._announced:
+            yield self._header(), None
+            self._announced = True
         while self._credit > 0 and not self.finished:
             start = self._next_index * limits.CHUNK_BYTES
             data = self._snapshot.data[start : start + limits.CHUNK_BYTES]
@@ -44,5 +41,18 @@ class ServeSession:
 
     @property
     def finished(self) -> bool:
-        """Tell whether every chunk was handed out."""
-        return self._next_index * limits.CHUNK_BYTES >= self._snapshot.data.nbytes
+        """Tell whether everything was sent."""
+        return (
+            self._announced and self._next_index * limits.CHUNK_BYTES >= self._snapshot.data.nbytes
+        )
+
+    def _header(self) -> SnapshotHeader:
+        """Return the message that announces the snapshot."""
+        return SnapshotHeader(
+            request=self.request,
+            version=self._snapshot.version,
+            clock=self._snapshot.standing.clock,
+            loss=self._snapshot.standing.loss,
+            nbytes=self._snapshot.data.nbytes,
+            chunk_bytes=limits.CHUNK_BYTES,
+        )

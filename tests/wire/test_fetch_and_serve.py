@@ -56,8 +56,8 @@ def test_a_snapshot_arrives_whole_and_within_the_credit(layout, size):
     fetch = FetchSession(1, snapshot.layout, empty)
     request = fetch.request_message(budget_ms=1000)
     serve = ServeSession(request, snapshot)
-    assert fetch.receive(serve.header(), b"") is None
-    waiting = list(serve.due())
+    (header, nothing), *waiting = serve.due()
+    assert fetch.receive(header, nothing) is None
     assert len(waiting) <= request.credit
     while waiting:
         chunk, data = waiting.pop(0)
@@ -78,7 +78,18 @@ def test_credit_never_exceeds_its_limit():
     serve = ServeSession(request, snapshot_of(limits.CHUNK_BYTES * 40))
     for _ in range(10):
         serve.grant(limits.MAX_CREDIT_CHUNKS)
-    assert len(list(serve.due())) == limits.MAX_CREDIT_CHUNKS
+    assert len(list(serve.due())) == 1 + limits.MAX_CREDIT_CHUNKS
+
+
+def test_what_could_not_be_sent_is_due_again():
+    request = Fetch(request=1, fingerprint=b"f" * 16, credit=3, budget_ms=0)
+    serve = ServeSession(request, snapshot_of(limits.CHUNK_BYTES * 2))
+    for _ in range(3):
+        header, _ = next(serve.due())  # and then the socket is full
+        assert header.type == "snapshot"
+    assert not serve.finished
+    assert [message.type for message, _ in serve.due()] == ["snapshot", "chunk", "chunk"]
+    assert serve.finished
 
 
 def test_not_ready_ends_the_fetch_without_blame():
