@@ -133,8 +133,9 @@ def test_a_killed_node_is_missed_by_nobody_and_merges_again_after_its_restart(co
 def test_a_stopped_node_holds_nobody_longer_than_the_timeout(config, trainers):
     others = [trainers(config, f"w{index}") for index in (1, 2, 3)]
     stopped = trainers(config, "w4")
-    for trainer in (*others, stopped):
-        trainer.wait_for(merged)
+    for trainer in others:
+        trainer.wait_for(lambda line: line["peer"] == "w4")
+    stopped.wait_for(merged)
     before = {trainer: len(trainer.rounds) for trainer in others}
     stopped.process.send_signal(signal.SIGSTOP)
     for trainer in others:
