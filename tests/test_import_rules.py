@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "dpwa"
 
 # From the ground up. Rooms on one line do not know each other.
 STOREYS = [
-    {"errors", "clock"},
+    {"errors", "clock", "lifecycle"},
     {"types"},
     {"policy", "data"},
     {"config", "wire"},

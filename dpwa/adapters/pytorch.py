@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
 
 from dpwa.adapters.module_state import ModuleState
 from dpwa.data.kernels import add_delta_, interpolate_
+from dpwa.lifecycle import Closeable
 from dpwa.node.connection import ConfigSource, DpwaConnection
 from dpwa.node.node import Arrival
 from dpwa.types import Loss, loss_value
@@ -40,7 +40,7 @@ class Merge:
     consensus_distance: float
 
 
-class DpwaPyTorchAdapter:
+class DpwaPyTorchAdapter(Closeable):
     """Gossips the parameters of a module while it trains.
 
         with DpwaPyTorchAdapter(net, "w1", "nodes.yaml") as gossip:
@@ -153,14 +153,3 @@ class DpwaPyTorchAdapter:
     def close(self) -> None:
         """Stop serving and fetching; idempotent and bounded in time."""
         self.connection.close()
-
-    def __enter__(self) -> DpwaPyTorchAdapter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

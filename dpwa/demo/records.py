@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from dpwa.lifecycle import Closeable
 from dpwa.types import StrictModel
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Record(StrictModel):
     consensus_distance: float | None = None
 
 
-class Logbook:
+class Logbook(Closeable):
     """Gathers what happens between two records; writes each to a file and to standard output."""
 
     def __init__(self, path: Path) -> None:
@@ -93,13 +93,6 @@ class Logbook:
             consensus_distance=merge.consensus_distance if merge else None,
         )
 
-    def __enter__(self) -> Logbook:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from dpwa.config import Config, load_config
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.snapshot import ByteArray, Snapshot
 from dpwa.errors import ParametersError
+from dpwa.lifecycle import Closeable
 from dpwa.node.node import Node
 from dpwa.types import Loss, loss_value
 
@@ -22,7 +22,7 @@ Parameters = bytes | bytearray | memoryview | NumericArray
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config
 
 
-class DpwaConnection:
+class DpwaConnection(Closeable):
     """A node that gossips raw parameters; the caller merges what comes back.
 
         with DpwaConnection("w1", "nodes.yaml") as connection:
@@ -124,17 +124,6 @@ class DpwaConnection:
     def close(self) -> None:
         """Stop serving and fetching; idempotent and bounded in time."""
         self.node.close()
-
-    def __enter__(self) -> DpwaConnection:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _array_layout(array: NumericArray) -> Layout:

@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from types import TracebackType
 
 import dpwa
 from dpwa.clock import Clock, Deadline, SystemClock
@@ -23,6 +22,7 @@ from dpwa.config import Config, peer_config
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import ByteArray, Lease, Snapshot, SnapshotPool
 from dpwa.errors import ClosedError
+from dpwa.lifecycle import Closeable
 from dpwa.node.logs import configure_logging
 from dpwa.node.peers import PeerBook
 from dpwa.node.services import SnapshotService, StatusService
@@ -72,7 +72,7 @@ class _Round:
             self.published.release()
 
 
-class Node:
+class Node(Closeable):
     """A node of the configuration, listening as soon as it is made; close it when done.
 
     Raises:
@@ -265,17 +265,6 @@ class Node:
     def close(self) -> None:
         """Stop serving and fetching; idempotent, takes a few seconds at the very most."""
         self._close_threads()
-
-    def __enter__(self) -> Node:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self.closed:
