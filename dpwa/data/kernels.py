@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import torch
 
-BLOCK_ELEMENTS = 256 * 1024
+BLOCK_ELEMENTS = 64 * 1024  # a few blocks of float32 fit the second-level cache
 
 
 def interpolate_(own: torch.Tensor, peer: torch.Tensor, factor: float) -> float:
@@ -22,10 +22,10 @@ def interpolate_(own: torch.Tensor, peer: torch.Tensor, factor: float) -> float:
     dtype. `own` may have any strides and device; `peer` has its shape and dtype. f = 0 changes
     nothing, f = 1 copies, even over values that are not finite.
     """
-    squared = 0.0
+    squared, scratch = 0.0, _scratch_for(own)
     for mine, theirs in _blocks(own, peer):
         wide, other = _wide(mine), _wide(theirs)
-        squared += _squared_norm(other - wide)
+        squared += _squared_norm(_difference(other, wide, scratch))
         if factor == 1.0:
             mine.copy_(theirs)
         elif factor > 0.0:
@@ -36,14 +36,14 @@ def interpolate_(own: torch.Tensor, peer: torch.Tensor, factor: float) -> float:
 def add_delta_(
     own: torch.Tensor, peer: torch.Tensor, published: torch.Tensor, factor: float
 ) -> float:
-    """Own += f * (peer - published); return |peer - published|^2.
+    """Add f * (peer - published) to own; return |peer - published|^2.
 
     Shapes and dtypes as for `interpolate_`. f = 0 changes nothing; f = 1 copies a block in which
     this node had published values that are not finite, as no step away from them is worth keeping.
     """
-    squared = 0.0
+    squared, scratch = 0.0, _scratch_for(own)
     for mine, theirs, mine_then in _blocks(own, peer, published):
-        delta = _wide(theirs) - _wide(mine_then)
+        delta = _difference(_wide(theirs), _wide(mine_then), scratch)
         block_squared = _squared_norm(delta)
         squared += block_squared
         if factor == 1.0 and not math.isfinite(block_squared):
@@ -73,6 +73,20 @@ def _store(block: torch.Tensor, result: torch.Tensor) -> None:
     """Write back a result that was computed in a copy."""
     if result is not block:
         block.copy_(result)
+
+
+def _scratch_for(own: torch.Tensor) -> torch.Tensor:
+    """Allocate room for one block of differences, used again and again."""
+    elements = min(own.numel(), BLOCK_ELEMENTS) if own.is_contiguous() else own.numel()
+    dtype = torch.float32 if own.element_size() == 1 else own.dtype
+    return torch.empty(elements, dtype=dtype, device=own.device)
+
+
+def _difference(
+    minuend: torch.Tensor, subtrahend: torch.Tensor, scratch: torch.Tensor
+) -> torch.Tensor:
+    room = scratch[: minuend.numel()].view(minuend.shape)
+    return torch.sub(minuend, subtrahend, out=room)
 
 
 def _squared_norm(difference: torch.Tensor) -> float:
