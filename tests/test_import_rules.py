@@ -26,7 +26,17 @@ STOREY_OF = {room: level for level, rooms in enumerate(STOREYS) for room in room
 
 TORCH_MAY_BE_USED_IN = ("adapters/", "data/kernels.py", "demo/")
 PURE_ROOMS = ("policy/", "wire/")
-IMPURE_MODULES = {"threading", "socket", "zmq", "time", "os", "asyncio", "subprocess", "secrets"}
+IMPURE_MODULES = {
+    "asyncio",
+    "datetime",
+    "os",
+    "secrets",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+    "zmq",
+}
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -84,7 +94,9 @@ def test_nothing_is_ever_pickled(path):
 def test_policy_and_wire_are_pure(path):
     if not relative(path).startswith(PURE_ROOMS):
         return
-    assert not IMPURE_MODULES & {m.split(".")[0] for m in imported_modules(path)}
+    modules = set(imported_modules(path))
+    assert not IMPURE_MODULES & {module.split(".")[0] for module in modules}
+    assert not {m for m in modules if m.startswith("random.")}, "import random, and pass a Random"
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "random":
             assert node.attr == "Random", "randomness is an argument"

@@ -43,6 +43,7 @@ class Merge:
 class DpwaPyTorchAdapter(Closeable):
     """Gossips the parameters of a module while it trains.
 
+        loss = None                               # not measured yet
         with DpwaPyTorchAdapter(net, "w1", "nodes.yaml") as gossip:
             for inputs, targets in batches:
                 gossip.update_send(loss)          # publish, start fetching from one peer

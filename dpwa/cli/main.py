@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
 import typer
 
+from dpwa.cli import exit_codes
 from dpwa.cli.config import app as config_app
 from dpwa.cli.demo import demo
 from dpwa.cli.launch import launch
 from dpwa.cli.status import status
 from dpwa.cli.version import version
 from dpwa.errors import ConfigError, DpwaError, PeerError
-
-EXIT_FAILURE = 1
-EXIT_USAGE = 2
-EXIT_UNREACHABLE = 3
 
 app = typer.Typer(
     name="dpwa",
@@ -58,11 +56,19 @@ def describe() -> None:
 
 def main() -> None:
     """Run the command line and exit; the entry point of the console script `dpwa`."""
+    if sys.stdout is None:  # closed by the shell: `>&-`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  (open until the end)
     try:
         _run_command()
     except BrokenPipeError:  # whoever read the output has had enough
         _discard_stdout()
-        sys.exit(EXIT_FAILURE)
+        sys.exit(exit_codes.FAILURE)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        typer.echo("dpwa: the output cannot be written: no space left", err=True)
+        _discard_stdout()
+        sys.exit(exit_codes.FAILURE)
 
 
 def _run_command() -> None:
@@ -70,7 +76,7 @@ def _run_command() -> None:
         typer.main.get_command(app)(prog_name="dpwa")
     except DpwaError as error:
         typer.echo(_message(error), err=True)
-        sys.exit(EXIT_UNREACHABLE if isinstance(error, PeerError) else EXIT_USAGE)
+        sys.exit(exit_codes.UNREACHABLE if isinstance(error, PeerError) else exit_codes.USAGE)
     finally:
         sys.stdout.flush()  # here a closed pipe can still be noticed
 

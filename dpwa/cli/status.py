@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpwa.cli import exit_codes
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from dpwa.node.query import StatusAnswer
     from dpwa.types import JsonObject
 
-EXIT_UNREACHABLE = 3
 LEAST_WIDTH = 80
+MAX_TIMEOUT_MS = 3_600_000
 
 
 def status(
@@ -24,7 +26,10 @@ def status(
         Path, typer.Option("-c", "--config", metavar="FILE", help="The configuration of the run.")
     ],
     timeout_ms: Annotated[
-        int, typer.Option(min=1, help="How long to wait for the answers, in milliseconds.")
+        int,
+        typer.Option(
+            min=1, max=MAX_TIMEOUT_MS, help="How long to wait for the answers, in milliseconds."
+        ),
     ] = 2000,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on standard output.")
@@ -47,7 +52,7 @@ def status(
     else:
         _show(answers)
     if any(answer.report is None for answer in answers.values()):
-        raise typer.Exit(EXIT_UNREACHABLE)
+        raise typer.Exit(exit_codes.UNREACHABLE)
 
 
 def _row(name: str, answer: StatusAnswer) -> JsonObject:

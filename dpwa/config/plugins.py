@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 from dpwa.config.model import is_module_name
@@ -42,7 +42,8 @@ def import_plugins(node: Node, folder: Path | None, problems: Problems) -> bool:
 
 def _import_fault(name: str) -> str:
     try:
-        importlib.import_module(name)
+        with redirect_stdout(sys.stderr):  # what it prints must not end up among the results
+            importlib.import_module(name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's module raises
         reason = " ".join(str(error).split())
         return f"{type(error).__name__}, {reason}" if reason else type(error).__name__

@@ -15,15 +15,17 @@ from dpwa.config.tree import Node, ScalarNode
 
 _OFF = ("off", "no", "false")
 _ON = ("on", "yes", "true")
-# Bounded: Python refuses to convert integers of more than 4300 digits.
-_INTEGER = re.compile(r"[-+]?[0-9][0-9_]{0,400}")
-_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(e[-+]?[0-9]+)?")
+_INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
+_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)(e[-+]?[0-9]+)?")
+_LONGEST_NUMBER = 400  # Python refuses to convert integers of more than 4300 digits
 _NOT_FINITE = re.compile(r"([-+]?)\.?(inf|infinity|nan)")
 
 
 def number(text: str) -> float | int | None:
     """Read a number as people write it: `1e-3`, `.5`, `1_000`, `.inf`; `None` if it is none."""
     text = text.strip().lower()
+    if len(text) > _LONGEST_NUMBER:
+        return None
     if _INTEGER.fullmatch(text):
         return int(text.replace("_", ""))
     if _FLOAT.fullmatch(text):

@@ -21,6 +21,8 @@ def config_schema() -> JsonObject:
     definitions: JsonObject = found["$defs"]
     settings: JsonObject = definitions["Config"]
     settings["properties"]["interpolation"]["enum"] = list(interpolation_names())
+    for name, setting in settings["properties"].items():
+        settings["properties"][name] = _with_off(setting)
     for rule in rules:
         settings["properties"].setdefault(
             rule.name,
@@ -50,6 +52,18 @@ def config_schema() -> JsonObject:
         ],
         "$defs": definitions,
     }
+
+
+def _with_off(setting: JsonObject) -> JsonObject:
+    """Let a number be switched `off`, which an editor may read as text or as false."""
+    if setting.get("type") not in ("integer", "number") or setting.get("minimum", 1) > 0:
+        return setting
+    texts = ("title", "description", "default")
+    about: JsonObject = {key: setting[key] for key in texts if key in setting}
+        key: setting[key] for key in ("title", "description", "default") if key in setting
+    }
+    number = {key: value for key, value in setting.items() if key not in about}
+    return {**about, "anyOf": [number, {"enum": ["off", False]}]}
 
 
 def _first_line(rule: object) -> str:

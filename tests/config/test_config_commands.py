@@ -124,3 +124,19 @@ def test_a_real_process_prints_every_mistake_and_no_traceback(tmp_path: Path) ->
         "run.yaml:3:1: mrege: unknown key; did you mean merge?",
         "environment: DPWA_TIMEOT_MS: unknown variable; did you mean DPWA_TIMEOUT_MS?",
     ]
+
+
+def test_what_a_plugin_prints_stays_out_of_the_results(tmp_path: Path) -> None:
+    (tmp_path / "chatty_plugin.py").write_text("print('hello')\n")
+    file = tmp_path / "run.yaml"
+    file.write_text("nodes: [{name: a, port: 1}]\nplugins: [chatty_plugin]\n")
+    result = run("show", "--json", file)
+    assert json.loads(result.stdout)["plugins"] == ["chatty_plugin"]
+    assert "hello" in result.stderr
+
+
+def test_the_schema_lets_numbers_be_switched_off() -> None:
+    definitions = json.loads(run("schema").stdout)["$defs"]
+    threshold = definitions["Config"]["properties"]["divergence_threshold"]
+    assert {"enum": ["off", False]} in threshold["anyOf"]
+    assert threshold["description"]

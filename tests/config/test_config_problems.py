@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -320,3 +321,12 @@ def test_the_documentation_names_every_key() -> None:
     text = DOCUMENTATION.read_text(encoding="utf-8")
     for key in (*setting_names(), *interpolation_names(), *NodeConfig.model_fields):
         assert f"`{key}`" in text
+
+
+def test_a_value_of_a_million_digits_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("nodes: [{name: a, port: 1}]\nseed: " + "1" * 1_000_000 + "x\n")
+    start = time.monotonic()
+    with pytest.raises(ConfigError, match="seed: expected a whole number"):
+        load_config(path, environ={})
+    assert time.monotonic() - start < 5.0

@@ -1,0 +1,7 @@
+"""What the exit code of a command means; 0 is success, 130 an interruption."""
+
+from __future__ import annotations
+
+FAILURE = 1
+USAGE = 2
+UNREACHABLE = 3
