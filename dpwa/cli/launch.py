@@ -6,11 +6,12 @@ import contextlib
 import enum
 import io
 import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dpwa.launch import LaunchSpec
 
 EXIT_FAILURE = 1
+WRITE_PATIENCE_MS = 500  # for a reader that is slow, when everything else is over
 COLOURS = (36, 33, 35, 32, 34, 31)  # of the ANSI terminal: cyan, yellow, magenta, green, blue, red
 
 
@@ -62,7 +64,8 @@ def launch(
 
     One Ctrl-C stops all nodes, and all that they have started: SIGINT, then SIGTERM after 5 s, then
     SIGKILL after 2 s more; a second Ctrl-C kills at once. A node that fails is reported and stops
-    no other.
+    no other. If the launcher itself is killed (SIGKILL), COMMAND is too, but not what COMMAND has
+    started, such as the programs that a shell script runs.
 
     \b
     Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration
@@ -113,6 +116,7 @@ def _run(spec: LaunchSpec) -> None:
             spec, console.show_line, on_exit=console.show_exit, on_signal=console.show_signal
         )
     except KeyboardInterrupt:
+        console.give_up_unread_streams()
         console.note("all nodes have stopped")
         raise
     failed = [name for name, code in codes.items() if code]
@@ -159,6 +163,12 @@ class NodeConsole:
         """Say something that is not a node's output."""
         self._write("stderr", f"dpwa launch: {text}")
 
+    def give_up_unread_streams(self) -> None:
+        """Discard what is still to be written to a stream whose reader has left, or is stuck."""
+        for stream in self._streams.values():
+            if not _is_read(stream):
+                _discard(stream)
+
     def _prefix(self, node: str, stream: str) -> str:
         prefix = f"{node:<{self._width}} |"
         if not self._coloured[stream]:
@@ -166,8 +176,31 @@ class NodeConsole:
         return f"\x1b[{COLOURS[self._ranks[node] % len(COLOURS)]}m{prefix}\x1b[0m"
 
     def _write(self, stream: str, line: str) -> None:
-        self._streams[stream].write(line + "\n")
-        self._streams[stream].flush()
+        try:
+            self._streams[stream].write(line + "\n")
+            self._streams[stream].flush()
+        except KeyboardInterrupt:  # it blocked, and nobody wants to wait any longer
+            _discard(self._streams[stream])
+            raise
+        except OSError:
+            if not self._stopping:
+                raise
+            _discard(self._streams[stream])
+
+
+def _is_read(stream: TextIO) -> bool:
+    poll = select.poll()
+    try:
+        poll.register(stream, select.POLLOUT)
+    except OSError:  # not a stream of the system
+        return True
+    return [events for _, events in poll.poll(WRITE_PATIENCE_MS)] == [select.POLLOUT]
+
+
+def _discard(stream: TextIO) -> None:
+    """Point a stream nowhere: also the interpreter's last flush must neither fail nor block."""
+    with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def exit_reason(code: int) -> str:

@@ -60,8 +60,6 @@ def _with_off(setting: JsonObject) -> JsonObject:
         return setting
     texts = ("title", "description", "default")
     about: JsonObject = {key: setting[key] for key in texts if key in setting}
-        key: setting[key] for key in ("title", "description", "default") if key in setting
-    }
     number = {key: value for key, value in setting.items() if key not in about}
     return {**about, "anyOf": [number, {"enum": ["off", False]}]}
 

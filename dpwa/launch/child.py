@@ -29,7 +29,10 @@ def main() -> None:
 
 
 def end_with_launcher(launcher_pid: int) -> None:
-    """Ask the kernel to kill this process when the launcher dies, however it dies (Linux only)."""
+    """Ask the kernel to kill this process when the launcher dies, however it dies (Linux only).
+
+    The wish survives exec, but not fork: processes that the command starts do not inherit it.
+    """
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -28,13 +28,9 @@ def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
     Raises:
         UserError: the machine has not enough free ports, or the folder cannot be written.
     """
-    from dpwa.config import NodeConfig
-    from dpwa.config.template import config_text
+    from dpwa.config.template import config_text, local_nodes
 
-    nodes = [
-        NodeConfig(name=f"w{number}", host=host, port=port)
-        for number, port in enumerate(free_ports(count, host), start=1)
-    ]
+    nodes = local_nodes(free_ports(count, host), host)
     path = folder / "dpwa.yaml"
     try:
         path.write_text(config_text(nodes), encoding="utf-8")

@@ -21,7 +21,8 @@ class NodeProcess:
     """A started command, in a session and process group of its own.
 
     The terminal's Ctrl-C does not reach it; `send` does, and everything that it has started. It
-    reads nothing from standard input, and dies with the thread that made this object.
+    reads nothing from standard input. On Linux it dies with the thread that made this object; what
+    it has started itself does not.
 
     Attributes:
         name: the node's name.

@@ -1,12 +1,16 @@
-"""When to stop, and how hard: a ladder of signals, climbed as time passes."""
+"""When to stop, and how hard: a ladder of signals, climbed as time passes.
+
+Whoever is told of it must not be able to prevent it: a callback that hangs on a full pipe is
+broken off. Python repeats an interrupted write, so only an exception in the handler ends it.
+"""
 
 from __future__ import annotations
 
 import math
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 
 from dpwa.clock import Clock
@@ -19,6 +23,9 @@ STEPS: tuple[tuple[signal.Signals, float], ...] = (
     (signal.SIGKILL, math.inf),
 )
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CALLBACK_PATIENCE_S = 1.0  # how long a callback may take once a stop was asked for,
+KILL_PATIENCE_S = 0.2  # and once it was asked for a second time
+WATCH_INTERVAL_S = 0.1
 
 
 class StopLadder:
@@ -38,6 +45,13 @@ class StopLadder:
     def stopping(self) -> bool:
         """Tell whether anything has asked for a stop."""
         return self._stopping
+
+    @property
+    def patience_s(self) -> float:
+        """For how many seconds anybody may hold up the stop."""
+        if not self._stopping:
+            return math.inf
+        return KILL_PATIENCE_S if self._killing else CALLBACK_PATIENCE_S
 
     def stop(self) -> None:
         """Begin to climb; asking again changes nothing."""
@@ -63,11 +77,16 @@ class StopLadder:
 
 
 @contextmanager
-def stop_on_signals(ladder: StopLadder) -> Iterator[None]:
+def stop_on_signals(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator[None]:
     """Let SIGINT, SIGTERM and SIGHUP to this process climb the ladder, until the block ends.
 
     A signal that the process ignores (`nohup`, a background job) stays ignored. Only the main
     thread can receive signals: in any other this does nothing.
+
+    Args:
+        ladder: what the signals climb.
+        busy_s: for how many seconds a callback has been running, 0 if none is. One that runs for
+            longer than the ladder's patience is broken off by a KeyboardInterrupt.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -75,6 +94,8 @@ def stop_on_signals(ladder: StopLadder) -> Iterator[None]:
             ladder.interrupt()
         else:
             ladder.stop()
+        if busy_s() > ladder.patience_s:
+            raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -84,7 +105,28 @@ def stop_on_signals(ladder: StopLadder) -> Iterator[None]:
     try:
         for number in ours:
             signal.signal(number, handle)
-        yield
+        with _watched_patience(ladder, busy_s) if signal.SIGTERM in ours else nullcontext():
+            yield
     finally:
         for number in ours:
             signal.signal(number, previous[number])
+
+
+@contextmanager
+def _watched_patience(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator[None]:
+    """Call the handler of SIGTERM again when patience runs out after the signal came."""
+    main_thread = threading.get_ident()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(WATCH_INTERVAL_S):
+            if busy_s() > ladder.patience_s:
+                signal.pthread_kill(main_thread, signal.SIGTERM)
+
+    watcher = threading.Thread(target=watch, name="dpwa-launch-patience", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()  # before the handlers go: its signal would end this process

@@ -10,12 +10,12 @@ import os
 import selectors
 import shutil
 import signal
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import UserError
+from dpwa.launch.audience import Audience, OnExit, OnLine, OnSignal
 from dpwa.launch.environment import available_cores, node_cores, node_environments
 from dpwa.launch.output import OutputPipe
 from dpwa.launch.process import NodeProcess
@@ -23,11 +23,9 @@ from dpwa.launch.spec import LaunchSpec
 from dpwa.launch.stopping import StopLadder, stop_on_signals
 
 POLL_S = 0.05  # how soon the end of a process or a signal is noticed when nothing is printed
-LEFTOVER_GRACE_S = 2.0
-
-OnLine = Callable[[str, str, str], None]
-OnExit = Callable[[str, int], None]
-OnSignal = Callable[[signal.Signals, Sequence[str]], None]
+# When a node has ended, what it has started may still print, as in `exec > >(tee log)`: first it is
+DRAIN_GRACE_S = 1.0  # left alone,
+LEFTOVER_GRACE_S = 2.0  # then asked to end with SIGTERM, and then killed.
 
 
 def run_nodes(
@@ -41,54 +39,55 @@ def run_nodes(
 
     SIGINT, SIGTERM or SIGHUP to this process stops them: SIGINT to all, SIGTERM to those that are
     left after 5 s, SIGKILL 2 s later; a second SIGINT kills at once. Processes that a node has
-    started end with it: they get SIGTERM when the node ends, and SIGKILL at most 2 s later.
+    started end with it: those that hold its output open have 1 s to finish it, then they get
+    SIGTERM, and SIGKILL at most 2 s later; all others get SIGKILL.
 
-    Call it from the thread that lives longest: on Linux, the nodes die with it. In a thread other
-    than the main one no signals are handled.
+    A callback cannot prevent a stop. The nodes get each signal before it is told of. A callback
+    that raises then, or that takes longer than 1 s (0.2 s after a second SIGINT), is broken off by
+    a KeyboardInterrupt if need be, and none is called again.
+
+    Call it from the thread that lives longest: on Linux, each node's first process dies with it,
+    even if it is killed. What that process has started (the programs that a shell runs) then lives
+    on. In a thread other than the main one no signals are handled.
 
     Args:
         spec: what to run.
         on_line: called with (node, "stdout" or "stderr", line) for every line of output. If it
             raises, the nodes are stopped, and the exception goes to the caller.
         on_exit: called with (node, exit code) when a node has ended; negative is a signal.
-        on_signal: called with (signal, nodes) before the signal is sent to the nodes still there.
+        on_signal: called with (signal, nodes) when it was sent to the nodes still there.
 
     Raises:
         UserError: the command cannot be run. Nothing is left running.
-        KeyboardInterrupt: a signal asked for a stop; all nodes have ended.
+        KeyboardInterrupt: a signal asked for a stop; all nodes have ended. A callback's exception
+            is its cause.
     """
     _require_command(spec)
-    ladder = StopLadder(SystemClock())
-    audience = _Audience(on_line, on_exit or _ignore, on_signal or _ignore)
-    supervisor = _Supervisor(audience, ladder, SystemClock())
-    with stop_on_signals(ladder):
+    clock = SystemClock()
+    ladder = StopLadder(clock)
+    audience = Audience(on_line, on_exit, on_signal, clock)
+    supervisor = _Supervisor(audience, ladder, clock)
+    with stop_on_signals(ladder, audience.busy_s):
         try:
             supervisor.start(spec)
             supervisor.watch()
-        except BaseException:
+        except BaseException as error:
+            asked_to_stop = ladder.stopping
             supervisor.abandon()
+            if asked_to_stop and isinstance(error, Exception):
+                raise KeyboardInterrupt from error
             raise
     if ladder.stopping:
         raise KeyboardInterrupt
     return {name: supervisor.exit_codes[name] for name in spec.names}
 
 
-@dataclass(frozen=True)
-class _Audience:
-    on_line: OnLine
-    on_exit: OnExit
-    on_signal: OnSignal
-
-
-def _ignore(*_: object) -> None:
-    pass
-
-
 @dataclass
 class _Watched:
-    """A node that has not been reaped; `leftovers` runs from the end of its first process."""
+    """A node that has not been reaped; `drain` runs from the end of its first process."""
 
     process: NodeProcess
+    drain: Deadline | None = None
     leftovers: Deadline | None = None
 
     def silent(self) -> bool:
@@ -96,7 +95,7 @@ class _Watched:
 
 
 class _Supervisor:
-    def __init__(self, audience: _Audience, ladder: StopLadder, clock: Clock) -> None:
+    def __init__(self, audience: Audience, ladder: StopLadder, clock: Clock) -> None:
         self._audience = audience
         self._ladder = ladder
         self._clock = clock
@@ -128,7 +127,7 @@ class _Supervisor:
 
     def abandon(self) -> None:
         """Stop what is running without telling anybody: the audience itself has failed."""
-        self._audience = _Audience(_ignore, _ignore, _ignore)
+        self._audience.mute()
         self._ladder.stop()
         self.watch()
 
@@ -136,25 +135,27 @@ class _Supervisor:
         number = self._ladder.next_signal()
         if number is None:
             return
-        self._audience.on_signal(number, [node.process.name for node in self._watched])
-        for node in self._watched:
+        for node in self._watched:  # before anything that can fail or block
             node.process.send(number)
+        self._audience.tell_signal(number, [node.process.name for node in self._watched])
 
     def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
         pipe, name, stream = key.data
         lines = pipe.read_lines()
         if lines is None:
             lines = _closed(selector, pipe)
-        self._pass_on(name, stream, lines)
+        self._audience.tell_lines(name, stream, lines)
 
     def _check(self, selector: selectors.BaseSelector, node: _Watched) -> None:
-        if node.leftovers is None:
+        if node.drain is None:
             if not node.process.has_ended():
                 return
+            node.drain = Deadline(self._clock, DRAIN_GRACE_S)
+        if node.leftovers is None and node.drain.expired():
             node.process.send(signal.SIGTERM)
             node.leftovers = Deadline(self._clock, LEFTOVER_GRACE_S)
         # While anything of the group lives and prints, a pipe is open.
-        if node.silent() or node.leftovers.expired():
+        if node.silent() or (node.leftovers is not None and node.leftovers.expired()):
             self._finish(selector, node)
 
     def _finish(self, selector: selectors.BaseSelector, node: _Watched) -> None:
@@ -168,12 +169,8 @@ class _Supervisor:
             if not pipe.closed
         }
         for stream, lines in endings.items():
-            self._pass_on(process.name, stream, lines)
-        self._audience.on_exit(process.name, code)
-
-    def _pass_on(self, name: str, stream: str, lines: list[str]) -> None:
-        for line in lines:
-            self._audience.on_line(name, stream, line)
+            self._audience.tell_lines(process.name, stream, lines)
+        self._audience.tell_exit(process.name, code)
 
 
 def _closed(selector: selectors.BaseSelector, pipe: OutputPipe) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import re
@@ -9,16 +10,18 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.launched import DPWA, assert_gone, interruptible
 
 from dpwa.config import load_config
 from dpwa.launch.ports import free_ports
 
-LAUNCH = [sys.executable, "-m", "dpwa", "launch"]
+LAUNCH = [*DPWA, "launch"]
 IMPORTS = "import os, signal, sys, time\n"
 ENVIRONMENT = IMPORTS + (
     "for name in 'NAME RANK WORLD_SIZE CONFIG'.split(): print(name, os.environ['DPWA_' + name])\n"
@@ -41,10 +44,8 @@ IN_A_TERMINAL = [
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """Undo the ignoring of SIGINT that a background job of a script inherits."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, previous)
+    with interruptible():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -104,21 +105,6 @@ def launcher() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def pids_of_ready_nodes(process: subprocess.Popen[str], count: int) -> list[int]:
     assert process.stdout is not None
     return [int(process.stdout.readline().split("| ")[1]) for _ in range(count)]
-
-
-def assert_gone(pids: Sequence[int]) -> None:
-    end = time.monotonic() + 5
-    while left := [pid for pid in pids if is_running(pid)]:
-        assert time.monotonic() < end, f"processes {left} are still there"
-        time.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def test_nodes_of_a_generated_configuration_know_who_they_are(temporary_folder: Path) -> None:
@@ -208,7 +194,7 @@ def test_a_stop_signal_stops_the_nodes_cleanly(
         "dpwa launch: stopping w1, w2 with SIGINT (Ctrl-C again kills)\n"
         "dpwa launch: all nodes have stopped\n"
     )
-    assert_gone(pids)
+    assert_gone(*pids)
     assert list(temporary_folder.iterdir()) == []
 
 
@@ -226,7 +212,7 @@ def test_a_second_ctrl_c_kills_stubborn_nodes(
     assert time.monotonic() - started < 4
     assert errors.startswith("dpwa launch: stopping w1, w2 with SIGKILL\n")
     assert process.returncode == 130
-    assert_gone(pids)
+    assert_gone(*pids)
 
 
 def test_nodes_end_when_the_launcher_is_killed(
@@ -236,7 +222,7 @@ def test_nodes_end_when_the_launcher_is_killed(
     pids = pids_of_ready_nodes(process, 2)
     process.kill()
     process.wait()
-    assert_gone(pids)
+    assert_gone(*pids)
 
 
 def test_ctrl_c_in_a_terminal_stops_the_nodes() -> None:
@@ -254,7 +240,7 @@ def test_ctrl_c_in_a_terminal_stops_the_nodes() -> None:
         read_until(master, lambda text: "all nodes have stopped" in text)
         assert process.wait(10) == 130
     os.close(master)
-    assert_gone([int(pid) for pid in re.findall(r"\x1b\[0m (\d+)", shown)])
+    assert_gone(*map(int, re.findall(r"\x1b\[0m (\d+)", shown)))
 
 
 def read_until(descriptor: int, enough: Callable[[str], bool]) -> str:
@@ -262,6 +248,68 @@ def read_until(descriptor: int, enough: Callable[[str], bool]) -> str:
     while not enough(text):
         text += os.read(descriptor, 4096).decode()
     return text
+
+
+def test_ctrl_c_reaches_the_nodes_when_it_also_ends_the_reader_of_the_messages(
+    launcher: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    marker = tmp_path / "ended well"
+    end_well = f"lambda *_: (open({str(marker)!r}, 'w').close(), sys.exit(0))"
+    code = READY_THEN_SLEEP.replace("lambda *_: sys.exit(0)", end_well)
+    process = launcher("-n", "1", *python(code), stderr=subprocess.STDOUT)
+    pids = pids_of_ready_nodes(process, 1)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None  # so that cleaning up does not read it
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    assert time.monotonic() - started < 4
+    assert marker.exists()
+    assert_gone(*pids)
+
+
+def test_a_terminal_that_is_closed_stops_the_nodes(tmp_path: Path) -> None:
+    marker = tmp_path / "ended well"
+    end_well = f"lambda *_: (open({str(marker)!r}, 'w').close(), sys.exit(0))"
+    code = READY_THEN_SLEEP.replace("lambda *_: sys.exit(0)", end_well)
+    master, terminal = pty.openpty()
+    with subprocess.Popen(
+        [*IN_A_TERMINAL, *LAUNCH, "-n", "1", *python(code)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+    ) as process:
+        os.close(terminal)
+        read_until(master, lambda text: "\r\n" in text)
+        os.close(master)
+        assert process.wait(10) == 130
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("errors", ["apart", "together"])
+@pytest.mark.parametrize("numbers", [[signal.SIGINT] * 2, [signal.SIGTERM]], ids=["INT", "TERM"])
+def test_a_flood_that_nobody_reads_can_be_stopped(
+    launcher: Callable[..., subprocess.Popen[str]], numbers: list[signal.Signals], errors: str
+) -> None:
+    options = {"stderr": subprocess.STDOUT} if errors == "together" else {}
+    process = launcher("-n", "1", "--", "sh", "-c", "echo $$; exec yes", **options)
+    pids = pids_of_ready_nodes(process, 1)
+    wait_until_blocked(process)
+    for number in numbers:
+        process.send_signal(number)
+    assert process.wait(4) == 130
+    assert_gone(*pids)
+
+
+def wait_until_blocked(process: subprocess.Popen[str]) -> None:
+    """Wait until the standard output of a process stays full."""
+    assert process.stdout is not None
+    seen = [-1, -2]
+    while seen[-1] != seen[-2] or seen[-1] < 4096:
+        time.sleep(0.1)
+        waiting = fcntl.ioctl(process.stdout, termios.FIONREAD, b"\0" * 4)
+        seen.append(int.from_bytes(waiting, sys.byteorder))
 
 
 def test_every_port_in_use_is_named_and_nothing_starts(config: Path) -> None:
@@ -340,5 +388,5 @@ def test_a_reader_that_leaves_ends_the_nodes_quietly(
     assert process.returncode == 1
     assert process.stderr is not None
     assert process.stderr.read() == ""
-    assert_gone(pids)
+    assert_gone(*pids)
     process.stdout = None  # so that cleaning up does not read it

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -18,6 +19,10 @@ class HandClock:
 
     def now(self) -> float:
         return self.time
+
+
+def idle() -> float:
+    return 0.0
 
 
 @pytest.fixture
@@ -60,18 +65,35 @@ def test_asking_to_stop_again_does_not_kill(clock: HandClock) -> None:
 def test_signals_to_this_process_stop_and_handlers_are_restored(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     ladder = StopLadder(SystemClock())
-    with stop_on_signals(ladder):
+    with stop_on_signals(ladder, idle):
         assert not ladder.stopping
         os.kill(os.getpid(), number)
         assert ladder.stopping
     assert signal.getsignal(number) is before
 
 
+def test_patience_shrinks_with_every_interrupt(clock: HandClock) -> None:
+    ladder = StopLadder(clock)
+    patience = [ladder.patience_s]
+    for _ in range(2):
+        ladder.interrupt()
+        patience.append(ladder.patience_s)
+    assert patience == [math.inf, 1.0, 0.2]
+
+
+def test_a_callback_that_takes_too_long_is_broken_off() -> None:
+    ladder = StopLadder(SystemClock())
+    with stop_on_signals(ladder, lambda: 1.1):
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert ladder.next_signal() == signal.SIGINT
+
+
 def test_an_ignored_signal_stays_ignored() -> None:
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         ladder = StopLadder(SystemClock())
-        with stop_on_signals(ladder):
+        with stop_on_signals(ladder, idle):
             os.kill(os.getpid(), signal.SIGHUP)
             assert not ladder.stopping
     finally:
@@ -83,7 +105,7 @@ def test_other_threads_touch_no_handlers() -> None:
     seen = []
 
     def enter() -> None:
-        with stop_on_signals(StopLadder(SystemClock())):
+        with stop_on_signals(StopLadder(SystemClock()), idle):
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=enter)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.launched import assert_gone
 
 from dpwa.errors import UserError
 from dpwa.launch import LaunchSpec, NodeProcess, run_nodes, stopping, supervisor
@@ -25,9 +26,20 @@ SLEEP = "time.sleep(60)\n"
 IGNORE_SIGINT = "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 IGNORE_BOTH = IGNORE_SIGINT + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 END_WELL = "signal.signal(signal.SIGINT, lambda *_: sys.exit(0))\n"
+SHOW_INTERRUPT = (
+    "def end(*_):\n"
+    "    open(os.path.join(os.environ['MEETING_PLACE'], 'interrupted'), 'w').close()\n"
+    "    sys.exit(0)\n"
+    "signal.signal(signal.SIGINT, end)\n"
+)
 FIRST = "if os.environ['DPWA_RANK'] == '0':\n    "
 LAST = "if os.environ['DPWA_RANK'] == '1':\n    "
-WAIT_FOR_BOTH = "time.sleep(0.3)\n"  # so that both nodes have come to their sleep
+# Both nodes have come this far, with their handlers in place.
+WAIT_FOR_BOTH = (
+    "place = os.environ['MEETING_PLACE']\n"
+    "open(os.path.join(place, os.environ['DPWA_RANK']), 'w').close()\n"
+    "while len(os.listdir(place)) < 2: time.sleep(0.01)\n"
+)
 
 
 class Transcript:
@@ -45,6 +57,17 @@ class Transcript:
             on_exit=lambda node, code: self.exits.append((node, code)),
             on_signal=lambda number, nodes: self.signals.append((number, list(nodes))),
         )
+
+
+def ignore(*_: object) -> None:
+    pass
+
+
+def appears(path: Path) -> bool:
+    end = time.monotonic() + 0.8  # less than the patience with callbacks
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    return path.exists()
 
 
 @pytest.fixture
@@ -114,7 +137,7 @@ def test_the_end_by_a_signal_is_a_negative_code(
 
 
 def test_one_interrupt_stops_all_nodes_and_only_them(
-    nodes_running: Maker, transcript: Transcript, wait_until_gone: Callable[[int], None]
+    nodes_running: Maker, transcript: Transcript
 ) -> None:
     code = IMPORTS + END_WELL + "print(os.getpid())\n" + WAIT_FOR_BOTH + LAST + PRESS_CTRL_C + SLEEP
     handlers = [signal.getsignal(number) for number in stopping.STOP_SIGNALS]
@@ -126,7 +149,7 @@ def test_one_interrupt_stops_all_nodes_and_only_them(
         assert bystander.poll() is None
         bystander.kill()
     for node in ("w1", "w2"):
-        wait_until_gone(int(transcript.lines[node, "stdout"][0]))
+        assert_gone(int(transcript.lines[node, "stdout"][0]))
     assert sorted(transcript.exits) == [("w1", 0), ("w2", 0)]
     assert transcript.signals == [(signal.SIGINT, ["w1", "w2"])]
     assert [signal.getsignal(number) for number in stopping.STOP_SIGNALS] == handlers
@@ -135,8 +158,8 @@ def test_one_interrupt_stops_all_nodes_and_only_them(
 def test_a_second_interrupt_kills_stubborn_nodes_at_once(
     nodes_running: Maker, transcript: Transcript
 ) -> None:
-    twice = f"{PRESS_CTRL_C}    time.sleep(0.3)\n    {PRESS_CTRL_C}"
-    code = IMPORTS + IGNORE_BOTH + WAIT_FOR_BOTH + LAST + twice + SLEEP
+    press_again = "signal.signal(signal.SIGINT, lambda *_: os.kill(os.getppid(), signal.SIGINT))\n"
+    code = IMPORTS + IGNORE_BOTH + LAST + press_again + WAIT_FOR_BOTH + LAST + PRESS_CTRL_C + SLEEP
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         transcript.run(nodes_running(code))
@@ -157,12 +180,12 @@ def test_a_stubborn_node_gets_harder_signals(
     stubbornness: str,
     end: signal.Signals,
 ) -> None:
-    quick = tuple((number, min(grace_s, 0.3)) for number, grace_s in stopping.STEPS)
+    quick = tuple((number, min(grace_s, 1.0)) for number, grace_s in stopping.STEPS)
     monkeypatch.setattr(stopping, "STEPS", quick)
     code = IMPORTS + END_WELL + LAST + stubbornness + WAIT_FOR_BOTH + LAST + PRESS_CTRL_C + SLEEP
     with pytest.raises(KeyboardInterrupt):
         transcript.run(nodes_running(code))
-    assert transcript.exits == [("w1", 0), ("w2", -end)]
+    assert dict(transcript.exits) == {"w1": 0, "w2": -end}
     assert transcript.signals[-1] == (end, ["w2"])
 
 
@@ -171,15 +194,23 @@ def test_a_stopped_node_is_ended_too(
 ) -> None:
     quick = tuple((number, min(grace_s, 0.2)) for number, grace_s in stopping.STEPS)
     monkeypatch.setattr(stopping, "STEPS", quick)
-    stop_self = "os.kill(os.getpid(), signal.SIGSTOP)\n"
-    code = IMPORTS + FIRST + stop_self + WAIT_FOR_BOTH + PRESS_CTRL_C + SLEEP
+    stop_self = (
+        "open(note + '.new', 'w').write(str(os.getpid())); os.rename(note + '.new', note)\n"
+        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    wait_for_it = (
+        "while not os.path.exists(note): time.sleep(0.01)\n"
+        "while ') T ' not in open(f'/proc/{open(note).read()}/stat').read(): time.sleep(0.01)\n"
+    )
+    code = IMPORTS + "note = os.path.join(os.environ['MEETING_PLACE'], 'pid')\n"
+    code += FIRST + stop_self + wait_for_it + PRESS_CTRL_C + SLEEP
     with pytest.raises(KeyboardInterrupt):
         transcript.run(nodes_running(code))
     assert dict(transcript.exits)["w1"] == -signal.SIGKILL
 
 
 def test_grandchildren_are_stopped_with_the_nodes(
-    nodes_running: Maker, transcript: Transcript, wait_until_gone: Callable[[int], None]
+    nodes_running: Maker, transcript: Transcript
 ) -> None:
     code = (
         IMPORTS
@@ -194,7 +225,7 @@ def test_grandchildren_are_stopped_with_the_nodes(
     with pytest.raises(KeyboardInterrupt):
         transcript.run(nodes_running(code))
     for node in ("w1", "w2"):
-        wait_until_gone(int(transcript.lines[node, "stdout"][0]))
+        assert_gone(int(transcript.lines[node, "stdout"][0]))
 
 
 @pytest.mark.parametrize("stubbornness", ["", IGNORE_BOTH], ids=["meek", "stubborn"])
@@ -202,7 +233,6 @@ def test_what_a_node_leaves_behind_ends_with_it(
     nodes_running: Maker,
     transcript: Transcript,
     monkeypatch: pytest.MonkeyPatch,
-    wait_until_gone: Callable[[int], None],
     stubbornness: str,
 ) -> None:
     monkeypatch.setattr(supervisor, "LEFTOVER_GRACE_S", 0.3)
@@ -210,7 +240,20 @@ def test_what_a_node_leaves_behind_ends_with_it(
     started = time.monotonic()
     assert transcript.run(nodes_running(code, "w1")) == {"w1": 0}
     assert time.monotonic() - started < 4
-    wait_until_gone(int(transcript.lines["w1", "stdout"][0]))
+    assert_gone(int(transcript.lines["w1", "stdout"][0]))
+
+
+def test_what_a_node_has_started_may_finish_its_output(
+    nodes_running: Maker, transcript: Transcript
+) -> None:
+    slow_tee = "time.sleep(0.3)\nfor line in sys.stdin: print('logged', line, end='')"
+    code = IMPORTS + (
+        f"tee = subprocess.Popen([sys.executable, '-S', '-c', {IMPORTS + slow_tee!r}],"
+        " stdin=subprocess.PIPE)\n"
+        "tee.stdin.write(b'last words\\n')\ntee.stdin.flush()\nos._exit(0)"
+    )
+    assert transcript.run(nodes_running(code, "w1")) == {"w1": 0}
+    assert transcript.lines["w1", "stdout"] == ["logged last words"]
 
 
 def test_a_process_that_left_the_group_cannot_hold_the_launcher_up(
@@ -224,9 +267,7 @@ def test_a_process_that_left_the_group_cannot_hold_the_launcher_up(
     os.kill(int(transcript.lines["w1", "stdout"][0]), signal.SIGKILL)
 
 
-def test_nodes_stop_when_their_audience_fails(
-    nodes_running: Maker, wait_until_gone: Callable[[int], None]
-) -> None:
+def test_nodes_stop_when_their_audience_fails(nodes_running: Maker) -> None:
     pids: list[int] = []
 
     def fail(node: str, stream: str, line: str) -> None:
@@ -237,7 +278,52 @@ def test_nodes_stop_when_their_audience_fails(
     with pytest.raises(BrokenPipeError):
         run_nodes(nodes_running(IMPORTS + END_WELL + "print(os.getpid())\n" + SLEEP), fail)
     for pid in pids:
-        wait_until_gone(pid)
+        assert_gone(pid)
+
+
+def test_a_message_about_ctrl_c_that_fails_does_not_keep_it_from_the_nodes(
+    nodes_running: Maker,
+) -> None:
+    def fail(*_: object) -> None:
+        raise BrokenPipeError
+
+    exits: list[int] = []
+    spec = nodes_running(IMPORTS + SHOW_INTERRUPT + PRESS_CTRL_C + SLEEP, "w1")
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_nodes(spec, ignore, on_exit=lambda _, code: exits.append(code), on_signal=fail)
+    assert time.monotonic() - started < 4
+    assert isinstance(caught.value.__cause__, BrokenPipeError)
+    assert exits == []
+    assert (Path(spec.environment["MEETING_PLACE"]) / "interrupted").exists()
+
+
+def test_nodes_get_a_signal_before_anybody_is_told_of_it(nodes_running: Maker) -> None:
+    spec = nodes_running(IMPORTS + SHOW_INTERRUPT + PRESS_CTRL_C + SLEEP, "w1")
+    seen = Path(spec.environment["MEETING_PLACE"]) / "interrupted"
+    told: list[bool] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_nodes(spec, ignore, on_signal=lambda *_: told.append(appears(seen)))
+    assert told == [True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_callback_that_hangs_cannot_prevent_a_stop(
+    nodes_running: Maker, number: signal.Signals
+) -> None:
+    pids: list[int] = []
+
+    def hang(node: str, stream: str, line: str) -> None:
+        pids.append(int(line))
+        os.kill(os.getpid(), number)
+        while True:
+            time.sleep(60)
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_nodes(nodes_running(IMPORTS + END_WELL + "print(os.getpid())\n" + SLEEP, "w1"), hang)
+    assert time.monotonic() - started < 4
+    assert_gone(*pids)
 
 
 def test_no_node_is_left_when_one_cannot_start(

@@ -1,0 +1,36 @@
+"""Stopping launched nodes as a user does, and seeing what became of their processes."""
+
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+DPWA = [sys.executable, "-m", "dpwa"]
+
+
+@contextmanager
+def interruptible():
+    """Undo the ignoring of SIGINT that a background job of a script inherits."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def is_running(pid):
+    """Whether a process is there; a zombie is not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def assert_gone(*pids):
+    """Fail unless all these processes end within 5 s."""
+    end = time.monotonic() + 5
+    while left := [pid for pid in pids if is_running(pid)]:
+        assert time.monotonic() < end, f"processes {left} are still there"
+        time.sleep(0.01)
