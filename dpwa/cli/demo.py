@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+LARGEST_SEED = 2**32 - 1
+
 
 def demo(
     nodes: Annotated[int, typer.Option(min=2, max=64, help="How many nodes learn together.")] = 4,
@@ -14,7 +16,9 @@ def demo(
         Path, typer.Option(help="Folder for curves, figures, logs and weights.")
     ] = Path("demo-output"),
     steps: Annotated[int, typer.Option(min=1, help="Training steps of each node.")] = 600,
-    seed: Annotated[int, typer.Option(min=0, help="Decides shards, weights and batches.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=LARGEST_SEED, help="Decides shards, weights and batches.")
+    ] = 0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON on standard output.")
     ] = False,

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from dpwa.demo.records import Phase, Record
+from dpwa.demo.records import MEET_TIMEOUT_S, Phase, Record
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
 PLAIN_INTERVAL_S = 1.0
 _TITLES: dict[Phase, str] = {
     "alone": "training alone",
+    "meeting": "waiting for others",
     "gossip": "training with gossip",
     "mixing": "mixing",
 }
+_SHORT_TITLES: dict[Phase, str] = {
+    "alone": "alone",
+    "meeting": "waiting",
+    "gossip": "gossip",
+    "mixing": "mixing",
+}
+NARROW_COLUMNS = 60  # a terminal with fewer gets no bars, and shorter words
 
 
 class ProgressView(Protocol):
@@ -43,8 +53,12 @@ def progress_view(names: Sequence[str], steps: int) -> Iterator[ProgressView]:
     if not sys.stderr.isatty():
         yield PlainView(names, steps)
         return
-    with _bars() as bars:
-        yield BarsView(bars, names, steps)
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    is_narrow = console.width < NARROW_COLUMNS
+    with _bars(console, max(map(len, names)), is_narrow) as bars:
+        yield BarsView(bars, names, steps, _SHORT_TITLES if is_narrow else _TITLES)
 
 
 class PlainView:
@@ -55,43 +69,59 @@ class PlainView:
         self._steps = steps
         self._began = time.monotonic()
         self._printed = self._began
+        self._phase: Phase | None = None
 
     def show(self, name: str, record: Record) -> None:
-        """Print a line when the last one is old enough."""
+        """Print a line when the last one is old enough, or when all have reached a phase."""
         self._newest[name] = record
-        now = time.monotonic()
-        if now - self._printed >= PLAIN_INTERVAL_S:
-            self._printed = now
-            self.note(f"{now - self._began:4.0f} s  {self._summary()}")
+        self._tell(PLAIN_INTERVAL_S)
 
     def failed(self, name: str, exit_code: int) -> None:
         """Say so at once, and follow the others."""
         del self._newest[name]
         self.note(f"{name} has failed (exit code {exit_code})")
+        if self._newest:
+            self._tell(math.inf)
 
     def note(self, text: str) -> None:
         """Print a line."""
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
-    def _summary(self) -> str:
+    def _tell(self, interval_s: float) -> None:
         known = [record for record in self._newest.values() if record is not None]
-        if len(known) < len(self._newest):
-            return f"{len(known)} of {len(self._newest)} nodes have started"
+        slowest = self._slowest(known)
+        phase = slowest.phase if slowest else None
+        now = time.monotonic()
+        if now - self._printed >= interval_s or phase != self._phase:
+            self._printed, self._phase = now, phase
+            self.note(f"{now - self._began:4.0f} s  {self._summary(known, slowest)}")
+
+    def _slowest(self, known: Sequence[Record]) -> Record | None:
+        """Return the newest record of the node that is last, once all have started."""
+        if not known or len(known) < len(self._newest):
+            return None
         order = list(_TITLES)
-        slowest = min(known, key=lambda record: (order.index(record.phase), record.step))
+        return min(known, key=lambda record: (order.index(record.phase), record.step))
+
+    def _summary(self, known: Sequence[Record], slowest: Record | None) -> str:
+        if slowest is None:
+            return f"{len(known)} of {len(self._newest)} nodes have started"
+        title = _TITLES[slowest.phase]
+        if slowest.phase == "meeting":
+            return f"{title}, at most {MEET_TIMEOUT_S:.0f} s"
         mean = sum(record.accuracy for record in known) / len(known)
-        return (
-            f"{_TITLES[slowest.phase]}: step {slowest.step} of {self._steps}, "
-            f"mean test accuracy {mean:.2f}"
-        )
+        return f"{title}: step {slowest.step} of {self._steps}, mean test accuracy {mean:.2f}"
 
 
 class BarsView:
     """One bar per node; it fills once for each kind of training."""
 
-    def __init__(self, bars: Progress, names: Sequence[str], steps: int) -> None:
+    def __init__(
+        self, bars: Progress, names: Sequence[str], steps: int, titles: Mapping[Phase, str]
+    ) -> None:
         self._bars = bars
+        self._titles = titles
         self._tasks = {
             name: bars.add_task(name, total=steps, doing="starting", accuracy="", merges="")
             for name in names
@@ -102,8 +132,8 @@ class BarsView:
         self._bars.update(
             self._tasks[name],
             completed=record.step,
-            doing=_TITLES[record.phase],
-            accuracy=f"accuracy {record.accuracy:.2f}",
+            doing=self._titles[record.phase],
+            accuracy=f"{record.accuracy:.2f}",
             merges=f"{record.merges} merges" if record.merges else "",
         )
 
@@ -116,17 +146,25 @@ class BarsView:
         self._bars.console.print(text, markup=False, highlight=False)
 
 
-def _bars() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+def _bars(console: Console, name_width: int, is_narrow: bool) -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+    from rich.table import Column
 
-    return Progress(
-        TextColumn("[bold]{task.description}"),
-        TextColumn("{task.fields[doing]:<20}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[accuracy]}"),
-        TextColumn("[dim]{task.fields[merges]}"),
-        console=Console(stderr=True),
-        redirect_stdout=False,
-    )
+    # Without a fixed width, rich takes the room that is missing from the names.
+    name = Column(no_wrap=True, min_width=name_width)
+    columns: list[ProgressColumn] = [TextColumn("[bold]{task.description}", table_column=name)]
+    if is_narrow:
+        columns += [
+            TextColumn("{task.fields[doing]:<8}"),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[accuracy]}"),
+        ]
+    else:
+        columns += [
+            TextColumn("{task.fields[doing]:<20}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("accuracy {task.fields[accuracy]:<4}"),
+            TextColumn("[dim]{task.fields[merges]}"),
+        ]
+    return Progress(*columns, console=console, redirect_stdout=False)

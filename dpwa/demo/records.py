@@ -13,14 +13,17 @@ from dpwa.types import StrictModel
 if TYPE_CHECKING:
     from dpwa.adapters.pytorch import Merge
 
-Phase = Literal["alone", "gossip", "mixing"]
+MEET_TIMEOUT_S = 15.0  # at most so long is the phase "meeting"
+
+Phase = Literal["alone", "meeting", "gossip", "mixing"]
 
 
 class Record(StrictModel):
     """The state of one node at one moment.
 
     Attributes:
-        phase: training alone, training with gossip, or mixing after the last training step.
+        phase: training alone, meeting (waiting for the others), training with gossip, or mixing
+            after the last training step.
         step: training steps done in this phase (while mixing: in the gossip phase).
         seconds: time since this phase began.
         loss: mean cross-entropy (nats) on the node's own shard since the record before.

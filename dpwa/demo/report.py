@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpwa.demo.history import History
+from dpwa.demo.progress import NARROW_COLUMNS
 from dpwa.types import StrictModel
 
 
@@ -93,7 +94,7 @@ def show_report(result: DemoResult, paths: Sequence[tuple[str, str]]) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
-    console.print(_table(result))
+    console.print(_table(result, is_narrow=console.width < NARROW_COLUMNS))
     console.print(
         f"Consensus distance {result.consensus_distance:.2g} "
         "(root mean square distance from the mean parameters)",
@@ -123,21 +124,20 @@ def _node_result(history: History, name: str) -> NodeResult:
     )
 
 
-def _table(result: DemoResult) -> Any:
+def _table(result: DemoResult, *, is_narrow: bool) -> Any:
     from rich.table import Table
 
+    name_width = max(len(node.name) for node in result.nodes)
+    means = (f"{result.mean_accuracy:.3f}", f"{result.mean_alone_accuracy:.3f}")
     table = Table(title="Test accuracy of each node", title_justify="left", show_footer=True)
-    table.add_column("node", footer="mean")
+    table.add_column("node", footer="mean", no_wrap=True, min_width=name_width)
     table.add_column("steps", justify="right")
-    table.add_column("merges", justify="right")
-    table.add_column("with gossip", footer=f"{result.mean_accuracy:.3f}", justify="right")
-    table.add_column("alone", footer=f"{result.mean_alone_accuracy:.3f}", justify="right")
+    if not is_narrow:
+        table.add_column("merges", justify="right")
+    table.add_column("gossip" if is_narrow else "with gossip", footer=means[0], justify="right")
+    table.add_column("alone", footer=means[1], justify="right")
     for node in result.nodes:
-        table.add_row(
-            node.name,
-            str(node.steps),
-            str(node.merges),
-            f"{node.accuracy:.3f}",
-            f"{node.alone_accuracy:.3f}",
-        )
+        counts = (node.steps,) if is_narrow else (node.steps, node.merges)
+        accuracies = (f"{node.accuracy:.3f}", f"{node.alone_accuracy:.3f}")
+        table.add_row(node.name, *map(str, counts), *accuracies)
     return table

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpwa.config import load_config
 from dpwa.demo.chart import draw_chart
+from dpwa.demo.files import CHART_NAME, RESULT_NAME, prepare_folder, writing
 from dpwa.demo.history import History, parse_record
 from dpwa.demo.progress import ProgressView, progress_view
 from dpwa.demo.report import DemoResult, print_json, show_report, summarise
@@ -24,7 +25,13 @@ _ENVIRONMENT = {
     # Nodes come and go within seconds of each other, and warn about it; failures show in `on_exit`.
     "DPWA_LOG_LEVEL": "error",
 }
-CHART_NAME, RESULT_NAME = "demo.png", "result.json"
+# Unlike `-m`, this keeps the user's folder, whose files may be named like anybody's modules, out of
+# the way of imports. dpwa's own folder comes last, in case it is not installed.
+_WORKER_CODE = (
+    "import sys; sys.path = [*filter(None, sys.path), sys.argv.pop(1)]; "
+    "from dpwa.demo.worker import main; main()"
+)
+_PACKAGE_ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -50,16 +57,19 @@ def run_demo(spec: DemoSpec) -> int:
     """Run the whole demo and return its exit code: 0, or 1 when a node failed or gossip lost.
 
     Raises:
-        UserError: a library is missing or the folder cannot be written; nothing was started.
+        UserError: a library is missing, the folder or a file in it cannot be written, or a DPWA_*
+            variable of the environment is wrong.
         KeyboardInterrupt: the user interrupted; all nodes have been stopped.
     """
     _require_libraries()
-    _prepare(spec.out_dir)
+    prepare_folder(spec.out_dir)
+    config_path = local_config(spec.nodes, spec.out_dir)
+    load_config(config_path)  # the environment may override it: wrong here is wrong in every node
     began = time.monotonic()
     names = tuple(f"w{number}" for number in range(1, spec.nodes + 1))
     history = History(names)
     with progress_view(names, spec.steps) as view:
-        codes = _run_nodes(spec, history, view)
+        codes = _run_nodes(spec, config_path, history.names, _Follower(history, view))
     finished = tuple(name for name in names if codes.get(name) == 0)
     failed = [f"{name} (exit code {codes.get(name)})" for name in names if name not in finished]
     won = bool(finished) and _report(spec, history, finished, began).gossip_won()
@@ -73,20 +83,8 @@ def _require_libraries() -> None:
         if importlib.util.find_spec(module) is None:
             raise UserError(
                 "the demo needs scikit-learn and matplotlib; install them with: "
-                'pip install "dpwa[demo]"'
+                'pip install -c constraints.txt ".[demo]" in a checkout, or start ./scripts/demo'
             )
-
-
-def _prepare(out_dir: Path) -> None:
-    """Create the folder and make sure that files can be written into it."""
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out_dir):
-            pass
-    except OSError as error:
-        raise UserError(
-            f"--out-dir {out_dir}: expected a folder that can be written ({error.strerror})"
-        ) from None
 
 
 class _Follower:
@@ -115,15 +113,17 @@ class _Follower:
             self._view.note("Interrupted: stopping all nodes.")
 
 
-def _run_nodes(spec: DemoSpec, history: History, view: ProgressView) -> dict[str, int]:
-    worker = (sys.executable, "-m", "dpwa.demo.worker", "--out-dir", str(spec.out_dir))
+def _run_nodes(
+    spec: DemoSpec, config_path: Path, names: Sequence[str], follower: _Follower
+) -> dict[str, int]:
+    worker = (sys.executable, "-c", _WORKER_CODE, str(_PACKAGE_ROOT))
+    options = {"--out-dir": spec.out_dir, "--steps": spec.steps, "--seed": spec.seed}
     launch = LaunchSpec(
-        command=(*worker, "--steps", str(spec.steps), "--seed", str(spec.seed)),
-        config_path=local_config(spec.nodes, spec.out_dir),
-        names=history.names,
+        command=(*worker, *(f"{option}={value}" for option, value in options.items())),
+        config_path=config_path,
+        names=names,
         environment=_ENVIRONMENT,
     )
-    follower = _Follower(history, view)
     return run_nodes(
         launch, follower.on_line, on_exit=follower.on_exit, on_signal=follower.on_signal
     )
@@ -133,9 +133,11 @@ def _report(
     spec: DemoSpec, history: History, finished: tuple[str, ...], began: float
 ) -> DemoResult:
     chart, figures = spec.out_dir / CHART_NAME, spec.out_dir / RESULT_NAME
-    draw_chart(history, finished, chart)
+    with writing(chart):
+        draw_chart(history, finished, chart)
     result = summarise(history, finished, spec.out_dir, time.monotonic() - began)
-    figures.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    with writing(figures):
+        figures.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
     show_report(
         result,
         [

@@ -16,7 +16,7 @@ from torch.nn import functional
 from dpwa.adapters.pytorch import Merge
 from dpwa.clock import Deadline, SystemClock
 from dpwa.demo.data import Examples
-from dpwa.demo.records import Logbook
+from dpwa.demo.records import MEET_TIMEOUT_S, Logbook
 
 BATCH_SIZE = 32
 LEARNING_RATE = 0.05
@@ -26,7 +26,6 @@ WEIGHT_DECAY = 1e-4
 RECORDS_PER_PHASE = 40
 
 ROUND_PAUSE_S = 0.01
-MEET_TIMEOUT_S = 60.0
 MIX_AT_LEAST_S = 1.0
 MIX_AT_MOST_S = 10.0
 AGREEMENT = 1e-4  # distance between two nodes, relative to the length of the parameters

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from dpwa.errors import DpwaError
+
 
 def main() -> None:
     """Run the node named by the environment until it is done or interrupted."""
@@ -20,7 +22,10 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     arguments = _arguments()
-    _work(arguments.out_dir, arguments.steps, arguments.seed)
+    try:
+        _work(arguments.out_dir, arguments.steps, arguments.seed)
+    except (DpwaError, OSError) as error:
+        sys.exit(f"error: {error}")
 
 
 def _leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -28,7 +33,7 @@ def _leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m dpwa.demo.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="dpwa.demo.worker", description=__doc__)
     parser.add_argument("--out-dir", type=Path, required=True, help="folder of logs and weights")
     parser.add_argument("--steps", type=int, required=True, help="training steps in each phase")
     parser.add_argument("--seed", type=int, required=True, help="seed of shards, model and batches")
@@ -57,6 +62,8 @@ def _work(out_dir: Path, steps: int, seed: int) -> None:
         Logbook(out_dir / f"{name}.jsonl") as log,
     ):
         train(alone, log)
+        log.begin("meeting")
+        log.write(0, together.accuracy())
         meet(gossip, count - 1)
         log.begin("gossip")
         train(together, log, gossip)
@@ -64,7 +71,3 @@ def _work(out_dir: Path, steps: int, seed: int) -> None:
         mix(gossip, log, together.model, count - 1)
         log.write(steps, together.accuracy())
     save_weights(together.model, out_dir / f"{name}.npz")
-
-
-if __name__ == "__main__":
-    main()

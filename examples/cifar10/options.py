@@ -74,10 +74,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="training batches that measure batch-norm statistics before a test; 0 keeps those "
         "that gossip averaged (%(default)s)",
     )
-    add("--seed", type=int, default=0, help="of parameters, shards, augmentation (%(default)s)")
+    add("--seed", type=_seed, default=0, help="of parameters, shards, augmentation (%(default)s)")
     add(
         "--output",
-        type=Path,
+        type=_file,
         default=Path("cifar10.pt"),
         help="runs/net.pt makes weights runs/net-NODE.pt and log runs/net-NODE.csv (%(default)s)",
     )
@@ -85,18 +85,35 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 1 (got {text})")
-    return value
+    return _integer(text, 1, 2**31 - 1)
 
 
 def _count_or_zero(text: str) -> int:
-    return 0 if text == "0" else _count(text)
+    return _integer(text, 0, 2**31 - 1)
+
+
+def _seed(text: str) -> int:
+    return _integer(text, 0, 2**32 - 1)
+
+
+def _integer(text: str, least: int, most: int) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected an integer from {least} to {most} (got {text})")
 
 
 def _number(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not (math.isfinite(value) and value >= 0.0):
         raise argparse.ArgumentTypeError(f"expected a finite number of at least 0 (got {text})")
     return value
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if path.name in ("", ".."):
+        raise argparse.ArgumentTypeError(f"expected a file such as runs/net.pt (got {text})")
+    return path

@@ -12,15 +12,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpwa.demo.files import prepare_folder, writing
 from dpwa.demo.records import Record
+from dpwa.demo.report import consensus_distance, load_weights
 from dpwa.demo.run import DemoSpec, run_demo
 from dpwa.errors import UserError
 
 DPWA = (sys.executable, "-c", "from dpwa.cli.main import main; main()")
 
 
-def run_dpwa(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*DPWA, *arguments], capture_output=True, text=True, timeout=90)
+def run_dpwa(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DPWA, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env={**os.environ, **variables},
+    )
 
 
 def workers_of(out_dir: Path) -> dict[str, int]:
@@ -32,7 +40,7 @@ def workers_of(out_dir: Path) -> dict[str, int]:
             environment = (process / "environ").read_bytes().split(b"\0")
         except OSError:  # it has ended meanwhile
             continue
-        if b"dpwa.demo.worker" in command and os.fsencode(out_dir) in command:
+        if b"--out-dir=" + os.fsencode(out_dir) in command:
             variables = dict(entry.partition(b"=")[::2] for entry in environment)
             found[variables[b"DPWA_NAME"].decode()] = int(process.name)
     return found
@@ -92,7 +100,7 @@ def test_four_processes_learn_digits_better_than_alone(tmp_path):
     for name in ("w1", "w2", "w3", "w4"):
         lines = (tmp_path / f"{name}.jsonl").read_text().splitlines()
         records = [Record.model_validate_json(line) for line in lines]
-        assert {record.phase for record in records} == {"alone", "gossip", "mixing"}
+        assert {record.phase for record in records} == {"alone", "meeting", "gossip", "mixing"}
         with np.load(tmp_path / f"{name}.npz", allow_pickle=False) as weights:
             assert sum(weights[key].size for key in weights) > 1000
 
@@ -120,6 +128,69 @@ def test_an_out_dir_that_is_a_file_is_one_clear_line(tmp_path):
     assert "expected a folder" in ran.stderr
 
 
+def test_a_wrong_variable_is_one_clear_line_and_starts_nothing(tmp_path):
+    ran = run_dpwa("demo", "--out-dir", str(tmp_path), DPWA_TIMEOUT="1")
+    assert ran.returncode == 2
+    assert len(ran.stderr.splitlines()) == 1
+    assert "DPWA_TIMEOUT: unknown variable" in ran.stderr
+    assert not (tmp_path / "w1.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["demo.png", "result.json", "w2.npz"])
+def test_a_folder_in_place_of_a_file_is_one_clear_line_and_touches_nothing(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / "w1.jsonl").write_text("of an earlier run")
+    spec = DemoSpec(nodes=2, steps=1, seed=0, out_dir=tmp_path, as_json=False)
+    with pytest.raises(UserError, match=rf"{name}: expected a file that can be replaced"):
+        run_demo(spec)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "w1.jsonl"])
+
+
+def test_a_disk_that_is_full_at_the_end_is_one_clear_line(tmp_path):
+    full = tmp_path / "result.json"
+    full.symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"result\.json: No space left on device"), writing(full):
+        full.write_text("figures")
+
+
+def test_results_of_an_earlier_run_are_removed_and_nothing_else(tmp_path):
+    old = ["demo.png", "result.json", "dpwa.yaml", "w1.jsonl", "w12.npz"]
+    others = ["notes.txt", "w1.png", "weights.npz", "w0.npz", "xw1.npz", "demo.png.bak"]
+    for name in [*old, *others]:
+        (tmp_path / name).touch()
+    prepare_folder(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+def test_a_link_is_replaced_and_what_it_points_to_is_kept(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "demo.png").symlink_to(tmp_path / "kept")
+    prepare_folder(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_module_in_the_users_folder_is_not_imported(monkeypatch, tmp_path):
+    for name in ("random", "argparse", "numpy", "dpwa"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(7)")
+    launched = []
+    monkeypatch.setattr(
+        "dpwa.demo.run.run_nodes", lambda spec, *_, **__: launched.append(spec) or {}
+    )
+    run_demo(DemoSpec(nodes=2, steps=1, seed=0, out_dir=tmp_path / "out", as_json=False))
+    (launch,) = launched
+    ran = subprocess.run([*launch.command, "--help"], cwd=tmp_path, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "folder of logs and weights" in ran.stdout
+
+
+@pytest.mark.parametrize("seed", ["-1", "99999999999999999999"])
+def test_a_seed_out_of_range_is_a_usage_error(seed):
+    ran = run_dpwa("demo", "--seed", seed)
+    assert ran.returncode == 2
+    assert "--seed" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 def test_one_node_is_a_usage_error(tmp_path):
     ran = run_dpwa("demo", "--nodes", "1", "--out-dir", str(tmp_path / "new"))
     assert ran.returncode == 2
@@ -133,7 +204,7 @@ def test_a_missing_library_is_named_with_its_remedy_before_anything_starts(
 ):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else name)
     spec = DemoSpec(nodes=2, steps=1, seed=0, out_dir=tmp_path / "new", as_json=False)
-    with pytest.raises(UserError, match=r'pip install "dpwa\[demo\]"'):
+    with pytest.raises(UserError, match=r'install -c constraints\.txt "\.\[demo\]"'):
         run_demo(spec)
     assert not (tmp_path / "new").exists()
 
@@ -145,3 +216,37 @@ def test_a_node_that_fails_is_named_and_fails_the_demo(monkeypatch, tmp_path, ca
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "w1 (exit code 3), w2 (exit code -9)" in captured.err
+
+
+@pytest.mark.parametrize("phase", ["gossip", pytest.param("alone", marks=pytest.mark.slow)])
+def test_a_killed_node_is_named_and_the_others_finish_with_a_report(tmp_path, phase):
+    process = subprocess.Popen(
+        [*DPWA, "demo", "--nodes=3", "--steps=200", "--json", "--out-dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    log = tmp_path / "w3.jsonl"
+    try:
+        wait_until(lambda: log.exists() and f'"phase":"{phase}"' in log.read_text(), 60)
+        os.kill(workers_of(tmp_path)["w3"], signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1
+    assert "w3 has failed (exit code -9)" in err
+    assert "These nodes failed: w3 (exit code -9)." in err
+    assert "Traceback" not in err
+    if phase == "alone":
+        assert "waiting for others, at most 15 s" in err
+    result = json.loads(out)
+    assert result == json.loads((tmp_path / "result.json").read_text())
+    assert [(node["name"], node["steps"]) for node in result["nodes"]] == [("w1", 200), ("w2", 200)]
+    for mean, figure in (("mean_accuracy", "accuracy"), ("mean_alone_accuracy", "alone_accuracy")):
+        assert result[mean] == pytest.approx(sum(node[figure] for node in result["nodes"]) / 2)
+    vectors = [load_weights(tmp_path / f"{name}.npz") for name in ("w1", "w2")]
+    assert result["consensus_distance"] == pytest.approx(consensus_distance(vectors))
+    assert not (tmp_path / "w3.npz").exists()
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert workers_of(tmp_path) == {}

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 
 from dpwa.demo.history import History, parse_record
-from dpwa.demo.progress import PlainView
+from dpwa.demo.progress import PlainView, progress_view
 from dpwa.demo.records import Record
 from dpwa.demo.report import consensus_distance, print_json, show_report, summarise, verdict
 
@@ -96,3 +97,48 @@ def test_plain_progress_names_a_failed_node_and_follows_the_others(capsys, monke
     first, second = capsys.readouterr().err.splitlines()
     assert first == "w2 has failed (exit code -9)"
     assert second.endswith("training with gossip: step 10 of 20, mean test accuracy 0.80")
+
+
+def test_plain_progress_says_at_once_that_all_who_are_left_wait(capsys):
+    view = PlainView(("w1", "w2"), steps=20)
+    view.show("w2", record("alone", 10, 0.3))
+    view.show("w1", record("meeting", 0, 0.1))
+    view.failed("w2", -9)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].endswith("training alone: step 10 of 20, mean test accuracy 0.20")
+    assert lines[1] == "w2 has failed (exit code -9)"
+    assert lines[2].endswith("waiting for others, at most 15 s")
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_report_shows_names_and_figures_whole_at_any_width(
+    history, tmp_path, capsys, monkeypatch, columns
+):
+    monkeypatch.setenv("COLUMNS", columns)
+    show_report(summarise(history, ("w1", "w2"), tmp_path, seconds=1.0), [])
+    table = capsys.readouterr().err.partition("Consensus")[0]
+    rows = [line for line in table.splitlines() if "w1" in line]
+    assert [cell.strip() for cell in rows[0].strip("│").split("│")] == (
+        ["w1", "20", "0.900", "0.300"] if columns == "40" else ["w1", "20", "50", "0.900", "0.300"]
+    )
+    assert all(len(line) <= int(columns) for line in table.splitlines())
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_live_progress_shows_names_and_figures_whole_at_any_width(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    names = tuple(f"w{number}" for number in range(1, 13))
+    with progress_view(names, steps=600) as view:
+        for name in names:
+            view.show(name, record("gossip", 300, 0.85, merges=250))
+        view.failed("w12", -9)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    for name in names:
+        line = [line for line in shown.splitlines() if line.startswith(f"{name} ")][-1]
+        assert "300/600" in line
+        assert "0.85" in line
+    assert "failed (-9)" in shown
+    assert "…" not in shown
+    assert all(len(line.rstrip()) <= int(columns) for line in re.split(r"[\r\n]", shown))

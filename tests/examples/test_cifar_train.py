@@ -136,12 +136,36 @@ def test_an_output_that_cannot_be_written_is_one_clear_line(
 
 
 @pytest.mark.parametrize(
-    "mistake", [("--batch-size", "0"), ("--lr", "nan"), ("--model", "lenet"), ("--epochs", "x")]
+    ("option", "value", "expected"),
+    [
+        ("--batch-size", "0", "expected an integer from 1 to 2147483647 (got 0)"),
+        ("--batch-norm-batches", "-1", "expected an integer from 0 to 2147483647 (got -1)"),
+        ("--epochs", "x", "expected an integer from 1 to 2147483647 (got x)"),
+        ("--seed", "99999999999999999999", "expected an integer from 0 to 4294967295 (got 999"),
+        ("--lr", "nan", "expected a finite number of at least 0 (got nan)"),
+        ("--lr", "fast", "expected a finite number of at least 0 (got fast)"),
+        ("--model", "lenet", "invalid choice"),
+        ("--output", ".", "expected a file such as runs/net.pt (got .)"),
+    ],
 )
-def test_a_wrong_option_is_refused_by_its_name(run: Runner, mistake: tuple[str, str]) -> None:
-    done = run(sys.executable, TRAIN, "--data-dir", "anywhere", *mistake)
+def test_a_wrong_option_is_refused_with_what_was_expected(
+    capsys: pytest.CaptureFixture[str], option: str, value: str, expected: str
+) -> None:
+    parse_arguments = load_example("cifar10/options.py").parse_arguments
+    with pytest.raises(SystemExit, match="2"):
+        parse_arguments(["--data-dir", "anywhere", f"{option}={value}"])
+    last_line = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {option}: {expected}" in last_line
+
+
+def test_a_wrong_option_ends_the_script_before_any_work(run: Runner) -> None:
+    done = run(sys.executable, TRAIN, "--data-dir", "anywhere", "--output", ".")
     assert done.returncode == 2
-    assert f"argument {mistake[0]}" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_the_largest_seed_is_one_to_train_with(training: ModuleType, data_dir: Path) -> None:
+    assert trainer(training, data_dir, rank=1, seed=2**32 - 1).train_epoch(None).steps == 5
 
 
 def test_a_half_set_environment_is_one_clear_line(

@@ -25,4 +25,4 @@ def test_every_launched_node_merges_and_learns_what_it_never_saw(run: Runner, no
     assert min(merges) > 0
     errors = [float(error) for error in re.findall(r"whole curve ([\d.]+)", done.stdout)]
     assert len(errors) == nodes
-    assert min(errors) < 0.03  # alone, each node stays above 0.08
+    assert max(errors) < 0.03  # alone, each node stays above 0.08
