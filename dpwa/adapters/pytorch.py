@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from dpwa.adapters.module_state import ModuleState
-from dpwa.data.kernels import add_delta_, interpolate_
+from dpwa.data.kernels import add_delta_, interpolate_, is_finite
+from dpwa.data.snapshot import Snapshot
 from dpwa.lifecycle import Closeable
 from dpwa.node.connection import ConfigSource, DpwaConnection
 from dpwa.node.node import Arrival
@@ -101,14 +102,22 @@ class DpwaPyTorchAdapter(Closeable):
             loss: training loss now; `None` stands for the one passed to `update_send`.
 
         Returns:
-            What was merged, or `None` when nothing came.
+            What was merged, or `None` when nothing came that can be merged. A peer that has
+            diverged, by its loss or its parameters, is not merged.
 
         Raises:
             ClosedError: the adapter was closed.
         """
         self._state.refresh()  # a tensor that was replaced meanwhile must not be merged into
-        arrival = self.connection.node.wait(loss_value(loss), self._state.layout)
-        return None if arrival is None else self._merge(arrival)
+        arrival = self.connection.node.wait(loss_value(loss), self._is_finite)
+        if arrival is None or arrival.snapshot.layout != self._state.layout:
+            return None
+        return self._merge(arrival)
+
+    def _is_finite(self, snapshot: Snapshot) -> bool:
+        if snapshot.layout != self._state.layout:
+            return True  # it will not be merged at all
+        return all(is_finite(tensor) for tensor in self._state.views(snapshot.data))
 
     @torch.no_grad()
     def _merge(self, arrival: Arrival) -> Merge:

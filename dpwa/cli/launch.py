@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from dpwa.cli import exit_codes
+
 if TYPE_CHECKING:
     from dpwa.launch import LaunchSpec
 
-EXIT_FAILURE = 1
 WRITE_PATIENCE_MS = 500  # for a reader that is slow, when everything else is over
 COLOURS = (36, 33, 35, 32, 34, 31)  # of the ANSI terminal: cyan, yellow, magenta, green, blue, red
 
@@ -122,7 +123,7 @@ def _run(spec: LaunchSpec) -> None:
     failed = [name for name, code in codes.items() if code]
     console.note(_summary(len(codes), failed))
     if failed:
-        raise typer.Exit(EXIT_FAILURE)
+        raise typer.Exit(exit_codes.FAILURE)
 
 
 class NodeConsole:

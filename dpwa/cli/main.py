@@ -46,7 +46,7 @@ def describe() -> None:
     On several machines, write one configuration for all (`dpwa config init`), start
     `python train.py` on each with the name of its node, and watch them with `dpwa status`.
 
-    Results go to standard output (with --json for programs), messages to standard error.
+    Text for people goes to standard error; with --json, results for programs go to standard output.
 
     \b
     Exit codes: 0 success, 1 failure, 2 wrong usage or configuration,

@@ -53,6 +53,17 @@ def add_delta_(
     return squared
 
 
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Tell whether all elements are finite numbers, in one pass and without a temporary.
+
+    A sum is finite only if all its terms are. That it overflows where no term does would take
+    values beyond any use in training; they count as not finite.
+    """
+    values = _wide(tensor)
+    total = values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
+    return bool(torch.isfinite(total))
+
+
 def _blocks(own: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Walk through tensors of one shape in blocks, on the device of the first."""
     if not own.is_contiguous():

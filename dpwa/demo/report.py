@@ -100,6 +100,10 @@ def show_report(result: DemoResult, paths: Sequence[tuple[str, str]]) -> None:
         "(root mean square distance from the mean parameters)",
         soft_wrap=True,
     )
+    console.print(
+        "After the last step the nodes averaged for a moment more; merges count that too.",
+        soft_wrap=True,
+    )
     for title, path in [*paths, ("Time", f"{result.seconds:.0f} s")]:
         console.print(f"{title:<16} {path}", markup=False, soft_wrap=True)
     style = "bold green" if result.gossip_won() else "bold red"

@@ -25,6 +25,7 @@ ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Conf
 class DpwaConnection(Closeable):
     """A node that gossips raw parameters; the caller merges what comes back.
 
+        loss = None                                   # not measured yet
         with DpwaConnection("w1", "nodes.yaml") as connection:
             connection.update_send(parameters, loss)
             ...                                       # one training step
@@ -79,12 +80,12 @@ class DpwaConnection(Closeable):
         Returns:
             `(peer_parameters, factor)`: the peer's parameters, of the type, dtype and shape that
             this node published, and the weight from 0 to 1 to merge them with; `(None, 0.0)` when
-            nothing came, whatever the reason.
+            nothing came that can be merged, whatever the reason.
 
         Raises:
             ClosedError: the connection was closed.
         """
-        arrival = self.node.wait(loss_value(loss))
+        arrival = self.node.wait(loss_value(loss), _is_finite)
         if arrival is None:
             return None, 0.0
         return _parameters(arrival.snapshot), arrival.factor
@@ -145,6 +146,15 @@ def _byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
     if view.nbytes == 0:
         raise ParametersError("parameters must not be empty: no bytes")
     return np.frombuffer(view if view.contiguous else view.tobytes(), np.uint8)
+
+
+def _is_finite(snapshot: Snapshot) -> bool:
+    """Tell whether an array of floats holds finite numbers only; bytes have no meaning here."""
+    if snapshot.layout.is_bytes or np.dtype(snapshot.layout.tensors[0].dtype).kind not in "fc":
+        return True
+    values = snapshot.data.view(np.dtype(snapshot.layout.tensors[0].dtype))
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(values.sum(dtype=np.promote_types(values.dtype, np.float32))))
 
 
 def _parameters(snapshot: Snapshot) -> bytes | NumericArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+FORMAT = "%(asctime)s %(levelname)s dpwa: %(message)s"
 
 
 def configure_logging(level: str) -> None:

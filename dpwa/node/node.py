@@ -18,16 +18,17 @@ from dataclasses import dataclass
 
 import dpwa
 from dpwa.clock import Clock, Deadline, SystemClock
-from dpwa.config import Config, peer_config
+from dpwa.config import Config, NodeConfig, peer_config
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import ByteArray, Lease, Snapshot, SnapshotPool
-from dpwa.errors import ClosedError
+from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable
 from dpwa.node.logs import configure_logging
 from dpwa.node.peers import PeerBook
 from dpwa.node.services import SnapshotService, StatusService
 from dpwa.node.threads import NodeThreads
 from dpwa.node.tx_thread import AddPeer, Fetched, FetchOrder, RemovePeer
+from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
 from dpwa.transport.addresses import connect_endpoint, listen_endpoint
 from dpwa.types import JsonObject, Standing
@@ -100,13 +101,16 @@ class Node(Closeable):
         self._snapshots = SnapshotService(self._pool, self._time, 2 * config.timeout_ms / 1000)
         self._threads = NodeThreads(
             name,
-            listen_endpoint(own.bind or own.host, own.port),
+            _listen_endpoint(own),
             self._book,
             random.Random(f"{self.seed}/{name}/peer"),
             self._time,
         )
         report = weakref.WeakMethod(self.report)
-        self._threads.open([self._snapshots, StatusService(lambda: _called(report))])
+        try:
+            self._threads.open([self._snapshots, StatusService(lambda: _called(report))])
+        except AddressError as error:
+            raise AddressError(f"node {name!r} {error}") from None
         # The threads know the node only weakly: one that is forgotten is closed when it is
         # collected, or at the end of the program.
         self._close_threads = weakref.finalize(self, self._threads.close)
@@ -152,13 +156,17 @@ class Node(Closeable):
         self._round = round_
         self._threads.tx.order(round_.order)
 
-    def wait(self, loss: float | None = None, layout: Layout | None = None) -> Arrival | None:
+    def wait(
+        self, loss: float | None = None, is_finite: Callable[[Snapshot], bool] | None = None
+    ) -> Arrival | None:
         """Wait for the fetch that the last `send` started; return what came, or `None`.
 
-        Waits at most until `timeout_ms` after that `send`. `loss` is this node's at the moment of
-        merging; when it is `None`, the one passed to `send` counts. `layout`, if given, is what can
-        be merged now: anything else is dropped. The clock is merged here, the parameters by the
-        caller.
+        Waits at most until `timeout_ms` after that `send`. The clock is merged here, the parameters
+        by the caller. A peer that has diverged, by its loss or its parameters, is not merged.
+
+        Args:
+            loss: this node's at the moment of merging; `None` stands for the one passed to `send`.
+            is_finite: tells whether all parameters of a snapshot are finite numbers.
 
         Raises:
             ClosedError: the node was closed.
@@ -171,11 +179,22 @@ class Node(Closeable):
         self._merging = round_
         before = self._time.now()
         fetched = _result(round_.order)
-        if fetched is None or layout not in (None, fetched.snapshot.layout):
+        if fetched is None or self._refuses(fetched, is_finite):
             return None
         if loss is not None:
             self._standing = Standing(clock=self._standing.clock, loss=loss)
         return self._merged(fetched, round_, self._time.now() - before)
+
+    def _refuses(self, fetched: Fetched, is_finite: Callable[[Snapshot], bool] | None) -> bool:
+        """Tell whether a peer has diverged: one merge would carry what is not finite everywhere."""
+        if fetched.snapshot.standing.loss == math.inf:
+            self._book.record(fetched.peer, Outcome.DIVERGED, "its loss is not finite")
+            return True
+        if is_finite is not None and not is_finite(fetched.snapshot):
+            self._book.record(fetched.peer, Outcome.DIVERGED, "its parameters are not finite")
+            return True
+        self._book.record(fetched.peer, Outcome.FETCHED)
+        return False
 
     def _merged(self, fetched: Fetched, round_: _Round, waited_s: float) -> Arrival:
         own, peer = self._standing, fetched.snapshot.standing
@@ -269,6 +288,13 @@ class Node(Closeable):
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError(f"node {self.name!r} is closed")
+
+
+def _listen_endpoint(own: NodeConfig) -> str:
+    try:
+        return listen_endpoint(own.bind or own.host, own.port)
+    except AddressError as error:
+        raise AddressError(f"node {own.name!r} {error}") from None
 
 
 def _called(report: weakref.WeakMethod[Callable[[], JsonObject]]) -> JsonObject:

@@ -27,6 +27,7 @@ _IN_WORDS = {
     Health.OTHER_VERSION: "speaks another protocol version",
     Health.OTHER_MODEL: "has another model",
     Health.MISBEHAVING: "breaks the protocol",
+    Health.DIVERGED: "has diverged and is not merged",
 }
 
 
@@ -110,7 +111,7 @@ class PeerBook:
             elif is_failure(outcome):
                 self._flow = self._flow.failed(name)
         if before is not peer.health:
-            self._log_change(name, peer.health, detail)
+            self._log_change(name, before, peer.health, detail or _place(peer))
 
     def report(self) -> list[JsonObject]:
         """Describe every peer: endpoint, score, health and counts of outcomes."""
@@ -126,7 +127,12 @@ class PeerBook:
                 for name, peer in self._peers.items()
             ]
 
-    def _log_change(self, name: str, health: Health, detail: str) -> None:
-        level = logging.INFO if health is Health.ALIVE else logging.WARNING
+    def _log_change(self, name: str, before: Health, health: Health, detail: str) -> None:
+        is_news = health is Health.ALIVE and before is Health.UNKNOWN
+        level = logging.INFO if is_news else logging.WARNING  # also for the end of a trouble
         because = f": {detail}" if detail else ""
         log.log(level, "%s: peer %s %s%s", self._own_name, name, _IN_WORDS[health], because)
+
+
+def _place(peer: _Peer) -> str:
+    return f"nothing answers at {peer.endpoint}" if peer.health is Health.UNREACHABLE else ""

@@ -70,7 +70,7 @@ def _follow(link: PeerLink) -> StatusAnswer | None:
         if state is LinkState.UP:
             link.send(AskStatus(request=REQUEST))
         elif state is LinkState.DOWN:
-            return StatusAnswer(None, "not reachable: connection refused or lost")
+            return StatusAnswer(None, "not reachable: connection refused or lost, or unknown host")
     frames = link.receive()
     return None if frames is None else _read(frames)
 

@@ -262,9 +262,12 @@ class TxThread(threading.Thread):
             link.send(credit)
         result = active.session.result
         if result is not None:
-            self._book.record(link.peer, result.outcome, result.detail)
             snapshot = result.snapshot
-            self._finish(None if snapshot is None else Fetched(link.peer, snapshot))
+            if snapshot is None:
+                self._book.record(link.peer, result.outcome, result.detail)
+                self._finish(None)
+            else:  # whether it can be merged is for the node to tell
+                self._finish(Fetched(link.peer, snapshot))
 
     def _failed(self, link: PeerLink, outcome: Outcome, detail: str) -> None:
         """A peer broke the protocol: the fetch from it, if any, has ended."""

@@ -20,6 +20,7 @@ class Outcome(Enum):
     OTHER_VERSION = "other_version"
     OTHER_MODEL = "other_model"
     MISBEHAVED = "misbehaved"
+    DIVERGED = "diverged"
 
 
 class Health(Enum):
@@ -32,6 +33,7 @@ class Health(Enum):
     OTHER_VERSION = "other_version"
     OTHER_MODEL = "other_model"
     MISBEHAVING = "misbehaving"
+    DIVERGED = "diverged"
 
 
 _HEALTH_AFTER = {
@@ -43,6 +45,7 @@ _HEALTH_AFTER = {
     Outcome.OTHER_VERSION: Health.OTHER_VERSION,
     Outcome.OTHER_MODEL: Health.OTHER_MODEL,
     Outcome.MISBEHAVED: Health.MISBEHAVING,
+    Outcome.DIVERGED: Health.DIVERGED,
 }
 
 

@@ -64,7 +64,7 @@ def test_a_node_that_is_down_is_named_and_the_exit_code_is_3(config, file):
     assert exit_code == table.exit_code == 3
     assert nodes["w1"]["reachable"]
     assert not nodes["w2"]["reachable"]
-    assert "w2: not reachable: connection refused" in table.stderr
+    assert "w2: not reachable: connection refused or lost, or unknown host" in table.stderr
 
 
 def test_a_diverged_loss_is_valid_json(config, file):

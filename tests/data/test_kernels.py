@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpwa.data import kernels
-from dpwa.data.kernels import add_delta_, interpolate_
+from dpwa.data.kernels import add_delta_, interpolate_, is_finite
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 factors = st.floats(0, 1)
@@ -144,3 +144,20 @@ def test_dtypes_too_narrow_to_compute_in_are_merged_too(dtype):
     assert bool((own.float() == 2.0).all())
     add_delta_(own, peer, own.clone(), 0.5)
     assert bool((own.float() == 2.5).all())
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64, torch.float8_e5m2])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_one_element_that_is_not_finite_is_found(dtype, value):
+    tensor = torch.ones(1000).to(dtype)
+    assert is_finite(tensor)
+    tensor[617] = torch.tensor(value).to(dtype)
+    assert not is_finite(tensor)
+
+
+def test_infinities_of_both_signs_do_not_cancel():
+    assert not is_finite(torch.tensor([math.inf, -math.inf, 1.0]))
+
+
+def test_a_half_precision_sum_does_not_overflow():
+    assert is_finite(torch.full((100_000,), 60_000.0, dtype=torch.float16))

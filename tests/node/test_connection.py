@@ -136,6 +136,21 @@ def test_a_loss_may_be_any_number_or_none(pair, loss):
     assert factor == 0.5
 
 
+@pytest.mark.parametrize(
+    ("theirs", "loss"), [(np.array([1.0, np.nan]), 0.5), (np.array([1.0, 2.0]), np.nan)]
+)
+def test_a_diverged_peer_is_not_handed_over(pair, theirs, loss):
+    one, two = pair
+
+    def refused():
+        two.update_send(theirs, loss)
+        one.update_send(np.zeros(2), 0.5)
+        assert one.update_wait(0.5) == (None, 0.0)
+        return status_of(one, "w2")["outcomes"].get("diverged")
+
+    eventually(refused)
+
+
 def test_a_peer_without_a_snapshot_is_not_ready_and_not_blamed(pair):
     one, _ = pair
 

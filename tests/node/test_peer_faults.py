@@ -186,6 +186,7 @@ def test_each_change_is_logged_once(config, port, caplog):
     told = [m for m in caplog.messages if m.startswith("w1: peer w2")]
     states = [m.removeprefix("w1: peer w2 ").split(":")[0] for m in told]
     assert states == ["is alive", "cannot be reached"]  # and nothing before it ever came
+    assert told[1].endswith(f"nothing answers at tcp://127.0.0.1:{port}")
 
 
 def test_a_round_finds_a_living_peer_when_others_are_down():
