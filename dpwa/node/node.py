@@ -115,7 +115,7 @@ class Node(Closeable):
         # collected, or at the end of the program.
         self._close_threads = weakref.finalize(self, self._threads.close)
         for peer in config.peers_of(name):
-            self.add_peer(peer.name, peer.host, peer.port)
+            self._connect(peer)
         log.info("%s: listening on %s, seed %d", name, self._threads.endpoint, self.seed)
 
     # The gossip
@@ -235,10 +235,12 @@ class Node(Closeable):
                 or port is impossible.
         """
         self._check_open()
-        peer = peer_config(name, host, port)
+        self._connect(peer_config(name, host, port))
+
+    def _connect(self, peer: NodeConfig) -> None:
         endpoint = connect_endpoint(peer.host, peer.port)
-        if self._book.add(name, endpoint):
-            self._threads.tx.order(AddPeer(name, endpoint))
+        if self._book.add(peer.name, endpoint):
+            self._threads.tx.order(AddPeer(peer.name, endpoint))
 
     def remove_peer(self, name: str) -> None:
         """Drop a peer from view.
@@ -273,6 +275,7 @@ class Node(Closeable):
             "bytes_sent": self._threads.rx.bytes_sent,
             "bytes_received": self._threads.tx.bytes_received,
             "bad_messages": self._threads.rx.bad_messages,
+            "late_answers": self._threads.tx.late_answers,
             "peers": self._book.report(),
         }
 
