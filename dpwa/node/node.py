@@ -25,7 +25,7 @@ from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable
 from dpwa.node.logs import configure_logging
 from dpwa.node.peers import PeerBook
-from dpwa.node.services import SnapshotService, StatusService
+from dpwa.node.services import GoodbyeService, SnapshotService, StatusService
 from dpwa.node.threads import NodeThreads
 from dpwa.node.tx_thread import AddPeer, Fetched, FetchOrder, RemovePeer
 from dpwa.policy.health import Outcome
@@ -108,7 +108,13 @@ class Node(Closeable):
         )
         report = weakref.WeakMethod(self.report)
         try:
-            self._threads.open([self._snapshots, StatusService(lambda: _called(report))])
+            self._threads.open(
+                [
+                    self._snapshots,
+                    StatusService(lambda: _called(report)),
+                    GoodbyeService(self._book.said_goodbye),
+                ]
+            )
         except AddressError as error:
             raise AddressError(f"node {name!r} {error}") from None
         # The threads know the node only weakly: one that is forgotten is closed when it is

@@ -22,6 +22,7 @@ STARTUP_GRACE_S = 10.0  # nodes of a run never start at the same moment
 _IN_WORDS = {
     Health.UNKNOWN: "is unknown",
     Health.ALIVE: "is alive",
+    Health.GONE: "has ended",
     Health.SILENT: "does not answer in time",
     Health.UNREACHABLE: "cannot be reached",
     Health.OTHER_VERSION: "speaks another protocol version",
@@ -113,6 +114,22 @@ class PeerBook:
         if before is not peer.health:
             self._log_change(name, before, peer.health, detail or _place(peer))
 
+    def said_goodbye(self, name: str) -> None:
+        """Note that a peer has ended on purpose; a name that is not in view is ignored."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is None or peer.health is Health.GONE:
+                return
+            before, peer.health = peer.health, Health.GONE
+        self._log_change(name, before, Health.GONE, "")
+
+    def connected(self, name: str) -> None:
+        """Note that a connection to a peer was made: one that had ended may be back."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None and peer.health is Health.GONE:
+                peer.health = Health.UNKNOWN
+
     def report(self) -> list[JsonObject]:
         """Describe every peer: endpoint, score, health and counts of outcomes."""
         with self._lock:
@@ -128,8 +145,10 @@ class PeerBook:
             ]
 
     def _log_change(self, name: str, before: Health, health: Health, detail: str) -> None:
-        is_news = health is Health.ALIVE and before is Health.UNKNOWN
-        level = logging.INFO if is_news else logging.WARNING  # also for the end of a trouble
+        # The end of a trouble is told as loudly as its beginning.
+        is_expected = before is Health.UNKNOWN and health is Health.ALIVE
+        is_expected |= health is Health.GONE
+        level = logging.INFO if is_expected else logging.WARNING
         because = f": {detail}" if detail else ""
         log.log(level, "%s: peer %s %s%s", self._own_name, name, _IN_WORDS[health], because)
 

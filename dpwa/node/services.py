@@ -17,6 +17,7 @@ from dpwa.wire.messages import (
     Cancel,
     Credit,
     Fetch,
+    Goodbye,
     NotReady,
     OtherModel,
     Status,
@@ -116,6 +117,23 @@ class SnapshotService:
         serving = self._serving.pop(sender, None)
         if serving is not None:
             serving.lease.release()
+
+
+class GoodbyeService:
+    """Takes note of peers that end on purpose."""
+
+    handles: tuple[type[Any], ...] = (Goodbye,)
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+
+    def handle(self, sender: bytes, message: Goodbye, reply: Reply) -> None:  # noqa: ARG002
+        """Pass on the name; anybody may say it, as it changes no more than what is logged."""
+        self._note(message.name)
+
+    def tick(self, now: float) -> bool:  # noqa: ARG002
+        """Nothing ever becomes due."""
+        return False
 
 
 class StatusService:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Iterable
 
 import zmq
@@ -17,6 +18,7 @@ from dpwa.node.tx_thread import TxThread
 log = logging.getLogger("dpwa.node")
 
 STOP_TIMEOUT_S = 2.0
+FAREWELL_S = 0.05
 
 
 class NodeThreads:
@@ -47,8 +49,11 @@ class NodeThreads:
 
     def close(self) -> None:
         """Stop both threads and free the sockets; bounded in time."""
-        stopped = [self._stop(thread) for thread in (self.tx, self.rx)]
-        if all(stopped):
+        tx_stopped = self._stop(self.tx)
+        if self.tx.said_goodbye:  # which is to be read before the peers miss this node
+            time.sleep(FAREWELL_S)
+        rx_stopped = self._stop(self.rx)
+        if tx_stopped and rx_stopped:
             self._context.term()
 
     def _stop(self, thread: RxThread | TxThread) -> bool:

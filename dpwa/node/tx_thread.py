@@ -22,11 +22,12 @@ from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
 from dpwa.wire.fetching import FetchSession
-from dpwa.wire.messages import Cancel, Frame, decode
+from dpwa.wire.messages import Cancel, Frame, Goodbye, decode
 
 log = logging.getLogger("dpwa.tx")
 
 IDLE_POLL_MS = 1_000
+FAREWELL_MS = 100  # for a goodbye to leave; a peer that takes longer does without
 ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers have theirs
 
 
@@ -89,6 +90,7 @@ class TxThread(threading.Thread):
         self, name: str, context: Context, book: PeerBook, rng: random.Random, clock: Clock
     ) -> None:
         super().__init__(name=f"dpwa-tx-{name}", daemon=True)
+        self._node_name = name
         self._context = context
         self._book = book
         self._rng = rng
@@ -102,6 +104,7 @@ class TxThread(threading.Thread):
         self._stopping = False
         self.bytes_received = 0
         self.late_answers = 0
+        self.said_goodbye = False
 
     def order(self, command: Command) -> None:
         """Hand over a command; returns at once. A new fetch replaces one still under way."""
@@ -128,7 +131,9 @@ class TxThread(threading.Thread):
                 self._finish(None)
         self._finish(None)
         for link in self._links.values():
-            link.close()
+            if link.state is LinkState.UP:
+                self.said_goodbye |= link.send(Goodbye(request=0, name=self._node_name))
+            link.close(FAREWELL_MS)
 
     def _patience_ms(self) -> int:
         if self._active is None:
@@ -223,11 +228,11 @@ class TxThread(threading.Thread):
         """Act on what happened to a connection."""
         is_active = self._active is not None and self._active.link is link
         for state in link.update():
-            if not is_active:
-                return
             if state is LinkState.UP:
+                self._book.connected(link.peer)
+            if is_active and state is LinkState.UP:
                 self._request()
-            elif state is LinkState.DOWN:
+            elif is_active and state is LinkState.DOWN:
                 was_asked = self._active is not None and self._active.asked
                 self._give_up(Outcome.LOST if was_asked else Outcome.UNREACHABLE)
                 self._ask_next_peer()

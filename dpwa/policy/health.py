@@ -28,6 +28,7 @@ class Health(Enum):
 
     UNKNOWN = "unknown"
     ALIVE = "alive"
+    GONE = "gone"
     SILENT = "silent"
     UNREACHABLE = "unreachable"
     OTHER_VERSION = "other_version"
@@ -52,11 +53,14 @@ _HEALTH_AFTER = {
 def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Health:
     """Return what a peer's health is after this outcome.
 
-    A peer that nobody has reached yet is not called unreachable while the run `is_starting`.
+    A peer that nobody has reached yet is not called unreachable while the run `is_starting`. One
+    that has ended on purpose stays gone, whatever was still under way, until it is connected anew.
     """
-    if outcome is Outcome.UNREACHABLE and before is Health.UNKNOWN and is_starting:
-        return Health.UNKNOWN
-    return _HEALTH_AFTER[outcome]
+    if before is Health.GONE:
+        return Health.GONE
+    after = _HEALTH_AFTER[outcome]
+    is_expected = before is Health.UNKNOWN and is_starting
+    return before if after is Health.UNREACHABLE and is_expected else after
 
 
 def is_failure(outcome: Outcome) -> bool:

@@ -68,8 +68,8 @@ class PeerLink:
         """Take one waiting answer, or return `None`."""
         return receive(self.socket)
 
-    def close(self) -> None:
-        """Close both sockets at once; what was not sent is dropped."""
+    def close(self, linger_ms: int = 0) -> None:
+        """Close both sockets; what was not sent within `linger_ms` is dropped."""
         self.socket.disable_monitor()
         self.monitor.close(0)
-        self.socket.close(0)
+        self.socket.close(linger_ms)

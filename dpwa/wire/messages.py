@@ -61,6 +61,13 @@ class AskStatus(_Message):
     type: Literal["ask_status"] = "ask_status"
 
 
+class Goodbye(_Message):
+    """This node ends on purpose: whoever misses it need not worry. Not answered."""
+
+    type: Literal["goodbye"] = "goodbye"
+    name: Annotated[str, Field(max_length=64)]
+
+
 class SnapshotHeader(_Message):
     """A snapshot follows, in chunks."""
 
@@ -112,6 +119,7 @@ Message = (
     | Credit
     | Cancel
     | AskStatus
+    | Goodbye
     | SnapshotHeader
     | Chunk
     | NotReady

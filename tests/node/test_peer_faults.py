@@ -14,13 +14,16 @@ import pytest
 import zmq
 from support.imposters import imposter
 from support.nodes import config_of, eventually, status_of
+from support.processes import ended, start
 
 from dpwa import DpwaConnection
 from dpwa.errors import ClosedError, UserError
 from dpwa.wire import limits
 from dpwa.wire.messages import (
+    AskStatus,
     Chunk,
     Fetch,
+    Goodbye,
     NotReady,
     OtherModel,
     SnapshotHeader,
@@ -170,23 +173,57 @@ def test_a_node_answers_another_protocol_version_with_its_own(node, config):
         assert msgpack.unpackb(dealer.recv())["v"] == limits.PROTOCOL_VERSION
 
 
-def test_each_change_is_logged_once(config, port, caplog):
+def told_of_w2(caplog):
+    told = [m.removeprefix("w1: peer w2 ") for m in caplog.messages if m.startswith("w1: peer w2")]
+    return [message.split(":")[0] for message in told]
+
+
+def test_a_peer_that_ends_on_purpose_alarms_nobody(config, caplog):
     config = {**config, "log_level": "info"}
     with DpwaConnection("w1", config) as node:
         rounds_until(node, "unreachable")
-        for _ in range(5):
-            timed_round(node)
-        with DpwaConnection("w2", config) as peer:
-            peer.update_send(PARAMETERS, 0.1)
-            for _ in range(3):
-                eventually(lambda: timed_round(node)[0] is not None)
-        eventually(lambda: timed_round(node)[0] is None)
-        for _ in range(5):
-            timed_round(node)
-    told = [m for m in caplog.messages if m.startswith("w1: peer w2")]
-    states = [m.removeprefix("w1: peer w2 ").split(":")[0] for m in told]
-    assert states == ["is alive", "cannot be reached"]  # and nothing before it ever came
-    assert told[1].endswith(f"nothing answers at tcp://127.0.0.1:{port}")
+        for _ in range(2):
+            with DpwaConnection("w2", config) as peer:
+                peer.update_send(PARAMETERS, 0.1)
+                for _ in range(3):
+                    eventually(lambda: timed_round(node)[0] is not None)
+            eventually(lambda: timed_round(node)[0] is None)
+            for _ in range(5):
+                timed_round(node)
+        assert status_of(node, "w2")["health"] == "gone"
+    assert told_of_w2(caplog) == ["is alive", "has ended"] * 2
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_a_peer_that_dies_is_told_once_and_so_is_its_return(config, port, caplog):
+    config = {**config, "log_level": "info"}
+    published = np.zeros(125_000)
+
+    def came():
+        node.update_send(published, 0.1)
+        return node.update_wait(0.1)[0] is not None
+
+    with DpwaConnection("w1", config) as node:
+        for _ in range(2):
+            victim = start("serve.py", port)
+            with ended(victim):
+                eventually(came, timeout_s=30)
+            eventually(lambda: not came())
+            for _ in range(5):
+                came()
+    assert told_of_w2(caplog) == ["is alive", "cannot be reached"] * 2
+    levels = [r.levelname for r in caplog.records if "peer w2" in r.getMessage()]
+    assert levels == ["INFO", "WARNING", "WARNING", "WARNING"]
+
+
+def test_a_goodbye_from_a_stranger_is_ignored(node, config):
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
+        dealer.send(encode(Goodbye(request=0, name="nobody")))
+        dealer.send(encode(AskStatus(request=1)))
+        assert dealer.poll(5_000)
+        dealer.linger = 0
+    assert status_of(node, "w2")["health"] == "unknown"
 
 
 def test_a_round_finds_a_living_peer_when_others_are_down():
