@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
 
@@ -22,21 +22,21 @@ IDLE_POLL_MS = 1_000
 BUSY_POLL_MS = 10
 
 
-class Service(Protocol):
+class Service:
     """Something that answers certain messages; called on the RxThread only."""
 
     handles: tuple[type[Any], ...]
 
     def handle(self, sender: bytes, message: Any, reply: Reply) -> None:
         """Answer one message; `reply(message, payload)` returns whether it was sent."""
-        ...
+        raise NotImplementedError
 
-    def tick(self, now: float) -> bool:
+    def tick(self, now: float) -> bool:  # noqa: ARG002
         """Do what has become due; return whether to be called again within `BUSY_POLL_MS`.
 
         Called after every message, and at least every `IDLE_POLL_MS`.
         """
-        ...
+        return False
 
 
 class RxThread(threading.Thread):

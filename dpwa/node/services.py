@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from dpwa.clock import Clock
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import Lease, SnapshotPool
-from dpwa.node.rx_thread import Reply
+from dpwa.node.rx_thread import Reply, Service
 from dpwa.types import JsonObject
 from dpwa.wire import limits
 from dpwa.wire.messages import (
@@ -36,7 +35,7 @@ class _Serving:
     is_blocked: bool = False  # the socket to this peer is full
 
 
-class SnapshotService:
+class SnapshotService(Service):
     """Serves the newest snapshot to each peer that fetches, one session a peer.
 
     A session holds a lease; it ends when the last chunk is sent, when the peer cancels or starts
@@ -44,7 +43,7 @@ class SnapshotService:
     stopped or gone never keeps a slot for long.
     """
 
-    handles: tuple[type[Any], ...] = (Fetch, Credit, Cancel)
+    handles = (Fetch, Credit, Cancel)
 
     def __init__(self, pool: SnapshotPool, clock: Clock, longest_session_s: float) -> None:
         self._pool = pool
@@ -119,10 +118,10 @@ class SnapshotService:
             serving.lease.release()
 
 
-class GoodbyeService:
+class GoodbyeService(Service):
     """Takes note of peers that end on purpose."""
 
-    handles: tuple[type[Any], ...] = (Goodbye,)
+    handles = (Goodbye,)
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
@@ -131,15 +130,11 @@ class GoodbyeService:
         """Pass on the name; anybody may say it, as it changes no more than what is logged."""
         self._note(message.name)
 
-    def tick(self, now: float) -> bool:  # noqa: ARG002
-        """Nothing ever becomes due."""
-        return False
 
-
-class StatusService:
+class StatusService(Service):
     """Answers with what `report` returns."""
 
-    handles: tuple[type[Any], ...] = (AskStatus,)
+    handles = (AskStatus,)
 
     def __init__(self, report: Callable[[], JsonObject]) -> None:
         self._report = report
@@ -147,7 +142,3 @@ class StatusService:
     def handle(self, sender: bytes, message: AskStatus, reply: Reply) -> None:  # noqa: ARG002
         """Send the report."""
         reply(Status(request=message.request), pack(self._report()))
-
-    def tick(self, now: float) -> bool:  # noqa: ARG002
-        """Nothing ever becomes due."""
-        return False

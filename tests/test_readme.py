@@ -1,0 +1,51 @@
+"""The code of the README runs as it stands there."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from support.nodes import config_of
+
+from dpwa.config import load_config
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def _a_node_of_its_own(tmp_path, monkeypatch):
+    path = tmp_path / "nodes.yaml"
+    path.write_text(yaml.safe_dump(config_of(2)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPWA_NAME", "w1")
+    monkeypatch.setenv("DPWA_CONFIG", str(path))
+
+
+def test_the_training_loop():
+    net = torch.nn.Linear(2, 1)
+    steps = []
+
+    def train_step(inputs, targets):
+        steps.append(inputs)
+        return torch.nn.functional.mse_loss(net(inputs), targets)
+
+    batches = [(torch.ones(4, 2), torch.ones(4, 1))] * 3
+    exec(blocks("python")[0], {"net": net, "batches": batches, "train_step": train_step})
+    assert len(steps) == 3
+
+
+def test_the_loop_of_raw_parameters():
+    names = {"parameters": np.ones(5), "loss": 0.5}
+    exec(blocks("python")[1], names)
+    assert (names["parameters"] == 1).all()
+
+
+def test_the_configuration():
+    config = load_config(yaml.safe_load(blocks("yaml")[0]), environ={})
+    assert [node.name for node in config.nodes] == ["w1", "w2"]
