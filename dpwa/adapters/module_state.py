@@ -26,7 +26,7 @@ class ModuleState:
     """The trainable parameters of a module and, if wanted, its floating buffers.
 
     Attributes:
-        entries: the tensors, each once, in the module's order, parameters first.
+        entries: the tensors, each once, by falling element size, else in the module's order, parameters first.
         layout: their layout.
     """
 
@@ -50,7 +50,8 @@ class ModuleState:
         Raises:
             ParametersError: nothing is left to gossip.
         """
-        entries = tuple(self._walk())
+        # The largest elements first: packed densely, each tensor is then aligned to its own.
+        entries = tuple(sorted(self._walk(), key=lambda e: -e.tensor.element_size()))
         identity = tuple((id(e.tensor), e.tensor.dtype, e.tensor.shape) for e in entries)
         if identity == self._identity:
             return

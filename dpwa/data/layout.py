@@ -14,7 +14,6 @@ from functools import cached_property
 
 import msgpack
 
-ALIGNMENT_BYTES = 64  # a cache line: every tensor can be viewed in place by vector instructions
 FINGERPRINT_BYTES = 16
 DESCRIPTION_CHARACTERS = 300
 BYTES = "bytes"  # the dtype of a payload without structure, whose length may differ by peer
@@ -39,8 +38,26 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """The bytes from `start` to `stop` of a snapshot, all of one dtype."""
+
+    start: int
+    stop: int
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the piece in bytes."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
 class Layout:
-    """An ordered list of tensors, each aligned to `ALIGNMENT_BYTES`."""
+    """An ordered list of tensors, packed densely: each is aligned to the size of its elements.
+
+    Neighbours of one dtype thus form one contiguous array, and tensors in the order of falling
+    element size leave no gap at all.
+    """
 
     tensors: tuple[TensorSpec, ...]
 
@@ -54,8 +71,10 @@ class Layout:
         """First byte of each tensor."""
         offsets, end = [], 0
         for tensor in self.tensors:
-            offsets.append(end)
-            end += -(-tensor.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            item_bytes = max(1, tensor.item_bytes)
+            start = -(-end // item_bytes) * item_bytes
+            offsets.append(start)
+            end = start + tensor.nbytes
         return tuple(offsets)
 
     @cached_property
@@ -64,6 +83,31 @@ class Layout:
         if self.is_bytes:
             return None
         return self.offsets[-1] + self.tensors[-1].nbytes if self.tensors else 0
+
+    def pieces(self, nbytes: int, piece_bytes: int) -> tuple[Piece, ...]:
+        """Cut a snapshot of `nbytes` bytes into pieces of at most `piece_bytes`, in order.
+
+        Each is of one dtype, and all but the last of a dtype are `piece_bytes` long (a multiple of
+        every element size). Both ends of a fetch cut alike, as their layouts are equal.
+        """
+        runs = [Piece(0, nbytes, BYTES)] if self.is_bytes else self._runs
+        return tuple(
+            Piece(start, min(start + piece_bytes, run.stop), run.dtype)
+            for run in runs
+            for start in range(run.start, run.stop, piece_bytes)
+        )
+
+    @cached_property
+    def _runs(self) -> list[Piece]:
+        """Neighbouring tensors of one dtype, as one piece each."""
+        runs: list[Piece] = []
+        for tensor, offset in zip(self.tensors, self.offsets, strict=True):
+            stop = offset + tensor.nbytes
+            if runs and runs[-1].dtype == tensor.dtype:
+                runs[-1] = Piece(runs[-1].start, stop, tensor.dtype)
+            else:
+                runs.append(Piece(offset, stop, tensor.dtype))
+        return [run for run in runs if run.nbytes]
 
     @property
     def is_bytes(self) -> bool:

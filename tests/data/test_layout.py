@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.data.layout import ALIGNMENT_BYTES, Layout, TensorSpec
+from dpwa.data.layout import Layout, TensorSpec
 
 dtypes = st.sampled_from([("bfloat16", 2), ("float32", 4), ("float64", 8)])
 specs = st.builds(
@@ -26,10 +26,29 @@ def spec(name="weight", dtype="float32", shape=(2, 3), item_bytes=4):
 def test_tensors_are_aligned_and_do_not_overlap(layout):
     ends = [0]
     for tensor, offset in zip(layout.tensors, layout.offsets, strict=True):
-        assert offset % ALIGNMENT_BYTES == 0
+        assert offset % tensor.item_bytes == 0
         assert offset >= ends[-1]
         ends.append(offset + tensor.nbytes)
     assert layout.nbytes == ends[-1] or layout.is_bytes
+
+
+@given(layouts, st.sampled_from([8, 16, 64]))
+def test_pieces_cover_every_tensor_once_and_have_one_dtype(layout, piece_bytes):
+    pieces = layout.pieces(layout.nbytes, piece_bytes)
+    expected = [
+        (offset + byte, tensor.dtype)
+        for tensor, offset in zip(layout.tensors, layout.offsets, strict=True)
+        for byte in range(tensor.nbytes)
+    ]
+    covered = [(byte, piece.dtype) for piece in pieces for byte in range(piece.start, piece.stop)]
+    assert covered == expected
+    assert all(0 < piece.nbytes <= piece_bytes for piece in pieces)
+
+
+def test_tensors_by_falling_element_size_leave_no_gap():
+    sizes = [("float64", 8), ("float32", 4), ("bfloat16", 2)]
+    layout = Layout(tuple(TensorSpec(d, d, (3,), size) for d, size in sizes))
+    assert layout.nbytes == 3 * (8 + 4 + 2)
 
 
 @given(layouts, layouts)
