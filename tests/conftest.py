@@ -7,6 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import zmq
 
 hypothesis.settings.register_profile("dpwa", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("dpwa")
@@ -23,6 +24,16 @@ def _open_sockets():
         if target.startswith("socket:"):
             found.add(target)
     return found
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _zeromq_collector():
+    """Start pyzmq's thread for messages sent without a copy; a process has one, for good."""
+    with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as two:
+        one.bind("inproc://start")
+        two.connect("inproc://start")
+        two.send(bytes(zmq.COPY_THRESHOLD), copy=False)
+        one.recv()
 
 
 @pytest.fixture(autouse=True)

@@ -18,13 +18,13 @@ STOREYS = [
     {"transport"},
     {"node"},
     {"adapters", "launch"},
-    {"demo"},
+    {"demo", "bench"},
     {"cli"},
     {"__main__"},
 ]
 STOREY_OF = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
 
-TORCH_MAY_BE_USED_IN = ("adapters/", "data/kernels.py", "demo/")
+TORCH_MAY_BE_USED_IN = ("adapters/", "bench/", "data/codecs/", "data/kernels.py", "demo/")
 PURE_ROOMS = ("policy/", "wire/")
 IMPURE_MODULES = {
     "asyncio",

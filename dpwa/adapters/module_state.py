@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from dpwa.adapters.census import Census
+from dpwa.adapters.cuda_side import CudaSide
+from dpwa.adapters.device_side import DeviceSide
+from dpwa.adapters.host_side import Copy, HostSide
+from dpwa.adapters.merging import Merging, Terms
+from dpwa.adapters.tiles import Tile, cut
 from dpwa.data.layout import Layout, TensorSpec
-from dpwa.data.snapshot import ByteArray
+from dpwa.data.segments import ByteArray
 from dpwa.errors import ParametersError
 
 
@@ -26,15 +32,17 @@ class ModuleState:
     """The trainable parameters of a module and, if wanted, its floating buffers.
 
     Attributes:
-        entries: the tensors, each once, by falling element size, else in the module's order, parameters first.
+        entries: the tensors, each once, by falling element size, else in the module's order,
+            parameters first.
         layout: their layout.
     """
 
     def __init__(self, net: torch.nn.Module, *, with_buffers: bool) -> None:
         self._net = _unwrapped(net)
         self._with_buffers = with_buffers
-        self._identity: tuple[object, ...] | None = None
-        self._views: dict[int, tuple[ByteArray, list[torch.Tensor]]] = {}
+        self._census: Census | None = None
+        self._side = HostSide(())
+        self._rounds = 0
         self.entries: tuple[Entry, ...] = ()
         self.layout = Layout(())
         self.refresh()
@@ -45,49 +53,46 @@ class ModuleState:
         return self.layout.nbytes or 0
 
     def refresh(self) -> None:
-        """Notice tensors that were replaced, frozen or cast since the last round.
+        """Notice tensors that were replaced, frozen, cast, resized or moved since the last time.
 
         Raises:
             ParametersError: nothing is left to gossip.
         """
+        if self._census is not None and self._census.still_holds():
+            return
+        self._census = None
         # The largest elements first: packed densely, each tensor is then aligned to its own.
         entries = tuple(sorted(self._walk(), key=lambda e: -e.tensor.element_size()))
-        identity = tuple((id(e.tensor), e.tensor.dtype, e.tensor.shape) for e in entries)
-        if identity == self._identity:
-            return
         if not any(not entry.is_buffer for entry in entries):
             raise ParametersError(
                 f"{type(self._net).__name__} has no trainable floating parameter to gossip"
             )
+        layout = Layout(tuple(_spec(entry) for entry in entries))
+        if layout != self.layout:
+            self.layout = layout  # an equal one is kept, with the fingerprint it has computed
         self.entries = entries
-        self.layout = Layout(tuple(_spec(entry) for entry in entries))
-        self._identity = identity
-        self._views.clear()
+        self._side = _side_of(cut([(entry.tensor, entry.is_buffer) for entry in entries], layout))
+        self._census = Census(self._net, with_buffers=self._with_buffers)
 
-    @torch.no_grad()
-    def copy_to(self, data: ByteArray) -> None:
-        """Copy every tensor to its place in a snapshot, shape `(nbytes,)`."""
-        for entry, view in zip(self.entries, self.views(data), strict=True):
-            view.copy_(entry.tensor)
+    def copy_to(self, data: ByteArray, check_finite: bool) -> bool:
+        """Copy every tensor to its place in a snapshot, shape `(nbytes,)`.
 
-    def views(self, data: ByteArray) -> list[torch.Tensor]:
-        """Return the tensors in a snapshot, in place, on the CPU; kept for buffers seen before."""
-        known = self._views.get(id(data))
-        if known is not None and known[0] is data:
-            return known[1]
-        if len(self._views) > _KEPT_BUFFERS:
-            self._views.clear()
-        views = list(self._make_views(data))
-        self._views[id(data)] = data, views
-        return views
+        Returns:
+            Whether all values are finite; `True` when that is not checked.
+        """
+        return self.start_copy(data, check_finite).wait()
 
-    def _make_views(self, data: ByteArray) -> Iterator[torch.Tensor]:
-        flat = torch.from_numpy(data)
-        for entry, spec, offset in zip(
-            self.entries, self.layout.tensors, self.layout.offsets, strict=True
-        ):
-            part = flat[offset : offset + spec.nbytes]
-            yield part.view(entry.tensor.dtype).view(spec.shape)
+    def start_copy(self, data: ByteArray, check_finite: bool) -> Copy:
+        """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
+
+        The tensors may be changed at once. On the CPU the copy is complete at once, too.
+        """
+        return self._side.start_copy(data, check_finite)
+
+    def merging(self, terms: Terms) -> Merging:
+        """Begin to merge a peer's snapshot of this layout into the tensors."""
+        self._rounds += 1
+        return self._side.merging(terms, self._rounds)
 
     def _walk(self) -> Iterator[Entry]:
         seen: set[object] = set()
@@ -109,7 +114,12 @@ class ModuleState:
                     yield name, buffer
 
 
-_KEPT_BUFFERS = 8  # the slots of a pool and the receive buffer, with room to spare
+def _side_of(tiles: Sequence[Tile]) -> HostSide:
+    """Choose what copies and merges tensors, by the devices that they are on."""
+    kinds = {tile.room.device.type for tile in tiles}
+    if "cuda" in kinds:
+        return CudaSide(tiles)
+    return HostSide(tiles) if kinds <= {"cpu"} else DeviceSide(tiles)
 
 
 def _spec(entry: Entry) -> TensorSpec:

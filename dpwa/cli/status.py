@@ -41,12 +41,9 @@ def status(
     """
     from dpwa.config import load_config
     from dpwa.node.query import query_status
-    from dpwa.transport.addresses import connect_endpoint
 
     nodes = load_config(config).nodes
-    answers = query_status(
-        {node.name: connect_endpoint(node.host, node.port) for node in nodes}, timeout_ms / 1000
-    )
+    answers = query_status({node.name: node.connect_endpoint for node in nodes}, timeout_ms / 1000)
     if as_json:
         typer.echo(json.dumps({"nodes": [_row(name, a) for name, a in answers.items()]}))
     else:

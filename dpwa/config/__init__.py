@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dpwa.config.load import load_config, peer_config
-from dpwa.config.model import Config, NodeConfig
+from dpwa.config.model import Config
+from dpwa.config.nodes import NodeConfig
 
 __all__ = ["Config", "NodeConfig", "load_config", "peer_config"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from dpwa.config.model import setting_names
+from dpwa.config.model import options_model, setting_names
 from dpwa.config.problems import Place, Problems, suggestion
 from dpwa.config.python_source import scalar
 from dpwa.config.tree import ScalarNode
@@ -14,7 +14,7 @@ from dpwa.policy.interpolation import interpolation, interpolation_names
 PREFIX = "DPWA_"
 RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE")
 
-_LISTS = ("nodes", "plugins")
+_LISTS = ("nodes", "links", "plugins")
 
 
 def environment_overrides(
@@ -45,7 +45,13 @@ def environment_overrides(
 
 def _variables() -> dict[str, tuple[str, ...]]:
     """Return the key path that each variable sets."""
-    paths: list[tuple[str, ...]] = [(name,) for name in setting_names() if name not in _LISTS]
+    paths: list[tuple[str, ...]] = []
+    for name in setting_names():
+        model = options_model(name)
+        if model:
+            paths += [(name, option) for option in model.model_fields]
+        elif name not in _LISTS:
+            paths.append((name,))
     for rule in interpolation_names():
         paths += [(rule, option) for option in interpolation(rule).options.model_fields]
     return {PREFIX + "__".join(map(_shouted, path)): path for path in paths}

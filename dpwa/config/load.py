@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpwa.config.clashes import Plain, clashes
 from dpwa.config.environment import environment_overrides
-from dpwa.config.model import CLASH, Config, NodeConfig, node_clashes, setting_names
+from dpwa.config.model import CLASH, Config, options_model, setting_names
+from dpwa.config.nodes import NodeConfig
 from dpwa.config.plugins import import_plugins
-from dpwa.config.problems import Place, Problems, joined
+from dpwa.config.problems import UNKNOWN_CODEC, Place, Problems, joined, joined_all
 from dpwa.config.python_source import PythonSource
 from dpwa.config.reading import note_duplicates, plain_values, read_model, schema_of, unknown_key
 from dpwa.config.scalars import means_off
@@ -129,7 +131,7 @@ class _Loading:
             self._forgive_rule()
         self._unknown_keys()
         options = self._options()
-        config = self._config()
+        config = self._config(codecs_known=complete)
         return config and Config.model_validate({**dict(config), "options": options})
 
     def _plugins(self) -> bool:
@@ -176,17 +178,26 @@ class _Loading:
         for name in interpolation_names():
             entry = self._entries.get(name)
             if entry:
-                found[name] = _rule_options(entry, self._problems)
+                found[name] = _read_options(entry, interpolation(name).options, self._problems)
             elif selected and name == _text(selected):
                 nothing = MapNode(selected.value.place, ())
-                found[name] = _rule_options(Entry(name, selected.place, nothing), self._problems)
+                defaults = Entry(name, selected.place, nothing)
+                found[name] = _read_options(defaults, interpolation(name).options, self._problems)
         return {name: options for name, options in found.items() if options is not None}
 
-    def _config(self) -> Config | None:
-        entries = tuple(self._entries[key] for key in setting_names() if key in self._entries)
+    def _config(self, *, codecs_known: bool) -> Config | None:
+        entries = tuple(self._setting(key) for key in setting_names() if key in self._entries)
         settings = MapNode(self._document.place, entries)
-        clash = _note_clashes(settings, self._problems)
-        return read_model(Config, settings, "", self._problems, ignore=CLASH if clash else "")
+        # An unknown codec may come from the plugin that cannot be imported.
+        ignore = () if codecs_known else (UNKNOWN_CODEC,)
+        if _note_clashes(settings, self._problems):
+            ignore = (*ignore, CLASH)
+        return read_model(Config, settings, "", self._problems, ignore=ignore)
+
+    def _setting(self, key: str) -> Entry:
+        entry = self._entries[key]
+        model = options_model(key)
+        return _options_map(entry, model, self._problems) if model else entry
 
 
 def _text(entry: Entry | None) -> str:
@@ -205,32 +216,54 @@ def _with_option(options: Node, changed: Entry) -> Node:
     return MapNode(options.place, (*kept, changed))
 
 
-def _rule_options(entry: Entry, problems: Problems) -> StrictModel | None:
-    model = interpolation(entry.key).options
-    value = entry.value
-    if means_off(value):
-        value = MapNode(value.place, ())
-    if isinstance(value, (ScalarNode, ListNode)):
-        keys = ", ".join(model.model_fields)
-        expected = f"a mapping with {keys}, or 0 for the defaults" if keys else "0, for no options"
-        problems.add(value.place, entry.key, f"expected {expected} (got {value.shown})")
-        return None
+def _read_options(entry: Entry, model: type[StrictModel], problems: Problems) -> StrictModel | None:
+    value = _options_map(entry, model, problems).value
     return read_model(model, value, entry.key, problems)
 
 
+def _options_map(entry: Entry, model: type[StrictModel], problems: Problems) -> Entry:
+    """Return options as a mapping: an empty one for the defaults, or for what is refused."""
+    value = entry.value
+    if isinstance(value, (MapNode, BrokenNode)):
+        return entry
+    if not means_off(value):
+        keys = ", ".join(model.model_fields)
+        expected = f"a mapping with {keys}, or 0 for the defaults" if keys else "0, for no options"
+        problems.add(value.place, entry.key, f"expected {expected} (got {value.shown})")
+    return Entry(entry.key, entry.place, MapNode(value.place, ()))
+
+
 def _note_clashes(settings: MapNode, problems: Problems) -> bool:
-    """Note nodes that share a name or an address, whatever else is wrong; tell if there are any."""
-    entry = settings.find("nodes")
-    nodes = entry.value.items if entry and isinstance(entry.value, ListNode) else ()
+    """Note nodes and links that do not fit together, whatever else is wrong; tell if any do not."""
     plain = plain_values(schema_of(Config), settings, "", Problems())
-    values = plain.get("nodes") if isinstance(plain, dict) else None
-    known = [node if isinstance(node, dict) else {} for node in values or ()]
-    keys = [(node.get("name"), node.get("host", "localhost"), node.get("port")) for node in known]
+    values = plain if isinstance(plain, dict) else {}
     found = False
-    for index, key, message in node_clashes(keys):
-        node = nodes[index]
-        clashing = node.find(key) if isinstance(node, MapNode) else None
-        if clashing:
-            problems.add(clashing.value.place, f"nodes[{index}].{key}", message)
+    for path, message in clashes(_mappings(values, "nodes"), _mappings(values, "links")):
+        node = _value_at(settings, path)
+        if node:
+            problems.add(node.place, joined_all(path), message)
             found = True
+    return found
+
+
+def _mappings(values: Mapping[str, object], key: str) -> list[Plain]:
+    items = values.get(key)
+    return (
+        [item if isinstance(item, dict) else {} for item in items]
+        if isinstance(items, list)
+        else []
+    )
+
+
+def _value_at(node: Node, path: Sequence[str | int]) -> Node | None:
+    """Follow the steps of a key path; `None` where the tree has no such thing."""
+    found: Node | None = node
+    for step in path:
+        if isinstance(found, ListNode) and isinstance(step, int):
+            found = found.items[step]
+        else:
+            entry = (
+                found.find(step) if isinstance(found, MapNode) and isinstance(step, str) else None
+            )
+            found = entry.value if entry else None
     return found

@@ -6,9 +6,8 @@ The description of each field is the one source of the JSON Schema and of the co
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -23,7 +22,9 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from dpwa.config.problems import listing, refusal, suggestion
+from dpwa.config.clashes import clashes
+from dpwa.config.nodes import Codec, LinkConfig, NodeConfig
+from dpwa.config.problems import joined_all, listing, refusal, suggestion
 from dpwa.errors import UnknownNameError, UserError
 from dpwa.policy.interpolation import Fraction, interpolation, interpolation_names
 from dpwa.types import JsonObject, StrictModel
@@ -33,32 +34,7 @@ MAX_SEED = 2**63 - 1
 
 CLASH = "dpwa_clash"
 
-_LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-
-
-def _check_label(value: str) -> str:
-    if not _LABEL.fullmatch(value):
-        raise refusal("1 to 64 letters, digits, dots, underscores or hyphens")
-    return value
-
-
-def _check_host(value: str) -> str:
-    if not _HOST.fullmatch(value) and not _is_ipv6(value):
-        raise refusal("a host name or IP address without scheme, port or brackets")
-    return value
-
-
-def _check_bind(value: str) -> str:
-    return value if value == "*" else _check_host(value)
-
-
-def _is_ipv6(value: str) -> bool:
-    try:
-        return ipaddress.ip_address(value).version == 6
-    except ValueError:
-        return False
 
 
 def is_module_name(value: str) -> bool:
@@ -103,24 +79,14 @@ def _defaults(model: type[StrictModel]) -> StrictModel | None:
         return None
 
 
-Label = Annotated[str, AfterValidator(_check_label)]
-Host = Annotated[str, AfterValidator(_check_host)]
+class TopKOptions(StrictModel):
+    """Options of the codec `topk`."""
 
-
-class NodeConfig(StrictModel):
-    """One node: its name and where its peers reach it."""
-
-    name: Label = Field(description="what the node is called; unique, 1 to 64 of A-Z a-z 0-9 . _ -")
-    host: Host = Field(
-        default="localhost", description="host name or IP address that the peers connect to"
+    keep: float = Field(
+        default=0.01, gt=0.0, le=1.0, description="share of the values that a fetch brings"
     )
-    port: int = Field(ge=1, le=65535, description="TCP port; host and port together are unique")
-    group: Label | None = Field(
-        default=None, description="group of nodes that this one belongs to; none if left out"
-    )
-    bind: Annotated[str, AfterValidator(_check_bind)] | None = Field(
-        default=None,
-        description="address to listen on when it differs from host, such as 0.0.0.0 or *",
+    resync_every: int = Field(
+        default=50, ge=1, description="every so many fetches, a whole snapshot is fetched"
     )
 
 
@@ -130,7 +96,8 @@ class Config(StrictModel):
     nodes: tuple[NodeConfig, ...] = Field(
         min_length=1,
         description="the nodes of the run, one entry each: name, host, port and, if needed, group "
-        "(nodes that belong together) and bind (address to listen on when it is not the host)",
+        "(nodes that belong together), bind (address to listen on when it is not the host) and "
+        "codec (of what is fetched from it); endpoint: ipc:///path replaces host and port",
     )
     fetch_probability: Fraction = Field(
         default=1.0, description="chance that an update_send fetches from a peer, 0 to 1"
@@ -162,6 +129,38 @@ class Config(StrictModel):
         description="floating-point buffers such as batch-norm statistics: average merges them "
         "like the parameters, keep leaves every node its own",
     )
+    transport: Literal["auto", "tcp", "shm"] = Field(
+        default="auto",
+        description="how snapshots come: auto maps the memory of peers on the same host and "
+        "streams from others; tcp always streams; shm merges from peers on the same host only",
+    )
+    slots: int = Field(
+        default=3, ge=2, le=16, description="snapshots of the model kept in memory at once"
+    )
+    codec: Codec = Field(
+        default="none",
+        description="how streamed parameters are made smaller: none, fp16, bf16, int8, topk or a "
+        "codec of a plugin",
+    )
+    topk: TopKOptions = Field(
+        default=TopKOptions(),
+        description="options of the codec topk: keep (share of the values that a fetch brings) and "
+        "resync_every (so many fetches from a whole snapshot to the next)",
+    )
+    links: tuple[LinkConfig, ...] = Field(
+        default=(),
+        description="what is special between two nodes, such as {between: [w1, w2], codec: int8}",
+    )
+    fraction: float = Field(
+        default=1.0,
+        gt=0.0,
+        le=1.0,
+        description="share of the parameters that each fetch brings, a different part every time",
+    )
+    guard: Literal["finite", "off"] = Field(
+        default="finite",
+        description="finite refuses snapshots with values that are not finite; off merges them",
+    )
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
         default=None, description="seed of the random choices; null = different in every run"
     )
@@ -169,7 +168,8 @@ class Config(StrictModel):
         default="warning", description="least severe messages to log: debug, info, warning or error"
     )
     plugins: tuple[Annotated[str, AfterValidator(_check_module)], ...] = Field(
-        default=(), description="Python modules that register interpolation rules of your own"
+        default=(),
+        description="Python modules that register interpolation rules or codecs of your own",
     )
     options: SkipJsonSchema[
         Annotated[
@@ -179,9 +179,10 @@ class Config(StrictModel):
     ] = Field(default=(), description="options of rules that differ from their defaults")
 
     @model_validator(mode="after")
-    def _nodes_are_distinct(self) -> Config:
-        nodes = [(node.name, node.host, node.port) for node in self.nodes]
-        found = [f"nodes[{index}].{key}: {message}" for index, key, message in node_clashes(nodes)]
+    def _nodes_and_links_fit(self) -> Config:
+        nodes = [node.to_mapping() for node in self.nodes]
+        links = [link.model_dump() for link in self.links]
+        found = [f"{joined_all(path)}: {message}" for path, message in clashes(nodes, links)]
         if found:
             raise PydanticCustomError(CLASH, "{text}", {"text": "; ".join(found)})
         return self
@@ -208,6 +209,18 @@ class Config(StrictModel):
         own = self.node(name)
         return tuple(node for node in self.nodes if node is not own)
 
+    def codec_for(self, server: str, reader: str) -> str:
+        """Return the codec of what node `reader` fetches from node `server`.
+
+        That of the link between them, else that of the node `server`, else that of the run. Peers
+        that joined at run time have no settings of their own.
+        """
+        for link in self.links:
+            if {server, reader} == set(link.between):
+                return link.codec
+        own = next((node.codec for node in self.nodes if node.name == server), None)
+        return own or self.codec
+
     def rule_options(self, rule_name: str) -> StrictModel:
         """Return the options of an interpolation rule, its defaults where nothing is set.
 
@@ -227,6 +240,7 @@ class Config(StrictModel):
         Of the rules' options it holds those of the selected rule and all that were changed.
         """
         mapping: JsonObject = self.model_dump(mode="json", exclude={"options"})
+        mapping["nodes"] = [node.to_mapping() for node in self.nodes]
         changed = [name for name, _ in self.options]
         for name in dict.fromkeys([self.interpolation, *changed]):
             mapping[name] = self.rule_options(name).model_dump(mode="json")
@@ -245,28 +259,10 @@ def setting_names() -> tuple[str, ...]:
     return tuple(name for name in Config.model_fields if name != "options")
 
 
-def node_clashes(
-    nodes: Sequence[tuple[object, object, object]],
-) -> Iterator[tuple[int, str, str]]:
-    """Find nodes that cannot be told apart, given `(name, host, port)` of each.
-
-    Yields `(index, key, message)` for every node that repeats the name or the address of one before
-    it. Values of a wrong type are skipped: they are reported elsewhere.
-    """
-    names: dict[object, int] = {}
-    addresses: dict[tuple[str, float], int] = {}
-    for index, (name, host, port) in enumerate(nodes):
-        if isinstance(name, str) and names.setdefault(name, index) != index:
-            yield index, "name", _taken("a unique name", name, names[name])
-        if isinstance(host, str) and isinstance(port, (int, float)):
-            address = (host.casefold(), port)
-            first = addresses.setdefault(address, index)
-            if first != index:
-                yield index, "port", _taken("an address of its own", f"{host}:{port}", first)
-
-
-def _taken(expected: str, got: str, first: int) -> str:
-    return f"expected {expected} (got {got}, already taken by nodes[{first}])"
+def options_model(setting: str) -> type[StrictModel] | None:
+    """Return the model of a setting that is a mapping of options, `None` for any other."""
+    kind: object = Config.model_fields[setting].annotation
+    return kind if isinstance(kind, type) and issubclass(kind, StrictModel) else None
 
 
 def _dump_yaml(value: Any) -> str:

@@ -7,11 +7,16 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import PydanticCustomError
 
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
+
 REFUSAL = "dpwa_refusal"
+UNKNOWN_CODEC = "dpwa_unknown_codec"
 
 _PLAIN = re.compile(r"[^\s\"'(){}\[\],;]+(?: [^\s\"'(){}\[\],;]+)*")
 _SHOWN_CHARACTERS = 60
@@ -62,15 +67,18 @@ class Problems:
         return [f"{place.prefix(path)}: {message}" for (place, path), message in ordered]
 
 
-def refusal(expected: str, known: Sequence[str] = ()) -> PydanticCustomError:
+def refusal(
+    expected: str, known: Sequence[str] = (), *, kind: LiteralString = REFUSAL
+) -> PydanticCustomError:
     """Return the error that a validator raises to say what it expected.
 
     Args:
         expected: completes the sentence "expected ...".
         known: names among which to look for the one that was meant.
+        kind: the type of the error, for those who treat some refusals differently.
     """
     context = {"expected": expected, "known": tuple(known)}
-    return PydanticCustomError(REFUSAL, "expected {expected}", context)
+    return PydanticCustomError(kind, "expected {expected}", context)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -99,6 +107,11 @@ def joined(path: str, step: str | int) -> str:
     if isinstance(step, int):
         return f"{path}[{step}]"
     return f"{path}.{shown(step)}" if path else shown(step)
+
+
+def joined_all(steps: Iterable[str | int]) -> str:
+    """Return the key path of these steps from the root."""
+    return reduce(joined, steps, "")
 
 
 def expectation(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
@@ -132,6 +145,8 @@ def _phrase(schema: dict[str, Any]) -> str:
         return ("a whole number" if kind == "integer" else "a number") + _range(schema)
     if kind == "array":
         least = schema.get("minItems", 0)
+        if least and least == schema.get("maxItems"):
+            return f"a list with {least} item{'s' * (least != 1)}"
         return f"a list with at least {least} item{'s' * (least != 1)}" if least else "a list"
     if kind == "object":
         keys = ", ".join(schema.get("properties", ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from dpwa.config.problems import (
     REFUSAL,
+    UNKNOWN_CODEC,
     Place,
     Problems,
     alternatives,
@@ -41,7 +43,7 @@ def plain_values(schema: _Schema, node: Node, path: str, problems: Problems) -> 
 
 
 def read_model(
-    model: type[_Model], node: Node, path: str, problems: Problems, *, ignore: str = ""
+    model: type[_Model], node: Node, path: str, problems: Problems, *, ignore: Collection[str] = ()
 ) -> _Model | None:
     """Read a tree as a model and note every mistake; `None` if it cannot be read.
 
@@ -50,7 +52,7 @@ def read_model(
         node: the tree.
         path: key path of the tree, the beginning of every path in messages.
         problems: where mistakes are noted.
-        ignore: type of the validation errors that the caller reports itself.
+        ignore: types of validation errors that are not to be noted.
     """
     schema = schema_of(model)
     plain = plain_values(schema, node, path, problems)
@@ -60,7 +62,7 @@ def read_model(
         start = _Spot(node, schema, path, node.place, schema.get("$defs", {}))
         details = error.errors(include_url=False)
         for detail in details:
-            if detail["type"] != ignore and not _is_consequence(detail, details):
+            if detail["type"] not in ignore and not _is_consequence(detail, details):
                 _report(start, detail, problems)
         return None
 
@@ -173,12 +175,12 @@ def _report(start: _Spot, detail: ErrorDetails, problems: Problems) -> None:
 
 def _message(spot: _Spot, detail: ErrorDetails) -> str:
     expected = expectation(spot.schema, spot.definitions)
-    if spot.node is None:
-        return f"missing, expected {expected or 'a value'}"
     context = detail.get("ctx", {})
+    if spot.node is None:
+        return f"missing, expected {context.get('expected') or expected or 'a value'}"
     options = alternatives(spot.schema, spot.definitions)
     known = [word for option in options for word in option.get("enum", ())]
-    if detail["type"] == REFUSAL:
+    if detail["type"] in (REFUSAL, UNKNOWN_CODEC):
         expected, known = context["expected"], context["known"]
     elif detail["type"] in ("value_error", "assertion_error"):
         # A validator of the user's own: its sentence stands as it is.

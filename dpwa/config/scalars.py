@@ -57,6 +57,8 @@ def meaning(node: ScalarNode, options: list[dict[str, Any]]) -> object:
         return _untyped(value) if untyped else _text_meaning(value, kinds, words)
     numeric = bool(kinds & {"integer", "number"})
     if isinstance(value, bool):
+        if not value and "off" in words:  # what other readers of YAML make of the word
+            return "off"
         if not numeric or "boolean" in kinds:
             return value
         # As text, so that validation does not take it for 1.

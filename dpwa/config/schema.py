@@ -6,7 +6,8 @@ import inspect
 
 from pydantic.json_schema import models_json_schema
 
-from dpwa.config.model import Config
+from dpwa.config.model import Config, options_model
+from dpwa.data.codecs import codec_names
 from dpwa.policy.interpolation import interpolation, interpolation_names
 from dpwa.types import JsonObject, StrictModel
 
@@ -21,17 +22,20 @@ def config_schema() -> JsonObject:
     definitions: JsonObject = found["$defs"]
     settings: JsonObject = definitions["Config"]
     settings["properties"]["interpolation"]["enum"] = list(interpolation_names())
+    codecs: JsonObject = {"enum": list(codec_names())}
+    settings["properties"]["codec"].update(codecs)
+    definitions["LinkConfig"]["properties"]["codec"].update(codecs)
+    definitions["NodeConfig"]["properties"]["codec"]["anyOf"] = [codecs, {"type": "null"}]
     for name, setting in settings["properties"].items():
         settings["properties"][name] = _with_off(setting)
+        if options_model(name):
+            settings["properties"][name] = _or_defaults(setting)
     for rule in rules:
         settings["properties"].setdefault(
             rule.name,
             {
                 "description": f"options of {rule.name}: {_first_line(rule.rule)}",
-                "anyOf": [
-                    references[rule.options, "validation"],
-                    {"enum": [0, False, None, "off"]},
-                ],
+                **_or_defaults(references[rule.options, "validation"]),
                 "default": 0,
             },
         )
@@ -55,13 +59,21 @@ def config_schema() -> JsonObject:
 
 
 def _with_off(setting: JsonObject) -> JsonObject:
-    """Let a number be switched `off`, which an editor may read as text or as false."""
+    """Let what can be switched `off` be so; an editor may read the word as text or as false."""
+    if "off" in setting.get("enum", ()):
+        return {**setting, "enum": [*setting["enum"], False]}
     if setting.get("type") not in ("integer", "number") or setting.get("minimum", 1) > 0:
         return setting
     texts = ("title", "description", "default")
     about: JsonObject = {key: setting[key] for key in texts if key in setting}
     number = {key: value for key, value in setting.items() if key not in about}
     return {**about, "anyOf": [number, {"enum": ["off", False]}]}
+
+
+def _or_defaults(options: JsonObject) -> JsonObject:
+    """Let options be left at their defaults by a word."""
+    about: JsonObject = {key: options[key] for key in options if key != "$ref"}
+    return {**about, "anyOf": [{"$ref": options["$ref"]}, {"enum": [0, False, None, "off"]}]}
 
 
 def _first_line(rule: object) -> str:

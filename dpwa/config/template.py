@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import yaml
 
-from dpwa.config.model import Config, NodeConfig, setting_names
+from dpwa.config.model import Config, setting_names
+from dpwa.config.nodes import NodeConfig
 from dpwa.types import StrictModel
 
 _HEADER = """\
@@ -25,7 +26,7 @@ def config_text(nodes: Sequence[NodeConfig]) -> str:
     config = Config(nodes=tuple(nodes), merge="delta")
     values = config.to_mapping()
     parts = [_HEADER, _comment(_description(Config, "nodes")) + "nodes:\n"]
-    parts += [f"  - {_flow(node.model_dump(exclude_none=True))}\n" for node in config.nodes]
+    parts += [f"  - {_flow(node.to_mapping())}\n" for node in config.nodes]
     for key in setting_names()[1:]:
         parts.append(f"\n{_comment(_description(Config, key))}{key}: {_flow(values[key])}\n")
     rule = config.interpolation

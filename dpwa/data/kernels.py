@@ -1,105 +1,86 @@
-"""In-place merging of tensors, without temporaries of model size.
+"""What is computed on the values of tensors: merging in place, distances, the check for NaN.
 
-Each kernel works in blocks that fit the cache: a fresh temporary as large as the model costs more
-than the transfer. It also returns the squared distance that the merge acted on, for the consensus
-distance, while the block is hot.
+The tensors are blocks that fit the cache (see `dpwa/adapters/tiles.py`): a fresh temporary as large
+as the model costs more than the transfer. All arguments of a kernel have one device and dtype, and
+tensors that go together have one shape.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 
-BLOCK_ELEMENTS = 64 * 1024  # a few blocks of float32 fit the second-level cache
+Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
-def interpolate_(own: torch.Tensor, peer: torch.Tensor, factor: float) -> float:
-    """Set own = (1 - f) * own + f * peer; return |peer - own|^2 from before.
+def move_toward_(own: Tensors, peer: Tensors, factor: float) -> None:
+    """Set own = (1 - f) * own + f * peer.
 
     Elementwise, the result stays between both, as long as their difference does not overflow the
-    dtype. `own` may have any strides and device; `peer` has its shape and dtype. f = 0 changes
-    nothing, f = 1 copies, even over values that are not finite.
+    dtype. f = 0 changes nothing, f = 1 copies, even over values that are not finite.
     """
-    squared, scratch = 0.0, _scratch_for(own)
-    for mine, theirs in _blocks(own, peer):
-        wide, other = _wide(mine), _wide(theirs)
-        squared += _squared_norm(_difference(other, wide, scratch))
-        if factor == 1.0:
-            mine.copy_(theirs)
-        elif factor > 0.0:
-            _store(mine, wide.lerp_(other, factor))
-    return squared
+    if factor == 1.0:
+        torch._foreach_copy_(own, peer)
+    elif factor > 0.0 and _is_narrow(own[0]):
+        for mine, theirs in zip(own, peer, strict=True):
+            mine.copy_(_wide(mine).lerp_(_wide(theirs), factor))
+    elif factor > 0.0:
+        torch._foreach_lerp_(own, peer, factor)
 
 
-def add_delta_(
-    own: torch.Tensor, peer: torch.Tensor, published: torch.Tensor, factor: float
-) -> float:
-    """Add f * (peer - published) to own; return |peer - published|^2.
+def add_(own: Tensors, delta: Tensors, factor: float) -> None:
+    """Set own = own + f * delta, where delta may be of a wider dtype; f = 0 changes nothing."""
+    if factor > 0.0 and _is_narrow(own[0]):
+        for mine, step in zip(own, delta, strict=True):
+            mine.copy_(_wide(mine).add_(step, alpha=factor))
+    elif factor > 0.0:
+        torch._foreach_add_(own, delta, alpha=factor)
 
-    Shapes and dtypes as for `interpolate_`. f = 0 changes nothing; f = 1 copies a block in which
-    this node had published values that are not finite, as no step away from them is worth keeping.
+
+def difference(minuend: torch.Tensor, subtrahend: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
+    """Return minuend - subtrahend, in `room` unless their dtype is too narrow to compute in.
+
+    `room` has their shape and dtype, and may be the subtrahend itself.
     """
-    squared, scratch = 0.0, _scratch_for(own)
-    for mine, theirs, mine_then in _blocks(own, peer, published):
-        delta = _difference(_wide(theirs), _wide(mine_then), scratch)
-        block_squared = _squared_norm(delta)
-        squared += block_squared
-        if factor == 1.0 and not math.isfinite(block_squared):
-            mine.copy_(theirs)
-        elif factor > 0.0:
-            _store(mine, _wide(mine).add_(delta, alpha=factor))
-    return squared
-
-
-def is_finite(tensor: torch.Tensor) -> bool:
-    """Tell whether all elements are finite numbers, in one pass and without a temporary.
-
-    A sum is finite only if all its terms are. That it overflows where no term does would take
-    values beyond any use in training; they count as not finite.
-    """
-    values = _wide(tensor)
-    total = values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
-    return bool(torch.isfinite(total))
-
-
-def _blocks(own: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Walk through tensors of one shape in blocks, on the device of the first."""
-    if not own.is_contiguous():
-        yield own, *(other.to(own.device) for other in others)
-        return
-    flat = [tensor.view(-1) for tensor in (own, *others)]
-    for start in range(0, own.numel(), BLOCK_ELEMENTS):
-        mine, *theirs = (tensor[start : start + BLOCK_ELEMENTS] for tensor in flat)
-        yield mine, *(block.to(own.device) for block in theirs)
-
-
-def _wide(block: torch.Tensor) -> torch.Tensor:
-    """Return the block itself, or a float32 copy of a dtype too narrow to compute in (float8)."""
-    return block.float() if block.element_size() == 1 else block
-
-
-def _store(block: torch.Tensor, result: torch.Tensor) -> None:
-    """Write back a result that was computed in a copy."""
-    if result is not block:
-        block.copy_(result)
-
-
-def _scratch_for(own: torch.Tensor) -> torch.Tensor:
-    """Allocate room for one block of differences, used again and again."""
-    elements = min(own.numel(), BLOCK_ELEMENTS) if own.is_contiguous() else own.numel()
-    dtype = torch.float32 if own.element_size() == 1 else own.dtype
-    return torch.empty(elements, dtype=dtype, device=own.device)
-
-
-def _difference(
-    minuend: torch.Tensor, subtrahend: torch.Tensor, scratch: torch.Tensor
-) -> torch.Tensor:
-    room = scratch[: minuend.numel()].view(minuend.shape)
+    if _is_narrow(minuend):
+        return _wide(minuend).sub_(_wide(subtrahend))
     return torch.sub(minuend, subtrahend, out=room)
 
 
-def _squared_norm(difference: torch.Tensor) -> float:
-    wide = torch.promote_types(difference.dtype, torch.float32)
-    return float(torch.linalg.vector_norm(difference, dtype=wide)) ** 2
+def norm(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the Euclidean norm over all elements, shape `()`, in float32 or wider."""
+    dtype = torch.float32 if tensor.element_size() <= 2 else None
+    result: torch.Tensor = torch.linalg.vector_norm(tensor, dtype=dtype)
+    return result
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Tell whether all elements are finite numbers.
+
+    Where their `total` is not finite, they are looked at one by one: it may have overflowed.
+    """
+    if math.isfinite(total(tensor).item()):
+        return True
+    return bool(torch.isfinite(_wide(tensor) if _is_narrow(tensor) else tensor).all())
+
+
+def total(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of all elements, shape `()`, in float32 or wider; a single fast pass.
+
+    It is finite only if all elements are. Real and imaginary parts are added up alike.
+    """
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    elif _is_narrow(tensor):
+        tensor = _wide(tensor)
+    return tensor.sum(dtype=torch.float32 if tensor.element_size() <= 2 else None)
+
+
+def _is_narrow(tensor: torch.Tensor) -> bool:
+    """Tell whether a dtype is too narrow to compute in (float8)."""
+    return tensor.element_size() == 1
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float32)

@@ -90,6 +90,17 @@ class Layout:
         Each is of one dtype, and all but the last of a dtype are `piece_bytes` long (a multiple of
         every element size). Both ends of a fetch cut alike, as their layouts are equal.
         """
+        known = self._pieces.get((nbytes, piece_bytes))
+        if known is None:
+            self._pieces.clear()  # it is always the same cut, until the settings change
+            known = self._pieces[nbytes, piece_bytes] = self._cut(nbytes, piece_bytes)
+        return known
+
+    @cached_property
+    def _pieces(self) -> dict[tuple[int, int], tuple[Piece, ...]]:
+        return {}
+
+    def _cut(self, nbytes: int, piece_bytes: int) -> tuple[Piece, ...]:
         runs = [Piece(0, nbytes, BYTES)] if self.is_bytes else self._runs
         return tuple(
             Piece(start, min(start + piece_bytes, run.stop), run.dtype)

@@ -1,24 +1,30 @@
 """Leased snapshots: publishing never waits for a reader, and no reader ever sees a torn snapshot.
 
 A pool owns a few slots. Publishing writes into a slot that nobody reads and makes it the newest;
-reading leases the newest slot, which keeps it from being written until the lease is released. When
-readers hold every slot, the round is skipped and counted: the trainer goes on.
+reading leases the newest slot, which keeps it from being written until the lease is released. A
+reader that keeps a slot for longer than `lease_s` after a newer one came loses it: the slot gets
+other memory, and the old memory stays as it is until that reader is done. When readers hold every
+slot, the round is skipped and counted: the trainer goes on.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-import numpy as np
-import numpy.typing as npt
-
+from dpwa.clock import Clock
 from dpwa.data.layout import Layout
-from dpwa.types import Standing
+from dpwa.data.segments import ByteArray, Segment, SegmentHeader, SharedSegment
+from dpwa.data.shared_memory import SharedMemory
+from dpwa.lifecycle import Closeable
+from dpwa.types import JsonObject, Standing
 
-ByteArray = npt.NDArray[np.uint8]
+log = logging.getLogger("dpwa.data")
+
+Condition = Callable[[], bool]
 
 DEFAULT_SLOTS = 3  # the newest, one still being read, and one to write into
 
@@ -32,39 +38,35 @@ class Snapshot:
         standing: clock and loss at that moment.
         layout: what the bytes mean.
         data: the bytes, shape `(nbytes,)`; read-only by agreement.
+        is_finite: whether all values are finite numbers; `None` when the publisher has not checked.
     """
 
     version: int
     standing: Standing
     layout: Layout
     data: ByteArray
+    is_finite: bool | None = None
 
 
-class _Slot:
-    def __init__(self) -> None:
-        self.buffer: ByteArray = np.empty(0, np.uint8)
-        self.snapshot: Snapshot | None = None
-        self.leases = 0
-        self.writing = False
-
-    def reserve(self, nbytes: int) -> ByteArray:
-        if self.buffer.nbytes != nbytes:
-            self.buffer = np.zeros(nbytes, np.uint8)  # the gaps between tensors are sent too
-        return self.buffer
+def _now() -> bool:
+    return True
 
 
 class Lease:
     """The right to read one snapshot; release it (or leave its `with` block) when done."""
 
-    def __init__(self, snapshot: Snapshot, release: Callable[[], None]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, release: Callable[[Condition], None], *, is_shared: bool = False
+    ) -> None:
         self.snapshot = snapshot
-        self._release: Callable[[], None] | None = release
+        self.is_shared = is_shared  # whether other processes can map it
+        self._release: Callable[[Condition], None] | None = release
 
-    def release(self) -> None:
-        """Give the slot back; may be called again without effect."""
+    def release(self, once: Condition = _now) -> None:
+        """Give the slot back, `once` this is so; may be called again without effect."""
         release, self._release = self._release, None
         if release is not None:
-            release()
+            release(once)
 
     def __enter__(self) -> Snapshot:
         return self.snapshot
@@ -78,18 +80,61 @@ class Lease:
         self.release()
 
 
-class SnapshotPool:
-    """A bounded set of slots, shared by one publisher and any number of readers."""
+class _Slot:
+    """A place for one snapshot. Its memory may be exchanged, never written while it is read."""
 
-    def __init__(self, slots: int = DEFAULT_SLOTS) -> None:
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.snapshot: Snapshot | None = None
+        self.leases = 0
+        self.writing = False
+        self.superseded_at = 0.0
+
+    def try_claim(self) -> bool:
+        """Reserve it for writing, if nobody reads it here or in another process."""
+        if self.leases or self.writing or not self.segment.try_claim():
+            return False
+        self.writing = True
+        self.snapshot = None
+        return True
+
+    def release(self) -> None:
+        self.writing = False
+        self.segment.release()
+
+
+class SnapshotPool(Closeable):
+    """A bounded set of slots, shared by one publisher and any number of readers.
+
+    Args:
+        clock: what leases are measured by.
+        lease_s: how long a reader may keep a snapshot that is not the newest any more.
+        slots: how many snapshots there are at once, at least 2; memory is taken as it is needed.
+        shared: where the slots are, for other processes to map; `None` for private memory.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        lease_s: float,
+        slots: int = DEFAULT_SLOTS,
+        shared: SharedMemory | None = None,
+    ) -> None:
         if slots < 2:
             raise ValueError(f"a pool needs 2 slots or more, one to read and one to write: {slots}")
+        self._clock = clock
+        self._lease_s = lease_s
+        self._limit = slots
+        self._shared = shared
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
-        self._slots = [_Slot() for _ in range(slots)]
+        self._slots: list[_Slot] = []
+        self._lost: list[_Slot] = []  # whose readers have kept them for too long
+        self._ending: list[tuple[Condition, _Slot]] = []  # leases that end once this is so
         self._newest: _Slot | None = None
         self._version = 0
         self._skipped = 0
+        self._is_closed = False
 
     @property
     def version(self) -> int:
@@ -101,33 +146,41 @@ class SnapshotPool:
         """How many snapshots were not published because readers held every slot."""
         return self._skipped
 
+    @property
+    def shared(self) -> SharedMemory | None:
+        """The folder that other processes can map, if there is one."""
+        return self._shared
+
     def publish(
         self,
         layout: Layout,
         nbytes: int,
         standing: Standing,
-        write: Callable[[ByteArray], None],
+        write: Callable[[ByteArray], bool | None],
     ) -> Lease | None:
         """Let `write` fill a free slot of `nbytes` bytes, then make it the newest snapshot.
 
-        Returns a lease on it, or `None` when every slot is being read and the round is skipped. If
+        `write` returns whether all values are finite, or `None` when it has not checked. Returns a
+        lease on the snapshot, or `None` when every slot is being read and the round is skipped. If
         `write` raises, nothing is published and the error passes through.
         """
-        slot = self._free_slot()
+        slot = self._claim(nbytes)
         if slot is None:
+            self._skipped += 1
             return None
         try:
-            data = slot.reserve(nbytes)
-            write(data)
+            is_finite = write(slot.segment.data)
         except BaseException:
             with self._lock:
-                slot.writing = False
+                slot.release()
             raise
         with self._lock:
             self._version += 1
-            slot.snapshot = Snapshot(self._version, standing, layout, data)
-            slot.writing = False
-            self._newest = slot
+            data = slot.segment.data
+            slot.snapshot = Snapshot(self._version, standing, layout, data, is_finite)
+            self._describe(slot.segment, slot.snapshot)
+            slot.release()
+            self._supersede(slot)
             return self._lease(slot)
 
     def newest(self) -> Lease | None:
@@ -135,24 +188,117 @@ class SnapshotPool:
         with self._lock:
             return None if self._newest is None else self._lease(self._newest)
 
-    def _free_slot(self) -> _Slot | None:
-        """Reserve a slot without readers for writing; the newest one is never taken."""
+    def report(self) -> JsonObject:
+        """Describe the memory in plain data: bytes of the slots, and of those that were lost."""
         with self._lock:
-            for slot in self._slots:
-                if slot.leases == 0 and not slot.writing and slot is not self._newest:
-                    slot.writing = True
-                    slot.snapshot = None
+            return {
+                "slots": len(self._slots),
+                "slot_bytes": sum(slot.segment.data.nbytes for slot in self._slots),
+                "lost_slots": len(self._lost),
+                "lost_bytes": sum(slot.segment.data.nbytes for slot in self._lost),
+                "is_shared": self._shared is not None,
+            }
+
+    def close(self) -> None:
+        """Remove what is shared; snapshots that are being read stay until they are released."""
+        with self._lock:
+            self._is_closed = True
+            for slot in (*self._slots, *self._lost):
+                slot.segment.close()
+            if self._shared is not None:
+                self._shared.close()
+
+    def _claim(self, nbytes: int) -> _Slot | None:
+        """Reserve a slot for writing; the newest one is never taken."""
+        with self._lock:
+            if self._is_closed:
+                return None
+            self._end_leases()
+            self._forget_lost()
+            for slot in [slot for slot in self._slots if slot is not self._newest]:
+                if not slot.try_claim():
+                    continue
+                if slot.segment.data.nbytes == nbytes:
                     return slot
-            self._skipped += 1
-            return None
+                slot.segment.close()  # of a model that had another size
+                self._slots.remove(slot)
+            if len(self._slots) >= self._limit and not self._lose_one():
+                return None
+            slot = _Slot(self._allocate(nbytes))
+            slot.try_claim()
+            self._slots.append(slot)
+            return slot
+
+    def _lose_one(self) -> bool:
+        """Set a slot aside whose readers had it for too long; it counts until they are done."""
+        if len(self._lost) >= self._limit:
+            return False
+        end = self._clock.now() - self._lease_s
+        for slot in self._slots:
+            if slot is not self._newest and not slot.writing and slot.superseded_at <= end:
+                self._slots.remove(slot)
+                self._lost.append(slot)
+                return True
+        return False
+
+    def _forget_lost(self) -> None:
+        for slot in [slot for slot in self._lost if slot.try_claim()]:
+            slot.segment.close()
+            self._lost.remove(slot)
+
+    def _allocate(self, nbytes: int) -> Segment:
+        if self._shared is None:
+            return Segment(nbytes)
+        try:
+            return self._shared.allocate(nbytes)
+        except OSError as error:
+            log.warning(
+                "no room for %d bytes of shared memory (%s): peers on this host get streams",
+                nbytes,
+                error.strerror,
+            )
+            self._shared.close()
+            self._shared = None
+            return Segment(nbytes)
+
+    def _describe(self, segment: Segment, snapshot: Snapshot) -> None:
+        if self._shared is not None:
+            segment.describe(
+                SegmentHeader(
+                    nonce=self._shared.nonce,
+                    fingerprint=snapshot.layout.fingerprint,
+                    version=snapshot.version,
+                    standing=snapshot.standing,
+                    is_finite=snapshot.is_finite,
+                    nbytes=snapshot.data.nbytes,
+                )
+            )
+
+    def _supersede(self, slot: _Slot) -> None:
+        if self._newest is not None:
+            self._newest.superseded_at = self._clock.now()
+        self._newest = slot
+        if self._shared is not None and isinstance(slot.segment, SharedSegment):
+            self._shared.announce(slot.segment)
 
     def _lease(self, slot: _Slot) -> Lease:
         snapshot = slot.snapshot
         if snapshot is None:  # only a slot that is being written has none, and it is never leased
             raise AssertionError("leased a slot without a snapshot")
         slot.leases += 1
-        return Lease(snapshot, lambda: self._returned(slot))
+        is_shared = self._shared is not None and slot.segment.is_shared
+        return Lease(snapshot, lambda once: self._returned(slot, once), is_shared=is_shared)
 
-    def _returned(self, slot: _Slot) -> None:
+    def _returned(self, slot: _Slot, once: Condition) -> None:
         with self._lock:
-            slot.leases -= 1
+            self._ending.append((once, slot))
+            self._end_leases()
+
+    def _end_leases(self) -> None:
+        open_leases = []
+        for once, slot in self._ending:
+            if once():
+                slot.leases -= 1
+            else:
+                open_leases.append((once, slot))
+        self._ending = open_leases

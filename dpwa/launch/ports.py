@@ -69,6 +69,8 @@ def require_free_addresses(nodes: Iterable[NodeConfig]) -> None:
 
 
 def _listen_problem(node: NodeConfig) -> str | None:
+    if node.port is None:
+        return _claim_problem(node)
     host = node.bind or node.host
     try:
         _listening_socket(host, node.port).close()
@@ -79,6 +81,16 @@ def _listen_problem(node: NodeConfig) -> str | None:
     else:
         return None
     return f"node {node.name} cannot listen on {host}:{node.port}: {reason}"
+
+
+def _claim_problem(node: NodeConfig) -> str | None:
+    from dpwa.transport.ipc import claimed
+
+    try:
+        with claimed(node.listen_endpoint):
+            return None
+    except AddressError as error:
+        return f"node {node.name} {error}"
 
 
 def _reason(error: OSError) -> str:

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from dpwa.config import Config, load_config
 from dpwa.data.layout import Layout, TensorSpec
-from dpwa.data.snapshot import ByteArray, Snapshot
+from dpwa.data.segments import ByteArray
 from dpwa.errors import ParametersError
 from dpwa.lifecycle import Closeable
-from dpwa.node.node import Node
+from dpwa.node.node import Arrival, Node
 from dpwa.types import Loss, loss_value
 
 NumericArray = npt.NDArray[Any]
@@ -48,6 +48,8 @@ class DpwaConnection(Closeable):
 
     def __init__(self, name: str, config: ConfigSource) -> None:
         self.node = Node(name, load_config(config))
+        self._guards = self.node.config.guard == "finite"
+        self._layout = Layout.of_bytes()
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
         """Publish the parameters and start fetching a peer's; returns without waiting.
@@ -66,9 +68,11 @@ class DpwaConnection(Closeable):
         else:
             layout, source = Layout.of_bytes(), _byte_array(parameters)
 
-        def write(slot: ByteArray) -> None:
+        def write(slot: ByteArray) -> bool | None:
             np.copyto(slot.view(source.dtype).reshape(source.shape), source)
+            return _is_finite(layout, slot) if self._guards else None
 
+        self._layout = layout
         self.node.send(layout, source.nbytes, loss_value(loss), write)
 
     def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:
@@ -85,10 +89,11 @@ class DpwaConnection(Closeable):
         Raises:
             ClosedError: the connection was closed.
         """
-        arrival = self.node.wait(loss_value(loss), _is_finite)
+        copy = _Copy(self._layout)
+        arrival = self.node.wait(loss_value(loss), copy.take)
         if arrival is None:
             return None, 0.0
-        return _parameters(arrival.snapshot), arrival.factor
+        return _parameters(self._layout, copy.data), arrival.factor
 
     @property
     def name(self) -> str:
@@ -148,20 +153,35 @@ def _byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
     return np.frombuffer(view if view.contiguous else view.tobytes(), np.uint8)
 
 
-def _is_finite(snapshot: Snapshot) -> bool:
+class _Copy:
+    """A peer's parameters, copied out of the memory that they come in."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.data: ByteArray = np.empty(0, np.uint8)
+
+    def take(self, arrival: Arrival) -> bool:
+        """Copy all of it; return whether all values are finite."""
+        self.data = np.empty(arrival.nbytes, np.uint8)
+        for start, part in arrival.parts:
+            self.data[start : start + part.nbytes] = part
+        return arrival.is_checked or _is_finite(self._layout, self.data)
+
+
+def _is_finite(layout: Layout, data: ByteArray) -> bool:
     """Tell whether an array of floats holds finite numbers only; bytes have no meaning here."""
-    if snapshot.layout.is_bytes or np.dtype(snapshot.layout.tensors[0].dtype).kind not in "fc":
+    if layout.is_bytes or np.dtype(layout.tensors[0].dtype).kind not in "fc":
         return True
-    values = snapshot.data.view(np.dtype(snapshot.layout.tensors[0].dtype))
+    values = data.view(np.dtype(layout.tensors[0].dtype))
     with np.errstate(all="ignore"):
-        return bool(np.isfinite(values.sum(dtype=np.promote_types(values.dtype, np.float32))))
+        total = values.sum(dtype=np.promote_types(values.dtype, np.float32))
+        # A sum may overflow where no value does.
+        return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
 
 
-def _parameters(snapshot: Snapshot) -> bytes | NumericArray:
-    """Copy a peer's parameters out of the receive buffer."""
-    spec = snapshot.layout.tensors[0]
-    if snapshot.layout.is_bytes:
-        return snapshot.data.tobytes()
-    array: NumericArray = snapshot.data.view(np.dtype(spec.dtype)).reshape(spec.shape)
-    copied: NumericArray = array.copy()
-    return copied
+def _parameters(layout: Layout, data: ByteArray) -> bytes | NumericArray:
+    spec = layout.tensors[0]
+    if layout.is_bytes:
+        return data.tobytes()
+    array: NumericArray = data.view(np.dtype(spec.dtype)).reshape(spec.shape)
+    return array

@@ -12,27 +12,35 @@ import os
 import random
 import secrets
 import weakref
-from collections.abc import Callable
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import dpwa
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config import Config, NodeConfig, peer_config
+from dpwa.data.codecs import Codec, codec
 from dpwa.data.layout import Layout
-from dpwa.data.snapshot import ByteArray, Lease, Snapshot, SnapshotPool
-from dpwa.errors import AddressError, ClosedError
+from dpwa.data.segments import ByteArray
+from dpwa.data.shared_memory import SharedMemory
+from dpwa.data.snapshot import Lease, Snapshot, SnapshotPool
+from dpwa.errors import AddressError, ClosedError, UserError
 from dpwa.lifecycle import Closeable
+from dpwa.node.fetch_order import FetchOrder, Found
+from dpwa.node.incoming import BrokenFetchError, Incoming, Part
 from dpwa.node.logs import configure_logging
+from dpwa.node.peer_channel import ChannelSettings
 from dpwa.node.peers import PeerBook
 from dpwa.node.services import GoodbyeService, SnapshotService, StatusService
 from dpwa.node.threads import NodeThreads
-from dpwa.node.tx_thread import AddPeer, Fetched, FetchOrder, RemovePeer
+from dpwa.node.tx_thread import AddPeer, RemovePeer
 from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
-from dpwa.transport.addresses import connect_endpoint, listen_endpoint
+from dpwa.transport.addresses import resolved
 from dpwa.types import JsonObject, Standing
+from dpwa.wire.fetching import extent_of
 from dpwa.wire.limits import PROTOCOL_VERSION
+from dpwa.wire.shards import shard_of
 
 log = logging.getLogger("dpwa.node")
 
@@ -41,24 +49,39 @@ GRACE_S = 0.02  # what `wait` grants the TxThread past the deadline to report it
 
 @dataclass(frozen=True)
 class Arrival:
-    """A peer's snapshot that is to be merged.
+    """A peer's snapshot that is to be merged, or the pieces of it that this round fetches.
 
     Attributes:
         peer: the name of the peer.
         factor: the weight f to merge it with, from 0 to 1.
-        snapshot: the peer's; its data is valid until the next `send`.
-        published: this node's own snapshot of the same round, valid as long; `None` when it could
-            not be published.
+        nbytes: size of the whole snapshot.
+        standing: clock and loss of the peer when it published.
+        version: of the snapshot.
+        parts: yields `(start, bytes)` of consecutive parts of the snapshot, once, as they come;
+            each is valid until the next one is asked for. It raises `BrokenFetchError`, to be left
+            alone, when the rest will not come: nothing must stay merged then.
+        room: memory for the bytes of a snapshot, to keep in it what a broken fetch must bring back;
+            a part may lie at its own place in it. `None` when all of it has come.
+        is_checked: whether it is known that all values are finite.
+        published: this node's own snapshot of the round; `None` when it could not be published.
         staleness: by how many updates the peer's clock is behind this node's (negative: ahead).
-        waited_s: seconds that `wait` spent waiting.
+        waited_s: seconds that `wait` spent waiting until the snapshot began to come.
     """
 
     peer: str
     factor: float
-    snapshot: Snapshot
+    nbytes: int
+    standing: Standing
+    version: int
+    parts: Iterable[Part]
+    room: ByteArray | None
+    is_checked: bool
     published: Snapshot | None
     staleness: float
     waited_s: float
+
+
+Merge = Callable[[Arrival], bool]
 
 
 @dataclass(frozen=True)
@@ -67,10 +90,25 @@ class _Round:
 
     order: FetchOrder
     published: Lease | None
+    fraction: float
 
     def end(self) -> None:
         if self.published is not None:
             self.published.release()
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A snapshot that can be read now, whole or as it comes."""
+
+    peer: str
+    nbytes: int
+    standing: Standing
+    version: int
+    is_finite: bool | None
+    parts: Iterable[Part]
+    room: ByteArray | None
+    release: Callable[[], None]
 
 
 class Node(Closeable):
@@ -91,38 +129,47 @@ class Node(Closeable):
         self._started = self._time.now()
         self._method = interpolation(config.interpolation)
         self._options = config.rule_options(config.interpolation)
+        self._codecs = partial(_codec, config)
+        self._guards = config.guard == "finite"
         self._fetch_rng = random.Random(f"{self.seed}/{name}/fetch")
         self._standing = Standing(clock=0.0)
         self._round: _Round | None = None  # sent, not waited for yet
-        self._merging: _Round | None = None  # waited for; what came may be used until the next send
+        self._turn = 0  # which shard of the parameters is next
         self._merges = 0
-        self._pool = SnapshotPool()
         self._book = PeerBook(name, self._time)
-        self._snapshots = SnapshotService(self._pool, self._time, 2 * config.timeout_ms / 1000)
-        self._threads = NodeThreads(
-            name,
-            _listen_endpoint(own),
-            self._book,
-            random.Random(f"{self.seed}/{name}/peer"),
-            self._time,
+        longest_s = 2 * config.timeout_ms / 1000
+        self._pool = SnapshotPool(self._time, longest_s, config.slots, _shared_memory(config))
+        self._snapshots = SnapshotService(
+            self._pool, self._time, longest_s, self._codecs, config.topk.resync_every
         )
-        report = weakref.WeakMethod(self.report)
         try:
-            self._threads.open(
-                [
-                    self._snapshots,
-                    StatusService(lambda: _called(report)),
-                    GoodbyeService(self._book.said_goodbye),
-                ]
+            self._threads = NodeThreads(
+                name,
+                resolved(own.listen_endpoint),
+                self._book,
+                random.Random(f"{self.seed}/{name}/peer"),
+                self._time,
             )
+            self._open()
         except AddressError as error:
+            self._pool.close()
             raise AddressError(f"node {name!r} {error}") from None
         # The threads know the node only weakly: one that is forgotten is closed when it is
         # collected, or at the end of the program.
-        self._close_threads = weakref.finalize(self, self._threads.close)
+        self._close_all = weakref.finalize(self, _close, self._threads, self._pool)
         for peer in config.peers_of(name):
             self._connect(peer)
         log.info("%s: listening on %s, seed %d", name, self._threads.endpoint, self.seed)
+
+    def _open(self) -> None:
+        report = weakref.WeakMethod(self.report)
+        self._threads.open(
+            [
+                self._snapshots,
+                StatusService(lambda: _called(report)),
+                GoodbyeService(self._book.said_goodbye),
+            ]
+        )
 
     # The gossip
 
@@ -141,90 +188,165 @@ class Node(Closeable):
         layout: Layout,
         nbytes: int,
         loss: float | None,
-        write: Callable[[ByteArray], None],
+        write: Callable[[ByteArray], bool | None],
+        fraction: float = 1.0,
     ) -> None:
         """Publish a snapshot that `write` fills, and with the configured probability start a fetch.
 
         Never waits. When slow readers hold every slot of the pool, nothing is published this time.
 
+        Args:
+            layout: what the bytes mean.
+            nbytes: how many there are.
+            loss: of this node now; `None` when it has not measured one.
+            write: fills the snapshot, shape `(nbytes,)`; returns whether all values are finite, or
+                `None` when it has not checked.
+            fraction: of the parameters that the fetch brings, a different part every time.
+
         Raises:
             ClosedError: the node was closed.
         """
         self._check_open()
-        self._end_rounds()
+        self._end_round()
         self._standing = Standing(clock=self._standing.clock + 1.0, loss=loss)
         lease = self._pool.publish(layout, nbytes, self._standing, write)
         deadline = Deadline(self._time, self.config.timeout_ms / 1000)
-        round_ = _Round(FetchOrder(layout, deadline), lease)
         if self._fetch_rng.random() >= self.config.fetch_probability:
-            round_.end()
+            if lease is not None:
+                lease.release()
             return
-        self._round = round_
-        self._threads.tx.order(round_.order)
+        shard = shard_of(layout, fraction, self._turn)
+        self._turn += 1
+        self._round = _Round(FetchOrder(layout, shard, deadline), lease, fraction)
+        self._threads.tx.order(self._round.order)
 
-    def wait(
-        self, loss: float | None = None, is_finite: Callable[[Snapshot], bool] | None = None
-    ) -> Arrival | None:
-        """Wait for the fetch that the last `send` started; return what came, or `None`.
+    def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
+        """Wait for the fetch that the last `send` started, and merge what comes.
 
         Waits at most until `timeout_ms` after that `send`. The clock is merged here, the parameters
-        by the caller. A peer that has diverged, by its loss or its parameters, is not merged.
+        by `merge`, on this thread: it returns False, having merged nothing, when a value is not
+        finite. A peer that has diverged, by its loss or its parameters, is not merged.
 
         Args:
             loss: this node's at the moment of merging; `None` stands for the one passed to `send`.
-            is_finite: tells whether all parameters of a snapshot are finite numbers.
+            merge: merges an arrival.
+
+        Returns:
+            What was merged, or `None` when nothing was, whatever the reason.
 
         Raises:
             ClosedError: the node was closed.
             UserError: a rule of the user's own returned an impossible factor.
         """
         self._check_open()
-        round_, self._round = self._round, None
-        if round_ is None:
-            return None
-        self._merging = round_
-        before = self._time.now()
-        fetched = _result(round_.order)
-        if fetched is None or self._refuses(fetched, is_finite):
-            return None
         if loss is not None:
             self._standing = Standing(clock=self._standing.clock, loss=loss)
-        return self._merged(fetched, round_, self._time.now() - before)
+        round_ = self._round
+        if round_ is None:
+            return None
+        before = self._time.now()
+        try:
+            found = round_.order.take(round_.order.deadline.remaining_s() + GRACE_S)
+            if found is None:
+                return None
+            return self._receive(found, round_, merge, self._time.now() - before)
+        finally:
+            self._end_round()
 
-    def _refuses(self, fetched: Fetched, is_finite: Callable[[Snapshot], bool] | None) -> bool:
-        """Tell whether a peer has diverged: one merge would carry what is not finite everywhere."""
-        if fetched.snapshot.standing.loss == math.inf:
-            self._book.record(fetched.peer, Outcome.DIVERGED, "its loss is not finite")
-            return True
-        if is_finite is not None and not is_finite(fetched.snapshot):
-            self._book.record(fetched.peer, Outcome.DIVERGED, "its parameters are not finite")
-            return True
-        self._book.record(fetched.peer, Outcome.FETCHED)
-        return False
+    def skip(self) -> None:
+        """Do without the fetch that the last `send` started."""
+        self._end_round()
 
-    def _merged(self, fetched: Fetched, round_: _Round, waited_s: float) -> Arrival:
-        own, peer = self._standing, fetched.snapshot.standing
+    def _receive(
+        self, found: Found, round_: _Round, merge: Merge, waited_s: float
+    ) -> Arrival | None:
+        source = self._source(found, round_.order)
+        if source is None:
+            self._book.record(found.peer, Outcome.LOST, "its shared memory is gone")
+            return None
+        try:
+            arrival = self._arrival(source, round_, waited_s)
+            if source.standing.loss == math.inf:
+                self._refuse(found.peer, "its loss is not finite")
+            elif (self._guards and source.is_finite is False) or not merge(arrival):
+                self._refuse(found.peer, "its parameters are not finite")
+            else:
+                self._merged(arrival, round_.fraction)
+                return arrival
+        except BrokenFetchError as error:
+            if error.outcome is Outcome.MISBEHAVED:  # the rest the TxThread has recorded
+                self._book.record(found.peer, error.outcome, error.detail)
+        finally:
+            source.release()
+        return None
+
+    def _source(self, found: Found, order: FetchOrder) -> _Source | None:
+        """Make what was found readable; `None` when it is gone."""
+        if isinstance(found.source, Incoming):
+            incoming = found.source
+            deadline = Deadline(self._time, order.deadline.remaining_s() + GRACE_S)
+            return _Source(
+                peer=found.peer,
+                nbytes=incoming.buffer.nbytes,
+                standing=incoming.standing,
+                version=incoming.version,
+                is_finite=None if incoming.is_finite else incoming.is_finite,
+                parts=incoming.parts(deadline),
+                room=None if incoming.is_complete else incoming.buffer,
+                release=incoming.abandon,
+            )
+        lease = found.source.pin(order.layout)
+        if lease is None:
+            return None
+        snapshot = lease.snapshot
+        start, stop = extent_of(order.layout, snapshot.data.nbytes, order.shard)
+        return _Source(
+            peer=found.peer,
+            nbytes=snapshot.data.nbytes,
+            standing=snapshot.standing,
+            version=snapshot.version,
+            is_finite=snapshot.is_finite,
+            parts=[(start, snapshot.data[start:stop])],
+            room=None,
+            release=lease.release,
+        )
+
+    def _refuse(self, peer: str, why: str) -> None:
+        """Record that a peer has diverged: merged, it would carry what is not finite everywhere."""
+        self._book.record(peer, Outcome.DIVERGED, why)
+
+    def _arrival(self, source: _Source, round_: _Round, waited_s: float) -> Arrival:
+        own, peer = self._standing, source.standing
         factor = merge_factor(
             self._method, self._options, own, peer, self.config.divergence_threshold
         )
-        clock = mixed_clock(own.clock, peer.clock, factor)
-        self._standing = Standing(clock=clock, loss=own.loss)
-        self._merges += factor > 0.0
         return Arrival(
-            peer=fetched.peer,
+            peer=source.peer,
             factor=factor,
-            snapshot=fetched.snapshot,
+            nbytes=source.nbytes,
+            standing=peer,
+            version=source.version,
+            parts=source.parts,
+            room=source.room,
+            is_checked=not self._guards or source.is_finite is True,
             published=None if round_.published is None else round_.published.snapshot,
             staleness=own.clock - peer.clock,
             waited_s=waited_s,
         )
 
-    def _end_rounds(self) -> None:
-        rounds = (self._round, self._merging)
-        self._round = self._merging = None
-        for round_ in rounds:
-            if round_ is not None:
-                round_.end()
+    def _merged(self, arrival: Arrival, fraction: float) -> None:
+        self._book.record(arrival.peer, Outcome.FETCHED)
+        own = self._standing
+        # A shard moves its share of the parameters, and the clock by as much.
+        share = arrival.factor * fraction
+        clock = mixed_clock(own.clock, arrival.standing.clock, share)
+        self._standing = Standing(clock=clock, loss=own.loss)
+        self._merges += arrival.factor > 0.0
+
+    def _end_round(self) -> None:
+        round_, self._round = self._round, None
+        if round_ is not None:
+            round_.end()
 
     # The peers
 
@@ -244,9 +366,18 @@ class Node(Closeable):
         self._connect(peer_config(name, host, port))
 
     def _connect(self, peer: NodeConfig) -> None:
-        endpoint = connect_endpoint(peer.host, peer.port)
+        endpoint = peer.connect_endpoint
         if self._book.add(peer.name, endpoint):
-            self._threads.tx.order(AddPeer(peer.name, endpoint))
+            self._threads.tx.order(AddPeer(peer.name, endpoint, self._channel_settings(peer.name)))
+
+    def _channel_settings(self, peer: str) -> ChannelSettings:
+        transport = self.config.transport
+        return ChannelSettings(
+            codec=self._codecs(self.config.codec_for(server=peer, reader=self.name)),
+            plain=self._codecs("none"),
+            may_map=transport != "tcp",
+            may_stream=transport != "shm",
+        )
 
     def remove_peer(self, name: str) -> None:
         """Drop a peer from view.
@@ -277,6 +408,11 @@ class Node(Closeable):
             "version": self._pool.version,
             "merges": self._merges,
             "rounds_skipped": self._pool.skipped,
+            "memory": {
+                **self._pool.report(),
+                **self._threads.tx.memory_report(),
+                "served_held_bytes": self._snapshots.held_bytes,
+            },
             "snapshots_served": self._snapshots.served,
             "bytes_sent": self._threads.rx.bytes_sent,
             "bytes_received": self._threads.tx.bytes_received,
@@ -288,22 +424,15 @@ class Node(Closeable):
     @property
     def closed(self) -> bool:
         """Tell whether `close` was called."""
-        return not self._close_threads.alive
+        return not self._close_all.alive
 
     def close(self) -> None:
         """Stop serving and fetching; idempotent, takes a few seconds at the very most."""
-        self._close_threads()
+        self._close_all()
 
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError(f"node {self.name!r} is closed")
-
-
-def _listen_endpoint(own: NodeConfig) -> str:
-    try:
-        return listen_endpoint(own.bind or own.host, own.port)
-    except AddressError as error:
-        raise AddressError(f"node {own.name!r} {error}") from None
 
 
 def _called(report: weakref.WeakMethod[Callable[[], JsonObject]]) -> JsonObject:
@@ -311,8 +440,25 @@ def _called(report: weakref.WeakMethod[Callable[[], JsonObject]]) -> JsonObject:
     return {} if method is None else method()
 
 
-def _result(order: FetchOrder) -> Fetched | None:
+def _codec(config: Config, name: str) -> Codec:
+    """Make a codec, as the configuration has it; each belongs to one thread."""
+    return codec(name, keep=config.topk.keep) if name == "topk" else codec(name)
+
+
+def _close(threads: NodeThreads, pool: SnapshotPool) -> None:
+    threads.close()
+    pool.close()
+
+
+def _shared_memory(config: Config) -> SharedMemory | None:
+    """Return shared memory for this node's snapshots, if it is wanted and there is any."""
+    if config.transport == "tcp":
+        return None
     try:
-        return order.future.result(order.deadline.remaining_s() + GRACE_S)
-    except FutureTimeoutError:
+        return SharedMemory()
+    except OSError as error:
+        problem = f"shared memory cannot be used ({error})"
+        if config.transport == "shm":
+            raise UserError(f"{problem}, which `transport: shm` needs") from None
+        log.warning("%s: peers on this host get streams", problem)
         return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dpwa.clock import Clock
 from dpwa.errors import UnknownNameError, UserError
+from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.flow_control import FlowControl
 from dpwa.policy.health import Health, Outcome, health_after, is_failure
 from dpwa.types import JsonObject
@@ -29,6 +30,7 @@ _IN_WORDS = {
     Health.OTHER_MODEL: "has another model",
     Health.MISBEHAVING: "breaks the protocol",
     Health.DIVERGED: "has diverged and is not merged",
+    Health.NOT_MAPPED: "shares no memory with this node, which `transport: shm` needs",
 }
 
 
@@ -37,6 +39,7 @@ class _Peer:
     endpoint: str
     added: float
     health: Health = Health.UNKNOWN
+    times: FetchTimes = field(default_factory=FetchTimes)
     outcomes: Counter[Outcome] = field(default_factory=Counter)
 
 
@@ -111,8 +114,23 @@ class PeerBook:
                 self._flow = self._flow.succeeded(name)
             elif is_failure(outcome):
                 self._flow = self._flow.failed(name)
+            if outcome is Outcome.TIMED_OUT:
+                peer.times = peer.times.timed_out()
         if before is not peer.health:
             self._log_change(name, before, peer.health, detail or _place(peer))
+
+    def patience_s(self, name: str, ceiling_s: float) -> float:
+        """Return for how many seconds to wait for a peer, as its fetches so far suggest."""
+        with self._lock:
+            peer = self._peers.get(name)
+            return ceiling_s if peer is None else peer.times.deadline_s(ceiling_s)
+
+    def fetched_in(self, name: str, elapsed_s: float) -> None:
+        """Learn from how long a fetch took that brought a snapshot."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.times = peer.times.succeeded(elapsed_s)
 
     def said_goodbye(self, name: str) -> None:
         """Note that a peer has ended on purpose; a name that is not in view is ignored."""
@@ -139,6 +157,7 @@ class PeerBook:
                     "endpoint": peer.endpoint,
                     "score": self._flow.scores[name],
                     "health": peer.health.value,
+                    "fetch_s": peer.times.mean_s,
                     "outcomes": {o.value: n for o, n in peer.outcomes.items()},
                 }
                 for name, peer in self._peers.items()

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 
 from dpwa.clock import Clock
 from dpwa.errors import ProtocolError, VersionError
+from dpwa.transport.ipc import claimed
 from dpwa.transport.mailbox import Mailbox
-from dpwa.transport.sockets import Context, Socket, receive, send, serving_socket
+from dpwa.transport.sockets import Context, Receipt, Socket, receive, send, serving_socket
 from dpwa.wire.messages import Frame, Message, Refused, decode, encode
 
 log = logging.getLogger("dpwa.rx")
 
-Reply = Callable[[Message, Frame | None], bool]
+
+class Reply(Protocol):
+    """Sends an answer to whoever asked; returns a receipt, or `None` when it was not taken.
+
+    `is_lent`: the payload stays as it is until the receipt is done.
+    """
+
+    def __call__(
+        self, message: Message, payload: Frame | None = None, *, is_lent: bool = False
+    ) -> Receipt | None:
+        """Send."""
+        ...
+
+
 IDLE_POLL_MS = 1_000
 BUSY_POLL_MS = 10
 
@@ -28,7 +41,7 @@ class Service:
     handles: tuple[type[Any], ...]
 
     def handle(self, sender: bytes, message: Any, reply: Reply) -> None:
-        """Answer one message; `reply(message, payload)` returns whether it was sent."""
+        """Answer one message with `reply`."""
         raise NotImplementedError
 
     def tick(self, now: float) -> bool:  # noqa: ARG002
@@ -83,14 +96,14 @@ class RxThread(threading.Thread):
     def run(self) -> None:
         """Own the socket from here to the end."""
         try:
-            router = serving_socket(self._context, self._endpoint)
-        except Exception as error:  # noqa: BLE001 - handed to the thread that waits in `open`
-            self._listen_error = error
+            with claimed(self._endpoint), serving_socket(self._context, self._endpoint) as router:
+                self._listening.set()
+                self._serve(router)
+        except Exception as error:
+            if self._listening.is_set():
+                raise
+            self._listen_error = error  # for the thread that waits in `open`
             self._listening.set()
-            return
-        self._listening.set()
-        with router:
-            self._serve(router)
 
     def _serve(self, router: Socket) -> None:
         poller = zmq.Poller()
@@ -126,7 +139,7 @@ class RxThread(threading.Thread):
         except VersionError:
             # The version in the header of any answer tells the peer why.
             self.bad_messages += 1
-            self._send(router, sender, Refused(request=0, reason="protocol version"), None)
+            self._reply_to(router, sender)(Refused(request=0, reason="protocol version"))
         except ProtocolError as error:
             self.bad_messages += 1
             log.debug("ignored a message: %s", error)
@@ -135,12 +148,18 @@ class RxThread(threading.Thread):
         service = self._services.get(type(message))
         if service is None:
             raise ProtocolError(f"{message.type!r} is no request")
-        service.handle(sender, message, lambda m, payload: self._send(router, sender, m, payload))
+        service.handle(sender, message, self._reply_to(router, sender))
 
-    def _send(self, router: Socket, to: bytes, message: Message, payload: Frame | None) -> bool:
-        frames: list[Frame] = [to, encode(message)]
-        if payload is not None:
-            frames.append(payload)
-        sent = send(router, frames)
-        self.bytes_sent += len(payload) if sent and payload is not None else 0
-        return sent
+    def _reply_to(self, router: Socket, to: bytes) -> Reply:
+        def reply(
+            message: Message, payload: Frame | None = None, *, is_lent: bool = False
+        ) -> Receipt | None:
+            frames: list[Frame] = [to, encode(message)]
+            if payload is not None:
+                frames.append(payload)
+            receipt = send(router, frames, is_lent=is_lent)
+            if receipt is not None and payload is not None:
+                self.bytes_sent += len(payload)
+            return receipt
+
+        return reply

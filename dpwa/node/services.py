@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpwa.clock import Clock
+from dpwa.data.codecs import Codec
+from dpwa.data.held import Held, HeldByReaders
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import Lease, SnapshotPool
+from dpwa.errors import UnknownNameError
 from dpwa.node.rx_thread import Reply, Service
+from dpwa.transport.sockets import Receipt
 from dpwa.types import JsonObject
 from dpwa.wire import limits
 from dpwa.wire.messages import (
@@ -19,11 +23,16 @@ from dpwa.wire.messages import (
     Goodbye,
     NotReady,
     OtherModel,
+    Refused,
+    SharedMemoryName,
     Status,
     pack,
     pack_layout,
+    printable,
 )
 from dpwa.wire.serving import ServeSession
+
+CodecMaker = Callable[[str], Codec]
 
 
 @dataclass
@@ -32,32 +41,60 @@ class _Serving:
     lease: Lease
     reply: Reply
     expires: float
+    held: Held | None
     is_blocked: bool = False  # the socket to this peer is full
+    receipts: list[Receipt] = field(default_factory=list)  # of what ZeroMQ still needs
+
+    def end(self) -> None:
+        """Give the snapshot back as soon as all that was lent of it is on its way."""
+        self.lease.release(once=lambda: all(receipt.done for receipt in self.receipts))
 
 
 class SnapshotService(Service):
     """Serves the newest snapshot to each peer that fetches, one session a peer.
 
-    A session holds a lease; it ends when the last chunk is sent, when the peer cancels or starts
-    another fetch, and at the latest when the peer has stopped waiting, so that a peer which is
-    stopped or gone never keeps a slot for long.
+    A peer that can map shared memory is told where it is. Else a session sends the pieces; it holds
+    a lease, and ends when the last chunk is sent, when the peer cancels or starts another fetch,
+    and at the latest when the peer has stopped waiting, so that a peer which is stopped or gone
+    never keeps a slot for long.
+
+    Args:
+        pool: where the snapshots are.
+        clock: what time is taken from.
+        longest_session_s: the most that a session may take, whatever the peer asks.
+        codecs: makes the codec of a name; belongs to the RxThread.
+        resync_every: see `HeldByReaders`.
     """
 
     handles = (Fetch, Credit, Cancel)
 
-    def __init__(self, pool: SnapshotPool, clock: Clock, longest_session_s: float) -> None:
+    def __init__(
+        self,
+        pool: SnapshotPool,
+        clock: Clock,
+        longest_session_s: float,
+        codecs: CodecMaker,
+        resync_every: int,
+    ) -> None:
         self._pool = pool
         self._clock = clock
         self._longest_session_s = longest_session_s
+        self._codecs = codecs
+        self._held = HeldByReaders(limits.MAX_HELD, resync_every)
         self._serving: dict[bytes, _Serving] = {}
         self._description: tuple[Layout, bytes] | None = None
         self.served = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of what is remembered of readers, for codecs that send differences."""
+        return self._held.nbytes
 
     def handle(self, sender: bytes, message: Fetch | Credit | Cancel, reply: Reply) -> None:
         """Start, continue or end the session of this peer."""
         if isinstance(message, Fetch):
             self._end(sender)
-            self._start(sender, message, reply)
+            self._answer(sender, message, reply)
             return
         serving = self._serving.get(sender)
         if serving is None or serving.session.request != message.request:
@@ -77,21 +114,39 @@ class SnapshotService(Service):
                 self._continue(sender, serving)
         return any(serving.is_blocked for serving in self._serving.values())
 
-    def _start(self, sender: bytes, fetch: Fetch, reply: Reply) -> None:
-        if len(self._serving) >= limits.MAX_SESSIONS:
-            self._end(next(iter(self._serving)))  # the oldest: whoever still reads would be done
+    def _answer(self, sender: bytes, fetch: Fetch, reply: Reply) -> None:
         lease = self._pool.newest()
         if lease is None:
-            reply(NotReady(request=fetch.request), None)
+            reply(NotReady(request=fetch.request))
             return
-        layout = lease.snapshot.layout
+        layout, shared = lease.snapshot.layout, self._pool.shared
         if layout.fingerprint != fetch.fingerprint:
             lease.release()
             reply(OtherModel(request=fetch.request), self._described(layout))
+        elif fetch.can_map and lease.is_shared and shared is not None:
+            lease.release()
+            self.served += 1
+            reply(SharedMemoryName(request=fetch.request, name=shared.name, nonce=shared.nonce))
+        else:
+            self._start(sender, fetch, reply, lease)
+
+    def _start(self, sender: bytes, fetch: Fetch, reply: Reply, lease: Lease) -> None:
+        if len(self._serving) >= limits.MAX_SESSIONS:
+            self._end(next(iter(self._serving)))  # the oldest: whoever still reads would be done
+        try:
+            codec = self._codecs(fetch.codec)
+        except UnknownNameError:
+            lease.release()
+            reply(Refused(request=fetch.request, reason=f"unknown codec {printable(fetch.codec)}"))
             return
-        session = ServeSession(fetch, lease.snapshot)
-        budget_s = min(fetch.budget_ms / 1000, self._longest_session_s)
-        serving = _Serving(session, lease, reply, self._clock.now() + budget_s)
+        held = None
+        if codec.is_delta:
+            nbytes = lease.snapshot.data.nbytes
+            held, agrees = self._held.take(sender, fetch.held, nbytes)
+            codec = codec if agrees else self._codecs("none")
+        session = ServeSession(fetch, lease.snapshot, codec, held)
+        expires = self._clock.now() + min(fetch.budget_ms / 1000, self._longest_session_s)
+        serving = _Serving(session, lease, reply, expires, held)
         self._serving[sender] = serving
         self._continue(sender, serving)
 
@@ -104,18 +159,24 @@ class SnapshotService(Service):
     def _continue(self, sender: bytes, serving: _Serving) -> None:
         """Send what the credit allows, as far as the socket takes it."""
         serving.is_blocked = False
+        serving.receipts = [receipt for receipt in serving.receipts if not receipt.done]
         for message, data in serving.session.due():
-            if not serving.reply(message, None if data is None else data.data):
+            payload = None if data is None else data.data
+            receipt = serving.reply(message, payload, is_lent=data is not None)
+            if receipt is None:
                 serving.is_blocked = True  # what an earlier fetch left is still on its way
                 return
+            serving.receipts.append(receipt)
         if serving.session.finished:
             self.served += 1
+            if serving.held is not None:
+                self._held.give_back(sender, serving.held)
             self._end(sender)
 
     def _end(self, sender: bytes) -> None:
         serving = self._serving.pop(sender, None)
         if serving is not None:
-            serving.lease.release()
+            serving.end()
 
 
 class GoodbyeService(Service):

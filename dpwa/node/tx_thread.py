@@ -6,22 +6,31 @@ import itertools
 import logging
 import random
 import threading
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import zmq
 
 from dpwa.clock import Clock, Deadline
-from dpwa.data.layout import Layout
-from dpwa.data.snapshot import ByteArray, Snapshot
+from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError, VersionError
+from dpwa.node.fetch_order import FetchOrder, Found
+from dpwa.node.incoming import Incoming
+from dpwa.node.peer_channel import ChannelSettings, PeerChannel
 from dpwa.node.peers import PeerBook
 from dpwa.policy.health import Outcome
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
-from dpwa.wire.fetching import FetchSession
+from dpwa.types import JsonObject
+from dpwa.wire.fetching import (
+    Announced,
+    Ended,
+    FetchPlan,
+    FetchSession,
+    InSharedMemory,
+    PieceArrived,
+)
 from dpwa.wire.messages import Cancel, Frame, Goodbye, decode
 
 log = logging.getLogger("dpwa.tx")
@@ -32,31 +41,12 @@ ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """A peer's snapshot; its data is the thread's buffer, valid until the next fetch is ordered."""
-
-    peer: str
-    snapshot: Snapshot
-
-
-@dataclass(frozen=True)
-class FetchOrder:
-    """Fetch a snapshot of this layout from one peer before the deadline.
-
-    `future` gets what was fetched, or `None` when nothing came; it never gets an exception.
-    """
-
-    layout: Layout
-    deadline: Deadline
-    future: Future[Fetched | None] = field(default_factory=Future)
-
-
-@dataclass(frozen=True)
 class AddPeer:
     """Connect to a peer."""
 
     name: str
     endpoint: str
+    settings: ChannelSettings
 
 
 @dataclass(frozen=True)
@@ -74,13 +64,22 @@ class Stop:
 Command = FetchOrder | AddPeer | RemovePeer | Stop
 
 
+class _Attempt:
+    """A fetch from one peer, for an order."""
+
+    def __init__(self, channel: PeerChannel, request: int, plan: FetchPlan) -> None:
+        self.channel = channel
+        self.session = FetchSession(request, plan)
+        self.incoming: Incoming | None = None
+        self.asked_at: float | None = None  # None: the request is not on its way yet
+        self.deadline: Deadline | None = None
+
+
 class _ActiveFetch:
     def __init__(self, order: FetchOrder) -> None:
         self.order = order
         self.tried: set[str] = set()
-        self.link: PeerLink | None = None
-        self.session: FetchSession | None = None
-        self.asked = False  # whether the request is on its way
+        self.attempt: _Attempt | None = None
 
 
 class TxThread(threading.Thread):
@@ -97,7 +96,7 @@ class TxThread(threading.Thread):
         self._clock = clock
         self._commands: Mailbox[Command] = Mailbox(context)
         self._poller = zmq.Poller()
-        self._links: dict[str, PeerLink] = {}
+        self._channels: dict[str, PeerChannel] = {}
         self._active: _ActiveFetch | None = None
         self._requests = itertools.count(1)
         self._buffer: ByteArray = np.empty(0, np.uint8)
@@ -128,39 +127,60 @@ class TxThread(threading.Thread):
                 self._step(ready)
             except Exception:
                 log.exception("a fetch failed for an unforeseen reason; the node goes on")
-                self._finish(None)
-        self._finish(None)
-        for link in self._links.values():
-            if link.state is LinkState.UP:
-                self.said_goodbye |= link.send(Goodbye(request=0, name=self._node_name))
-            link.close(FAREWELL_MS)
+                self._finish(Outcome.MISBEHAVED)
+        self._finish(Outcome.TIMED_OUT)
+        for channel in self._channels.values():
+            if channel.link.state is LinkState.UP:
+                self.said_goodbye |= channel.link.send(Goodbye(request=0, name=self._node_name))
+            channel.close(FAREWELL_MS)
+
+    def memory_report(self) -> JsonObject:
+        """Describe the memory in plain data: bytes of what arrives, is held, and is mapped."""
+        channels = tuple(self._channels.values())
+        return {
+            "receive_bytes": self._buffer.nbytes,
+            "held_bytes": sum(channel.held_bytes for channel in channels),
+            "mapped_bytes": sum(channel.mapped_bytes for channel in channels),
+        }
 
     def _patience_ms(self) -> int:
         if self._active is None:
             return IDLE_POLL_MS
-        remaining_ms = self._active.order.deadline.remaining_s() * 1000
-        return min(IDLE_POLL_MS, int(remaining_ms) + 1)
+        remaining_s = self._active.order.deadline.remaining_s()
+        attempt = self._active.attempt
+        if attempt is not None and attempt.deadline is not None:
+            remaining_s = min(remaining_s, attempt.deadline.remaining_s())
+        return min(IDLE_POLL_MS, int(remaining_s * 1000) + 1)
 
     def _step(self, ready: dict[object, int]) -> None:
-        for link in list(self._links.values()):
-            if link.socket in ready or link.monitor in ready:
-                self._read(link)  # first: a peer may answer and be gone
-                self._follow(link)
+        for channel in list(self._channels.values()):
+            if channel.link.socket in ready or channel.link.monitor in ready:
+                self._read(channel)  # first: a peer may answer and be gone
+                self._follow(channel)
         if self._commands.receiver in ready:
             for command in self._commands.take_all():
                 self._obey(command)
-        if self._active is not None and self._active.order.deadline.expired():
-            self._give_up(Outcome.TIMED_OUT)
-            self._finish(None)
+        self._keep_deadlines()
+
+    def _keep_deadlines(self) -> None:
+        active = self._active
+        if active is None:
+            return
+        if active.order.deadline.expired():
+            self._cancel()
+            self._charge(Outcome.TIMED_OUT)
+            self._finish(Outcome.TIMED_OUT)
+        elif active.attempt is not None and _has_expired(active.attempt.deadline):
+            self._cancel()
+            self._failed(active.attempt.channel, Outcome.TIMED_OUT, "slower than it used to be")
 
     # Commands
 
     def _obey(self, command: Command) -> None:
         match command:
             case FetchOrder():
-                if self._active is not None:
-                    self._cancel()
-                    self._finish(None)
+                self._cancel()
+                self._finish(Outcome.TIMED_OUT)
                 self._active = _ActiveFetch(command)
                 self._ask_next_peer()
             case AddPeer():
@@ -176,129 +196,187 @@ class TxThread(threading.Thread):
         except zmq.ZMQError as error:
             log.error("cannot connect to %s at %s: %s", command.name, command.endpoint, error)
             return
-        self._links[command.name] = link
+        self._channels[command.name] = PeerChannel(link, command.settings)
         self._poller.register(link.socket, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)
 
     def _remove(self, name: str) -> None:
-        link = self._links.pop(name, None)
-        if link is None:
+        channel = self._channels.pop(name, None)
+        if channel is None:
             return
-        self._poller.unregister(link.socket)
-        self._poller.unregister(link.monitor)
-        link.close()
-        if self._active is not None and self._active.link is link:
-            self._ask_next_peer()
+        self._poller.unregister(channel.link.socket)
+        self._poller.unregister(channel.link.monitor)
+        channel.close()
+        if self._attempt_with(channel) is not None:
+            self._ask_another_peer(Outcome.LOST, "")
 
     # The fetch under way
 
     def _ask_next_peer(self) -> None:
-        """Start a session with the next peer that flow control picks and that is not down."""
+        """Make an attempt with the next peer that flow control picks and that is not down."""
         active = self._active
         while active is not None:
-            active.link = active.session = None
-            active.asked = False
+            active.attempt = None
             name = self._book.choose(self._rng, exclude=active.tried)
             if name is None:
-                self._finish(None)
+                self._finish(Outcome.UNREACHABLE)
                 return
             active.tried.add(name)
-            link = self._links.get(name)
-            if link is None or link.state is LinkState.DOWN:
+            channel = self._channels.get(name)
+            if channel is None or channel.link.state is LinkState.DOWN:
                 self._book.record(name, Outcome.UNREACHABLE)
                 continue
-            active.link = link
-            active.session = FetchSession(next(self._requests), active.order.layout, self._allocate)
-            if link.state is LinkState.UP:
-                self._request()
-            return  # else the request goes out as soon as the link is up
-
-    def _request(self) -> None:
-        active = self._active
-        if active is None or active.link is None or active.session is None:
+            self._attempt(active, channel)
             return
-        budget_ms = int(active.order.deadline.remaining_s() * 1000)
-        if active.link.send(active.session.request_message(budget_ms)):
-            active.asked = True
+
+    def _attempt(self, active: _ActiveFetch, channel: PeerChannel) -> None:
+        """Ask a peer, now or as soon as its link is up."""
+        plan = channel.plan(active.order)
+        active.attempt = _Attempt(channel, next(self._requests), plan)
+        if channel.link.state is LinkState.UP:
+            self._request(active, active.attempt)
+
+    def _request(self, active: _ActiveFetch, attempt: _Attempt) -> None:
+        budget_s = active.order.deadline.remaining_s()
+        patience_s = self._book.patience_s(attempt.channel.peer, budget_s)
+        request = attempt.session.request_message(int(budget_s * 1000))
+        if attempt.channel.link.send(request):
+            attempt.asked_at = self._clock.now()
+            attempt.deadline = Deadline(self._clock, patience_s)
         else:
-            self._give_up(Outcome.UNREACHABLE)
-            self._ask_next_peer()
+            self._failed(attempt.channel, Outcome.UNREACHABLE)
 
-    def _follow(self, link: PeerLink) -> None:
+    def _follow(self, channel: PeerChannel) -> None:
         """Act on what happened to a connection."""
-        is_active = self._active is not None and self._active.link is link
-        for state in link.update():
+        for state in channel.follow():
             if state is LinkState.UP:
-                self._book.connected(link.peer)
-            if is_active and state is LinkState.UP:
-                self._request()
-            elif is_active and state is LinkState.DOWN:
-                was_asked = self._active is not None and self._active.asked
-                self._give_up(Outcome.LOST if was_asked else Outcome.UNREACHABLE)
-                self._ask_next_peer()
-                is_active = False
+                self._book.connected(channel.peer)
+            attempt = self._attempt_with(channel)
+            if attempt is None or self._active is None:
+                continue
+            if state is LinkState.UP:
+                self._request(self._active, attempt)
+            elif state is LinkState.DOWN:
+                was_asked = attempt.asked_at is not None
+                self._failed(channel, Outcome.LOST if was_asked else Outcome.UNREACHABLE)
 
-    def _read(self, link: PeerLink) -> None:
+    def _read(self, channel: PeerChannel) -> None:
         for _ in range(ANSWERS_PER_TURN):
-            frames = link.receive()
+            frames = channel.link.receive()
             if frames is None:
                 return
             try:
-                self._take(link, frames)
+                self._take(channel, frames)
             except VersionError as error:
-                self._failed(link, Outcome.OTHER_VERSION, str(error))
+                self._failed(channel, Outcome.OTHER_VERSION, str(error))
             except (ProtocolError, MemoryError) as error:
-                self._failed(link, Outcome.MISBEHAVED, str(error))
+                if self._attempt_with(channel) is not None:
+                    self._cancel()
+                self._failed(channel, Outcome.MISBEHAVED, str(error))
 
-    def _take(self, link: PeerLink, frames: list[Frame]) -> None:
+    def _take(self, channel: PeerChannel, frames: list[Frame]) -> None:
         message, payload = decode(frames)
         self.bytes_received += len(payload)
-        active = self._active
-        if (
-            active is None
-            or active.session is None
-            or active.link is not link
-            or active.session.request != message.request
-        ):
+        attempt = self._attempt_with(channel)
+        if attempt is None or attempt.session.request != message.request:
             self.late_answers += 1
             return
-        credit = active.session.receive(message, payload)
+        match attempt.session.receive(message, payload):
+            case PieceArrived() as arrived:
+                self._piece_arrived(attempt, arrived)
+            case InSharedMemory() as found:
+                self._in_shared_memory(attempt, found)
+            case Announced() as announced:
+                self._announced(attempt, announced)
+            case Ended() as ended:
+                self._failed(channel, ended.outcome, ended.detail)
+
+    def _piece_arrived(self, attempt: _Attempt, arrived: PieceArrived) -> None:
+        credit = attempt.session.credit()
         if credit is not None:
-            link.send(credit)
-        result = active.session.result
-        if result is not None:
-            snapshot = result.snapshot
-            if snapshot is None:
-                self._book.record(link.peer, result.outcome, result.detail)
-                self._finish(None)
-            else:  # whether it can be merged is for the node to tell
-                self._finish(Fetched(link.peer, snapshot))
+            attempt.channel.link.send(credit)
+        if attempt.incoming is not None:
+            attempt.incoming.add(arrived.piece, arrived.payload)
+        if arrived.is_last:
+            self._succeeded(attempt)
 
-    def _failed(self, link: PeerLink, outcome: Outcome, detail: str) -> None:
-        """A peer broke the protocol: the fetch from it, if any, has ended."""
-        if self._active is not None and self._active.link is link:
-            self._give_up(outcome, detail)
-            self._finish(None)
+    def _in_shared_memory(self, attempt: _Attempt, found: InSharedMemory) -> None:
+        active, memory = self._active, attempt.channel.map(found)
+        if active is None:
+            return
+        if memory is not None:
+            active.order.offer(Found(attempt.channel.peer, memory))
+            self._succeeded(attempt)
+        elif attempt.channel.may_stream:
+            self._attempt(active, attempt.channel)  # the same peer again, for a stream
+        else:
+            self._failed(attempt.channel, Outcome.NOT_MAPPED)
 
-    def _give_up(self, outcome: Outcome, detail: str = "") -> None:
-        """Charge the peer of the fetch under way with its failure."""
-        if self._active is not None and self._active.link is not None:
+    def _announced(self, attempt: _Attempt, announced: Announced) -> None:
+        active, channel = self._active, attempt.channel
+        if active is None:
+            return
+        if not channel.may_stream:
             self._cancel()
-            self._book.record(self._active.link.peer, outcome, detail)
+            self._failed(channel, Outcome.NOT_MAPPED)
+            return
+        buffer = self._room(announced.header.nbytes)
+        attempt.incoming = channel.incoming(active.order.layout, announced, buffer)
+        active.order.offer(Found(channel.peer, attempt.incoming))
+
+    def _succeeded(self, attempt: _Attempt) -> None:
+        """All of it is there; whether it can be merged is for the node to tell and to record."""
+        if attempt.asked_at is not None:
+            self._book.fetched_in(attempt.channel.peer, self._clock.now() - attempt.asked_at)
+        if self._active is not None:
+            self._active.order.end()
+            self._active = None
+
+    def _failed(self, channel: PeerChannel, outcome: Outcome, detail: str = "") -> None:
+        """The attempt with this peer, if there is one, has failed: another peer may do better."""
+        if self._attempt_with(channel) is not None:
+            self._charge(outcome, detail)
+            self._ask_another_peer(outcome, detail)
+
+    def _ask_another_peer(self, outcome: Outcome, detail: str) -> None:
+        """Unless the trainer has begun to merge what will not be complete now."""
+        if self._active is None:
+            return
+        if not self._active.order.withdraw():
+            self._finish(outcome, detail)
+        else:
+            self._ask_next_peer()
+
+    def _charge(self, outcome: Outcome, detail: str = "") -> None:
+        """Charge the peer of the attempt under way with its failure."""
+        if self._active is not None and self._active.attempt is not None:
+            self._book.record(self._active.attempt.channel.peer, outcome, detail)
 
     def _cancel(self) -> None:
         """Tell the peer, if it can be told, that nobody waits any more."""
-        active = self._active
-        if active is not None and active.link is not None and active.session is not None:
-            active.link.send(Cancel(request=active.session.request))
+        attempt = None if self._active is None else self._active.attempt
+        if attempt is not None and attempt.asked_at is not None:
+            attempt.channel.link.send(Cancel(request=attempt.session.request))
 
-    def _finish(self, fetched: Fetched | None) -> None:
+    def _finish(self, outcome: Outcome, detail: str = "") -> None:
+        """End the order under way without a snapshot."""
         active, self._active = self._active, None
-        if active is not None:
-            active.order.future.set_result(fetched)
+        if active is None:
+            return
+        if active.attempt is not None and active.attempt.incoming is not None:
+            active.attempt.incoming.break_off(outcome, detail)
+        active.order.end()
 
-    def _allocate(self, nbytes: int) -> ByteArray:
+    def _attempt_with(self, channel: PeerChannel) -> _Attempt | None:
+        attempt = None if self._active is None else self._active.attempt
+        return attempt if attempt is not None and attempt.channel is channel else None
+
+    def _room(self, nbytes: int) -> ByteArray:
         """Return the receive buffer, reused between fetches of one size."""
         if self._buffer.nbytes != nbytes:
             self._buffer = np.empty(nbytes, np.uint8)
         return self._buffer
+
+
+def _has_expired(deadline: Deadline | None) -> bool:
+    return deadline is not None and deadline.expired()

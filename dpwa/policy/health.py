@@ -21,6 +21,7 @@ class Outcome(Enum):
     OTHER_MODEL = "other_model"
     MISBEHAVED = "misbehaved"
     DIVERGED = "diverged"
+    NOT_MAPPED = "not_mapped"
 
 
 class Health(Enum):
@@ -35,6 +36,7 @@ class Health(Enum):
     OTHER_MODEL = "other_model"
     MISBEHAVING = "misbehaving"
     DIVERGED = "diverged"
+    NOT_MAPPED = "not_mapped"
 
 
 _HEALTH_AFTER = {
@@ -47,6 +49,7 @@ _HEALTH_AFTER = {
     Outcome.OTHER_MODEL: Health.OTHER_MODEL,
     Outcome.MISBEHAVED: Health.MISBEHAVING,
     Outcome.DIVERGED: Health.DIVERGED,
+    Outcome.NOT_MAPPED: Health.NOT_MAPPED,
 }
 
 

@@ -1,42 +1,35 @@
-"""Host names and ports as ZeroMQ endpoints."""
+"""Host names in ZeroMQ endpoints."""
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 
+from dpwa.config.endpoints import split_tcp, tcp_endpoint
 from dpwa.errors import AddressError
 
 
-def connect_endpoint(host: str, port: int) -> str:
-    """Return the endpoint to connect to: `tcp://host:port`, IPv6 addresses in brackets."""
-    return f"tcp://{_bracketed(host)}:{port}"
-
-
-def listen_endpoint(host: str, port: int) -> str:
+def resolved(endpoint: str) -> str:
     """Return the endpoint to listen on; a host name becomes the address it stands for.
+
+    `tcp://*:port` and endpoints that are not TCP stay as they are.
 
     Raises:
         AddressError: the name has no address.
     """
-    if host == "*":
-        return f"tcp://*:{port}"
+    address = split_tcp(endpoint)
+    if address is None:
+        return endpoint
+    host, port = address
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise AddressError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:  # the latter: no name at all, such as `a..b`
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
+        raise AddressError(f"cannot listen on {endpoint}: {reason}") from None
     # IPv4 first: it is what peers try for a name such as localhost.
-    _, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
-    return f"tcp://{_bracketed(str(address[0]))}:{port}"
+    _, _, _, _, first = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return tcp_endpoint(str(first[0]), port)
 
 
 def is_ipv6(endpoint: str) -> bool:
     """Tell whether an endpoint needs an IPv6 socket."""
-    return "[" in endpoint
-
-
-def _bracketed(host: str) -> str:
-    try:
-        return f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
-    except ValueError:
-        return host
+    return endpoint.startswith("tcp://[")

@@ -62,7 +62,7 @@ class PeerLink:
 
     def send(self, message: Message) -> bool:
         """Send a request without waiting; return whether the link took it."""
-        return send(self.socket, [encode(message)])
+        return send(self.socket, [encode(message)]) is not None
 
     def receive(self) -> list[Frame] | None:
         """Take one waiting answer, or return `None`."""

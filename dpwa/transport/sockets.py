@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from typing import Protocol
 
 import zmq
 
@@ -12,11 +13,28 @@ from dpwa.transport.addresses import is_ipv6
 from dpwa.wire import limits
 from dpwa.wire.messages import Frame
 
+
+class Receipt(Protocol):
+    """Tells when ZeroMQ needs the frames of a message no more."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the frames may be changed."""
+        ...
+
+
+class _Copied:
+    done = True
+
+
+_COPIED = _Copied()
+
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 
 HEARTBEAT_MS = 1_000
 HEARTBEAT_TIMEOUT_MS = 5_000  # a peer silent for so long is disconnected, and its buffers are freed
+STALLED_MS = 5_000  # likewise for one that takes nothing off the wire; heartbeats do not notice
 CONNECT_TIMEOUT_MS = 3_000
 HANDSHAKE_TIMEOUT_MS = 5_000
 RECONNECT_MS = 50
@@ -37,6 +55,7 @@ def serving_socket(context: Context, endpoint: str) -> Socket:
     router.maxmsgsize = limits.MAX_HEADER_BYTES + HEADER_SLACK_BYTES
     router.rcvhwm = QUEUED_REQUESTS
     router.sndhwm = QUEUED_ANSWERS
+    router.tcp_maxrt = STALLED_MS
     router.router_mandatory = True  # a peer that is gone or does not read is told, not dropped
     try:
         router.bind(endpoint)
@@ -75,15 +94,20 @@ def receive(socket: Socket) -> list[Frame] | None:
     return frames
 
 
-def send(socket: Socket, frames: Sequence[Frame]) -> bool:
-    """Send one message without waiting; return whether it was taken."""
+def send(socket: Socket, frames: Sequence[Frame], *, is_lent: bool = False) -> Receipt | None:
+    """Send one message without waiting; return a receipt, or `None` when it was not taken.
+
+    `is_lent`: the frames are not copied; they must stay as they are until the receipt is `done`.
+    """
     try:
+        if is_lent:
+            return socket.send_multipart(frames, zmq.NOBLOCK, copy=False, track=True)
         socket.send_multipart(frames, zmq.NOBLOCK, copy=True)
     except zmq.ZMQError as error:
         if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-            return False
+            return None
         raise
-    return True
+    return _COPIED
 
 
 def _set_common(socket: Socket, endpoint: str) -> None:

@@ -1,17 +1,14 @@
-"""The asking side of a fetch: messages in, messages out, and the bytes in their place."""
+"""The asking side of a fetch: messages in, events out, and no memory of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from dpwa.data.layout import Layout
-from dpwa.data.snapshot import ByteArray, Snapshot
+from dpwa.data.checksum import checksum
+from dpwa.data.layout import Layout, Piece
 from dpwa.errors import ProtocolError
 from dpwa.policy.health import Outcome
-from dpwa.types import Standing
 from dpwa.wire import limits
 from dpwa.wire.messages import (
     Chunk,
@@ -21,98 +18,166 @@ from dpwa.wire.messages import (
     Message,
     NotReady,
     OtherModel,
+    Refused,
+    SharedMemoryName,
     SnapshotHeader,
+    printable,
     unpack_layout,
 )
+from dpwa.wire.shards import WHOLE, Shard
 
 
 @dataclass(frozen=True)
-class FetchResult:
-    """How a fetch ended: the snapshot when it was `FETCHED`, else what went wrong, in words."""
+class FetchPlan:
+    """What to ask a peer for.
+
+    Attributes:
+        layout: what its snapshot must be like.
+        codec: how the pieces are to be encoded.
+        can_map: whether shared memory is welcome instead.
+        held: the token of what is still held from this peer, for codecs that send differences.
+        shard: which pieces.
+    """
+
+    layout: Layout
+    codec: str = "none"
+    can_map: bool = False
+    held: int = 0
+    shard: Shard = WHOLE
+
+
+@dataclass(frozen=True)
+class Announced:
+    """The snapshot comes in these pieces."""
+
+    header: SnapshotHeader
+    pieces: Sequence[Piece]
+
+
+@dataclass(frozen=True)
+class PieceArrived:
+    """The next piece is there, as it was encoded."""
+
+    piece: Piece
+    payload: Frame
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class InSharedMemory:
+    """The snapshot can be mapped."""
+
+    name: str
+    nonce: bytes
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Nothing will come: how the fetch ended, and why, in words."""
 
     outcome: Outcome
-    snapshot: Snapshot | None = None
     detail: str = ""
 
 
-class FetchSession:
-    """One fetch, from the first message to its result.
+Event = Announced | PieceArrived | InSharedMemory | Ended
 
-    `request_message` opens it; `receive` takes each answer and returns what to send next; `result`
-    is set when it has ended. `allocate(nbytes)` gives the buffer to fill, shape `(nbytes,)`.
+
+class FetchSession:
+    """One fetch, from the first message to its end.
+
+    `request_message` opens it; `receive` takes each answer and says what it means; after a piece,
+    `credit` allows the peer to send another.
     """
 
-    def __init__(self, request: int, layout: Layout, allocate: Callable[[int], ByteArray]) -> None:
+    def __init__(self, request: int, plan: FetchPlan) -> None:
         self.request = request
-        self.result: FetchResult | None = None
-        self._layout = layout
-        self._allocate = allocate
-        self._header: SnapshotHeader | None = None
-        self._buffer: ByteArray = np.empty(0, np.uint8)
-        self._received_bytes = 0
-        self._next_index = 0
+        self._plan = plan
+        self._pieces: Sequence[Piece] | None = None
+        self._next = 0
 
     def request_message(self, budget_ms: int) -> Fetch:
         """Return the message that starts the fetch."""
+        plan = self._plan
         return Fetch(
             request=self.request,
-            fingerprint=self._layout.fingerprint,
+            fingerprint=plan.layout.fingerprint,
+            can_map=plan.can_map,
+            codec=plan.codec,
+            held=plan.held,
+            chunk_bytes=plan.shard.chunk_bytes,
+            first=plan.shard.first,
+            count=plan.shard.count,
             credit=limits.CREDIT_CHUNKS,
             budget_ms=budget_ms,
         )
 
-    def receive(self, message: Message, payload: Frame) -> Credit | None:
-        """Take one answer to this request; return the credit to grant, if any.
+    def credit(self) -> Credit | None:
+        """Return the message that allows one more chunk, if more than what is allowed is needed."""
+        unsent = len(self._pieces or ()) - self._next
+        return Credit(request=self.request, chunks=1) if unsent >= limits.CREDIT_CHUNKS else None
+
+    def receive(self, message: Message, payload: Frame) -> Event:
+        """Take one answer to this request.
 
         Raises:
             ProtocolError: the answer is not allowed here; the session must not be used any more.
         """
         match message:
             case SnapshotHeader():
-                self._begin(message)
+                return self._announced(message)
             case Chunk():
-                return self._take(message, payload)
+                return self._arrived(message, payload)
+            case SharedMemoryName() if self._plan.can_map and self._pieces is None:
+                return InSharedMemory(message.name, message.nonce)
             case NotReady():
-                self.result = FetchResult(Outcome.NOT_READY)
+                return Ended(Outcome.NOT_READY)
             case OtherModel():
-                self.result = self._other_model(payload)
+                return self._other_model(payload)
+            case Refused():
+                return Ended(Outcome.MISBEHAVED, f"it refuses: {printable(message.reason)}")
             case _:
-                raise ProtocolError(f"{message.type!r} is no answer to a fetch")
-        return None
+                raise ProtocolError(f"{message.type!r} is no answer to this fetch")
 
-    def _begin(self, header: SnapshotHeader) -> None:
-        if self._header is not None:
+    def _announced(self, header: SnapshotHeader) -> Announced:
+        if self._pieces is not None:
             raise ProtocolError("a second snapshot in one fetch")
-        expected = self._layout.nbytes
+        plan, expected = self._plan, self._plan.layout.nbytes
         if expected is None and header.nbytes > limits.MAX_UNSTRUCTURED_BYTES:
             raise ProtocolError(f"a snapshot of {header.nbytes} bytes")
         if expected is not None and header.nbytes != expected:
             raise ProtocolError(f"a snapshot of {header.nbytes} bytes, expected {expected}")
-        self._header = header
-        self._buffer = self._allocate(header.nbytes)
-        self._finish_if_complete(header)
+        # A node may always send all there is instead of differences, but nothing else.
+        is_whole = header.codec == "none" and header.token > 0
+        if header.codec != plan.codec and not is_whole:
+            raise ProtocolError(f"a snapshot in {printable(header.codec)!r}, not {plan.codec!r}")
+        pieces = pieces_of(plan.layout, header.nbytes, plan.shard)
+        if not pieces:
+            raise ProtocolError("a snapshot without a byte")
+        self._pieces = pieces
+        return Announced(header, self._pieces)
 
-    def _take(self, chunk: Chunk, payload: Frame) -> Credit | None:
-        header = self._header
-        if header is None or chunk.index != self._next_index:
-            raise ProtocolError(f"chunk {chunk.index}, expected {self._next_index}")
-        start = self._received_bytes
-        size = min(header.chunk_bytes, header.nbytes - start)
-        if len(payload) != size:
-            raise ProtocolError(f"a chunk of {len(payload)} bytes, expected {size}")
-        self._buffer[start : start + size] = np.frombuffer(payload, np.uint8)
-        self._received_bytes += size
-        self._next_index += 1
-        self._finish_if_complete(header)
-        return None if self.result else Credit(request=self.request, chunks=1)
+    def _arrived(self, chunk: Chunk, payload: Frame) -> PieceArrived:
+        if self._pieces is None or chunk.index != self._next or self._next >= len(self._pieces):
+            raise ProtocolError(f"chunk {chunk.index}, expected {self._next}")
+        if checksum(payload) != chunk.checksum:
+            raise ProtocolError(f"chunk {chunk.index} was corrupted on its way")
+        piece = self._pieces[self._next]
+        self._next += 1
+        return PieceArrived(piece, payload, is_last=self._next == len(self._pieces))
 
-    def _finish_if_complete(self, header: SnapshotHeader) -> None:
-        if self._received_bytes == header.nbytes:
-            standing = Standing(clock=header.clock, loss=header.loss)
-            snapshot = Snapshot(header.version, standing, self._layout, self._buffer)
-            self.result = FetchResult(Outcome.FETCHED, snapshot)
-
-    def _other_model(self, payload: Frame) -> FetchResult:
+    def _other_model(self, payload: Frame) -> Ended:
         count, descriptions = unpack_layout(payload)
-        difference = self._layout.difference(descriptions, count) or "none that it describes"
-        return FetchResult(Outcome.OTHER_MODEL, detail=f"first difference: {difference}")
+        difference = self._plan.layout.difference(descriptions, count) or "none that it describes"
+        return Ended(Outcome.OTHER_MODEL, f"first difference: {difference}")
+
+
+def pieces_of(layout: Layout, nbytes: int, shard: Shard) -> Sequence[Piece]:
+    """Return the pieces of a snapshot that belong to a shard."""
+    pieces = layout.pieces(nbytes, shard.chunk_bytes)
+    return pieces[shard.first : shard.first + shard.count] if shard.count else pieces[shard.first :]
+
+
+def extent_of(layout: Layout, nbytes: int, shard: Shard) -> tuple[int, int]:
+    """Return where a shard begins and ends in a snapshot."""
+    pieces = pieces_of(layout, nbytes, shard)
+    return pieces[0].start, pieces[-1].stop

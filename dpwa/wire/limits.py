@@ -6,7 +6,7 @@ full.
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
@@ -14,8 +14,12 @@ MAX_DETAIL_BYTES = 256 * 1024  # a layout or a report: unpacking more would hold
 MAX_FRAMES = 2  # a header, and for some messages one payload
 
 CHUNK_BYTES = 1024 * 1024
+MIN_CHUNK_BYTES = 4096
+CHUNK_MULTIPLE_BYTES = 64  # of every element size, so that no element is cut
 CREDIT_CHUNKS = 4
 MAX_CREDIT_CHUNKS = 16
 
 MAX_SESSIONS = 64  # snapshots being served at once
+MAX_HELD = 8  # snapshots of readers that a node remembers, for codecs that send differences
+MAX_CODEC_CHARACTERS = 32
 MAX_UNSTRUCTURED_BYTES = 64 * 1024**3  # a bytes-like payload, whose length the peer decides

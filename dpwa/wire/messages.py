@@ -17,12 +17,24 @@ import msgpack
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpwa.data.layout import DESCRIPTION_CHARACTERS, FINGERPRINT_BYTES, Layout
+from dpwa.data.segments import NONCE_BYTES
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.types import StrictModel
 from dpwa.wire import limits
 
 Frame = bytes | bytearray | memoryview
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+Unsigned = Annotated[int, Field(ge=0, lt=2**64)]
+Codec = Annotated[str, Field(min_length=1, max_length=limits.MAX_CODEC_CHARACTERS)]
+ChunkBytes = Annotated[
+    int,
+    Field(
+        ge=limits.MIN_CHUNK_BYTES,
+        le=limits.CHUNK_BYTES,
+        multiple_of=limits.CHUNK_MULTIPLE_BYTES,
+    ),
+]
+Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Fingerprint = Annotated[bytes, Field(min_length=FINGERPRINT_BYTES, max_length=FINGERPRINT_BYTES)]
 
 
@@ -34,10 +46,22 @@ class _Message(StrictModel):
 
 
 class Fetch(_Message):
-    """Ask for the newest snapshot, if its layout has this fingerprint."""
+    """Ask for the newest snapshot, or some of its pieces, if its layout has this fingerprint.
+
+    `chunk_bytes`, `first` and `count` say which pieces of `Layout.pieces` (`count` 0: all from
+    `first` on). `can_map` asks for shared memory instead, if the serving node has any. `held` is
+    the token of the snapshot that the asking side still has from this node, for a codec that sends
+    differences; 0 when it has none.
+    """
 
     type: Literal["fetch"] = "fetch"
     fingerprint: Fingerprint
+    can_map: bool
+    codec: Codec
+    held: Count
+    chunk_bytes: ChunkBytes
+    first: Count
+    count: Count
     credit: Annotated[int, Field(ge=1, le=limits.MAX_CREDIT_CHUNKS)]
     budget_ms: Annotated[int, Field(ge=0, le=2**31)]  # after that, nobody waits for the answer
 
@@ -68,23 +92,38 @@ class Goodbye(_Message):
     name: Annotated[str, Field(max_length=64)]
 
 
+class SharedMemoryName(_Message):
+    """The newest snapshot is in shared memory; the nonce proves that it is this folder."""
+
+    type: Literal["shared_memory"] = "shared_memory"
+    name: Annotated[str, Field(max_length=64)]
+    nonce: Nonce
+
+
 class SnapshotHeader(_Message):
-    """A snapshot follows, in chunks."""
+    """Pieces of a snapshot follow, one a chunk.
+
+    `codec` is what they are encoded with. `token`, unless it is 0, names what the asking side holds
+    when it has decoded them all.
+    """
 
     type: Literal["snapshot"] = "snapshot"
     version: Annotated[int, Field(ge=1, lt=2**63)]
     clock: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     loss: Annotated[float, Field(gt=float("-inf"))] | None  # NaN fails the comparison
+    is_finite: bool | None  # None: the serving node has not checked
     nbytes: Annotated[int, Field(ge=0, lt=2**63)]
-    chunk_bytes: Annotated[int, Field(ge=1, le=limits.MAX_CHUNK_BYTES)]
+    codec: Codec
+    token: Count
 
 
 class Chunk(_Message):
-    """The next bytes of a snapshot; the payload has them."""
+    """The next piece of a snapshot; the payload has it, encoded."""
 
     type: Literal["chunk"] = "chunk"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_CHUNK_BYTES
     index: Count
+    checksum: Unsigned  # of the payload
 
 
 class NotReady(_Message):
@@ -101,7 +140,7 @@ class OtherModel(_Message):
 
 
 class Refused(_Message):
-    """The answer to a request of another protocol version; its own version is what matters."""
+    """The request cannot be served: another protocol version, or a codec that is not known."""
 
     type: Literal["refused"] = "refused"
     reason: Annotated[str, Field(max_length=200)]
@@ -120,6 +159,7 @@ Message = (
     | Cancel
     | AskStatus
     | Goodbye
+    | SharedMemoryName
     | SnapshotHeader
     | Chunk
     | NotReady

@@ -88,7 +88,7 @@ def test_interpolate_scales_the_local_step_and_delta_keeps_it():
 
         with Pair(one, two, merge=merge) as pair:
             eventually(
-                lambda p=pair: p.one.connection.node._threads.tx._links["w2"].state.value == "up"
+                lambda p=pair: p.one.connection.node._threads.tx._channels["w2"].link.state.value == "up"
             )
             pair.merge()  # from now on both are ready
             attempt(pair)

@@ -135,8 +135,20 @@ def test_what_a_plugin_prints_stays_out_of_the_results(tmp_path: Path) -> None:
     assert "hello" in result.stderr
 
 
-def test_the_schema_lets_numbers_be_switched_off() -> None:
+def test_the_schema_lets_settings_be_switched_off() -> None:
     definitions = json.loads(run("schema").stdout)["$defs"]
-    threshold = definitions["Config"]["properties"]["divergence_threshold"]
+    settings = definitions["Config"]["properties"]
+    threshold = settings["divergence_threshold"]
     assert {"enum": ["off", False]} in threshold["anyOf"]
     assert threshold["description"]
+    assert settings["guard"]["enum"] == ["finite", "off", False]
+    assert {"enum": [0, False, None, "off"]} in settings["topk"]["anyOf"]
+
+
+def test_the_schema_knows_the_codecs() -> None:
+    definitions = json.loads(run("schema").stdout)["$defs"]
+    names = ["none", "fp16", "bf16", "int8", "topk"]
+    assert definitions["Config"]["properties"]["codec"]["enum"] == names
+    assert definitions["LinkConfig"]["properties"]["codec"]["enum"] == names
+    node_codec = definitions["NodeConfig"]["properties"]["codec"]
+    assert node_codec["anyOf"] == [{"enum": names}, {"type": "null"}]

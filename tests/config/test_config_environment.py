@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpwa.config import load_config
+from dpwa.config.model import TopKOptions
 from dpwa.errors import ConfigError
 from dpwa.policy.interpolation import ConstantOptions, LeaderOptions
 
@@ -22,6 +23,13 @@ SOURCE = {"nodes": [{"name": "w1", "port": 1}], "timeout_ms": 100, "constant": {
         ("DPWA_DIVERGENCE_THRESHOLD", "off", "divergence_threshold", 0.0),
         ("DPWA_MERGE", "delta", "merge", "delta"),
         ("DPWA_BUFFERS", "keep", "buffers", "keep"),
+        ("DPWA_TRANSPORT", "SHM", "transport", "shm"),
+        ("DPWA_SLOTS", "5", "slots", 5),
+        ("DPWA_CODEC", "int8", "codec", "int8"),
+        ("DPWA_TOPK__KEEP", ".1", "topk", TopKOptions(keep=0.1)),
+        ("DPWA_TOPK__RESYNC_EVERY", "7", "topk", TopKOptions(resync_every=7)),
+        ("DPWA_FRACTION", "0.25", "fraction", 0.25),
+        ("DPWA_GUARD", "off", "guard", "off"),
         ("DPWA_SEED", "7", "seed", 7),
         ("DPWA_LOG_LEVEL", "INFO", "log_level", "info"),
     ],
@@ -42,6 +50,13 @@ def test_options_of_rules_can_be_overridden(written: dict[str, object]) -> None:
     config = load_config({"nodes": SOURCE["nodes"], **written}, environ=environ)
     assert config.rule_options("constant") == ConstantOptions(value=0.3)
     assert config.rule_options("leader") == LeaderOptions(strength=1.0)
+
+
+@pytest.mark.parametrize("written", [{}, {"topk": 0}, {"topk": {"keep": 0.9}}])
+def test_options_of_topk_can_be_overridden_one_by_one(written: dict[str, object]) -> None:
+    environ = {"DPWA_TOPK__KEEP": "0.5"}
+    config = load_config({"nodes": SOURCE["nodes"], **written}, environ=environ)
+    assert config.topk == TopKOptions(keep=0.5, resync_every=50)
 
 
 def test_a_file_is_overridden_by_the_environment_of_the_process(
@@ -67,12 +82,17 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
         ("DPWA_timeout_ms", "5", "unknown variable; did you mean DPWA_TIMEOUT_MS?"),
         ("DPWA_CONSTANT_VALUE", "1", "unknown variable; did you mean DPWA_CONSTANT__VALUE?"),
         ("DPWA_NODES", "1", "unknown variable, expected this list in the configuration itself"),
+        ("DPWA_LINKS", "1", "unknown variable, expected this list in the configuration itself"),
+        ("DPWA_TOPK_KEEP", "1", "unknown variable; did you mean DPWA_TOPK__KEEP?"),
+        ("DPWA_SLOTS", "off", "expected a whole number from 2 to 16 (got off)"),
         (
             "DPWA_XYZZY",
             "",
             "unknown variable, expected one of DPWA_FETCH_PROBABILITY, DPWA_TIMEOUT_MS, "
-            "DPWA_INTERPOLATION, DPWA_DIVERGENCE_THRESHOLD, DPWA_MERGE, DPWA_BUFFERS, DPWA_SEED, "
-            "DPWA_LOG_LEVEL, DPWA_CONSTANT__VALUE, DPWA_LEADER__STRENGTH",
+            "DPWA_INTERPOLATION, DPWA_DIVERGENCE_THRESHOLD, DPWA_MERGE, DPWA_BUFFERS, "
+            "DPWA_TRANSPORT, DPWA_SLOTS, DPWA_CODEC, DPWA_TOPK__KEEP, DPWA_TOPK__RESYNC_EVERY, "
+            "DPWA_FRACTION, DPWA_GUARD, DPWA_SEED, DPWA_LOG_LEVEL, DPWA_CONSTANT__VALUE, "
+            "DPWA_LEADER__STRENGTH",
         ),
         ("DPWA_TIMEOUT_MS", "fast", "expected a whole number from 1 to 3600000 (got fast)"),
         ("DPWA_CONSTANT__VALUE", "2", "expected a number from 0 to 1 (got 2)"),

@@ -201,3 +201,63 @@ def test_importing_the_configuration_does_not_import_torch() -> None:
 def test_other_sources_are_refused(source: object) -> None:
     with pytest.raises(ConfigError, match=r"^<config>: expected a mapping, or"):
         load_config(source, environ={})  # type: ignore[arg-type]
+
+
+def node(**values: object) -> NodeConfig:
+    return load_config({"nodes": [{"name": "w1", **values}]}, environ={}).nodes[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "connect", "listen"),
+    [
+        ({"port": 1}, "tcp://localhost:1", "tcp://localhost:1"),
+        ({"host": "h.example", "port": 1, "bind": "*"}, "tcp://h.example:1", "tcp://*:1"),
+        ({"host": "::1", "port": 1}, "tcp://[::1]:1", "tcp://[::1]:1"),
+        ({"endpoint": "tcp://[::1]:1", "bind": "::"}, "tcp://[::1]:1", "tcp://[::]:1"),
+        ({"endpoint": "ipc:///run/w1"}, "ipc:///run/w1", "ipc:///run/w1"),
+    ],
+)
+def test_a_node_says_where_to_connect_and_where_to_listen(
+    values: dict[str, object], connect: str, listen: str
+) -> None:
+    assert (node(**values).connect_endpoint, node(**values).listen_endpoint) == (connect, listen)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host"),
+    [("tcp://[::1]:45000", "::1"), ("tcp://h.example:45000", "h.example")],
+)
+def test_a_tcp_endpoint_is_the_same_as_host_and_port(endpoint: str, host: str) -> None:
+    assert node(endpoint=endpoint) == node(host=host, port=45000)
+    assert node(endpoint=endpoint).port == 45000
+
+
+def test_the_path_of_an_endpoint_has_at_most_100_bytes() -> None:
+    assert node(endpoint="ipc:///" + "é" * 49 + "x").port is None
+    with pytest.raises(ConfigError, match="at most 100 bytes"):
+        node(endpoint="ipc:///" + "é" * 50)
+
+
+def test_the_codec_is_that_of_the_link_then_of_the_serving_node_then_of_the_run() -> None:
+    nodes = [{"name": f"w{n}", "port": n, "codec": "int8" if n == 1 else None} for n in (1, 2, 3)]
+    links = [{"between": ["w1", "w2"], "codec": "bf16"}]
+    config = load_config({"nodes": nodes, "links": links, "codec": "fp16"}, environ={})
+    names = ["w1", "w2", "w3"]
+    used = {(s, r): config.codec_for(s, r) for s in names for r in names}
+    assert used["w1", "w2"] == used["w2", "w1"] == "bf16"
+    assert used["w1", "w3"] == "int8"
+    assert used["w3", "w1"] == used["w2", "w3"] == used["w3", "w2"] == "fp16"
+    assert config.codec_for("joined later", "w1") == "fp16"
+    assert config.codec_for("w1", "joined later") == "int8"
+
+
+@pytest.mark.parametrize("nothing", [0, False, None, "off", {}])
+def test_topk_without_options_has_its_defaults(nothing: object) -> None:
+    config = load_config({"nodes": [{"name": "w1", "port": 1}], "topk": nothing}, environ={})
+    assert (config.topk.keep, config.topk.resync_every) == (0.01, 50)
+
+
+def test_off_as_other_readers_of_yaml_understand_it_switches_the_guard_off() -> None:
+    source = yaml.safe_load("{nodes: [{name: w1, port: 1}], guard: off}")
+    assert source["guard"] is False
+    assert load_config(source, environ={}).guard == "off"

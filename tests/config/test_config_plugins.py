@@ -1,4 +1,4 @@
-"""Rules of the user's own, registered by modules that the configuration names."""
+"""Rules and codecs of the user's own, registered by modules that the configuration names."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from dpwa.config import Config, load_config
 from dpwa.config.schema import config_schema
+from dpwa.data import codecs
 from dpwa.errors import ConfigError, UserError
 from dpwa.policy import interpolation as registry
 
@@ -44,12 +45,24 @@ def own_rule(options, own, peer):
 def needy(options, own, peer):
     return options.rate
 """
+CODEC = """\
+from dpwa.data.codecs import Codec, register_codec
+
+@register_codec("own")
+class Own(Codec):
+    def encode(self, piece, dtype, held=None):
+        return piece
+
+    def decode(self, payload, dtype, room):
+        return room
+"""
 NODES = "nodes: [{name: w1, port: 1}]\n"
 
 
 @pytest.fixture(autouse=True)
 def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    for module in (registry, codecs):
+        monkeypatch.setattr(module, "_REGISTRY", dict(module._REGISTRY))
     before = set(sys.modules)
     path = list(sys.path)
     yield
@@ -58,10 +71,10 @@ def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del sys.modules[name]
 
 
-def load(text: str, folder: Path, **environ: str) -> Config:
+def load(text: str, folder: Path, nodes: str = NODES, **environ: str) -> Config:
     (folder / "own_rules.py").write_text(RULES)
     path = folder / "run.yaml"
-    path.write_text(NODES + text)
+    path.write_text(nodes + text)
     return load_config(path, environ=environ)
 
 
@@ -69,6 +82,19 @@ def problems_of(text: str, folder: Path, **environ: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load(text, folder, **environ)
     return [problem.removeprefix(f"{folder}/run.yaml:") for problem in caught.value.problems]
+
+
+def test_a_module_beside_the_file_brings_its_codecs(tmp_path: Path) -> None:
+    (tmp_path / "own_codecs.py").write_text(CODEC)
+    text = "codec: own\nlinks: [{between: [w1, w2], codec: own}]\nplugins: [own_codecs]\n"
+    config = load(text, tmp_path, nodes=NODES.replace("]", ", {name: w2, port: 2, codec: own}]"))
+    assert (config.codec, config.nodes[1].codec, config.links[0].codec) == ("own", "own", "own")
+
+
+def test_codecs_get_the_benefit_of_the_doubt_while_a_plugin_is_broken(tmp_path: Path) -> None:
+    text = "plugins: [missing_codecs]\ncodec: own\n"
+    (problem,) = problems_of(text, tmp_path)
+    assert problem.startswith("2:11: plugins[0]: expected a Python module that can be imported")
 
 
 def test_a_module_beside_the_file_brings_its_rules(tmp_path: Path) -> None:

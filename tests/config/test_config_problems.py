@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from dpwa.config import NodeConfig, load_config
-from dpwa.config.model import setting_names
+from dpwa.config import Config, NodeConfig, load_config
+from dpwa.config.model import TopKOptions, setting_names
+from dpwa.config.nodes import LinkConfig
 from dpwa.errors import ConfigError
 from dpwa.policy.interpolation import interpolation_names
 
@@ -95,6 +97,22 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
             "merge: delat",
             "2:8: merge: expected one of interpolate, delta (got delat); did you mean delta?",
         ),
+        ("transport: rdma", "2:12: transport: expected one of auto, tcp, shm (got rdma)"),
+        ("slots: 17", "2:8: slots: expected a whole number from 2 to 16 (got 17)"),
+        (
+            "codec: topc",
+            "2:8: codec: expected one of none, fp16, bf16, int8, topk (got topc); did you mean "
+            "topk?",
+        ),
+        ("topk: 5", "2:7: topk: expected a mapping with keep, resync_every, or 0 for the defaults "
+         "(got 5)"),
+        ("topk: {keep: 0}", "2:14: topk.keep: expected a number above 0 and of at most 1 (got 0)"),
+        ("topk: {keeps: 1}", "2:8: topk.keeps: unknown key; did you mean keep?"),
+        ("topk: {resync_every: 0}", "2:22: topk.resync_every: expected a whole number of at least "
+         "1 (got 0)"),
+        ("fraction: off", "2:11: fraction: expected a number above 0 and of at most 1 (got off)"),
+        ("guard: nan", "2:8: guard: expected one of finite, off (got nan)"),
+        ("links: {}", "2:8: links: expected a list (got a mapping)"),
         ("buffers: off", "2:10: buffers: expected one of average, keep (got off)"),
         ("log_level: 3", "2:12: log_level: expected one of debug, info, warning, error (got 3)"),
         (
@@ -122,8 +140,8 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         (
             "quite_else: 1",
             "2:1: quite_else: unknown key, expected one of nodes, fetch_probability, timeout_ms, "
-            "interpolation, divergence_threshold, merge, buffers, seed, log_level, plugins, "
-            "constant, clock, loss, leader",
+            "interpolation, divergence_threshold, merge, buffers, transport, slots, codec, topk, "
+            "links, fraction, guard, seed, log_level, plugins, constant, clock, loss, leader",
         ),
         ("options: 1", "2:1: options: unknown key, expected one of nodes, "),
         ("Seed: 1", "2:1: Seed: unknown key; did you mean seed?"),
@@ -156,7 +174,8 @@ def test_a_wrong_setting_is_explained(line: str, problem: str, tmp_path: Path) -
          "underscores or hyphens (got a b)"),
         ("{name: '', port: 1}", "1:16: nodes[0].name: expected 1 to 64 letters, digits, dots, "
          'underscores or hyphens (got "")'),
-        ("{name: a}", "1:9: nodes[0].port: missing, expected a whole number from 1 to 65535"),
+        ("{name: a}", "1:9: nodes[0].port: missing, expected a whole number from 1 to 65535, "
+         "or an endpoint"),
         ("{port: 1}", "1:9: nodes[0].name: missing, expected text"),
         ("{name: a, port: 22:22}", "1:25: nodes[0].port: expected a whole number from 1 to 65535 "
          "(got 22:22)"),
@@ -170,7 +189,24 @@ def test_a_wrong_setting_is_explained(line: str, problem: str, tmp_path: Path) -
         ("{name: a, prot: 1, port: 2}", "1:19: nodes[0].prot: unknown key; did you mean port?"),
         ("{name: a, port: 1, port: 2}", "1:28: nodes[0].port: duplicate key, expected it once "
          "(first on line 1)"),
-        ("w1", "1:9: nodes[0]: expected a mapping with name, host, port, group, bind (got w1)"),
+        ("{name: a, endpoint: ipc://run}", "1:29: nodes[0].endpoint: expected ipc:// and an "
+         "absolute path of at most 100 bytes, or tcp://host:port (got ipc://run)"),
+        ("{name: a, endpoint: ipc:///run/}", "1:29: nodes[0].endpoint: expected ipc:// and an "
+         "absolute path of at most 100 bytes, or tcp://host:port (got ipc:///run/)"),
+        ("{name: a, endpoint: tcp://h:65536}", "1:29: nodes[0].endpoint: expected ipc:// and an "
+         "absolute path of at most 100 bytes, or tcp://host:port (got tcp://h:65536)"),
+        ("{name: a, endpoint: ipc:///a, port: 1}", "1:45: nodes[0].port: expected either a port "
+         "or an endpoint (got 1)"),
+        ("{name: a, endpoint: tcp://h:1, host: h}", "1:29: nodes[0].endpoint: expected either "
+         "host and port or an endpoint (got tcp://h:1)"),
+        ("{name: a, endpoint: ipc:///a, bind: 0.0.0.0}", "1:45: nodes[0].bind: expected no bind "
+         "beside an endpoint (got 0.0.0.0)"),
+        ("{name: a, endpoint: ~}", "1:9: nodes[0].port: missing, expected a whole number from 1 "
+         "to 65535, or an endpoint"),
+        ("{name: a, port: 1, codec: fp1}", "1:35: nodes[0].codec: expected one of none, fp16, "
+         "bf16, int8, topk (got fp1); did you mean fp16?"),
+        ("w1", "1:9: nodes[0]: expected a mapping with name, host, endpoint, port, group, "
+         "bind, codec (got w1)"),
     ],
 )  # fmt: skip
 def test_a_wrong_node_is_explained(node: str, problem: str, tmp_path: Path) -> None:
@@ -236,6 +272,67 @@ def test_two_nodes_cannot_share_an_address(tmp_path: Path) -> None:
         "run.yaml:3:19: nodes[1].port: expected an address of its own (got LOCALHOST:7.0, already "
         "taken by nodes[0])"
     ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "got"),
+    [
+        ("port: 7", "endpoint: 'tcp://127.0.0.1:7'", "endpoint: tcp://127.0.0.1:7"),
+        ("host: '::1', port: 7", "port: 7", "port: localhost:7"),
+        ("host: 'fd00::1', port: 7", "host: 'FD00:0::1', port: 7", "port: FD00:0::1:7"),
+        ("endpoint: ipc:///run/a", "endpoint: 'ipc:///run/./a'", "endpoint: ipc:///run/./a"),
+    ],
+)
+def test_an_address_in_another_spelling_is_the_same(
+    first: str, second: str, got: str, tmp_path: Path
+) -> None:
+    (problem,) = problems_of(f"nodes:\n- {{name: a, {first}}}\n- {{name: b, {second}}}", tmp_path)
+    key, _, address = got.partition(": ")
+    column = 13 + second.rindex(f"{key}: ") + len(f"{key}: ")
+    assert problem == (
+        f"run.yaml:3:{column}: nodes[1].{key}: expected an address of its own (got {address}, "
+        "already taken by nodes[0])"
+    )
+
+
+@pytest.mark.parametrize(
+    ("link", "problem"),
+    [
+        ("{between: [w1, w22], codec: int8}", "4:25: links[1].between[1]: expected one of w1, w2 "
+         "(got w22); did you mean w2?"),
+        ("{between: [w2, w2], codec: int8}", "4:20: links[1].between: expected two different "
+         "nodes (got w2 twice)"),
+        ("{between: [w2, w1], codec: int8}", "4:20: links[1].between: expected each pair once "
+         "(got w2 and w1, already taken by links[0])"),
+        ("{between: [w1], codec: int8}", "4:20: links[1].between: expected a list with 2 items "
+         "(got a list)"),
+        ("{between: w1, codec: int8}", "4:20: links[1].between: expected a list with 2 items "
+         "(got w1)"),
+        ("{between: [{}, w1], codec: int8}", "4:21: links[1].between[0]: expected text "
+         "(got a mapping)"),
+        ("{codec: int8}", "4:10: links[1].between: missing, expected a list with 2 items"),
+        ("{between: [w1, w2], codec: int9}", "4:37: links[1].codec: expected one of none, fp16, "
+         "bf16, int8, topk (got int9); did you mean int8?"),
+    ],
+)  # fmt: skip
+def test_a_wrong_link_is_explained(link: str, problem: str, tmp_path: Path) -> None:
+    nodes = "nodes: [{name: w1, port: 1}, {name: w2, port: 2}]"
+    text = f"{nodes}\nlinks: [\n         {{between: [w1, w2], codec: fp16}},\n         {link}]\n"
+    found = problems_of(text, tmp_path)
+    assert f"run.yaml:{problem}" in found
+    assert len(found) == 1 + ("int9" in link)
+
+
+def test_nodes_and_links_made_in_python_must_fit_too() -> None:
+    nodes = (NodeConfig(name="a", port=1), NodeConfig(name="b", endpoint="tcp://localhost:1"))
+    link = LinkConfig(between=("a", "c"), codec="none")
+    with pytest.raises(ValidationError) as caught:
+        Config(nodes=nodes, links=(link,))
+    (error,) = caught.value.errors()
+    assert error["msg"] == (
+        "nodes[1].port: expected an address of its own (got localhost:1, already taken by "
+        "nodes[0]); links[0].between[1]: expected one of a, b (got c)"
+    )
 
 
 def test_aliases_of_aliases_do_not_explode(tmp_path: Path) -> None:
@@ -319,7 +416,13 @@ def test_the_documentation_shows_what_is_printed(tmp_path: Path) -> None:
 
 def test_the_documentation_names_every_key() -> None:
     text = DOCUMENTATION.read_text(encoding="utf-8")
-    for key in (*setting_names(), *interpolation_names(), *NodeConfig.model_fields):
+    for key in (
+        *setting_names(),
+        *interpolation_names(),
+        *NodeConfig.model_fields,
+        *LinkConfig.model_fields,
+        *TopKOptions.model_fields,
+    ):
         assert f"`{key}`" in text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from pathlib import Path
 
@@ -20,6 +21,8 @@ HOSTS = st.one_of(
     st.sampled_from(["localhost", "::1", "fe80::1%eth0", "0.0.0.0", "no", "1.5", "_x"]),
     st.from_regex(r"[a-z0-9.-]{1,30}", fullmatch=True),
 )
+CODECS = st.sampled_from(["none", "fp16", "bf16", "int8", "topk"])
+SHARES = st.floats(0.0, 1.0, exclude_min=True)
 FRACTIONS = st.floats(0.0, 1.0)
 SETTINGS = st.fixed_dictionaries(
     {},
@@ -30,6 +33,13 @@ SETTINGS = st.fixed_dictionaries(
         "divergence_threshold": st.floats(0.0, allow_nan=False, allow_infinity=False),
         "merge": st.sampled_from(["interpolate", "delta"]),
         "buffers": st.sampled_from(["average", "keep"]),
+        "transport": st.sampled_from(["auto", "tcp", "shm"]),
+        "slots": st.integers(2, 16),
+        "codec": CODECS,
+        "topk": st.sampled_from([0, None, "off"])
+        | st.fixed_dictionaries({"keep": SHARES}, optional={"resync_every": st.integers(1)}),
+        "fraction": SHARES,
+        "guard": st.sampled_from(["finite", "off", False]),
         "seed": st.none() | st.integers(0, 2**63 - 1),
         "log_level": st.sampled_from(["debug", "info", "warning", "error"]),
         "constant": st.just(0) | st.fixed_dictionaries({"value": FRACTIONS}),
@@ -39,19 +49,37 @@ SETTINGS = st.fixed_dictionaries(
 
 
 @st.composite
+def addresses(draw: st.DrawFn, index: int) -> dict[str, object]:
+    host_and_port = {
+        "host": draw(HOSTS),
+        "port": 1 + index,
+        "bind": draw(st.none() | st.just("*") | HOSTS),
+    }
+    path = draw(st.from_regex(r"(/[a-z .:'#-]{1,9}){1,5}x", fullmatch=True))
+    endpoints = [
+        f"ipc://{path}{index}",
+        f"tcp://10.0.0.1:{101 + index}",
+        f"tcp://[::2]:{1 + index}",
+    ]
+    return draw(st.sampled_from([host_and_port, *({"endpoint": found} for found in endpoints)]))
+
+
+@st.composite
 def configs(draw: st.DrawFn) -> Config:
     names = draw(st.lists(LABELS, min_size=1, max_size=4, unique=True))
     nodes = [
         {
             "name": name,
-            "host": draw(HOSTS),
-            "port": 1 + index,
             "group": draw(st.none() | LABELS),
-            "bind": draw(st.none() | st.just("*") | HOSTS),
+            "codec": draw(st.none() | CODECS),
+            **draw(addresses(index)),
         }
         for index, name in enumerate(names)
     ]
-    return load_config({"nodes": nodes, **draw(SETTINGS)}, environ={})
+    pairs = list(itertools.combinations(names, 2))
+    linked = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    links = [{"between": list(pair), "codec": draw(CODECS)} for pair in linked]
+    return load_config({"nodes": nodes, "links": links, **draw(SETTINGS)}, environ={})
 
 
 def reload(text: str) -> Config:
@@ -86,14 +114,17 @@ def test_defaults_are_filled_in() -> None:
     written = yaml.safe_load(config.to_yaml())
     assert list(written) == [
         "nodes", "fetch_probability", "timeout_ms", "interpolation", "divergence_threshold",
-        "merge", "buffers", "seed", "log_level", "plugins", "leader",
+        "merge", "buffers",
+        "transport", "slots", "codec", "topk", "links", "fraction", "guard",
+        "seed", "log_level", "plugins", "leader",
     ]  # fmt: skip
     assert written["leader"] == {"strength": 0.1}
+    assert written["nodes"] == [{"name": "w1", "host": "localhost", "port": 1}]
 
 
 def test_a_new_configuration_explains_every_setting() -> None:
     lines = config_text(local_nodes([7000, 7001])).splitlines()
     keys = [index for index, line in enumerate(lines) if line[:1].isalpha()]
-    assert len(keys) == 11
+    assert len(keys) == 18
     assert all(lines[index - 1].startswith("# ") for index in keys)
     assert "  - {name: w2, host: localhost, port: 7001}" in lines

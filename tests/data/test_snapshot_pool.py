@@ -6,10 +6,39 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dpwa.data.layout import Layout
+from dpwa.data.shared_memory import SharedMemory
 from dpwa.data.snapshot import SnapshotPool
 from dpwa.types import Standing
 
 LAYOUT = Layout.of_bytes()
+LEASE_S = 5.0
+
+
+class ManualClock:
+    def __init__(self):
+        self.time = 0.0
+
+    def now(self):
+        return self.time
+
+
+@pytest.fixture(params=["private", "shared"])
+def make_pool(request, tmp_path):
+    """Make pools whose slots are private memory, or files that other processes can map."""
+    opened = []
+
+    def make(slots=3, clock=None):
+        shared = SharedMemory(tmp_path) if request.param == "shared" else None
+        if shared is not None:
+            opened.append(shared)
+        pool = SnapshotPool(clock or ManualClock(), LEASE_S, slots, shared)
+        opened.append(pool)
+        return pool
+
+    yield make
+    for closeable in reversed(opened):
+        closeable.close()
+    assert not list(tmp_path.iterdir())
 
 
 def publish(pool, value, nbytes=8):
@@ -17,13 +46,13 @@ def publish(pool, value, nbytes=8):
     return pool.publish(LAYOUT, nbytes, standing, lambda data: data.fill(value % 256))
 
 
-def test_before_the_first_snapshot_there_is_none():
-    assert SnapshotPool().newest() is None
-    assert SnapshotPool().version == 0
+def test_before_the_first_snapshot_there_is_none(make_pool):
+    assert make_pool().newest() is None
+    assert make_pool().version == 0
 
 
-def test_the_newest_snapshot_is_leased_with_its_standing_and_version():
-    pool = SnapshotPool()
+def test_the_newest_snapshot_is_leased_with_its_standing_and_version(make_pool):
+    pool = make_pool()
     publish(pool, 1).release()
     publish(pool, 2).release()
     with pool.newest() as snapshot:
@@ -32,8 +61,8 @@ def test_the_newest_snapshot_is_leased_with_its_standing_and_version():
         assert snapshot.data.tolist() == [2] * 8
 
 
-def test_a_leased_snapshot_stays_whole_however_often_is_published():
-    pool = SnapshotPool()
+def test_a_leased_snapshot_stays_whole_however_often_is_published(make_pool):
+    pool = make_pool()
     publish(pool, 1).release()
     lease = pool.newest()
     for value in range(2, 50):
@@ -42,8 +71,8 @@ def test_a_leased_snapshot_stays_whole_however_often_is_published():
     assert pool.version == 49
 
 
-def test_with_every_slot_leased_the_round_is_skipped_and_counted():
-    pool = SnapshotPool(slots=3)
+def test_with_every_slot_leased_the_round_is_skipped_and_counted(make_pool):
+    pool = make_pool(slots=3)
     leases = [publish(pool, value) for value in (1, 2, 3)]
     assert publish(pool, 4) is None
     assert (pool.version, pool.skipped) == (3, 1)
@@ -51,8 +80,8 @@ def test_with_every_slot_leased_the_round_is_skipped_and_counted():
     assert publish(pool, 5).snapshot.version == 4
 
 
-def test_releasing_twice_gives_back_once():
-    pool = SnapshotPool(slots=2)
+def test_releasing_twice_gives_back_once(make_pool):
+    pool = make_pool(slots=2)
     first = publish(pool, 1)
     first.release()
     first.release()
@@ -63,8 +92,8 @@ def test_releasing_twice_gives_back_once():
     assert publish(pool, 4) is not None
 
 
-def test_a_failed_write_publishes_nothing_and_loses_no_slot():
-    pool = SnapshotPool(slots=2)
+def test_a_failed_write_publishes_nothing_and_loses_no_slot(make_pool):
+    pool = make_pool(slots=2)
     publish(pool, 1).release()
 
     def fail(data):
@@ -77,20 +106,73 @@ def test_a_failed_write_publishes_nothing_and_loses_no_slot():
     assert publish(pool, 2).snapshot.version == 2
 
 
-def test_the_size_may_change_between_snapshots():
-    pool = SnapshotPool()
+def test_the_size_may_change_between_snapshots(make_pool):
+    pool = make_pool()
     publish(pool, 1, nbytes=8).release()
     publish(pool, 2, nbytes=1000).release()
     assert pool.newest().snapshot.data.nbytes == 1000
 
 
-def test_a_pool_needs_two_slots():
+def test_a_reader_that_keeps_a_snapshot_for_too_long_loses_the_slot_but_not_the_bytes(make_pool):
+    clock = ManualClock()
+    pool = make_pool(slots=2, clock=clock)
+    slow = publish(pool, 1)
+    publish(pool, 2).release()
+    assert publish(pool, 3) is None  # the lease has not run out
+    clock.time += LEASE_S + 1
+    for value in range(4, 20):
+        publish(pool, value).release()
+    assert slow.snapshot.data.tolist() == [1] * 8
+    assert pool.report()["lost_slots"] == 1
+    slow.release()
+    publish(pool, 20).release()
+    assert pool.report()["lost_slots"] == 0
+
+
+def test_slots_that_were_lost_are_bounded_too(make_pool):
+    clock = ManualClock()
+    pool = make_pool(slots=2, clock=clock)
+    kept = []
+    for value in range(50):
+        clock.time += LEASE_S + 1
+        lease = publish(pool, value)
+        if lease is not None:
+            kept.append(lease)
+    assert len(kept) == 4  # two slots, and as many that were lost
+    report = pool.report()
+    assert (report["slots"], report["lost_slots"], report["slot_bytes"]) == (2, 2, 16)
+
+
+def test_memory_is_taken_as_it_is_needed(make_pool):
+    pool = make_pool(slots=8)
+    for value in range(20):
+        publish(pool, value).release()
+    assert pool.report()["slots"] == 2
+
+
+def test_a_lease_may_end_later_than_it_is_released(make_pool):
+    pool, sent = make_pool(slots=2), []
+    publish(pool, 1).release(once=lambda: bool(sent))
+    publish(pool, 2).release()
+    assert publish(pool, 3) is None
+    sent.append(True)
+    assert publish(pool, 4) is not None
+
+
+def test_a_closed_pool_publishes_nothing(make_pool):
+    pool = make_pool()
+    publish(pool, 1).release()
+    pool.close()
+    assert publish(pool, 2) is None
+
+
+def test_a_pool_needs_two_slots(make_pool):
     with pytest.raises(ValueError, match="2 slots or more"):
-        SnapshotPool(slots=1)
+        make_pool(slots=1)
 
 
-def test_no_reader_ever_sees_a_torn_snapshot():
-    pool = SnapshotPool()
+def test_no_reader_ever_sees_a_torn_snapshot(make_pool):
+    pool = make_pool()
     publish(pool, 0, nbytes=200_000).release()
     torn, stop = [], threading.Event()
 
@@ -118,7 +200,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.pool = SnapshotPool(slots=3)
+        self.pool = SnapshotPool(ManualClock(), LEASE_S, slots=3)
         self.leases = []
         self.value = 0
 

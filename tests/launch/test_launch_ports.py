@@ -88,3 +88,18 @@ def test_a_port_that_was_just_used_is_free(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", port)):
             listener.accept()[0].close()  # closed first, so the port stays in TIME_WAIT
     require_free_addresses([NodeConfig(name="w1", host="127.0.0.1", port=port)])
+
+
+def test_socket_files_are_checked_as_well(tmp_path: Path) -> None:
+    free, taken = (
+        NodeConfig(name=name, endpoint=f"ipc://{tmp_path}/{name}") for name in ("free", "taken")
+    )
+    require_free_addresses([free, taken])
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "taken"))
+        listener.listen()
+        with pytest.raises(AddressError) as caught:
+            require_free_addresses([free, taken])
+    assert str(caught.value) == (
+        f"node taken cannot listen on {taken.endpoint}: another process listens there"
+    )

@@ -106,7 +106,9 @@ def test_every_update_advances_the_clock_and_every_merge_interpolates_it(pair):
         two.update_send(b"x", 1.0)
     assert (one.clock, two.clock) == (0.0, 5.0)
     eventually(
-        lambda: status_of(one, "w2") and one.node._threads.tx._links["w2"].state.value == "up"
+        lambda: (
+            status_of(one, "w2") and one.node._threads.tx._channels["w2"].link.state.value == "up"
+        )
     )
     one.update_send(b"x", 1.0)
     parameters, factor = one.update_wait(1.0)

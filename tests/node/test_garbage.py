@@ -14,10 +14,11 @@ import pytest
 import zmq
 from support.nodes import eventually, free_ports
 from support.processes import ended, start
+from support.requests import fetch_of
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
-from dpwa.wire.messages import AskStatus, Cancel, Credit, Fetch, encode
+from dpwa.wire.messages import AskStatus, Cancel, Credit, encode
 
 SEED = 20
 GROWTH_LIMIT_KB = 10_000
@@ -48,7 +49,7 @@ def framed(rng):
     """Frames that are well-formed ZeroMQ, of random bytes or of messages that were mutated."""
     message = rng.choice(
         [
-            Fetch(request=1, fingerprint=bytes(16), credit=4, budget_ms=10**6),
+            fetch_of(bytes(16), credit=4, budget_ms=10**6),
             Credit(request=1, chunks=3),
             Cancel(request=1),
             AskStatus(request=1),

@@ -15,17 +15,19 @@ import zmq
 from support.imposters import imposter
 from support.nodes import config_of, eventually, status_of
 from support.processes import ended, start
+from support.requests import fetch_of
 
 from dpwa import DpwaConnection
+from dpwa.data.checksum import checksum
 from dpwa.errors import ClosedError, UserError
 from dpwa.wire import limits
 from dpwa.wire.messages import (
     AskStatus,
     Chunk,
-    Fetch,
     Goodbye,
     NotReady,
     OtherModel,
+    SharedMemoryName,
     SnapshotHeader,
     Status,
     decode,
@@ -125,20 +127,33 @@ def test_a_peer_that_speaks_no_zeromq_never_holds_the_trainer(node, port, greeti
 
 def header(**changes):
     fields = {"request": 1, "version": 1, "clock": 1.0, "loss": 0.1, "nbytes": PARAMETERS.nbytes}
-    return SnapshotHeader(**{**fields, "chunk_bytes": limits.CHUNK_BYTES, **changes})
+    return SnapshotHeader(**{**fields, "is_finite": True, "codec": "none", "token": 0, **changes})
+
+
+def chunk(request, payload):
+    return [encode(Chunk(request=request, index=0, checksum=checksum(payload))), payload]
 
 
 def replies(request):
     """Wrong answers to a fetch, each with how it counts."""
-    chunk = Chunk(request=request, index=0)
+    corrupted = [chunk(request, bytes(4000))[0], b"x" + bytes(3999)]
     snapshot = encode(header(request=request))
     return {
         "silence": ([], "timed_out"),
         "half a snapshot": ([[snapshot]], "timed_out"),
         "another size": ([[encode(header(request=request, nbytes=4))]], "misbehaved"),
         "a huge size": ([[encode(header(request=request, nbytes=2**62))]], "misbehaved"),
-        "a short chunk": ([[snapshot], [encode(chunk), b"short"]], "misbehaved"),
-        "a chunk first": ([[encode(chunk), bytes(4000)]], "misbehaved"),
+        "a short chunk": ([[snapshot], chunk(request, b"short")], "misbehaved"),
+        "a corrupted chunk": ([[snapshot], corrupted], "misbehaved"),
+        "a chunk first": ([chunk(request, bytes(4000))], "misbehaved"),
+        "shared memory that is not there": (
+            [[encode(SharedMemoryName(request=request, name="dpwa-" + 32 * "0", nonce=bytes(16)))]],
+            "misbehaved",  # it is asked for a stream, and gives the same answer
+        ),
+        "shared memory by another name": (
+            [[encode(SharedMemoryName(request=request, name="../secret", nonce=bytes(16)))]],
+            "misbehaved",
+        ),
         "two headers": ([[snapshot], [snapshot]], "misbehaved"),
         "garbage": ([[os.urandom(100)]], "misbehaved"),
         "too many frames": ([[b"x"] * 50], "misbehaved"),
@@ -168,7 +183,7 @@ def test_a_node_answers_another_protocol_version_with_its_own(node, config):
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger = 0
         dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
-        dealer.send(msgpack.packb({"v": 2, "type": "fetch", "request": 1}))
+        dealer.send(msgpack.packb({"v": 99, "type": "fetch", "request": 1}))
         assert dealer.poll(5_000)
         assert msgpack.unpackb(dealer.recv())["v"] == limits.PROTOCOL_VERSION
 
@@ -247,8 +262,7 @@ def test_a_stopped_reader_does_not_hold_the_publisher(config):
             dealer = context.socket(zmq.DEALER)
             dealer.linger = 0
             dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
-            fetch = Fetch(request=1, fingerprint=fingerprint, credit=1, budget_ms=2**31)
-            dealer.send(encode(fetch))
+            dealer.send(encode(fetch_of(fingerprint)))
             assert dealer.poll(5_000)
             dealers.append(dealer)
         before = node.node.version
@@ -312,8 +326,7 @@ def test_a_reader_that_does_not_read_is_given_up_and_costs_no_memory(config):
         dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
         before = resident_mb()
         for request in range(1, 400):
-            fetch = Fetch(request=request, fingerprint=fingerprint, credit=16, budget_ms=10**6)
-            dealer.send(encode(fetch))
+            dealer.send(encode(fetch_of(fingerprint, request=request, credit=16)))
         eventually(lambda: node.node.report()["bytes_sent"] > 0)
         time.sleep(1.0)
         assert resident_mb() - before < 100  # without a limit it would be many times that
@@ -361,7 +374,11 @@ def test_a_thousand_nested_values_are_ignored_quietly(node, config, caplog):
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
         for key in ("v", "type", "request"):
-            dealer.send(msgpack.packb({"v": 1, "type": "fetch", "request": 1, key: value}))
+            dealer.send(
+                msgpack.packb(
+                    {"v": limits.PROTOCOL_VERSION, "type": "fetch", "request": 1, key: value}
+                )
+            )
         eventually(lambda: node.node.report()["bad_messages"] == 3)
         dealer.linger = 0
     assert not caplog.messages

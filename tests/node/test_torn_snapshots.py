@@ -18,12 +18,14 @@ READERS = 4
 @pytest.mark.parametrize(
     "fetches", [1_000, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 )
-def test_no_fetched_snapshot_is_torn(fetches):
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_no_fetched_snapshot_is_torn(fetches, transport):
     port, *reader_ports = free_ports(1 + READERS)
     config = load_config({"nodes": [{"name": "publisher", "host": "127.0.0.1", "port": port}]})
     layout = Layout((TensorSpec("parameters", "float64", (ELEMENTS,), 8),))
     readers = [
-        start("fetch_snapshots.py", port, own, fetches // READERS, ELEMENTS) for own in reader_ports
+        start("fetch_snapshots.py", port, own, fetches // READERS, ELEMENTS, transport)
+        for own in reader_ports
     ]
     with Node("publisher", config) as node, ended(*readers):
         stop = threading.Event()

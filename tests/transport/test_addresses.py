@@ -1,36 +1,26 @@
 import pytest
 
 from dpwa.errors import AddressError
-from dpwa.transport.addresses import connect_endpoint, listen_endpoint
+from dpwa.transport.addresses import is_ipv6, resolved
 
 
 @pytest.mark.parametrize(
-    ("host", "endpoint"),
+    ("endpoint", "address"),
     [
-        ("localhost", "tcp://localhost:5000"),
-        ("10.0.0.1", "tcp://10.0.0.1:5000"),
-        ("::1", "tcp://[::1]:5000"),
-        ("node-1.example.org", "tcp://node-1.example.org:5000"),
+        ("tcp://localhost:5000", "tcp://127.0.0.1:5000"),
+        ("tcp://127.0.0.1:5000", "tcp://127.0.0.1:5000"),
+        ("tcp://0.0.0.0:5000", "tcp://0.0.0.0:5000"),
+        ("tcp://[::1]:5000", "tcp://[::1]:5000"),
+        ("tcp://*:5000", "tcp://*:5000"),
+        ("ipc:///tmp/[x]", "ipc:///tmp/[x]"),
     ],
 )
-def test_where_to_connect(host, endpoint):
-    assert connect_endpoint(host, 5000) == endpoint
+def test_where_to_listen(endpoint, address):
+    assert resolved(endpoint) == address
+    assert is_ipv6(address) == ("::" in address)
 
 
-@pytest.mark.parametrize(
-    ("host", "endpoint"),
-    [
-        ("localhost", "tcp://127.0.0.1:5000"),
-        ("127.0.0.1", "tcp://127.0.0.1:5000"),
-        ("0.0.0.0", "tcp://0.0.0.0:5000"),
-        ("::1", "tcp://[::1]:5000"),
-        ("*", "tcp://*:5000"),
-    ],
-)
-def test_where_to_listen(host, endpoint):
-    assert listen_endpoint(host, 5000) == endpoint
-
-
-def test_a_name_without_an_address_is_the_users_error():
-    with pytest.raises(AddressError, match=r"cannot listen on no\.such\.host\.invalid:5000"):
-        listen_endpoint("no.such.host.invalid", 5000)
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b"])
+def test_a_name_without_an_address_is_the_users_error(host):
+    with pytest.raises(AddressError, match=f"cannot listen on tcp://{host}:5000: "):
+        resolved(f"tcp://{host}:5000")

@@ -5,24 +5,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpwa.data.checksum import checksum
+from dpwa.data.codecs import codec
+from dpwa.data.held import Held
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import ProtocolError
 from dpwa.policy.health import Outcome
 from dpwa.types import Standing
 from dpwa.wire import limits
-from dpwa.wire.fetching import FetchSession
+from dpwa.wire.fetching import (
+    Announced,
+    Ended,
+    FetchPlan,
+    FetchSession,
+    InSharedMemory,
+    PieceArrived,
+)
 from dpwa.wire.messages import (
     Chunk,
     Credit,
-    Fetch,
     NotReady,
     OtherModel,
+    Refused,
+    SharedMemoryName,
     SnapshotHeader,
     Status,
     pack_layout,
 )
 from dpwa.wire.serving import ServeSession
+from dpwa.wire.shards import Shard, shard_of
+
+NONCE = b"n" * 16
 
 
 def layout_of(nbytes):
@@ -31,115 +45,202 @@ def layout_of(nbytes):
 
 def snapshot_of(nbytes, layout=None):
     data = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
-    return Snapshot(3, Standing(clock=2.0, loss=0.5), layout or layout_of(nbytes), data)
+    return Snapshot(3, Standing(clock=2.0, loss=0.5), layout or layout_of(nbytes), data, True)
 
 
-def empty(nbytes):
-    return np.empty(nbytes, np.uint8)
+def header(**fields):
+    default = {
+        "request": 1,
+        "version": 1,
+        "clock": 1.0,
+        "loss": None,
+        "is_finite": None,
+        "nbytes": 100,
+        "codec": "none",
+        "token": 0,
+    }
+    return SnapshotHeader(**{**default, **fields})
 
 
-def begun(nbytes=100, chunk_bytes=64):
-    session = FetchSession(1, layout_of(nbytes), empty)
-    session.receive(
-        SnapshotHeader(
-            request=1, version=1, clock=1.0, loss=None, nbytes=nbytes, chunk_bytes=chunk_bytes
-        ),
-        b"",
-    )
+def chunk(payload, index=0):
+    return Chunk(request=1, index=index, checksum=checksum(payload)), payload
+
+
+def begun(nbytes=100):
+    session = FetchSession(1, FetchPlan(layout_of(nbytes)))
+    session.receive(header(nbytes=nbytes), b"")
     return session
+
+
+def fetched(snapshot, plan, held_there=None, encoder=None):
+    """Run one fetch; return its announcement and the pieces, never more in flight than allowed."""
+    fetch = FetchSession(1, plan)
+    request = fetch.request_message(budget_ms=1000)
+    serve = ServeSession(request, snapshot, encoder or codec("none"), held_there)
+    (first, nothing), *waiting = serve.due()
+    announced = fetch.receive(first, nothing)
+    assert isinstance(announced, Announced)
+    arrived = []
+    while waiting:
+        assert len(waiting) <= request.credit
+        message, data = waiting.pop(0)
+        event = fetch.receive(message, data.tobytes())
+        assert isinstance(event, PieceArrived)
+        arrived.append(event)
+        credit = fetch.credit()
+        if credit is not None:
+            serve.grant(credit.chunks)
+            waiting += serve.due()
+    assert serve.finished
+    assert [event.is_last for event in arrived] == [False] * (len(arrived) - 1) + [True]
+    return announced, arrived
 
 
 @pytest.mark.parametrize("layout", [None, Layout.of_bytes()], ids=["tensor", "bytes"])
 @given(size=st.sampled_from([1, 1000, 2**20 - 1, 2**20, 2**20 + 1, 7 * 2**20 + 5]))
 def test_a_snapshot_arrives_whole_and_within_the_credit(layout, size):
     snapshot = snapshot_of(size, layout)
-    fetch = FetchSession(1, snapshot.layout, empty)
-    request = fetch.request_message(budget_ms=1000)
-    serve = ServeSession(request, snapshot)
-    (header, nothing), *waiting = serve.due()
-    assert fetch.receive(header, nothing) is None
-    assert len(waiting) <= request.credit
-    while waiting:
-        chunk, data = waiting.pop(0)
-        credit = fetch.receive(chunk, data.tobytes())
-        if credit is not None:
-            serve.grant(credit.chunks)
-            waiting += serve.due()
-        assert len(waiting) <= request.credit
-    assert serve.finished
-    assert fetch.result.outcome is Outcome.FETCHED
-    assert fetch.result.snapshot.data.tobytes() == snapshot.data.tobytes()
-    assert fetch.result.snapshot.version == 3
-    assert fetch.result.snapshot.standing == snapshot.standing
+    announced, arrived = fetched(snapshot, FetchPlan(snapshot.layout))
+    assert b"".join(event.payload for event in arrived) == snapshot.data.tobytes()
+    assert (announced.header.version, announced.header.clock, announced.header.loss) == (
+        3,
+        2.0,
+        0.5,
+    )
+    assert announced.header.is_finite is True
+
+
+@given(size=st.integers(1, 300_000), fraction=st.floats(0.01, 1.0))
+def test_shards_take_turns_and_together_are_the_whole(size, fraction):
+    snapshot = snapshot_of(size)
+    turns = int(np.ceil(1 / fraction))
+    seen = np.zeros(size, int)
+    for turn in range(turns):
+        shard = shard_of(snapshot.layout, fraction, turn)
+        assert shard == shard_of(snapshot.layout, fraction, turn)
+        _, arrived = fetched(snapshot, FetchPlan(snapshot.layout, shard=shard))
+        for event in arrived:
+            seen[event.piece.start : event.piece.stop] += 1
+            expected = snapshot.data[event.piece.start : event.piece.stop].tobytes()
+            assert event.payload == expected
+    assert seen.min() >= 1
+    if size >= turns * limits.MIN_CHUNK_BYTES:
+        assert seen.max() == 1
+
+
+def test_a_shard_brings_about_the_fraction_that_was_asked_for():
+    layout = layout_of(10 * limits.CHUNK_BYTES)
+    for fraction in (0.5, 0.25, 0.1, 0.05):
+        shard = shard_of(layout, fraction, turn=0)
+        assert shard.count * shard.chunk_bytes == pytest.approx(layout.nbytes * fraction, rel=0.21)
+
+
+def test_differences_are_served_against_what_the_reader_holds():
+    layout = Layout((TensorSpec("w", "float32", (1000,), 4),))
+    encoder, decoder = codec("topk", keep=0.01), codec("topk", keep=0.01)
+    values = np.linspace(0, 1, 1000, dtype=np.float32)
+    snapshot = Snapshot(1, Standing(clock=1.0), layout, values.view(np.uint8))
+    there, here = Held(np.zeros(4000, np.uint8), token=5), np.zeros(4000, np.uint8)
+    plan = FetchPlan(layout, codec="topk", held=4)
+    announced, arrived = fetched(snapshot, plan, there, encoder)
+    assert (announced.header.codec, announced.header.token) == ("topk", 5)
+    assert sum(len(event.payload) for event in arrived) < 200
+    for event in arrived:
+        decoder.decode(event.payload, "float32", here[event.piece.start : event.piece.stop])
+    assert here.tobytes() == there.data.tobytes()
+    assert (here.view(np.float32) != 0).sum() == 10
+
+
+def test_a_reader_that_holds_nothing_gets_everything():
+    snapshot = snapshot_of(5000)
+    there = Held(np.zeros(5000, np.uint8), token=9)
+    plan = FetchPlan(snapshot.layout, codec="topk")
+    announced, arrived = fetched(snapshot, plan, there, codec("none"))
+    assert (announced.header.codec, announced.header.token) == ("none", 9)
+    assert there.data.tobytes() == snapshot.data.tobytes()
+    assert b"".join(event.payload for event in arrived) == snapshot.data.tobytes()
 
 
 def test_credit_never_exceeds_its_limit():
-    request = Fetch(request=1, fingerprint=b"f" * 16, credit=1, budget_ms=0)
-    serve = ServeSession(request, snapshot_of(limits.CHUNK_BYTES * 40))
+    snapshot = snapshot_of(limits.CHUNK_BYTES * 40)
+    request = FetchSession(1, FetchPlan(snapshot.layout)).request_message(0)
+    serve = ServeSession(request, snapshot, codec("none"))
     for _ in range(10):
         serve.grant(limits.MAX_CREDIT_CHUNKS)
     assert len(list(serve.due())) == 1 + limits.MAX_CREDIT_CHUNKS
 
 
-def test_what_could_not_be_sent_is_due_again():
-    request = Fetch(request=1, fingerprint=b"f" * 16, credit=3, budget_ms=0)
-    serve = ServeSession(request, snapshot_of(limits.CHUNK_BYTES * 2))
+def test_what_could_not_be_sent_is_due_again_and_encoded_once():
+    snapshot = snapshot_of(limits.CHUNK_BYTES * 2)
+    request = FetchSession(1, FetchPlan(snapshot.layout)).request_message(0)
+    serve = ServeSession(request, snapshot, codec("none"))
     for _ in range(3):
-        header, _ = next(serve.due())  # and then the socket is full
-        assert header.type == "snapshot"
+        message, _ = next(serve.due())  # and then the socket is full
+        assert message.type == "snapshot"
     assert not serve.finished
-    assert [message.type for message, _ in serve.due()] == ["snapshot", "chunk", "chunk"]
+    sent = []
+    for message, _ in serve.due():
+        sent.append(message)
+        if message.type == "chunk":
+            break
+    assert next(serve.due())[0] is sent[-1]
+    assert not serve.finished
+    assert len(list(serve.due())) == 2
     assert serve.finished
 
 
 def test_not_ready_ends_the_fetch_without_blame():
-    session = FetchSession(1, layout_of(4), empty)
-    session.receive(NotReady(request=1), b"")
-    assert session.result.outcome is Outcome.NOT_READY
+    session = FetchSession(1, FetchPlan(layout_of(4)))
+    assert session.receive(NotReady(request=1), b"") == Ended(Outcome.NOT_READY)
+
+
+def test_shared_memory_is_an_answer_only_to_those_who_can_map_it():
+    answer = SharedMemoryName(request=1, name="dpwa-0", nonce=NONCE)
+    session = FetchSession(1, FetchPlan(layout_of(4), can_map=True))
+    assert session.receive(answer, b"") == InSharedMemory("dpwa-0", NONCE)
+    with pytest.raises(ProtocolError):
+        FetchSession(1, FetchPlan(layout_of(4))).receive(answer, b"")
+
+
+def test_a_refusal_is_told_in_its_words():
+    ended = FetchSession(1, FetchPlan(layout_of(4))).receive(
+        Refused(request=1, reason="unknown codec x\n"), b""
+    )
+    assert (ended.outcome, ended.detail) == (Outcome.MISBEHAVED, "it refuses: unknown codec x?")
 
 
 def test_another_model_is_refused_naming_the_first_difference():
-    session = FetchSession(1, layout_of(4), empty)
-    session.receive(OtherModel(request=1), pack_layout(layout_of(5)))
-    assert session.result.outcome is Outcome.OTHER_MODEL
-    assert "here 'w' uint8[4], there 'w' uint8[5]" in session.result.detail
+    session = FetchSession(1, FetchPlan(layout_of(4)))
+    ended = session.receive(OtherModel(request=1), pack_layout(layout_of(5)))
+    assert ended.outcome is Outcome.OTHER_MODEL
+    assert "here 'w' uint8[4], there 'w' uint8[5]" in ended.detail
 
 
-def test_a_header_of_another_size_allocates_nothing():
-    asked = []
-    session = FetchSession(1, layout_of(100), lambda n: asked.append(n) or empty(n))
-    with pytest.raises(ProtocolError, match="a snapshot of 1000 bytes, expected 100"):
-        session.receive(
-            SnapshotHeader(request=1, version=1, clock=1.0, loss=None, nbytes=1000, chunk_bytes=64),
-            b"",
-        )
-    assert not asked
-
-
-def test_a_boundless_payload_is_refused():
-    session = FetchSession(1, Layout.of_bytes(), empty)
+@pytest.mark.parametrize(
+    ("fields", "layout"),
+    [
+        ({"nbytes": 1000}, layout_of(100)),
+        ({"nbytes": 2**62}, Layout.of_bytes()),
+        ({"nbytes": 0}, Layout.of_bytes()),
+        ({"codec": "fp16"}, layout_of(100)),
+        ({"codec": "topk", "token": 3}, layout_of(100)),
+    ],
+    ids=str,
+)
+def test_a_header_of_what_was_not_asked_for_is_refused(fields, layout):
     with pytest.raises(ProtocolError):
-        session.receive(
-            SnapshotHeader(
-                request=1, version=1, clock=1.0, loss=None, nbytes=2**62, chunk_bytes=64
-            ),
-            b"",
-        )
+        FetchSession(1, FetchPlan(layout)).receive(header(**fields), b"")
 
 
 @pytest.mark.parametrize(
     ("message", "payload"),
     [
-        (Chunk(request=1, index=1), bytes(64)),  # out of order
-        (Chunk(request=1, index=0), bytes(63)),  # too short
-        (Chunk(request=1, index=0), bytes(65)),  # too long
+        chunk(bytes(100), index=1),  # out of order
+        (Chunk(request=1, index=0, checksum=0), bytes(100)),  # corrupted
         (OtherModel(request=1), b"\xc1"),
         (Status(request=1), b""),
         (Credit(request=1, chunks=1), b""),
-        (
-            SnapshotHeader(request=1, version=1, clock=1.0, loss=None, nbytes=100, chunk_bytes=64),
-            b"",
-        ),
+        (header(), b""),
     ],
     ids=lambda value: getattr(value, "type", ""),
 )
@@ -148,6 +249,27 @@ def test_what_the_protocol_does_not_allow_is_a_protocol_error(message, payload):
         begun().receive(message, payload)
 
 
-def test_a_chunk_before_its_header_is_refused():
+def test_a_chunk_before_its_header_or_after_the_last_is_refused():
     with pytest.raises(ProtocolError):
-        FetchSession(1, layout_of(4), empty).receive(Chunk(request=1, index=0), bytes(4))
+        FetchSession(1, FetchPlan(layout_of(4))).receive(*chunk(bytes(4)))
+    session = begun()
+    session.receive(*chunk(bytes(100)))
+    with pytest.raises(ProtocolError):
+        session.receive(*chunk(bytes(100), index=1))
+
+
+@given(st.binary(max_size=100), st.data())
+def test_a_checksum_finds_every_change_of_one_byte(payload, data):
+    changed = bytearray(payload + b"x")
+    place = data.draw(st.integers(0, len(payload)))
+    changed[place] ^= data.draw(st.integers(1, 255))
+    assert checksum(bytes(changed)) != checksum(payload + b"x")
+    assert checksum(payload + b"\0") != checksum(payload)
+
+
+def test_pieces_past_the_end_are_none_at_all():
+    snapshot = snapshot_of(100)
+    plan = FetchPlan(snapshot.layout, shard=Shard(first=1000, count=1))
+    serve = ServeSession(FetchSession(1, plan).request_message(0), snapshot, codec("none"))
+    assert [message.type for message, _ in serve.due()] == ["snapshot"]
+    assert serve.finished

@@ -19,6 +19,7 @@ from dpwa.wire.messages import (
     NotReady,
     OtherModel,
     Refused,
+    SharedMemoryName,
     SnapshotHeader,
     Status,
     decode,
@@ -28,8 +29,28 @@ from dpwa.wire.messages import (
     unpack_layout,
 )
 
-FETCH = Fetch(request=7, fingerprint=b"f" * 16, credit=4, budget_ms=2500)
-SNAPSHOT = SnapshotHeader(request=7, version=3, clock=1.5, loss=0.25, nbytes=100, chunk_bytes=64)
+FETCH = Fetch(
+    request=7,
+    fingerprint=b"f" * 16,
+    can_map=True,
+    codec="none",
+    held=0,
+    chunk_bytes=4096,
+    first=0,
+    count=0,
+    credit=4,
+    budget_ms=2500,
+)
+SNAPSHOT = SnapshotHeader(
+    request=7,
+    version=3,
+    clock=1.5,
+    loss=0.25,
+    is_finite=True,
+    nbytes=100,
+    codec="none",
+    token=0,
+)
 MESSAGES = [
     FETCH,
     Credit(request=7, chunks=1),
@@ -39,7 +60,9 @@ MESSAGES = [
     SNAPSHOT,
     SNAPSHOT.model_copy(update={"loss": None}),
     SNAPSHOT.model_copy(update={"loss": math.inf}),
-    Chunk(request=7, index=0),
+    SNAPSHOT.model_copy(update={"is_finite": None}),
+    SharedMemoryName(request=7, name="dpwa-0", nonce=b"n" * 16),
+    Chunk(request=7, index=0, checksum=2**64 - 1),
     NotReady(request=7),
     OtherModel(request=7),
     Refused(request=7, reason="no"),
@@ -52,7 +75,12 @@ def frames_of(message):
 
 
 def header(**fields):
-    return {"v": 1, "type": "fetch", **FETCH.model_dump(exclude={"type"}), **fields}
+    return {
+        "v": limits.PROTOCOL_VERSION,
+        "type": "fetch",
+        **FETCH.model_dump(exclude={"type"}),
+        **fields,
+    }
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.type)
@@ -62,10 +90,10 @@ def test_every_message_survives_the_wire(message):
     assert payload == (b"" if message.max_payload_bytes is None else b"payload")
 
 
-@pytest.mark.parametrize("version", [0, 2, -1, 2**63])
+@pytest.mark.parametrize("version", [0, 1, 3, -1, 2**63])
 def test_another_protocol_version_is_told_apart(version):
     with pytest.raises(
-        VersionError, match=f"speaks protocol version {version}, this node speaks 1"
+        VersionError, match=f"speaks protocol version {version}, this node speaks 2"
     ):
         decode([msgpack.packb(header(v=version))])
 
@@ -104,6 +132,14 @@ def test_deeply_nested_values_are_a_protocol_error(key, depth):
         {"credit": 0},
         {"credit": limits.MAX_CREDIT_CHUNKS + 1},
         {"budget_ms": -1},
+        {"can_map": 1},
+        {"codec": ""},
+        {"codec": "x" * 33},
+        {"chunk_bytes": 0},
+        {"chunk_bytes": 4096 + 8},
+        {"chunk_bytes": limits.CHUNK_BYTES + 64},
+        {"first": -1},
+        {"count": 2**63},
         {"extra": 1},
     ],
     ids=str,
@@ -123,13 +159,15 @@ def test_a_field_out_of_its_range_is_refused(fields):
         {"loss": math.nan},
         {"loss": -math.inf},
         {"nbytes": -1},
-        {"chunk_bytes": 0},
-        {"chunk_bytes": limits.MAX_CHUNK_BYTES + 1},
+        {"is_finite": 1},
+        {"codec": ""},
+        {"codec": "x" * 33},
+        {"token": -1},
     ],
     ids=str,
 )
 def test_a_snapshot_header_is_checked_before_anything_is_allocated(fields):
-    sent = {"v": 1, **SNAPSHOT.model_dump(), **fields}
+    sent = {"v": limits.PROTOCOL_VERSION, **SNAPSHOT.model_dump(), **fields}
     with pytest.raises(ProtocolError):
         decode([msgpack.packb(sent)])
 
@@ -142,15 +180,19 @@ def test_a_snapshot_header_is_checked_before_anything_is_allocated(fields):
         [b"\xc1"],
         [b"x" * (limits.MAX_HEADER_BYTES + 1)],
         [encode(FETCH), b"payload"],
-        [encode(Chunk(request=1, index=0))],
-        [encode(Chunk(request=1, index=0)), bytes(limits.MAX_CHUNK_BYTES + 1)],
-        [encode(Chunk(request=1, index=0)), b"", b""],
+        [encode(Chunk(request=1, index=0, checksum=0))],
+        [encode(Chunk(request=1, index=0, checksum=0)), bytes(limits.MAX_CHUNK_BYTES + 1)],
+        [encode(Chunk(request=1, index=0, checksum=0)), b"", b""],
         [msgpack.packb([1, 2])],
         [msgpack.packb({1: 2})],
         [msgpack.packb(header()) + b"trailing"],
         [b"\x91" * 10_000],
         [b"\xdf\xff\xff\xff\xff"],
-        [msgpack.packb({"v": 1, "type": "fetch", "request": msgpack.ExtType(1, b"x")})],
+        [
+            msgpack.packb(
+                {"v": limits.PROTOCOL_VERSION, "type": "fetch", "request": msgpack.ExtType(1, b"x")}
+            )
+        ],
     ],
     ids=range(14),
 )
@@ -202,7 +244,7 @@ json_like = st.recursive(
 @settings(max_examples=2_000)
 @given(st.sampled_from(MESSAGES), st.text() | st.sampled_from(["v", "type", "request"]), json_like)
 def test_a_field_of_any_value_is_a_message_or_a_protocol_error(message, key, value):
-    sent = {"v": 1, **message.model_dump(), key: value}
+    sent = {"v": limits.PROTOCOL_VERSION, **message.model_dump(), key: value}
     decode_never_crashes([msgpack.packb(sent), *frames_of(message)[1:]])
 
 

@@ -1,6 +1,6 @@
 """Fetch COUNT snapshots from one publisher and check that none is torn.
 
-Usage: fetch_snapshots.py PUBLISHER_PORT OWN_PORT COUNT ELEMENTS
+Usage: fetch_snapshots.py PUBLISHER_PORT OWN_PORT COUNT ELEMENTS TRANSPORT
 Every element of a snapshot must be its version.
 """
 
@@ -12,7 +12,7 @@ from dpwa.config import load_config
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.node.node import Node
 
-publisher_port, own_port, count, elements = map(int, sys.argv[1:])
+publisher_port, own_port, count, elements = map(int, sys.argv[1:5])
 config = load_config(
     {
         "nodes": [
@@ -20,17 +20,24 @@ config = load_config(
             {"name": "reader", "host": "127.0.0.1", "port": own_port},
         ],
         "timeout_ms": 10_000,
+        "transport": sys.argv[5],
     },
 )
 layout = Layout((TensorSpec("parameters", "float64", (elements,), 8),))
 fetched = torn = 0
+
+
+def check(arrival):
+    """Count an arrival, and whether it has values of more than one version."""
+    global fetched, torn
+    values = [part.view(np.float64) for _, part in arrival.parts]
+    fetched += 1
+    torn += any((part != arrival.version).any() for part in values)
+    return True
+
+
 with Node("reader", config) as node:
     while fetched < count:
         node.send(layout, 8 * elements, None, lambda data: data.fill(0))
-        arrival = node.wait()
-        if arrival is None:
-            continue
-        fetched += 1
-        values = arrival.snapshot.data.view(np.float64)
-        torn += bool((values != arrival.snapshot.version).any())
+        node.wait(None, check)
 print(fetched, torn)

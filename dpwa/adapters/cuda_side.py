@@ -1,0 +1,184 @@
+"""CudaSide: copies and merges tensors on CUDA devices without making the host wait.
+
+Publishing copies the tensors on their device, in the stream of the training: the optimizer may then
+go on. A stream of its own brings that copy to the host. Merging brings the peer's bytes to the
+device the other way, while the ones before them are merged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dpwa.adapters.device_side import DeviceMerging, DeviceSide
+from dpwa.adapters.host_side import Copy
+from dpwa.adapters.merging import Merging, Terms
+from dpwa.adapters.tiles import TILE_BYTES, Tile
+from dpwa.data.kernels import is_finite, total
+from dpwa.data.segments import ByteArray
+
+_RING = 4  # a tile needs up to two rooms at once; the next ones are filled meanwhile
+
+
+@dataclass(frozen=True)
+class CudaCopy:
+    """A copy to the host that is under way on the streams of one or more devices.
+
+    Attributes:
+        done: when the bytes are on the host, by device.
+        totals: sums of all values by device, shape `()`, on the host once `done`.
+        is_finite: tells about each value, on the host; a sum may overflow where no value does.
+    """
+
+    done: Sequence[torch.cuda.Event]
+    totals: Sequence[torch.Tensor]
+    is_finite: Callable[[], bool]
+
+    def ready(self) -> bool:
+        """Tell whether the snapshot is complete; does not wait."""
+        return all(event.query() for event in self.done)  # type: ignore[no-untyped-call]
+
+    def wait(self) -> bool:
+        """Wait until it is, and tell whether all values are finite (`True` if not checked)."""
+        for event in self.done:
+            event.synchronize()
+        return all(math.isfinite(value.item()) for value in self.totals) or self.is_finite()
+
+
+class _Device:
+    """What one device needs: a stream for transfers, room to publish from and to receive in."""
+
+    def __init__(self, device: torch.device, tiles: Sequence[Tile]) -> None:
+        self._device = device
+        self._tiles = [tile for tile in tiles if tile.room.device == device]
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._staged = [torch.empty_like(tile.room) for tile in self._tiles]
+        self._ring = [
+            torch.empty(TILE_BYTES, dtype=torch.uint8, device=device) for _ in range(_RING)
+        ]
+        for room in (*self._staged, *self._ring):
+            room.record_stream(self._stream)  # not to be reused before that stream is done
+        self._brought = 0
+        self._passed: deque[torch.cuda.Event] = deque(maxlen=_RING - 1)
+
+    def publish(
+        self, flat: torch.Tensor, check_finite: bool
+    ) -> tuple[torch.cuda.Event, torch.Tensor]:
+        """Start a copy to the host; return when it is done, and the sum of all values, or 0."""
+        current = torch.cuda.current_stream(self._device)
+        current.wait_stream(self._stream)  # the copy before this one is read from the same room
+        summed = torch.zeros((), dtype=torch.float64, device=self._device)
+        for tile, staged in zip(self._tiles, self._staged, strict=True):
+            tile.copy_to(staged)
+            if check_finite:
+                summed += total(staged)
+        summed.record_stream(self._stream)
+        self._stream.wait_stream(current)
+        summed_on_host = torch.zeros((), dtype=torch.float64, pin_memory=True)
+        with torch.cuda.stream(self._stream):
+            for tile, staged in zip(self._tiles, self._staged, strict=True):
+                tile.of(flat).copy_(staged, non_blocking=True)
+            summed_on_host.copy_(summed, non_blocking=True)
+            return self._stream.record_event(), summed_on_host
+
+    def bring(self, values: torch.Tensor) -> torch.Tensor:
+        """Start a copy of a tile's values to the device; the current stream waits for it."""
+        current = torch.cuda.current_stream(self._device)
+        self._passed.append(current.record_event())
+        room = self._ring[self._brought % _RING][: values.nbytes].view(values.dtype)
+        self._brought += 1
+        # The values that were in this room had been merged by the time of the call before the last
+        # one: they belong to an earlier tile, and a tile takes at most two calls.
+        self._stream.wait_event(self._passed[0])
+        with torch.cuda.stream(self._stream):
+            room.copy_(values, non_blocking=True)
+        current.wait_stream(self._stream)
+        return room
+
+
+class CudaMerging(DeviceMerging):
+    """Merges on CUDA devices; reading `consensus_distance` waits until that is done.
+
+    Args:
+        devices: those of the tiles, as far as they are CUDA devices.
+        tiles, terms, round_number: as for `Merging`.
+    """
+
+    def __init__(
+        self,
+        devices: dict[torch.device, _Device],
+        tiles: Sequence[Tile],
+        terms: Terms,
+        round_number: int,
+    ) -> None:
+        super().__init__(tiles, terms, round_number)
+        self._devices = devices
+
+    def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:
+        device = self._devices.get(tile.room.device)
+        return super()._bring(tile, values) if device is None else device.bring(values)
+
+
+class CudaSide(DeviceSide):
+    """Copies and merges the tensors behind tiles, some or all of which are on CUDA devices."""
+
+    def __init__(self, tiles: Sequence[Tile]) -> None:
+        super().__init__(tiles)
+        self._elsewhere = DeviceSide([tile for tile in tiles if not tile.room.is_cuda])
+        devices = dict.fromkeys(tile.room.device for tile in tiles if tile.room.is_cuda)
+        self._devices = {device: _Device(device, tiles) for device in devices}
+        self._pinned: set[int] = set()
+
+    @torch.inference_mode()
+    def start_copy(self, data: ByteArray, check_finite: bool) -> Copy:
+        """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
+
+        The tensors may be changed at once, by the current stream of their device. The snapshot must
+        not be touched before the copy is `ready`.
+        """
+        self._pin(data)
+        flat = torch.from_numpy(data)
+        started = [device.publish(flat, check_finite) for device in self._devices.values()]
+        elsewhere = self._elsewhere.start_copy(data, check_finite).wait()
+        totals = [summed for _, summed in started]
+        if not elsewhere:
+            totals.append(torch.tensor(math.nan))
+        return CudaCopy([done for done, _ in started], totals, lambda: self._is_finite(flat))
+
+    def merging(self, terms: Terms, round_number: int) -> Merging:
+        """Begin to merge a peer's snapshot; its bytes must stay until the distance was read."""
+        return CudaMerging(self._devices, self._tiles, terms, round_number)
+
+    def _is_finite(self, flat: torch.Tensor) -> bool:
+        return all(is_finite(tile.of(flat)) for tile in self._tiles)
+
+    def _pin(self, data: ByteArray) -> None:
+        """Make transfers to a slot asynchronous, where its memory can be pinned, as long as it is.
+
+        Source: "page-locked host memory" in the CUDA C++ programming guide.
+        """
+        address = data.ctypes.data
+        if address in self._pinned:
+            return
+        self._pinned.add(address)
+        if int(_cudart().cudaHostRegister(address, data.nbytes, 0)) == 0:
+            weakref.finalize(data, _unpin, self._pinned, address)
+        else:
+            with contextlib.suppress(RuntimeError):  # the error is kept for the next launch
+                torch.zeros((), device=next(iter(self._devices)))
+
+
+def _unpin(pinned: set[int], address: int) -> None:
+    pinned.discard(address)
+    _cudart().cudaHostUnregister(address)
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -1,0 +1,188 @@
+"""Merging: a peer's snapshot goes into the tensors of a module, as much of it as has come."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from dpwa.adapters.tiles import TILE_BYTES, Tile
+from dpwa.data.kernels import add_, difference, is_finite, move_toward_, norm
+from dpwa.data.segments import ByteArray
+
+EXACT_ELEMENTS = 4 * 1024 * 1024  # up to here the distance costs well under a millisecond
+SAMPLED_EVERY = 8  # of the pieces of a larger model
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a peer's snapshot is merged.
+
+    Attributes:
+        factor: weight f of the peer, from 0 to 1.
+        published: the bytes of the snapshot that this node published, shape `(nbytes,)`; the
+            parameters then become own + f * (peer - published). `None`: they are interpolated.
+        undo: room for the bytes of the old values, shape `(nbytes,)`; `None`: no way back is kept.
+        guard: whether values that are not finite are refused.
+    """
+
+    factor: float
+    published: ByteArray | None = None
+    undo: ByteArray | None = None
+    guard: bool = False
+
+
+class Merging:
+    """One merge, in progress while the bytes of the peer's snapshot come in.
+
+    Parameters are interpolated, x = (1-f)*x + f*peer, or with `terms.published` moved by a delta,
+    x = x + f*(peer - published). Buffers are always interpolated: a delta could turn a running
+    variance negative.
+
+    Args:
+        tiles: those of the module's tensors, in order.
+        terms: how to merge.
+        round_number: rotates the sample that `consensus_distance` is estimated from.
+    """
+
+    def __init__(self, tiles: Sequence[Tile], terms: Terms, round_number: int) -> None:
+        self._tiles = tiles
+        self._factor, self._guard = terms.factor, terms.guard
+        self._published = _flat(terms.published)
+        self._undo = _flat(terms.undo)
+        self._changed: list[tuple[Tile, torch.Tensor]] = []
+        elements = sum(tile.elements for tile in tiles if not tile.is_buffer)
+        self._distance = _Distance(elements, round_number)
+
+    @torch.inference_mode()
+    def take(self, start: int, data: ByteArray) -> bool:
+        """Merge the bytes of the peer's snapshot from `start` on.
+
+        They are one or more neighbours among `layout.pieces(nbytes, TILE_BYTES)`; a few at a time
+        stay in the cache between the check of `guard` and the merge. Pieces that are never passed
+        are left as they are.
+
+        Args:
+            start: where `data` begins in the snapshot.
+            data: writable memory, though never written to unless it is the very place in `undo`
+                where the old values go: then it holds these afterwards.
+
+        Returns:
+            Whether all of it was merged. With `guard`, nothing of it is merged if any of its values
+            is not finite.
+        """
+        flat = torch.from_numpy(data)
+        tiles = list(self._tiles_in(start, start + data.nbytes))
+        if self._guard and not all(is_finite(tile.of(flat, start)) for tile in tiles):
+            return False
+        for tile in tiles:
+            self._merge(tile, self._bring(tile, tile.of(flat, start)))
+        return True
+
+    @torch.inference_mode()
+    def undo(self) -> None:
+        """Put every tensor back to its value from before, bit for bit.
+
+        Raises:
+            ValueError: `terms.undo` was `None`.
+        """
+        if self._undo is None:
+            raise ValueError("nothing was kept to undo this merge with")
+        for tile, old in self._changed:
+            torch._foreach_copy_(tile.views, tile.split(old))
+        self._changed.clear()
+
+    @property
+    def consensus_distance(self) -> float:
+        """Euclidean distance between the peer's and this node's parameters before the merge.
+
+        With `published`, this node's as published. It is exact for models of up to
+        `EXACT_ELEMENTS` elements, if all pieces were taken. Else it is estimated: measuring costs
+        more than merging, so one of `SAMPLED_EVERY` pieces is measured, another one at each round,
+        and stands for the elements since the one before it; the sum is scaled to all elements.
+        """
+        return self._distance.estimate()
+
+    def _tiles_in(self, start: int, stop: int) -> Iterator[Tile]:
+        first = bisect.bisect_left(self._tiles, start, key=lambda tile: tile.start)
+        for tile in self._tiles[first:]:
+            if tile.stop > stop:
+                return
+            yield tile
+
+    def _merge(self, tile: Tile, peer: torch.Tensor) -> None:
+        if self._published is None or tile.is_buffer:
+            self._interpolate(tile, peer)
+        else:
+            self._add_delta(tile, peer, self._bring(tile, tile.of(self._published)))
+
+    def _interpolate(self, tile: Tile, peer: torch.Tensor) -> None:
+        if self._distance.wants(tile):
+            self._distance.add(tile, difference(peer, tile.values(), tile.room))
+        self._save(tile)
+        move_toward_(tile.views, tile.split(peer), self._factor)
+
+    def _add_delta(self, tile: Tile, peer: torch.Tensor, published: torch.Tensor) -> None:
+        delta = difference(peer, published, tile.room)
+        if self._distance.wants(tile):
+            self._distance.add(tile, delta)
+        self._save(tile)
+        if self._factor == 1.0 and not is_finite(delta):
+            # This node had published NaN: no step away from that is worth keeping.
+            move_toward_(tile.views, tile.split(peer), 1.0)
+        else:
+            add_(tile.views, tile.split(delta), self._factor)
+
+    def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:
+        """Return a tile's values where they stay until they are merged."""
+        if self._undo is not None and values.data_ptr() == self._undo.data_ptr() + tile.start:
+            return tile.aside.copy_(values)
+        return values
+
+    def _save(self, tile: Tile) -> None:
+        if self._undo is not None and self._factor > 0.0:
+            self._changed.append((tile, self._keep(tile, tile.of(self._undo))))
+
+    def _keep(self, tile: Tile, room: torch.Tensor) -> torch.Tensor:
+        """Return a copy of the own values, which has its place in `room`."""
+        return tile.copy_to(room)
+
+
+@dataclass
+class _Distance:
+    """Adds up squared distances of tiles, each weighted by the elements that it stands for."""
+
+    elements: int  # of all parameters
+    round_number: int
+    _measured: list[tuple[torch.Tensor, float]] = field(default_factory=list)  # norm and weight
+    _represented: int = 0
+    _waiting: int = 0  # elements since the last measured tile
+
+    def wants(self, tile: Tile) -> bool:
+        """Count a tile; tell whether it is to be measured."""
+        if tile.is_buffer:
+            return False
+        self._waiting += tile.elements
+        if self.elements <= EXACT_ELEMENTS or not self._measured:
+            return True
+        return (tile.start // TILE_BYTES + self.round_number) % SAMPLED_EVERY == 0
+
+    def add(self, tile: Tile, delta: torch.Tensor) -> None:
+        """Measure a tile by the difference of its ends."""
+        self._measured.append((norm(delta), self._waiting / tile.elements))
+        self._represented += self._waiting
+        self._waiting = 0
+
+    def estimate(self) -> float:
+        """Return the distance over all elements, as far as it is known."""
+        if not self._represented:
+            return 0.0
+        squared = sum(value.item() ** 2 * weight for value, weight in self._measured)
+        return math.sqrt(squared * self.elements / self._represented)
+
+
+def _flat(data: ByteArray | None) -> torch.Tensor | None:
+    return None if data is None else torch.from_numpy(data)

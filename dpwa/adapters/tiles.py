@@ -1,0 +1,147 @@
+"""Tiles: the flat bytes of a snapshot, in blocks that fit the cache, and the tensors behind them.
+
+A tile is a slice of a large tensor, or many small tensors, which are copied, merged and put back by
+one call each: so 2,000 small tensors cost less than twice as much as a large one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dpwa.data.kernels import Tensors
+from dpwa.data.layout import Layout
+
+TILE_BYTES = 1024 * 1024  # the chunks of the wire; own, peer's and room fit the caches together
+
+
+class Tile:
+    """Consecutive bytes of a snapshot, all of one dtype and of one kind, and the own values there.
+
+    Attributes:
+        start, stop: first byte, and the byte after the last.
+        dtype, elements: what they are, and how many.
+        is_buffer: whether they belong to buffers rather than parameters.
+        views: the own values, in place: parts of tensors, one after the other.
+        room: scratch memory, shape `(elements,)`, which all tiles of one device use in turn.
+        aside: another one.
+    """
+
+    def __init__(self, parts: Sequence[Part], rooms: Sequence[torch.Tensor]) -> None:
+        self.start, self.stop = parts[0].start, parts[-1].stop
+        self.is_buffer = parts[0].is_buffer
+        self.views = [view for part in parts for view in part.views]
+        self.dtype = self.views[0].dtype
+        self.elements = (self.stop - self.start) // self.dtype.itemsize
+        self.room, self.aside = (room[: self.stop - self.start].view(self.dtype) for room in rooms)
+        self._sizes = [view.numel() for view in self.views]
+        self._are_flat = all(view.dim() == 1 for view in self.views)
+
+    def of(self, flat: torch.Tensor, start: int = 0) -> torch.Tensor:
+        """Return its values, shape `(elements,)`, in the bytes of a snapshot from `start` on."""
+        return flat[self.start - start : self.stop - start].view(self.dtype)
+
+    def split(self, values: torch.Tensor) -> Tensors:
+        """View values, shape `(elements,)`, like `views`."""
+        if len(self._sizes) == 1 and self._are_flat:
+            return (values,)
+        parts = values.split_with_sizes(self._sizes)
+        if self._are_flat:
+            return parts
+        return [part.view(view.shape) for part, view in zip(parts, self.views, strict=True)]
+
+    def values(self) -> torch.Tensor:
+        """Return the own values, shape `(elements,)`, in place or else in `room`."""
+        is_one = len(self.views) == 1 and self._are_flat
+        return self.views[0] if is_one else self.copy_to(self.room)
+
+    def copy_to(self, out: torch.Tensor) -> torch.Tensor:
+        """Copy the own values to `out`, shape `(elements,)`, and return it."""
+        if len(self.views) == 1:
+            return out.copy_(self.views[0].reshape(-1))
+        flat = self.views if self._are_flat else [view.reshape(-1) for view in self.views]
+        return torch.cat(flat, out=out)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of one tensor in one piece of the layout, as views: one if it is contiguous."""
+
+    start: int
+    stop: int
+    piece: int
+    is_buffer: bool
+    views: list[torch.Tensor]
+
+    @property
+    def group(self) -> tuple[int, bool, torch.device]:
+        """Neighbours with equal groups make one tile."""
+        return self.piece, self.is_buffer, self.views[0].device
+
+
+def cut(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> tuple[Tile, ...]:
+    """Cut the snapshots of a layout into tiles of at most `TILE_BYTES`, in order.
+
+    No tile crosses a boundary of `layout.pieces(nbytes, TILE_BYTES)`.
+
+    Args:
+        tensors: those of the layout, in its order, and whether each is a buffer.
+        layout: where they stand in a snapshot.
+    """
+    rooms: dict[torch.device, list[torch.Tensor]] = {}
+    tiles = []
+    for group, parts in itertools.groupby(_parts(tensors, layout), key=lambda part: part.group):
+        device = group[-1]
+        if device not in rooms:
+            rooms[device] = [
+                torch.empty(TILE_BYTES, dtype=torch.uint8, device=device) for _ in range(2)
+            ]
+        tiles.append(Tile(list(parts), rooms[device]))
+    return tuple(tiles)
+
+
+def _parts(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> Iterator[Part]:
+    """Walk through the tensors, cut where pieces end."""
+    pieces = iter(layout.pieces(layout.nbytes or 0, TILE_BYTES))
+    piece = next(pieces, None)
+    for (tensor, is_buffer), start in zip(tensors, layout.offsets, strict=True):
+        at, stop = start, start + tensor.nbytes
+        while at < stop and piece is not None:
+            end = min(stop, piece.stop)
+            first, last = ((byte - start) // tensor.element_size() for byte in (at, end))
+            yield Part(at, end, piece.start, is_buffer, _views(tensor.detach(), first, last))
+            at = end
+            if end == piece.stop:
+                piece = next(pieces, None)
+
+
+def _views(tensor: torch.Tensor, start: int, stop: int) -> list[torch.Tensor]:
+    """View the elements from `start` to `stop` of a tensor, counted row by row."""
+    if tensor.is_contiguous():
+        return [tensor.view(-1)[start:stop]]
+    return list(boxes(tensor, start, stop))
+
+
+def boxes(tensor: torch.Tensor, start: int, stop: int) -> Iterator[torch.Tensor]:
+    """Yield views whose elements, row by row, are those from `start` to `stop` of a tensor.
+
+    These are whole rows in the middle, and parts of a row at both ends: at most two for each
+    dimension, whatever the strides.
+    """
+    if (start, stop) == (0, tensor.numel()):
+        yield tensor
+        return
+    row = tensor.numel() // tensor.shape[0]
+    first, last = -(-start // row), stop // row  # the whole rows
+    if first > last:
+        yield from boxes(tensor[last], start - last * row, stop - last * row)
+        return
+    if start < first * row:
+        yield from boxes(tensor[first - 1], start - (first - 1) * row, row)
+    if first < last:
+        yield tensor[first:last]
+    if last * row < stop:
+        yield from boxes(tensor[last], 0, stop - last * row)

@@ -1,0 +1,59 @@
+"""Addresses as ZeroMQ endpoints, `tcp://host:port` and `ipc:///path`: text, nothing is opened."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+MAX_PORT = 65535
+MAX_IPC_PATH_BYTES = 100  # sockaddr_un holds 108; some are left for a lock file's suffix
+
+_IPC = "ipc://"
+_TCP = re.compile(
+    r"tcp://(\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]{1,253})):(?P<port>[0-9]{1,5})"
+)
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def tcp_endpoint(host: str, port: int) -> str:
+    """Return `tcp://host:port`, IPv6 addresses in brackets."""
+    return f"tcp://[{host}]:{port}" if is_ipv6_address(host) else f"tcp://{host}:{port}"
+
+
+def split_tcp(endpoint: str) -> tuple[str, int] | None:
+    """Return host (IPv6 without brackets) and port of a TCP endpoint; `None` if it is none."""
+    found = _TCP.fullmatch(endpoint)
+    if found is None or not 1 <= int(found["port"]) <= MAX_PORT:
+        return None
+    if found["ipv6"] and not is_ipv6_address(found["ipv6"]):
+        return None
+    return found["ipv6"] or found["host"], int(found["port"])
+
+
+def ipc_path(endpoint: str) -> str | None:
+    """Return the path of the socket of an `ipc` endpoint; `None` if it is none that can be used.
+
+    The path is absolute, names a file, and has at most `MAX_IPC_PATH_BYTES` bytes.
+    """
+    path = endpoint.removeprefix(_IPC)
+    usable = path.startswith("/") and not path.endswith("/") and path.isprintable()
+    if not endpoint.startswith(_IPC) or not usable:
+        return None
+    return path if len(path.encode()) <= MAX_IPC_PATH_BYTES else None
+
+
+def is_ipv6_address(host: str) -> bool:
+    """Tell whether a host is an IPv6 address, without brackets."""
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
+
+
+def same_host_key(host: str) -> str:
+    """Return a text that is equal for spellings of one host; this machine's loopback is one."""
+    try:
+        host = str(ipaddress.ip_address(host))
+    except ValueError:
+        host = host.casefold()
+    return "localhost" if host in _LOOPBACK else host

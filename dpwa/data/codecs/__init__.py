@@ -1,0 +1,112 @@
+"""Codecs: how the pieces of a snapshot are made smaller for the wire.
+
+    none    as they are
+    fp16    16-bit floats with 11 significant bits, up to 65504
+    bf16    16-bit floats with 8 significant bits, in the range of float32
+    int8    8-bit integers and one scale for every 256 values
+    topk    the values that have changed most, against what the reader already holds
+
+docs/codecs.md compares them. Add one of your own under a name that configurations can use:
+
+>>> from dpwa.data.codecs import Codec, register_codec
+>>> @register_codec("mine")
+... class Mine(Codec):
+...     def encode(self, piece, dtype, held=None):
+...         return piece
+...     def decode(self, payload, dtype, room):
+...         return exactly(payload, room.nbytes)  # from dpwa.data.codecs.arrays
+
+The names are known without torch, which is imported when the first codec is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dpwa.data.codecs.base import Codec, Frame
+from dpwa.errors import UnknownNameError, UserError
+
+__all__ = ["Codec", "Frame", "codec", "codec_names", "register_codec"]
+
+MakeCodec = TypeVar("MakeCodec", bound=Callable[..., Codec])
+
+_REGISTRY: dict[str, Callable[..., Codec]] = {}
+
+
+def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
+    """Return a decorator that makes a codec available to configurations as `codec: NAME`.
+
+    It decorates a class, or a function that makes an object; `codec` passes its options on.
+
+    Raises:
+        UserError: another codec already has this name.
+    """
+
+    def register(make: MakeCodec) -> MakeCodec:
+        if _REGISTRY.get(name, make) is not make:
+            raise UserError(f"a codec named {name!r} is already registered")
+        _REGISTRY[name] = make
+        return make
+
+    return register
+
+
+def codec(name: str, **options: Any) -> Codec:
+    """Make a codec; see `Codec` about threads.
+
+    Args:
+        name: of a registered codec.
+        **options: what the codec takes; of those here only `topk` takes any: `keep`.
+
+    Raises:
+        UnknownNameError: no such codec is registered.
+    """
+    try:
+        make = _REGISTRY[name]
+    except KeyError:
+        known = ", ".join(codec_names())
+        raise UnknownNameError(f"no codec is named {name!r} (known: {known})") from None
+    made = make(**options)
+    made.name = name
+    return made
+
+
+def codec_names() -> tuple[str, ...]:
+    """Names of all registered codecs, in the order of registration."""
+    return tuple(_REGISTRY)
+
+
+@register_codec("none")
+def _none() -> Codec:
+    from dpwa.data.codecs.plain import Plain
+
+    return Plain()
+
+
+@register_codec("fp16")
+def _fp16() -> Codec:
+    from dpwa.data.codecs.half import Half
+
+    return Half("float16")
+
+
+@register_codec("bf16")
+def _bf16() -> Codec:
+    from dpwa.data.codecs.half import Half
+
+    return Half("bfloat16")
+
+
+@register_codec("int8")
+def _int8() -> Codec:
+    from dpwa.data.codecs.int8 import Int8
+
+    return Int8()
+
+
+@register_codec("topk")
+def _topk(**options: float) -> Codec:
+    from dpwa.data.codecs.topk import TopK
+
+    return TopK(**options)

@@ -1,0 +1,68 @@
+"""The codecs `fp16` and `bf16`: 16-bit floats in place of wider ones."""
+
+from __future__ import annotations
+
+import torch
+
+from dpwa.data.codecs.arrays import FLOATS, PayloadMemory, exactly, tensor_over
+from dpwa.data.codecs.base import Codec, Frame
+from dpwa.data.segments import ByteArray
+
+
+class Half(Codec):
+    """Rounds float32 and float64 to the nearest 16-bit float; other dtypes pass unchanged.
+
+    A payload has 2 bytes for each value. The error of a value x is at most
+
+        fp16   2^-11 |x|, or 2^-25 where |x| < 2^-14
+        bf16   2^-8 |x|, or 2^-134 where |x| < 2^-126
+
+    (half the distance of neighbours with 11 and 8 significant bits) while |x| is at most the
+    largest finite one, 65504 or 3.39e38. Values beyond that become it, so that what is finite stays
+    finite; infinities and NaN stay what they are. float64 is rounded to float32 first, which adds
+    2^-24 |x|, or 2^-150 where that is more. Source of the formats: IEEE 754 binary16; Kalamkar et
+    al., "A Study of BFLOAT16 for Deep Learning Training" (2019).
+
+    Args:
+        on_the_wire: "float16" or "bfloat16".
+    """
+
+    def __init__(self, on_the_wire: str) -> None:
+        self._narrow = FLOATS[on_the_wire]
+        self._largest = torch.finfo(self._narrow).max
+        self._payloads = PayloadMemory()
+
+    def encode(
+        self,
+        piece: ByteArray,
+        dtype: str,
+        held: ByteArray | None = None,  # noqa: ARG002
+    ) -> ByteArray:
+        """Return the piece as 16-bit floats."""
+        if not _is_wide(dtype):
+            return piece
+        values = tensor_over(piece, FLOATS[dtype])
+        payload = self._payloads.take(values.numel() * self._narrow.itemsize)
+        torch.from_numpy(payload).view(self._narrow).copy_(self._in_range(values))
+        return payload
+
+    def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:
+        """Return `room` with the values widened again, each exactly."""
+        if not _is_wide(dtype):
+            return exactly(payload, room.nbytes)
+        values = tensor_over(room, FLOATS[dtype])
+        narrow = exactly(payload, values.numel() * self._narrow.itemsize)
+        values.copy_(tensor_over(narrow, self._narrow))
+        return room
+
+    def _in_range(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the values, limited to what the narrow dtype holds; those not finite are kept."""
+        low, high = torch.aminmax(values)
+        if -self._largest <= float(low) and float(high) <= self._largest:  # not so if one is NaN
+            return values
+        limited = values.clamp(-self._largest, self._largest)
+        return torch.where(values.isinf(), values, limited)
+
+
+def _is_wide(dtype: str) -> bool:
+    return dtype in ("float32", "float64")

@@ -1,0 +1,100 @@
+"""The codec `int8`: 8-bit integers, and a scale for each block of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from dpwa.data.codecs.arrays import FLOATS, PayloadMemory, Scratch, exactly, tensor_over, wide
+from dpwa.data.codecs.base import Codec, Frame
+from dpwa.data.segments import ByteArray
+
+BLOCK_VALUES = 256  # with 128, the error is 7 % smaller and float32 shrinks 3.88 and not 3.94 times
+LARGEST_CODE = 127
+# A little less than 1/127, so that no rounding makes 127 * scale overflow.
+SCALE_OF_LARGEST = (1.0 - 2.0**-20) / LARGEST_CODE
+
+
+class Int8(Codec):
+    """Rounds each value to the nearest of 255 multiples of its block's scale, absmax / 127.
+
+    For the scale s of a block of 256 values, of which absmax is the largest magnitude:
+
+        code = round(x / s)     decoded = code * s     |decoded - x| <= s / 2 = absmax / 254
+
+    up to the rounding of the floats themselves. No scale is smaller than the smallest normal
+    number, so a block below 127 times that (1.5e-36 in float32) has an error of at most half of it.
+    Halfway cases go to the even code; equal pieces give equal payloads. A block with a NaN or an
+    infinity has such a scale, and every value of it decodes to NaN or an infinity.
+
+    A payload is the scales (float32; float64 for float64) and then one byte for each value. 16-bit
+    floats are scaled in float32 and rounded once more when decoded. Other dtypes pass unchanged.
+    Source: block-wise quantization of Dettmers et al., "8-bit Optimizers via Block-wise
+    Quantization" (2022), with evenly spaced codes.
+    """
+
+    def __init__(self) -> None:
+        self._payloads = PayloadMemory()
+        self._scratch = Scratch()
+
+    def encode(
+        self,
+        piece: ByteArray,
+        dtype: str,
+        held: ByteArray | None = None,  # noqa: ARG002
+    ) -> ByteArray:
+        """Return the scales and the codes of the piece."""
+        if dtype not in FLOATS:
+            return piece
+        values = tensor_over(piece, FLOATS[dtype])
+        payload = self._payloads.take(_payload_bytes(values))
+        room = self._scratch.take(values.numel(), wide(values.dtype))
+        for rows, codes, scales, rows_room in _blocks(values, payload, room):
+            _quantize(rows, codes, scales, rows_room)
+        return payload
+
+    def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:
+        """Return `room` with the codes times their scales."""
+        if dtype not in FLOATS:
+            return exactly(payload, room.nbytes)
+        values = tensor_over(room, FLOATS[dtype])
+        for rows, codes, scales in _blocks(values, exactly(payload, _payload_bytes(values))):
+            rows.copy_(codes).mul_(scales)
+        return room
+
+
+def _quantize(
+    rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, room: torch.Tensor
+) -> None:
+    """Set scales, shape `(rows, 1)`, and codes, shape `(rows, values)`; `room` is overwritten."""
+    values = rows if rows.dtype == room.dtype else room.copy_(rows)
+    torch.maximum(values.amax(1, keepdim=True), -values.amin(1, keepdim=True), out=scales)
+    scales.mul_(SCALE_OF_LARGEST).clamp_(min=torch.finfo(scales.dtype).tiny)
+    torch.mul(values, scales.reciprocal(), out=room)
+    codes.copy_(room.round_())
+
+
+def _blocks(
+    values: torch.Tensor, payload: ByteArray, *others: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Walk through values, codes, scales and others: first all whole blocks, then the rest."""
+    at = _scale_bytes(values)
+    scales = tensor_over(payload[:at], wide(values.dtype)).view(-1, 1)
+    flat = [values, tensor_over(payload[at:], torch.int8), *others]
+    blocks, rest = divmod(values.numel(), BLOCK_VALUES)
+    whole = values.numel() - rest
+    if blocks:
+        rows, codes, *more = (tensor[:whole].view(blocks, -1) for tensor in flat)
+        yield rows, codes, scales[:blocks], *more
+    if rest:
+        rows, codes, *more = (tensor[whole:].view(1, -1) for tensor in flat)
+        yield rows, codes, scales[blocks:], *more
+
+
+def _scale_bytes(values: torch.Tensor) -> int:
+    return -(-values.numel() // BLOCK_VALUES) * wide(values.dtype).itemsize
+
+
+def _payload_bytes(values: torch.Tensor) -> int:
+    return _scale_bytes(values) + values.numel()

@@ -1,0 +1,24 @@
+"""The codec `none`: pieces as they are."""
+
+from __future__ import annotations
+
+from dpwa.data.codecs.arrays import exactly
+from dpwa.data.codecs.base import Codec, Frame
+from dpwa.data.segments import ByteArray
+
+
+class Plain(Codec):
+    """Changes nothing and copies nothing: payload and piece are the same bytes, of any dtype."""
+
+    def encode(
+        self,
+        piece: ByteArray,
+        dtype: str,  # noqa: ARG002
+        held: ByteArray | None = None,  # noqa: ARG002
+    ) -> ByteArray:
+        """Return the piece itself."""
+        return piece
+
+    def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:  # noqa: ARG002
+        """Return a view of the payload; `room` only says how large it must be."""
+        return exactly(payload, room.nbytes)

@@ -1,0 +1,158 @@
+"""Segments: the memory of one snapshot, private to the process or mapped from a shared file.
+
+A file holds one page that describes the snapshot, then its bytes:
+
+    0     magic, nonce of the node, fingerprint, version, clock, loss, whether it is finite, nbytes
+    4096  the bytes
+
+Readers of other processes take a shared `flock` on the file, the publisher an exclusive one; so the
+bytes that somebody reads are never written, and whatever becomes of a process, the kernel gives its
+locks back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dpwa.data.layout import FINGERPRINT_BYTES
+from dpwa.types import Standing
+
+ByteArray = npt.NDArray[np.uint8]
+
+NONCE_BYTES = 16
+PAGE_BYTES = 4096
+
+_MAGIC = b"dpwaslot"
+_HEADER = struct.Struct(f"<8s{NONCE_BYTES}s{FINGERPRINT_BYTES}sQddBQ")
+_UNCHECKED = 2
+
+
+@dataclass(frozen=True)
+class SegmentHeader:
+    """What a segment's first page says of the snapshot in it.
+
+    Attributes:
+        nonce: of the node that owns the segment, `NONCE_BYTES` long.
+        fingerprint: of the layout.
+        version: of the snapshot; 0 when there is none.
+        standing: clock and loss of the node at that moment.
+        is_finite: whether all values are finite numbers; `None` when the publisher has not checked.
+        nbytes: size of the snapshot.
+    """
+
+    nonce: bytes
+    fingerprint: bytes
+    version: int
+    standing: Standing
+    is_finite: bool | None
+    nbytes: int
+
+    def pack(self) -> bytes:
+        """Return the header as it stands in the file."""
+        loss = math.nan if self.standing.loss is None else self.standing.loss
+        finite = _UNCHECKED if self.is_finite is None else int(self.is_finite)
+        return _HEADER.pack(
+            _MAGIC,
+            self.nonce,
+            self.fingerprint,
+            self.version,
+            self.standing.clock,
+            loss,
+            finite,
+            self.nbytes,
+        )
+
+    @classmethod
+    def unpack(cls, page: mmap.mmap) -> SegmentHeader | None:
+        """Read the header of a mapped file, or return `None` when it is no segment."""
+        magic, nonce, fingerprint, version, clock, loss, finite, nbytes = _HEADER.unpack_from(page)
+        if magic != _MAGIC:
+            return None
+        standing = Standing(clock=clock, loss=None if math.isnan(loss) else loss)
+        is_finite = None if finite == _UNCHECKED else bool(finite)
+        return cls(nonce, fingerprint, version, standing, is_finite, nbytes)
+
+
+class Segment:
+    """Memory for one snapshot, private to this process.
+
+    Attributes:
+        data: the bytes, shape `(nbytes,)`.
+        is_shared: whether other processes can map it.
+    """
+
+    is_shared = False
+
+    def __init__(self, nbytes: int) -> None:
+        self.data: ByteArray = np.zeros(nbytes, np.uint8)
+
+    def try_claim(self) -> bool:
+        """Get the right to write, if nobody in another process reads; `release` gives it back."""
+        return True
+
+    def describe(self, header: SegmentHeader) -> None:
+        """Say what was written, for readers of other processes."""
+
+    def release(self) -> None:
+        """Let others read what was written, or nothing when it was not described."""
+
+    def close(self) -> None:
+        """Give the memory back; whoever still reads keeps it until they are done."""
+
+
+class SharedSegment(Segment):
+    """Memory for one snapshot in a file that other processes of this user can map.
+
+    Raises:
+        OSError: the file cannot be made, or there is no room for it.
+    """
+
+    is_shared = True
+
+    def __init__(self, path: str, nbytes: int, remove: Callable[[str], None]) -> None:
+        self.path = path
+        self._remove = remove
+        self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            # Reserve the room now: to run out of it later would be a bus error.
+            os.posix_fallocate(self._fd, 0, PAGE_BYTES + nbytes)
+            self._map = mmap.mmap(self._fd, PAGE_BYTES + nbytes)
+        except BaseException:
+            os.close(self._fd)
+            remove(path)
+            raise
+        self.data = np.frombuffer(self._map, np.uint8, offset=PAGE_BYTES)
+
+    def try_claim(self) -> bool:
+        """Get the right to write, if nobody in another process reads; `release` gives it back."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        self._map[: _HEADER.size] = bytes(_HEADER.size)
+        return True
+
+    def describe(self, header: SegmentHeader) -> None:
+        """Say what was written, for readers of other processes."""
+        self._map[: _HEADER.size] = header.pack()
+
+    def release(self) -> None:
+        """Let others read what was written, or nothing when it was not described."""
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Remove the file; whoever still maps it keeps the memory until they are done."""
+        if self._fd >= 0:
+            self._remove(self.path)
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,128 @@
+"""Shared memory of one node: a folder of segments, and a board that says which one is the newest.
+
+    /dev/shm/dpwa-<32 hex digits>/board      locked by its owner as long as it lives
+                                  slot-1     a segment (see segments.py)
+                                  slot-2
+
+The kernel frees the lock on the board when its owner ends, however it ends; a folder whose board
+can be locked is stale, and whoever comes across it removes it. Process numbers would not do:
+containers that share /dev/shm have numbers of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import mmap
+import os
+import secrets
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+
+from dpwa.data.segments import NONCE_BYTES, PAGE_BYTES, SharedSegment
+from dpwa.lifecycle import Closeable
+
+SHARED_MEMORY_ROOT = Path("/dev/shm")  # noqa: S108  (it is where POSIX shared memory lives)
+PREFIX = "dpwa-"
+NAME_DIGITS = 32
+BOARD = "board"
+BOARD_MAGIC = b"dpwaboad"
+NEWEST_AT = 64  # where the board has the number of the newest slot
+UNFINISHED = ".new"
+UNFINISHED_FOR_S = 60.0
+
+
+class SharedMemory(Closeable):
+    """The folder of one node.
+
+    Raises:
+        OSError: there is no shared memory, or no room in it.
+
+    Attributes:
+        name: of the folder.
+        nonce: random bytes that prove to a peer that it has mapped this very folder.
+    """
+
+    def __init__(self, root: Path = SHARED_MEMORY_ROOT) -> None:
+        sweep(root)
+        self.name = PREFIX + secrets.token_hex(NAME_DIGITS // 2)
+        self.nonce = secrets.token_bytes(NONCE_BYTES)
+        self._path = root / self.name
+        self._owner = os.getpid()
+        self._numbers = itertools.count(1)
+        self._board, self._board_fd = self._open_board()
+        self._newest = np.frombuffer(self._board, np.uint64, 1, NEWEST_AT)
+
+    def allocate(self, nbytes: int) -> SharedSegment:
+        """Return a new segment.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        path = self._path / f"slot-{next(self._numbers)}"
+        return SharedSegment(str(path), nbytes, self._remove)
+
+    def announce(self, segment: SharedSegment) -> None:
+        """Say that this segment is the newest."""
+        self._newest[0] = int(Path(segment.path).name.removeprefix("slot-"))
+
+    def close(self) -> None:
+        """Remove the folder; peers that have mapped a segment keep it until they are done."""
+        if self._board_fd < 0:
+            return
+        if os.getpid() == self._owner:  # a forked child must not take it from its parent
+            shutil.rmtree(self._path, ignore_errors=True)
+        os.close(self._board_fd)
+        self._board_fd = -1
+
+    def _open_board(self) -> tuple[mmap.mmap, int]:
+        """Make the folder, under another name until the board is locked: nobody sweeps it then."""
+        unfinished = self._path.with_name(self.name + UNFINISHED)
+        unfinished.mkdir(mode=0o700)
+        try:
+            fd = os.open(unfinished / BOARD, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.posix_fallocate(fd, 0, PAGE_BYTES)
+            board = mmap.mmap(fd, PAGE_BYTES)
+            board[: len(BOARD_MAGIC) + NONCE_BYTES] = BOARD_MAGIC + self.nonce
+            unfinished.rename(self._path)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        return board, fd
+
+    def _remove(self, path: str) -> None:
+        if os.getpid() == self._owner:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108
+
+
+def sweep(root: Path = SHARED_MEMORY_ROOT) -> int:
+    """Remove the folders of nodes that have ended without closing; return how many there were."""
+    stale = [path for path in root.glob(PREFIX + "*") if _is_stale(path)]
+    for path in stale:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(stale)
+
+
+def _is_stale(path: Path) -> bool:
+    try:
+        status = path.stat(follow_symlinks=False)
+        if status.st_uid != os.geteuid():
+            return False
+        if path.name.endswith(UNFINISHED):
+            return time.time() - status.st_mtime > UNFINISHED_FOR_S
+        fd = os.open(path / BOARD, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True

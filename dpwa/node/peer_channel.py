@@ -1,0 +1,122 @@
+"""What the TxThread has of one peer: the link, its shared memory, and what is held of it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpwa.data.codecs import Codec
+from dpwa.data.held import Held
+from dpwa.data.layout import Layout
+from dpwa.data.peer_memory import NotMappedError, PeerMemory
+from dpwa.data.segments import ByteArray
+from dpwa.data.shared_memory import sweep
+from dpwa.node.fetch_order import FetchOrder
+from dpwa.node.incoming import Incoming
+from dpwa.transport.link import LinkState, PeerLink
+from dpwa.wire.fetching import Announced, FetchPlan, InSharedMemory
+
+log = logging.getLogger("dpwa.tx")
+
+
+@dataclass(frozen=True)
+class ChannelSettings:
+    """How to fetch from one peer.
+
+    Attributes:
+        codec: what streams are encoded with.
+        plain: the codec of whole snapshots, which a peer may always send.
+        may_map: whether shared memory is wanted.
+        may_stream: whether streams are.
+    """
+
+    codec: Codec
+    plain: Codec
+    may_map: bool = True
+    may_stream: bool = True
+
+
+class PeerChannel:
+    """The way to one peer. Shared memory is tried anew with every connection."""
+
+    def __init__(self, link: PeerLink, settings: ChannelSettings) -> None:
+        self.link = link
+        self.may_stream = settings.may_stream
+        self._settings = settings
+        self._is_mappable = settings.may_map
+        self._memory: PeerMemory | None = None
+        self._held: Held | None = None
+
+    @property
+    def peer(self) -> str:
+        """Name of the peer."""
+        return self.link.peer
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of what is held of the peer."""
+        return 0 if self._held is None else self._held.data.nbytes
+
+    @property
+    def mapped_bytes(self) -> int:
+        """How much of the peer's memory is mapped."""
+        return 0 if self._memory is None else self._memory.nbytes
+
+    def plan(self, order: FetchOrder) -> FetchPlan:
+        """Return what to ask the peer for."""
+        return FetchPlan(
+            layout=order.layout,
+            codec=self._settings.codec.name,
+            can_map=self._is_mappable,
+            held=0 if self._held is None else self._held.token,
+            shard=order.shard,
+        )
+
+    def map(self, found: InSharedMemory) -> PeerMemory | None:
+        """Map the memory that the peer speaks of; `None`, from now on, if that cannot be."""
+        memory = self._memory
+        if memory is not None and (memory.name, memory.nonce) == (found.name, found.nonce):
+            return memory
+        self._unmap()
+        try:
+            self._memory = PeerMemory(found.name, found.nonce)
+        except NotMappedError as error:
+            log.info("peer %s is asked for streams: %s", self.peer, error)
+            self._is_mappable = False
+        return self._memory
+
+    def incoming(self, layout: Layout, announced: Announced, buffer: ByteArray) -> Incoming:
+        """Make ready for a snapshot that the peer has announced."""
+        header, held = announced.header, None
+        codec = self._settings.codec
+        if codec.is_delta:
+            held = self._held_of(header.nbytes)
+            codec = codec if header.codec == codec.name else self._settings.plain
+        return Incoming(layout, header, announced.pieces, codec, buffer, held)
+
+    def follow(self) -> list[LinkState]:
+        """Read what happened to the connection; return the states entered since, in order."""
+        states = self.link.update()
+        if LinkState.DOWN in states:
+            if self._memory is not None:
+                self._unmap()
+                sweep()  # if the peer was killed, nobody else may ever come by
+            self._is_mappable = self._settings.may_map
+        return states
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close the link and unmap everything, except what is being read."""
+        self._unmap()
+        self.link.close(linger_ms)
+
+    def _unmap(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.close()
+
+    def _held_of(self, nbytes: int) -> Held:
+        if self._held is None or self._held.data.nbytes != nbytes:
+            self._held = Held(np.zeros(nbytes, np.uint8))
+        return self._held

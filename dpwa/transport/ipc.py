@@ -1,0 +1,98 @@
+"""Sockets in the file system: one owner at a time.
+
+ZeroMQ removes whatever file stands at the path of an `ipc` endpoint before it listens there, be it
+stale, the socket of a living process or no socket at all; and it leaves its own file behind.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dpwa.config.endpoints import ipc_path
+from dpwa.errors import AddressError
+
+LOCK_SUFFIX = ".lock"
+IN_USE = "another process listens there"
+
+
+@contextmanager
+def claimed(endpoint: str) -> Iterator[None]:
+    """Own the path of an `ipc` endpoint as long as the context lasts; `tcp` needs no such thing.
+
+    Enter it before the socket is bound and leave it when it is closed. The lock on a file beside
+    the path goes with the process, so a path whose owner was killed is free at once.
+
+    Raises:
+        AddressError: a living process listens there, a file that is no socket stands there, or the
+            folder cannot be written.
+    """
+    path = ipc_path(endpoint)
+    if path is None:
+        yield
+        return
+    try:
+        lock = _take_lock(path + LOCK_SUFFIX)
+    except OSError as error:
+        reason = IN_USE if isinstance(error, BlockingIOError) else error.strerror
+        raise AddressError(f"cannot listen on {endpoint}: {reason}") from None
+    try:
+        reason = _obstacle(path)
+        if reason:
+            raise AddressError(f"cannot listen on {endpoint}: {reason}")
+        try:
+            yield
+        finally:
+            Path(path).unlink(missing_ok=True)
+    finally:
+        _free_lock(lock, path + LOCK_SUFFIX)
+
+
+def _take_lock(lock_path: str) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        lock = os.open(lock_path, flags, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The owner before removes the file last of all: a lock on a removed file locks nothing.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), Path(lock_path).stat()):
+                    return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def _free_lock(lock: int, lock_path: str) -> None:
+    Path(lock_path).unlink(missing_ok=True)
+    # Not only closed: processes forked meanwhile hold copies, which would keep the lock.
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
+
+
+def _obstacle(path: str) -> str:
+    """Say why the path cannot be listened on; an empty string if nothing is in the way."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISSOCK(mode):
+        return "a file that is no socket is there"
+    # One that knows nothing of the lock may listen.
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return ""
+        except BlockingIOError:  # so many wait to be accepted that no more may
+            return IN_USE
+        except OSError as error:
+            return error.strerror or str(error)
+    return IN_USE

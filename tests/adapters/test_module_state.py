@@ -1,0 +1,388 @@
+"""The flat view of a module: laws of copying and merging, whatever the tensors look like."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from dpwa.adapters import merging, module_state, tiles
+from dpwa.adapters.device_side import DeviceSide
+from dpwa.adapters.merging import Terms
+from dpwa.adapters.module_state import ModuleState
+
+TILE_BYTES = 64  # small tensors span several tiles
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2]
+TOLERANCES = dict(zip(DTYPES, [1e-12, 1e-5, 1e-2, 6e-2, 0.6], strict=True))
+
+shapes = st.lists(st.integers(0, 6), max_size=4).map(tuple)
+factors = st.one_of(st.just(0.0), st.just(1.0), st.floats(0.01, 0.99))
+seeds = st.integers(0, 2**31)
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    for module in (tiles, merging):
+        monkeypatch.setattr(module, "TILE_BYTES", TILE_BYTES)
+
+
+def strided(tensor, order):
+    """The same values with the dimensions in another order in memory, as `channels_last` has."""
+    order = [dimension % max(1, tensor.dim()) for dimension in order]
+    order = list(dict.fromkeys([*order, *range(tensor.dim())]))[: tensor.dim()]
+    inverse = [order.index(dimension) for dimension in range(tensor.dim())]
+    return tensor.permute(order).contiguous().permute(inverse)
+
+
+tensors = st.lists(
+    st.tuples(shapes, st.sampled_from(DTYPES), st.lists(st.integers(0, 3)), st.booleans()),
+    min_size=1,
+    max_size=8,
+)
+
+
+def net_of(described, seed):
+    generator = torch.Generator().manual_seed(seed)
+    net = nn.Module()
+    net.first = nn.Parameter(torch.randn(3, generator=generator))
+    for index, (shape, dtype, order, is_buffer) in enumerate(described):
+        value = strided(torch.randn(shape, generator=generator).to(dtype), order)
+        if is_buffer:
+            net.register_buffer(f"tensor{index}", value)
+        else:
+            net.register_parameter(f"tensor{index}", nn.Parameter(value))
+    net.tied = net.first
+    return net
+
+
+def state_of(net):
+    return ModuleState(net, with_buffers=True)
+
+
+def snapshot_of(state):
+    data = np.zeros(state.nbytes, np.uint8)
+    assert state.copy_to(data, check_finite=True)
+    return data
+
+
+def exact(state):
+    """The values of all tensors, in float64."""
+    return [entry.tensor.detach().double().clone() for entry in state.entries]
+
+
+def bits(state):
+    return snapshot_of(state).tobytes()
+
+
+def pieces_of(state):
+    return state.layout.pieces(state.nbytes, TILE_BYTES)
+
+
+def expected_of(entries, own, peer, published, factor):
+    for entry, mine, theirs, then in zip(entries, own, peer, published, strict=True):
+        if factor == 0.0:
+            yield entry, mine
+        elif entry.is_buffer:
+            yield entry, (1 - factor) * mine + factor * theirs
+        else:
+            yield entry, mine + factor * (theirs - then)
+
+
+def assert_merged(expected):
+    for entry, value in expected:
+        tolerance = TOLERANCES[entry.tensor.dtype]
+        torch.testing.assert_close(
+            entry.tensor.detach().double(), value, rtol=tolerance, atol=4 * tolerance
+        )
+
+
+@given(tensors, seeds)
+def test_a_snapshot_holds_every_tensor_row_by_row_at_its_offset(described, seed):
+    state = state_of(net_of(described, seed))
+    flat = torch.from_numpy(snapshot_of(state))
+    for entry, spec, start in zip(
+        state.entries, state.layout.tensors, state.layout.offsets, strict=True
+    ):
+        values = flat[start : start + spec.nbytes].view(entry.tensor.dtype).view(spec.shape)
+        assert torch.equal(values.double(), entry.tensor.detach().double())
+
+
+@given(tensors, factors, st.booleans(), st.booleans(), st.booleans(), st.data())
+def test_merging_matches_the_formula_in_whichever_ranges_the_bytes_come(
+    described, factor, with_delta, with_undo, is_aliased, data
+):
+    state, other = state_of(net_of(described, 1)), state_of(net_of(described, 2))
+    before, peer, published = snapshot_of(state), snapshot_of(other), snapshot_of(state)
+    own_then, theirs = exact(state), exact(other)
+    with torch.no_grad():
+        for entry in state.entries:
+            entry.tensor.copy_(entry.tensor.double() + 1)  # a local step since
+    own, before = exact(state), snapshot_of(state)
+    undo = (peer if is_aliased else np.zeros(state.nbytes, np.uint8)) if with_undo else None
+    merge = state.merging(Terms(factor, published if with_delta else None, undo))
+    pieces = pieces_of(state)
+    cuts = sorted(
+        data.draw(st.sets(st.integers(1, len(pieces) - 1)) if len(pieces) > 1 else st.just(set()))
+    )
+    for first, last in zip([0, *cuts], [*cuts, len(pieces)], strict=True):
+        start, stop = pieces[first].start, pieces[last - 1].stop
+        assert merge.take(start, peer[start:stop])
+    base = own_then if with_delta else own
+    assert_merged(expected_of(state.entries, own, theirs, base, factor))
+    distance = math.sqrt(
+        sum(
+            float((a - b).square().sum())
+            for entry, a, b in zip(state.entries, theirs, base, strict=True)
+            if not entry.is_buffer
+        )
+    )
+    assert merge.consensus_distance == pytest.approx(distance, rel=1e-2, abs=1e-6)
+    if with_undo:
+        merge.undo()
+        assert bits(state) == before.tobytes()
+
+
+@given(tensors, factors, st.data())
+def test_a_shard_changes_its_own_elements_only(described, factor, data):
+    state, other = state_of(net_of(described, 1)), state_of(net_of(described, 2))
+    whole = state_of(net_of(described, 1))
+    before, peer = snapshot_of(state), snapshot_of(other)
+    whole.merging(Terms(factor)).take(0, peer)
+    piece = data.draw(st.sampled_from(pieces_of(state)))
+    state.merging(Terms(factor)).take(piece.start, peer[piece.start : piece.stop])
+    expected = before.copy()
+    expected[piece.start : piece.stop] = snapshot_of(whole)[piece.start : piece.stop]
+    assert bits(state) == expected.tobytes()
+
+
+@given(tensors)
+def test_factor_1_copies_bit_for_bit_even_over_what_is_not_finite(described):
+    net = net_of(described, 1)
+    state, other = state_of(net), state_of(net_of(described, 2))
+    with torch.no_grad():
+        for entry in state.entries:
+            entry.tensor.fill_(math.nan)
+    published = np.zeros(state.nbytes, np.uint8)
+    assert not state.copy_to(published, check_finite=True)
+    for own_then in (None, published):
+        with torch.no_grad():
+            net.first.fill_(math.nan)
+        state.merging(Terms(1.0, own_then)).take(0, snapshot_of(other))
+        assert bits(state) == bits(other)
+
+
+@given(tensors, st.data())
+def test_one_value_that_is_not_finite_is_found_and_its_range_is_not_merged(described, data):
+    state, other = state_of(net_of(described, 1)), state_of(net_of(described, 2))
+    before, undo = bits(state), np.zeros(state.nbytes, np.uint8)
+    entry = data.draw(st.sampled_from([e for e in other.entries if e.tensor.numel()]))
+    place = data.draw(st.tuples(*(st.integers(0, size - 1) for size in entry.tensor.shape)))
+    with torch.no_grad():
+        entry.tensor[place] = data.draw(st.sampled_from([math.nan, math.inf, -math.inf]))
+    peer = np.zeros(other.nbytes, np.uint8)
+    assert not other.copy_to(peer, check_finite=True)
+    assert other.copy_to(peer, check_finite=False)
+    merge = state.merging(Terms(0.5, undo=undo, guard=True))
+    assert not merge.take(0, peer)
+    assert bits(state) == before
+    taken = [merge.take(p.start, peer[p.start : p.stop]) for p in pieces_of(state)]
+    assert taken.count(False) == 1
+    merge.undo()
+    assert bits(state) == before
+
+
+def test_undoing_brings_back_values_that_are_not_finite_bit_for_bit():
+    state = state_of(nn.Linear(9, 9))
+    with torch.no_grad():
+        state.entries[0].tensor.view(torch.int32).random_(0, 2**31 - 1)
+    before, peer = np.zeros(state.nbytes, np.uint8), np.zeros(state.nbytes, np.uint8)
+    state.copy_to(before, check_finite=False)
+    merge = state.merging(Terms(0.5, undo=peer))  # the bytes came into the room for old values
+    merge.take(0, peer)
+    merge.undo()
+    after = np.zeros(state.nbytes, np.uint8)
+    state.copy_to(after, check_finite=False)
+    assert after.tobytes() == before.tobytes()
+
+
+def test_without_room_for_the_old_values_nothing_can_be_undone():
+    with pytest.raises(ValueError, match="nothing was kept"):
+        state_of(nn.Linear(2, 2)).merging(Terms(0.5)).undo()
+
+
+@pytest.mark.parametrize("with_delta", [False, True])
+def test_the_distance_of_a_large_model_is_estimated_from_another_sample_each_round(
+    with_delta, monkeypatch
+):
+    monkeypatch.setattr(merging, "EXACT_ELEMENTS", 100)
+    one, two = torch.zeros(16 * 64 + 5), torch.linspace(1, 3, 16 * 64 + 5)
+    net = nn.ParameterList([nn.Parameter(one)])
+    state, other = state_of(net), state_of(nn.ParameterList([nn.Parameter(two)]))
+    published, peer = snapshot_of(state), snapshot_of(other)
+    estimates = []
+    for _ in range(merging.SAMPLED_EVERY):
+        merge = state.merging(Terms(0.0, published if with_delta else None))
+        merge.take(0, peer)
+        estimates.append(merge.consensus_distance)
+    assert estimates == pytest.approx([float(two.norm())] * len(estimates), rel=0.1)
+    assert len(set(estimates)) == len(estimates)
+    shard = state.merging(Terms(0.0))
+    piece = pieces_of(state)[len(pieces_of(state)) // 2]
+    shard.take(piece.start, peer[piece.start : piece.stop])
+    assert shard.consensus_distance == pytest.approx(float(two.norm()), rel=0.1)
+
+
+def test_a_merge_of_buffers_alone_has_no_distance():
+    state = state_of(nn.BatchNorm1d(16, affine=True))
+    pieces = [p for p in pieces_of(state) if p.start >= 2 * 16 * 4]
+    merge = state.merging(Terms(0.5))
+    for piece in pieces:
+        merge.take(piece.start, snapshot_of(state)[piece.start : piece.stop])
+    assert merge.consensus_distance == 0.0
+
+
+@given(tensors, factors, st.booleans())
+def test_any_device_merges_like_the_host(described, factor, with_delta):
+    """The way of devices that have no way of their own, which a CPU can go too."""
+    one, two = (state_of(net_of(described, 1)) for _ in range(2))
+    peer, published = snapshot_of(state_of(net_of(described, 2))), snapshot_of(one)
+    undo = np.zeros(one.nbytes, np.uint8)
+    terms = Terms(factor, published if with_delta else None, undo)
+    tensors = [(entry.tensor, entry.is_buffer) for entry in two.entries]
+    device_side = DeviceSide(tiles.cut(tensors, two.layout))
+    before = bits(two)
+    merges = one.merging(terms), device_side.merging(terms, 1)
+    assert all(merge.take(0, peer) for merge in merges)
+    assert bits(one) == bits(two)
+    assert merges[0].consensus_distance == merges[1].consensus_distance
+    copied = np.zeros(two.nbytes, np.uint8)
+    assert device_side.start_copy(copied, check_finite=True).wait()
+    assert copied.tobytes() == bits(two)
+    for merge in merges:
+        merge.undo()
+    assert bits(one) == bits(two) == before
+
+
+def test_a_copy_on_the_host_is_ready_at_once():
+    state = state_of(nn.Linear(2, 2))
+    assert state.start_copy(np.zeros(state.nbytes, np.uint8), check_finite=True).ready()
+
+
+def replace(net):
+    net.weight = nn.Parameter(torch.ones(2, 3))
+
+
+def replace_memory(net):
+    net.weight.data = torch.ones(2, 3)
+
+
+def transpose(net):
+    net.weight.data = net.weight.data.t()
+
+
+def cast_in_place(net):
+    net.half().weight.data = net.weight.data.view(torch.bfloat16)
+
+
+def resize(net):
+    net.weight.data = torch.ones(4, 4)
+
+
+CHANGES = {
+    "replaced": replace,
+    "given other memory": replace_memory,
+    "transposed": transpose,
+    "cast": lambda net: net.half(),
+    "cast in place": cast_in_place,
+    "resized": resize,
+    "frozen": lambda net: net.weight.requires_grad_(False),
+    "unfrozen": lambda net: net.bias.requires_grad_(True),
+    "a buffer replaced": lambda net: setattr(net, "mean", torch.ones(5)),
+    "a buffer cast": lambda net: setattr(net, "count", net.count.float()),
+    "a layer added": lambda net: net.add_module("more", nn.Linear(1, 1)),
+    "a layer replaced": lambda net: net.add_module("child", nn.Linear(1, 1)),
+    "a layer removed": lambda net: delattr(net, "child"),
+    "a name given to another": lambda net: swap(net, "weight", "other"),
+    "tied": lambda net: setattr(net, "other", net.weight),
+    "memory shared": lambda net: setattr(net.other, "data", net.weight.data),
+}
+
+
+def swap(net, one, two):
+    first, second = getattr(net, one), getattr(net, two)
+    setattr(net, one, second)
+    setattr(net, two, first)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_of_the_module_is_noticed(change):
+    net = nn.Linear(3, 2)
+    net.bias.requires_grad_(False)
+    net.other = nn.Parameter(torch.ones(2, 3))
+    net.child = nn.Linear(2, 2)
+    net.register_buffer("mean", torch.zeros(5))
+    net.register_buffer("count", torch.tensor(0))
+    state = state_of(net)
+    change(net)
+    state.refresh()
+    fresh = state_of(net)
+    assert state.layout == fresh.layout
+    assert [entry.tensor for entry in state.entries] == [ANY_SAME(e.tensor) for e in fresh.entries]
+    assert bits(state) == bits(fresh)
+    peer = np.zeros(state.nbytes, np.uint8)
+    state.merging(Terms(1.0)).take(0, peer)
+    assert all(not bool(entry.tensor.any()) for entry in fresh.entries)
+
+
+class ANY_SAME:  # noqa: N801
+    """Equal to the very same tensor only."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __eq__(self, other):
+        return self.tensor is other
+
+    __hash__ = None
+
+
+def test_an_unchanged_module_is_not_walked_again(monkeypatch):
+    state = state_of(nn.BatchNorm1d(3))
+    monkeypatch.setattr(module_state.ModuleState, "_walk", lambda self: pytest.fail("walked"))
+    state.refresh()
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_a_buffer_that_gets_its_memory_later_is_noticed():
+    net = nn.Sequential(nn.Linear(2, 4), nn.LazyBatchNorm1d(affine=False))
+    state = state_of(net)
+    assert len(state.entries) == 2
+    net(torch.ones(3, 2))
+    state.refresh()
+    assert [entry.name for entry in state.entries][2:] == ["1.running_mean", "1.running_var"]
+
+
+def test_tensors_keep_their_identity_and_autograd_notices_a_merge():
+    net = nn.Linear(3, 3)
+    state = state_of(net)
+    places = [(id(p), p.data_ptr()) for p in net.parameters()]
+    loss = (net.weight * net.weight).sum()
+    state.merging(Terms(0.5)).take(0, np.zeros(state.nbytes, np.uint8))
+    assert [(id(p), p.data_ptr()) for p in net.parameters()] == places
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@given(shapes, st.lists(st.integers(0, 3)), st.data())
+def test_boxes_cover_any_range_row_by_row(shape, order, data):
+    tensor = strided(torch.arange(float(math.prod(shape))).reshape(shape), order)
+    start, stop = sorted(data.draw(st.integers(0, tensor.numel())) for _ in range(2))
+    if start == stop:
+        return
+    boxes = list(tiles.boxes(tensor, start, stop))
+    values = torch.cat([box.reshape(-1) for box in boxes])
+    assert torch.equal(values, torch.arange(float(start), float(stop)))
+    assert len(boxes) <= max(1, 2 * len(shape))

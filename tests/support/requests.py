@@ -1,0 +1,11 @@
+"""Requests as a peer would send them, whole unless told otherwise."""
+
+from dpwa.wire import limits
+from dpwa.wire.messages import Fetch
+
+
+def fetch_of(fingerprint, **fields):
+    """A request for all of a snapshot, as a stream."""
+    asked = {"request": 1, "fingerprint": fingerprint, "budget_ms": 2**31, "credit": 1}
+    whole = {"chunk_bytes": limits.CHUNK_BYTES, "first": 0, "count": 0}
+    return Fetch(**{**asked, **whole, "can_map": False, "codec": "none", "held": 0, **fields})
