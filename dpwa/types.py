@@ -60,3 +60,4 @@ def loss_value(loss: Loss) -> float | None:
 
 
 JsonObject = dict[str, Any]
+Frame = bytes | bytearray | memoryview  # one frame of a message

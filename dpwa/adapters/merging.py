@@ -61,9 +61,9 @@ class Merging:
     def take(self, start: int, data: ByteArray) -> bool:
         """Merge the bytes of the peer's snapshot from `start` on.
 
-        They are one or more neighbours among `layout.pieces(nbytes, TILE_BYTES)`; a few at a time
-        stay in the cache between the check of `guard` and the merge. Pieces that are never passed
-        are left as they are.
+        They are one or more neighbours among the pieces of the layout, of any size; those of
+        `TILE_BYTES` are fastest, and a few at a time stay in the cache between the check of `guard`
+        and the merge. Pieces that are never passed are left as they are.
 
         Args:
             start: where `data` begins in the snapshot.
@@ -107,11 +107,11 @@ class Merging:
         return self._distance.estimate()
 
     def _tiles_in(self, start: int, stop: int) -> Iterator[Tile]:
-        first = bisect.bisect_left(self._tiles, start, key=lambda tile: tile.start)
+        first = bisect.bisect_right(self._tiles, start, key=lambda tile: tile.stop)
         for tile in self._tiles[first:]:
-            if tile.stop > stop:
+            if tile.start >= stop:
                 return
-            yield tile
+            yield tile.clip(start, stop)
 
     def _merge(self, tile: Tile, peer: torch.Tensor) -> None:
         if self._published is None or tile.is_buffer:

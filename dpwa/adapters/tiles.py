@@ -1,14 +1,14 @@
 """Tiles: the flat bytes of a snapshot, in blocks that fit the cache, and the tensors behind them.
 
-A tile is a slice of a large tensor, or many small tensors, which are copied, merged and put back by
-one call each: so 2,000 small tensors cost less than twice as much as a large one.
+A tile is a slice of a large tensor, or many small tensors, which are copied or merged by one call
+for all: so 2,000 small tensors cost about twice as much as a single large one.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -31,14 +31,27 @@ class Tile:
     """
 
     def __init__(self, parts: Sequence[Part], rooms: Sequence[torch.Tensor]) -> None:
+        self._parts, self._rooms = parts, rooms
         self.start, self.stop = parts[0].start, parts[-1].stop
         self.is_buffer = parts[0].is_buffer
-        self.views = [view for part in parts for view in part.views]
-        self.dtype = self.views[0].dtype
+        self.dtype = parts[0].tensor.dtype
         self.elements = (self.stop - self.start) // self.dtype.itemsize
         self.room, self.aside = (room[: self.stop - self.start].view(self.dtype) for room in rooms)
+        self.views = [view for part in parts for view in part.views()]
         self._sizes = [view.numel() for view in self.views]
-        self._are_flat = all(view.dim() == 1 for view in self.views)
+        self._are_flat = all(view.dim() == 1 for view in self.views)  # else strided
+        self._is_one = self._are_flat and len(self.views) == 1
+
+    def clip(self, start: int, stop: int) -> Tile:
+        """Return the tile of those of its bytes that are between `start` and `stop`."""
+        if start <= self.start and self.stop <= stop:
+            return self
+        parts = [
+            replace(part, start=max(part.start, start), stop=min(part.stop, stop))
+            for part in self._parts
+            if part.start < stop and start < part.stop
+        ]
+        return Tile(parts, self._rooms)
 
     def of(self, flat: torch.Tensor, start: int = 0) -> torch.Tensor:
         """Return its values, shape `(elements,)`, in the bytes of a snapshot from `start` on."""
@@ -46,7 +59,7 @@ class Tile:
 
     def split(self, values: torch.Tensor) -> Tensors:
         """View values, shape `(elements,)`, like `views`."""
-        if len(self._sizes) == 1 and self._are_flat:
+        if self._is_one:
             return (values,)
         parts = values.split_with_sizes(self._sizes)
         if self._are_flat:
@@ -55,31 +68,47 @@ class Tile:
 
     def values(self) -> torch.Tensor:
         """Return the own values, shape `(elements,)`, in place or else in `room`."""
-        is_one = len(self.views) == 1 and self._are_flat
-        return self.views[0] if is_one else self.copy_to(self.room)
+        return self.views[0] if self._is_one else self.copy_to(self.room)
 
     def copy_to(self, out: torch.Tensor) -> torch.Tensor:
         """Copy the own values to `out`, shape `(elements,)`, and return it."""
-        if len(self.views) == 1:
-            return out.copy_(self.views[0].reshape(-1))
+        if self._is_one:
+            return out.copy_(self.views[0])
         flat = self.views if self._are_flat else [view.reshape(-1) for view in self.views]
         return torch.cat(flat, out=out)
 
 
 @dataclass(frozen=True)
 class Part:
-    """The part of one tensor in one piece of the layout, as views: one if it is contiguous."""
+    """The part of one tensor from `start` to `stop` of a snapshot, within one piece of the layout.
 
+    Attributes:
+        tensor: the tensor, detached.
+        offset: where it begins in the snapshot.
+        start, stop: first byte of the part, and the byte after the last.
+        piece: where the piece begins.
+        is_buffer: whether the tensor is a buffer.
+    """
+
+    tensor: torch.Tensor
+    offset: int
     start: int
     stop: int
     piece: int
     is_buffer: bool
-    views: list[torch.Tensor]
 
     @property
     def group(self) -> tuple[int, bool, torch.device]:
         """Neighbours with equal groups make one tile."""
-        return self.piece, self.is_buffer, self.views[0].device
+        return self.piece, self.is_buffer, self.tensor.device
+
+    def views(self) -> Iterable[torch.Tensor]:
+        """View the elements of the part, row by row; they are one view if it is contiguous."""
+        size = self.tensor.element_size()
+        start, stop = (self.start - self.offset) // size, (self.stop - self.offset) // size
+        if self.tensor.is_contiguous():
+            return (self.tensor.view(-1)[start:stop],)
+        return boxes(self.tensor, start, stop)
 
 
 def cut(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> tuple[Tile, ...]:
@@ -107,22 +136,14 @@ def _parts(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> Iter
     """Walk through the tensors, cut where pieces end."""
     pieces = iter(layout.pieces(layout.nbytes or 0, TILE_BYTES))
     piece = next(pieces, None)
-    for (tensor, is_buffer), start in zip(tensors, layout.offsets, strict=True):
-        at, stop = start, start + tensor.nbytes
-        while at < stop and piece is not None:
+    for (tensor, is_buffer), offset in zip(tensors, layout.offsets, strict=True):
+        detached, start, stop = tensor.detach(), offset, offset + tensor.nbytes
+        while start < stop and piece is not None:
             end = min(stop, piece.stop)
-            first, last = ((byte - start) // tensor.element_size() for byte in (at, end))
-            yield Part(at, end, piece.start, is_buffer, _views(tensor.detach(), first, last))
-            at = end
+            yield Part(detached, offset, start, end, piece.start, is_buffer)
+            start = end
             if end == piece.stop:
                 piece = next(pieces, None)
-
-
-def _views(tensor: torch.Tensor, start: int, stop: int) -> list[torch.Tensor]:
-    """View the elements from `start` to `stop` of a tensor, counted row by row."""
-    if tensor.is_contiguous():
-        return [tensor.view(-1)[start:stop]]
-    return list(boxes(tensor, start, stop))
 
 
 def boxes(tensor: torch.Tensor, start: int, stop: int) -> Iterator[torch.Tensor]:

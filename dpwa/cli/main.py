@@ -9,6 +9,7 @@ import sys
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.cli.bench import app as bench_app
 from dpwa.cli.config import app as config_app
 from dpwa.cli.demo import demo
 from dpwa.cli.launch import launch
@@ -31,6 +32,7 @@ app.command(
 )(launch)
 app.command()(status)
 app.add_typer(config_app, name="config")
+app.add_typer(bench_app, name="bench")
 app.command()(version)
 
 

@@ -19,8 +19,8 @@ from dpwa.data.layout import Layout, Piece
 from dpwa.data.segments import ByteArray
 from dpwa.errors import PeerError, ProtocolError
 from dpwa.policy.health import Outcome
-from dpwa.types import Standing
-from dpwa.wire.messages import Frame, SnapshotHeader
+from dpwa.types import Frame, Standing
+from dpwa.wire.messages import SnapshotHeader
 
 QUEUED_PIECES = 8  # that the trainer may be behind; more are decoded into the buffer
 

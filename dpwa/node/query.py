@@ -11,8 +11,8 @@ import zmq
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import ProtocolError
 from dpwa.transport.link import LinkState, PeerLink
-from dpwa.types import JsonObject
-from dpwa.wire.messages import AskStatus, Frame, Status, decode, unpack
+from dpwa.types import Frame, JsonObject
+from dpwa.wire.messages import AskStatus, Status, decode, unpack
 
 REQUEST = 1
 

@@ -13,7 +13,8 @@ from dpwa.errors import ProtocolError, VersionError
 from dpwa.transport.ipc import claimed
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context, Receipt, Socket, receive, send, serving_socket
-from dpwa.wire.messages import Frame, Message, Refused, decode, encode
+from dpwa.types import Frame
+from dpwa.wire.messages import Message, Refused, decode, encode
 
 log = logging.getLogger("dpwa.rx")
 

@@ -22,7 +22,7 @@ from dpwa.policy.health import Outcome
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
-from dpwa.types import JsonObject
+from dpwa.types import Frame, JsonObject
 from dpwa.wire.fetching import (
     Announced,
     Ended,
@@ -31,7 +31,7 @@ from dpwa.wire.fetching import (
     InSharedMemory,
     PieceArrived,
 )
-from dpwa.wire.messages import Cancel, Frame, Goodbye, decode
+from dpwa.wire.messages import Cancel, Goodbye, decode
 
 log = logging.getLogger("dpwa.tx")
 

@@ -12,7 +12,8 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from dpwa.transport.sockets import Context, Socket, asking_socket, receive, send
-from dpwa.wire.messages import Frame, Message, encode
+from dpwa.types import Frame
+from dpwa.wire.messages import Message, encode
 
 
 class LinkState(Enum):

@@ -10,8 +10,8 @@ import zmq
 
 from dpwa.errors import AddressError
 from dpwa.transport.addresses import is_ipv6
+from dpwa.types import Frame
 from dpwa.wire import limits
-from dpwa.wire.messages import Frame
 
 
 class Receipt(Protocol):

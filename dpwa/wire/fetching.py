@@ -9,12 +9,12 @@ from dpwa.data.checksum import checksum
 from dpwa.data.layout import Layout, Piece
 from dpwa.errors import ProtocolError
 from dpwa.policy.health import Outcome
+from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.messages import (
     Chunk,
     Credit,
     Fetch,
-    Frame,
     Message,
     NotReady,
     OtherModel,

@@ -16,7 +16,7 @@ MAX_FRAMES = 2  # a header, and for some messages one payload
 CHUNK_BYTES = 1024 * 1024
 MIN_CHUNK_BYTES = 4096
 CHUNK_MULTIPLE_BYTES = 64  # of every element size, so that no element is cut
-CREDIT_CHUNKS = 4
+CREDIT_CHUNKS = 8
 MAX_CREDIT_CHUNKS = 16
 
 MAX_SESSIONS = 64  # snapshots being served at once

@@ -19,10 +19,9 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from dpwa.data.layout import DESCRIPTION_CHARACTERS, FINGERPRINT_BYTES, Layout
 from dpwa.data.segments import NONCE_BYTES
 from dpwa.errors import ProtocolError, VersionError
-from dpwa.types import StrictModel
+from dpwa.types import Frame, StrictModel
 from dpwa.wire import limits
 
-Frame = bytes | bytearray | memoryview
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Unsigned = Annotated[int, Field(ge=0, lt=2**64)]
 Codec = Annotated[str, Field(min_length=1, max_length=limits.MAX_CODEC_CHARACTERS)]

@@ -14,7 +14,7 @@ docs/codecs.md compares them. Add one of your own under a name that configuratio
 ...     def encode(self, piece, dtype, held=None):
 ...         return piece
 ...     def decode(self, payload, dtype, room):
-...         return exactly(payload, room.nbytes)  # from dpwa.data.codecs.arrays
+...         return exactly(payload, room.nbytes)  # from dpwa.data.codecs.payloads
 
 The names are known without torch, which is imported when the first codec is made.
 """
@@ -24,8 +24,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from dpwa.data.codecs.base import Codec, Frame
+from dpwa.data.codecs.base import Codec
 from dpwa.errors import UnknownNameError, UserError
+from dpwa.types import Frame
 
 __all__ = ["Codec", "Frame", "codec", "codec_names", "register_codec"]
 

@@ -7,9 +7,7 @@ from collections import deque
 import numpy as np
 import torch
 
-from dpwa.data.codecs.base import Frame
 from dpwa.data.segments import ByteArray
-from dpwa.errors import ProtocolError
 
 FLOATS = {
     "float64": torch.float64,
@@ -19,18 +17,6 @@ FLOATS = {
 }
 
 KEPT_PAYLOADS = 16  # more than are usually on their way at once
-
-
-def exactly(payload: Frame, nbytes: int) -> ByteArray:
-    """Return a view of a payload.
-
-    Raises:
-        ProtocolError: it does not have this size.
-    """
-    size = memoryview(payload).nbytes
-    if size != nbytes:
-        raise ProtocolError(f"the payload of a piece has {size} bytes and must have {nbytes}")
-    return np.frombuffer(payload, np.uint8)
 
 
 def tensor_over(data: ByteArray, dtype: torch.dtype) -> torch.Tensor:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from dpwa.types import Frame
+
 if TYPE_CHECKING:  # `codec_names()` is asked for where numpy is not needed
     from dpwa.data.segments import ByteArray
-
-Frame = bytes | bytearray | memoryview
 
 
 class Codec(ABC):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from dpwa.data.codecs.arrays import FLOATS, PayloadMemory, exactly, tensor_over
-from dpwa.data.codecs.base import Codec, Frame
+from dpwa.data.codecs.arrays import FLOATS, PayloadMemory, tensor_over
+from dpwa.data.codecs.base import Codec
+from dpwa.data.codecs.payloads import exactly
 from dpwa.data.segments import ByteArray
+from dpwa.types import Frame
 
 
 class Half(Codec):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dpwa.data.codecs.arrays import exactly
-from dpwa.data.codecs.base import Codec, Frame
+from dpwa.data.codecs.base import Codec
+from dpwa.data.codecs.payloads import exactly
 from dpwa.data.segments import ByteArray
+from dpwa.types import Frame
 
 
 class Plain(Codec):

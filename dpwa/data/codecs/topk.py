@@ -7,10 +7,12 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dpwa.data.codecs.arrays import FLOATS, Scratch, exactly, tensor_over, wide
-from dpwa.data.codecs.base import Codec, Frame
+from dpwa.data.codecs.arrays import FLOATS, Scratch, tensor_over, wide
+from dpwa.data.codecs.base import Codec
+from dpwa.data.codecs.payloads import exactly
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError, UserError
+from dpwa.types import Frame
 
 DEFAULT_KEEP = 0.01
 SEGMENT_VALUES = 65536  # an index has 16 bits and counts within a segment

@@ -1,0 +1,119 @@
+"""Memory of a node beyond its model, in sizes of the model, after rounds with one peer.
+
+Pss counts a page that several processes map in equal parts for each; Rss counts it fully for each.
+The peak is that of Rss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from common import TRANSPORTS, fail, is_node, print_table, run_again
+
+from dpwa.bench.catalogue import Link
+from dpwa.bench.plan import LOCAL_HOST, Plan, Seat, ports_for
+from dpwa.errors import DpwaError
+
+LINK = "memory"
+BYTES_PER_KB = 1024  # what /proc calls kB
+RESET_PEAK = "5"  # proc(5), clear_refs
+
+
+class MemoryPlan(Plan):
+    """What the nodes are told."""
+
+    transport: str
+    slots: int
+    rounds: int
+
+
+def main() -> None:
+    """Start the nodes, or be one."""
+    options = _options()
+    try:
+        if is_node():
+            _gossip()
+        else:
+            _compare(options)
+    except DpwaError as error:
+        fail(error)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size-mb", type=float, default=100.0)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=("shm", "tcp"))
+    parser.add_argument("--slots", nargs="+", type=int, default=(3, 2))
+    return parser.parse_args()
+
+
+def _compare(options: argparse.Namespace) -> None:
+    result = []
+    for transport in options.transports:
+        for slots in options.slots:
+            plan = _plan(options, transport, slots)
+            nodes = [json.loads(line) for line in run_again(plan)]
+            most = {key: max(node[key] for node in nodes) / plan.nbytes for key in nodes[0]}
+            result.append({"transport": transport, "slots": slots, **most})
+    headings = list(result[0])
+    rows = [[row[key] for key in headings] for row in result]
+    print_table(headings, rows)
+    print(json.dumps(result))
+
+
+def _plan(options: argparse.Namespace, transport: str, slots: int) -> MemoryPlan:
+    hosts = (LOCAL_HOST, LOCAL_HOST)
+    return MemoryPlan(
+        nbytes=round(options.size_mb * 250_000) * 4,
+        hosts=hosts,
+        ports=ports_for([LINK], len(hosts)),
+        transport=transport,
+        slots=slots,
+        rounds=options.rounds,
+    )
+
+
+def _gossip() -> None:
+    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+    from dpwa.bench.measures.gossip import meet
+    from dpwa.bench.model import FlatModel
+    from dpwa.bench.session import Group, leave_when_asked
+
+    leave_when_asked()
+    seat = Seat.from_environment()
+    plan = seat.plan(MemoryPlan)
+    with Group(seat) as group:
+        model = FlatModel(plan.nbytes, 1, seed=seat.rank)  # random: every page is touched
+        group.barrier()
+        Path("/proc/self/clear_refs").write_text(RESET_PEAK)
+        before = _memory()
+        config = plan.config(LINK, Link(plan.transport, slots=plan.slots))
+        with DpwaPyTorchAdapter(model.module, seat.name, config) as gossip:
+            meet(gossip)
+            for _ in range(plan.rounds):
+                gossip.update_send()
+                gossip.update_wait()
+            group.barrier()
+            after = _memory()
+            group.barrier()
+    print(json.dumps({key: after[key] - before[key] for key in after}))
+
+
+def _memory() -> dict[str, int]:
+    """Return Pss, Rss and the peak of Rss of this process in bytes."""
+    rollup = _kilobytes(Path("/proc/self/smaps_rollup"))
+    status = _kilobytes(Path("/proc/self/status"))
+    found = {"pss": rollup["Pss"], "rss": rollup["Rss"], "peak_rss": status["VmHWM"]}
+    return {key: size_kb * BYTES_PER_KB for key, size_kb in found.items()}
+
+
+def _kilobytes(path: Path) -> dict[str, int]:
+    lines = [line.split() for line in path.read_text().splitlines()]
+    return {words[0].rstrip(":"): int(words[1]) for words in lines if words[-1:] == ["kB"]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Time per round against the size of the model: dpwa on one host and streaming, and Gloo.
+
+Writes a chart (PNG, both axes logarithmic) and, beside it, the figures as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import ROOT, fail, numbers, print_table
+
+from dpwa.bench.plane import PlaneResult, PlaneSpec, run_plane
+from dpwa.errors import DpwaError
+
+SIZES_MB = (1.0, 4.0, 16.0, 64.0, 100.0, 250.0, 1000.0)
+CURVES = {
+    "shm_round": ("dpwa, same host", "#0072B2", "o"),
+    "tcp_round": ("dpwa, streaming", "#009E73", "s"),
+    "gloo_pair": ("Gloo, pair exchange + lerp_", "#E69F00", "^"),
+    "gloo_all_reduce": ("Gloo, all_reduce + divide", "#D55E00", "v"),
+}
+
+
+def main() -> None:
+    """Measure every size, then draw."""
+    options = _options()
+    try:
+        results = [_measured(size_mb, options.repetitions) for size_mb in options.sizes_mb]
+    except DpwaError as error:
+        fail(error)
+    figures = options.chart.with_suffix(".json")
+    figures.write_text(
+        json.dumps([result.model_dump() for result in results], indent=2) + "\n", encoding="utf-8"
+    )
+    _draw(results, options.chart)
+    print_table(
+        ["MB", *CURVES],
+        [
+            [f"{result.size_mb:g}", *(result.figures[name].median_ms for name in CURVES)]
+            for result in results
+        ],
+    )
+    print(f"{options.chart}\n{figures}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes-mb", type=numbers, default=SIZES_MB, metavar="MB,MB,...")
+    parser.add_argument("--repetitions", type=int, default=9)
+    parser.add_argument(
+        "--chart", type=Path, default=ROOT / "docs" / "images" / "round-time.png", metavar="PNG"
+    )
+    return parser.parse_args()
+
+
+def _measured(size_mb: float, repetitions: int) -> PlaneResult:
+    return run_plane(PlaneSpec(size_mb, repetitions, measures=tuple(CURVES)))
+
+
+def _draw(results: Sequence[PlaneResult], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 5), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    sizes_mb = [result.size_mb for result in results]
+    for name, (label, colour, marker) in CURVES.items():
+        medians_ms = [result.figures[name].median_ms for result in results]
+        axes.loglog(sizes_mb, medians_ms, color=colour, marker=marker, label=label)
+    axes.set_xlabel("size of the model, MB of float32")
+    axes.set_ylabel("time per round, ms (median)")
+    axes.set_title("Two processes on one machine, one thread each, both at once", loc="left")
+    axes.grid(visible=True, which="both", linewidth=0.4, alpha=0.5)
+    axes.legend(frameon=False)
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""What gossip at every step costs the training: two nodes train at once, with gossip and without.
+
+Blocks of steps with and without gossip alternate, all nodes in the same mode at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from itertools import pairwise
+from statistics import median
+
+from common import ROOT, TRANSPORTS, BenchmarkError, fail, is_node, print_table, run_again
+
+from dpwa.bench.catalogue import Link
+from dpwa.bench.plan import LOCAL_HOST, Plan, Seat, ports_for
+from dpwa.errors import DpwaError
+
+MODELS = ("resnet18", "cnn")
+MODES = ("gossip", "alone")
+BATCH_SIZE = 8
+LEAST_MERGES = 0.9  # of the steps with gossip
+MOST_BYTES = 50_000_000  # of a model: ResNet-18 has 45 MB
+
+
+def main() -> None:
+    """Start the nodes, or be one."""
+    options = _options()
+    try:
+        if is_node():
+            _train(options)
+        else:
+            _compare(options)
+    except DpwaError as error:
+        fail(error)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--transport", choices=TRANSPORTS, default="auto")
+    parser.add_argument("--blocks", type=int, default=6, help="with gossip, and as many without")
+    parser.add_argument("--steps", type=int, default=10, help="training steps in a block")
+    return parser.parse_args()
+
+
+def _compare(options: argparse.Namespace) -> None:
+    hosts = (LOCAL_HOST, LOCAL_HOST)
+    plan = Plan(nbytes=MOST_BYTES, hosts=hosts, ports=ports_for(options.models, len(hosts)))
+    nodes = [json.loads(line) for line in run_again(plan)]
+    rows, result = [], {}
+    for name in options.models:
+        merges = sum(node[name]["merges"] for node in nodes)
+        steps = len(nodes) * options.blocks * options.steps
+        if merges < LEAST_MERGES * steps:
+            raise BenchmarkError(f"{name}: {merges} merges in {steps} steps")
+        medians = [
+            median([second for node in nodes for second in node[name][mode]]) for mode in MODES
+        ]
+        with_ms, without_ms = (1000 * seconds for seconds in medians)
+        rows.append([name, with_ms, without_ms, f"{with_ms / without_ms:.3f}"])
+        result[name] = {"gossip_ms": with_ms, "alone_ms": without_ms}
+    print_table(["model", "with gossip, ms", "without, ms", "ratio"], rows)
+    print(json.dumps(result))
+
+
+def _train(options: argparse.Namespace) -> None:
+    from dpwa.bench.session import Group, leave_when_asked
+
+    leave_when_asked()
+    seat = Seat.from_environment()
+    with Group(seat) as group:
+        outcome = {name: _alternate(group, name, options) for name in options.models}
+    print(json.dumps(outcome))
+
+
+def _alternate(group, name: str, options: argparse.Namespace) -> dict:
+    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+    from dpwa.bench.measures.gossip import meet
+
+    config = group.seat.plan(Plan).config(name, Link(options.transport))
+    step = _Step(name)
+    seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
+    merges = 0
+    with DpwaPyTorchAdapter(step.model, group.seat.name, config) as gossip:
+        meet(gossip)
+        for block in range(-1, options.blocks):  # the first one does not count
+            for mode in MODES if block % 2 else MODES[::-1]:
+                group.barrier()
+                for _ in range(options.steps):
+                    before = time.perf_counter()
+                    merged = step(gossip if mode == "gossip" else None)
+                    if block >= 0:
+                        seconds[mode].append(time.perf_counter() - before)
+                        merges += merged
+        group.barrier()
+    return {**seconds, "merges": merges}
+
+
+class _Step:
+    """One training step of a model on a random batch; tells whether a peer was merged."""
+
+    def __init__(self, name: str) -> None:
+        import torch
+
+        torch.manual_seed(0)
+        self.model = _model(name)
+        self._images = torch.randn(BATCH_SIZE, 3, 32, 32)
+        self._labels = torch.randint(10, (BATCH_SIZE,))
+        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=0.001, momentum=0.9)
+        self._loss = torch.nn.CrossEntropyLoss()
+
+    def __call__(self, gossip) -> bool:
+        if gossip is not None:
+            gossip.update_send()
+        loss = self._loss(self.model(self._images), self._labels)
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        return gossip is not None and gossip.update_wait(loss) is not None
+
+
+def _model(name: str):
+    if name == "cnn":
+        return _cnn()
+    sys.path.insert(0, str(ROOT / "examples" / "cifar10"))
+    from models import resnet18
+
+    return resnet18()
+
+
+def _cnn():
+    """Three convolutions and two linear layers, 0.29 M parameters, for 32x32 images."""
+    from torch import nn
+
+    channels, layers = (3, 32, 64, 128), []
+    for before, after in pairwise(channels):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    hidden = [nn.Flatten(), nn.Linear(128 * 4 * 4, 96), nn.ReLU(), nn.Linear(96, 10)]
+    return nn.Sequential(*layers, *hidden)
+
+
+if __name__ == "__main__":
+    main()

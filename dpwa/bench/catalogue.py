@@ -1,0 +1,107 @@
+"""What can be measured: the measures, the figures of each, and the ratios that are of interest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpwa.types import JsonObject
+
+
+@dataclass(frozen=True)
+class Link:
+    """Settings of the adapters that gossip in a measure; each link has ports of its own.
+
+    Attributes:
+        transport: `tcp` or `shm`.
+        codec: of what is streamed.
+        guard: `finite` or `off`.
+        fetch_probability: 0 where only publishing is measured.
+        slots: snapshots kept at once.
+    """
+
+    transport: str
+    codec: str = "none"
+    guard: str = "finite"
+    fetch_probability: float = 1.0
+    slots: int = 3
+
+    def settings(self) -> JsonObject:
+        """Return the settings of a configuration that make this link."""
+        return {
+            "transport": self.transport,
+            "codec": self.codec,
+            "guard": self.guard,
+            "fetch_probability": self.fetch_probability,
+            "slots": self.slots,
+        }
+
+
+LINKS = {
+    "publish": Link("shm", fetch_probability=0.0),
+    "publish_unguarded": Link("shm", guard="off", fetch_probability=0.0),
+    "shm": Link("shm"),
+    "tcp": Link("tcp"),
+    "fp16": Link("tcp", codec="fp16"),
+    "bf16": Link("tcp", codec="bf16"),
+    "int8": Link("tcp", codec="int8"),
+    "topk": Link("tcp", codec="topk"),
+}
+CODECS = ("fp16", "bf16", "int8", "topk")
+RAW_TCP = "raw_tcp"  # beside the links, something that needs ports
+
+# Of each measure its figures, and what each of them is.
+MEASURES: dict[str, dict[str, str]] = {
+    "copy": {"copy": "copy_ of the model"},
+    "lerp": {"lerp": "lerp_ of the model"},
+    "publish": {"publish": "publish with guard: finite"},
+    "publish_unguarded": {"publish_unguarded": "publish with guard: off"},
+    "shm_overlapped": {"shm_overlapped": "same host: fetched while training"},
+    "shm_round": {"shm_round": "same host: all at once"},
+    "tcp_one_way": {
+        "tcp_one_way": "stream: publish, fetch, merge",
+        "tcp_fetch_merge": "stream: fetch, merge",
+    },
+    "tcp_round": {"tcp_round": "stream: all at once"},
+    **{
+        f"{codec}_one_way": {
+            f"{codec}_one_way": f"{codec}: publish, fetch, merge",
+            f"{codec}_fetch_merge": f"{codec}: fetch, merge",
+        }
+        for codec in CODECS
+    },
+    "raw_tcp_one_way": {"raw_tcp_one_way": "raw TCP: fetch, then lerp_"},
+    "raw_tcp_round": {"raw_tcp_round": "raw TCP: all at once"},
+    "gloo_all_reduce": {"gloo_all_reduce": "Gloo: all_reduce, then divide"},
+    "gloo_pair": {"gloo_pair": "Gloo: pair exchange, then lerp_"},
+}
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A quotient of two sums of figures."""
+
+    above: tuple[str, ...]
+    below: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Its key in the result, such as `shm_round / (copy + lerp)`."""
+        return f"{_sum(self.above)} / {_sum(self.below)}"
+
+
+def _sum(figures: tuple[str, ...]) -> str:
+    return figures[0] if len(figures) == 1 else f"({' + '.join(figures)})"
+
+
+RATIOS = (
+    Ratio(("shm_overlapped",), ("copy", "lerp")),
+    Ratio(("shm_round",), ("copy", "lerp")),
+    Ratio(("gloo_all_reduce",), ("shm_round",)),
+    Ratio(("gloo_pair",), ("shm_round",)),
+    Ratio(("raw_tcp_one_way",), ("tcp_fetch_merge",)),
+    Ratio(("raw_tcp_round",), ("tcp_round",)),
+    Ratio(("gloo_all_reduce",), ("tcp_round",)),
+    Ratio(("gloo_pair",), ("tcp_round",)),
+    Ratio(("publish",), ("publish_unguarded",)),
+    *(Ratio((f"{codec}_fetch_merge",), ("tcp_fetch_merge",)) for codec in CODECS),
+)

@@ -1,0 +1,1 @@
+"""What `dpwa bench` measures, one file for each kind."""

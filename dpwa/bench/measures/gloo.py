@@ -1,0 +1,67 @@
+"""The same work by Gloo, as torch.distributed offers it: what a round of dpwa would replace."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from dpwa.bench.model import MERGE_FACTOR
+from dpwa.bench.plan import Seat
+from dpwa.bench.records import Sample
+
+
+class AllReduce:
+    """Every process gets the mean of all models.
+
+    Args:
+        flat: the model of this process, shape `(n,)`.
+        count: number of processes.
+    """
+
+    def __init__(self, flat: torch.Tensor, count: int) -> None:
+        self._flat = flat
+        self._count = count
+
+    def prepare(self) -> None:
+        """Nothing."""
+
+    def run(self) -> Sample:
+        """Take part in one."""
+        before = time.perf_counter()
+        dist.all_reduce(self._flat)
+        self._flat.div_(self._count)
+        return {"gloo_all_reduce": time.perf_counter() - before}
+
+
+class PairExchange:
+    """Every process sends its model to the next one, and merges that of the one before.
+
+    Two processes are each other's partner; of more, each sends one model and gets one, too.
+
+    Args:
+        flat: the model of this process, shape `(n,)`.
+        scratch: what arrives, shape `(n,)`.
+        seat: which process this is.
+    """
+
+    def __init__(self, flat: torch.Tensor, scratch: torch.Tensor, seat: Seat) -> None:
+        self._flat = flat
+        self._scratch = scratch
+        self._to = (seat.rank + 1) % seat.count
+        self._from = (seat.rank - 1) % seat.count
+
+    def prepare(self) -> None:
+        """Nothing."""
+
+    def run(self) -> Sample:
+        """Take part in one."""
+        before = time.perf_counter()
+        sending = dist.isend(self._flat, self._to)
+        receiving = dist.irecv(self._scratch, self._from)
+        for work in (sending, receiving):
+            if work is not None:  # it is only for processes outside of the group
+                work.wait()
+        self._flat.lerp_(self._scratch, MERGE_FACTOR)
+        return {"gloo_pair": time.perf_counter() - before}

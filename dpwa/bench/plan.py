@@ -1,0 +1,116 @@
+"""What the processes of a benchmark are told: the plan, and which of them a process is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from dpwa.bench.catalogue import Link
+from dpwa.config import Config
+from dpwa.launch.ports import free_ports
+from dpwa.types import StrictModel
+
+LOCAL_HOST = "127.0.0.1"
+BYTES_PER_VALUE = 4  # float32
+LEAST_TIMEOUT_MS = 5_000
+SLOWEST_BYTES_PER_MS = 10_000  # of a link that a fetch must not time out on: 80 Mbit/s
+
+
+class Plan(StrictModel):
+    """What all processes of a benchmark have in common.
+
+    Attributes:
+        nbytes: size of the model.
+        hosts: where each process listens, by rank.
+        ports: TCP ports by rank, of each link and of whatever else listens.
+    """
+
+    nbytes: int
+    hosts: tuple[str, ...]
+    ports: dict[str, tuple[int, ...]]
+
+    def config(self, name: str, link: Link) -> Config:
+        """Return the configuration of the nodes of a link; no variable can change it."""
+        nodes = [
+            {"name": node_name(rank), "host": host, "port": port}
+            for rank, (host, port) in enumerate(zip(self.hosts, self.ports[name], strict=True))
+        ]
+        timeout_ms = LEAST_TIMEOUT_MS + self.nbytes // SLOWEST_BYTES_PER_MS
+        return Config.model_validate(
+            {
+                "nodes": nodes,
+                "timeout_ms": timeout_ms,
+                "seed": 0,
+                "log_level": "error",  # nodes come and go within seconds, and would warn about it
+                **link.settings(),
+            }
+        )
+
+
+class PlanePlan(Plan):
+    """The plan of `dpwa bench plane`.
+
+    Attributes:
+        tensors: number of tensors that the model has.
+        measures: names of what to measure.
+        repetitions: how often each measure is recorded.
+    """
+
+    tensors: int
+    measures: tuple[str, ...]
+    repetitions: int
+
+
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which of the processes this one is.
+
+    Attributes:
+        rank: 0 for the one that trains in a one-way measure.
+        count: number of processes.
+        plan_path: the file that holds the plan.
+    """
+
+    rank: int
+    count: int
+    plan_path: Path
+
+    @classmethod
+    def from_environment(cls) -> Seat:
+        """Read what the launcher has set."""
+        return cls(
+            int(os.environ["DPWA_RANK"]),
+            int(os.environ["DPWA_WORLD_SIZE"]),
+            Path(os.environ["DPWA_CONFIG"]),
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of this process's nodes."""
+        return node_name(self.rank)
+
+    def plan(self, kind: type[AnyPlan]) -> AnyPlan:
+        """Read the plan."""
+        return kind.model_validate_json(self.plan_path.read_text(encoding="utf-8"))
+
+
+def ports_for(names: Sequence[str], count: int) -> dict[str, tuple[int, ...]]:
+    """Return free ports of this machine, `count` for each name.
+
+    Raises:
+        UserError: there are too few.
+    """
+    ports = iter(free_ports(count * len(names)))
+    return {name: tuple(islice(ports, count)) for name in names}
+
+
+def node_name(rank: int) -> str:
+    """Return the name of the nodes of a process."""
+    return f"w{rank + 1}"

@@ -1,0 +1,93 @@
+"""Builds the measures of a plan, and what they share."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import torch
+
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.bench.catalogue import LINKS, RAW_TCP
+from dpwa.bench.measures.gloo import AllReduce, PairExchange
+from dpwa.bench.measures.gossip import OneWay, Round, meet, pause_s
+from dpwa.bench.measures.kernels import Alone, copy_, lerp_
+from dpwa.bench.measures.raw_tcp import RawTcp, RawTcpMeasure
+from dpwa.bench.model import FlatModel
+from dpwa.bench.plan import PlanePlan
+from dpwa.bench.session import Group, Measure
+from dpwa.lifecycle import Closeable
+
+
+class Workshop(Closeable):
+    """Holds the model, the adapters and the sockets of this process until it is closed."""
+
+    def __init__(self, plan: PlanePlan, group: Group) -> None:
+        self._plan = plan
+        self._group = group
+        self._seat = group.seat
+        self._is_first = group.seat.rank == 0
+        self._model = FlatModel(plan.nbytes, plan.tensors, seed=self._seat.rank)
+        self._scratch = torch.zeros_like(self._model.flat)
+        self._adapters: dict[str, DpwaPyTorchAdapter] = {}
+        self._raw_tcp: RawTcp | None = None
+        self._open = ExitStack()
+
+    def measures(self) -> dict[str, Measure]:
+        """Return the measures of the plan by name, ready to be repeated."""
+        return {name: self._measure(name) for name in self._plan.measures}
+
+    def close(self) -> None:
+        """Close all adapters and sockets."""
+        self._open.close()
+
+    def _measure(self, name: str) -> Measure:
+        flat, scratch = self._model.flat, self._scratch
+        match name:
+            case "copy":
+                return Alone(name, copy_(flat, scratch), is_first=self._is_first)
+            case "lerp":
+                return Alone(name, lerp_(flat, scratch), is_first=self._is_first)
+            case "publish" | "publish_unguarded":
+                return Alone(name, self._adapter(name).update_send, is_first=self._is_first)
+            case "gloo_all_reduce":
+                return AllReduce(flat, self._seat.count)
+            case "gloo_pair":
+                return PairExchange(flat, scratch, self._seat)
+            case "raw_tcp_one_way":
+                return RawTcpMeasure(name, self._connected_raw_tcp(), takes_part=self._is_first)
+            case "raw_tcp_round":
+                return RawTcpMeasure(name, self._connected_raw_tcp(), takes_part=True)
+        return self._gossip(name)
+
+    def _gossip(self, name: str) -> Measure:
+        if name == "shm_overlapped":
+            return Round(name, self._met("shm"), pause_s(self._plan.nbytes))
+        link, _, kind = name.partition("_")
+        if kind == "round":
+            return Round(name, self._met(link))
+        return OneWay(link, self._met(link), self._model, is_first=self._is_first)
+
+    def _adapter(self, link: str) -> DpwaPyTorchAdapter:
+        if link not in self._adapters:
+            config = self._plan.config(link, LINKS[link])
+            adapter = DpwaPyTorchAdapter(self._model.module, self._seat.name, config)
+            self._adapters[link] = self._open.enter_context(adapter)
+        return self._adapters[link]
+
+    def _met(self, link: str) -> DpwaPyTorchAdapter:
+        """Return an adapter whose peers all listen and have published."""
+        is_new = link not in self._adapters
+        adapter = self._adapter(link)
+        if is_new:
+            meet(adapter)
+            self._group.barrier()
+        return adapter
+
+    def _connected_raw_tcp(self) -> RawTcp:
+        if self._raw_tcp is None:
+            addresses = list(zip(self._plan.hosts, self._plan.ports[RAW_TCP], strict=True))
+            raw_tcp = RawTcp(self._model.flat, self._scratch, self._seat, addresses)
+            self._raw_tcp = self._open.enter_context(raw_tcp)
+            self._group.barrier()
+            raw_tcp.connect()
+        return self._raw_tcp

@@ -1,0 +1,82 @@
+"""The scripts in benchmarks/: they explain themselves, and the quick ones run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent.parent / "benchmarks"
+NAMES = sorted(path.name for path in SCRIPTS.glob("*.py") if path.name != "common.py")
+
+
+def run(name, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, SCRIPTS / name, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=100,
+    )
+
+
+def test_all_scripts_are_here():
+    assert len(NAMES) == 5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_explains_itself(name):
+    done = run(name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"usage: {name}" in done.stdout
+
+
+def test_memory_is_told_in_sizes_of_the_model():
+    arguments = ("--size-mb", "4", "--rounds", "3", "--transports", "tcp", "--slots", "2")
+    done = run("memory.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert (row["transport"], row["slots"]) == ("tcp", 2)
+    assert row["peak_rss"] >= row["rss"] >= row["pss"] > 1
+
+
+def test_many_tensors_are_compared_with_one():
+    arguments = ("--tensors", "20", "--tensor-kb", "1", "--repetitions", "3")
+    done = run("many_tensors.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)["ratios"]) == {"overlapped", "round"}
+
+
+def test_sizes_are_drawn_and_kept(tmp_path):
+    chart = tmp_path / "chart.png"
+    done = run("sizes.py", "--sizes-mb", "0.1", "--repetitions", "2", "--chart", str(chart))
+    assert done.returncode == 0, done.stderr
+    assert chart.read_bytes().startswith(b"\x89PNG")
+    results = json.loads(chart.with_suffix(".json").read_text())
+    assert [result["size_mb"] for result in results] == [0.1]
+
+
+def test_training_steps_are_compared():
+    done = run("training_step.py", "--models", "cnn", "--blocks", "2", "--steps", "3")
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)["cnn"]) == {"gossip_ms", "alone_ms"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces")
+def test_a_thin_link_limits_every_codec_and_is_removed():
+    done = run("thin_link.py", "--size-mb", "1", "--repetitions", "2")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)["figures"]
+    at_100_mbit_ms = 80  # less what may burst
+    assert figures["tcp_one_way"]["min_ms"] > 0.8 * at_100_mbit_ms
+    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+    assert "dpwa-" not in left
+
+
+def test_a_thin_link_without_its_tools_is_a_clear_message():
+    done = run("thin_link.py", PATH="/nowhere")
+    assert done.returncode == 2
+    assert done.stderr == "thin_link.py: this needs ip and tc (package iproute2)\n"

@@ -1,0 +1,123 @@
+"""`dpwa bench plane` as a user runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.commands import run_dpwa
+from support.launched import DPWA, assert_gone, interruptible
+from support.nodes import eventually
+
+from dpwa.bench.catalogue import MEASURES, RATIOS
+
+FIGURES = {name for figures in MEASURES.values() for name in figures}
+
+
+def children_of(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@contextmanager
+def long_run():
+    """A benchmark that would take minutes, and its workers."""
+    with interruptible():
+        process = subprocess.Popen(
+            [*DPWA, "bench", "plane", "--size-mb=1", "--repetitions=100000"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    try:
+        yield process, eventually(lambda: two_workers(process.pid), 30)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def two_workers(pid):
+    workers = children_of(pid)
+    ready = [w for w in workers if "dpwa.bench" in Path(f"/proc/{w}/cmdline").read_text()]
+    return ready if len(ready) == 2 else None
+
+
+def test_one_run_tells_every_figure_and_ratio():
+    done = run_dpwa("bench", "plane", "--size-mb", 1, "--repetitions", 3, "--json")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert set(result) == {
+        "size_mb",
+        "tensors",
+        "processes",
+        "repetitions",
+        "machine",
+        "figures",
+        "failed_rounds",
+        "ratios",
+    }
+    assert set(result["figures"]) == FIGURES
+    assert set(result["ratios"]) == {ratio.name for ratio in RATIOS}
+    assert (result["size_mb"], result["tensors"], result["processes"]) == (1, 1, 2)
+    for figure in result["figures"].values():
+        assert 0 < figure["min_ms"] <= figure["median_ms"] <= figure["max_ms"]
+    for name in FIGURES:
+        assert name in done.stderr
+
+
+def test_only_what_is_wanted_is_measured_and_people_need_no_json():
+    done = run_dpwa(
+        "bench", "plane", "--size-mb", 1, "--repetitions", 1, "--only", "lerp, gloo_pair"
+    )
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "lerp" in done.stderr
+    assert "gloo_pair" in done.stderr
+    assert "copy" not in done.stderr
+
+
+def test_more_processes_and_tensors_work_as_well():
+    done = run_dpwa(
+        *("bench", "plane", "--size-mb", 0.1, "--repetitions", 2, "--processes", 3),
+        *("--tensors", 7, "--only", "tcp_round,raw_tcp_round,gloo_pair,gloo_all_reduce", "--json"),
+    )
+    assert done.exit_code == 0, done.stderr
+    assert len(json.loads(done.stdout)["figures"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--size-mb", "0"),
+        ("--size-mb", "many"),
+        ("--processes", "1"),
+        ("--repetitions", "0"),
+        ("--tensors", "0"),
+        ("--only", "cpoy"),
+    ],
+)
+def test_a_wrong_value_is_a_usage_error(option, value):
+    done = run_dpwa("bench", "plane", option, value)
+    assert done.exit_code == 2
+    assert option in done.stderr or f"got {value}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_leaves_no_process_behind():
+    with long_run() as (process, workers):
+        time.sleep(1)  # at any moment of the start
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert_gone(*workers)
+
+
+def test_a_worker_that_is_killed_ends_the_benchmark_with_a_message():
+    with long_run() as (process, workers):
+        os.kill(workers[1], signal.SIGKILL)
+        _, stderr = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert "failed (exit code -9)" in stderr
+        assert_gone(*workers)
