@@ -26,13 +26,11 @@ class Terms:
         published: the bytes of the snapshot that this node published, shape `(nbytes,)`; the
             parameters then become own + f * (peer - published). `None`: they are interpolated.
         undo: room for the bytes of the old values, shape `(nbytes,)`; `None`: no way back is kept.
-        guard: whether values that are not finite are refused.
     """
 
     factor: float
     published: ByteArray | None = None
     undo: ByteArray | None = None
-    guard: bool = False
 
 
 class Merging:
@@ -50,7 +48,7 @@ class Merging:
 
     def __init__(self, tiles: Sequence[Tile], terms: Terms, round_number: int) -> None:
         self._tiles = tiles
-        self._factor, self._guard = terms.factor, terms.guard
+        self._factor = terms.factor
         self._published = _flat(terms.published)
         self._undo = _flat(terms.undo)
         self._changed: list[tuple[Tile, torch.Tensor]] = []
@@ -58,29 +56,20 @@ class Merging:
         self._distance = _Distance(elements, round_number)
 
     @torch.inference_mode()
-    def take(self, start: int, data: ByteArray) -> bool:
+    def take(self, start: int, data: ByteArray) -> None:
         """Merge the bytes of the peer's snapshot from `start` on.
 
         They are one or more neighbours among the pieces of the layout, of any size; those of
-        `TILE_BYTES` are fastest, and a few at a time stay in the cache between the check of `guard`
-        and the merge. Pieces that are never passed are left as they are.
+        `TILE_BYTES` are fastest. Pieces that are never passed are left as they are.
 
         Args:
             start: where `data` begins in the snapshot.
             data: writable memory, though never written to unless it is the very place in `undo`
                 where the old values go: then it holds these afterwards.
-
-        Returns:
-            Whether all of it was merged. With `guard`, nothing of it is merged if any of its values
-            is not finite.
         """
         flat = torch.from_numpy(data)
-        tiles = list(self._tiles_in(start, start + data.nbytes))
-        if self._guard and not all(is_finite(tile.of(flat, start)) for tile in tiles):
-            return False
-        for tile in tiles:
+        for tile in self._tiles_in(start, start + data.nbytes):
             self._merge(tile, self._bring(tile, tile.of(flat, start)))
-        return True
 
     @torch.inference_mode()
     def undo(self) -> None:

@@ -8,10 +8,11 @@ import torch
 
 from dpwa.adapters.merging import Terms
 from dpwa.adapters.module_state import ModuleState
+from dpwa.data.kernels import are_finite
 from dpwa.data.segments import ByteArray
 from dpwa.lifecycle import Closeable
 from dpwa.node.connection import ConfigSource, DpwaConnection
-from dpwa.node.node import Arrival
+from dpwa.node.node import Arrival, FetchTerms
 from dpwa.types import Loss, loss_value
 
 
@@ -73,7 +74,7 @@ class DpwaPyTorchAdapter(Closeable):
             settings = self.connection.node.config
             self._merge_delta = settings.merge == "delta"
             self._guards = settings.guard == "finite"
-            self._fraction = settings.fraction
+            self._terms = FetchTerms(settings.fraction, are_finite if self._guards else None)
             self._state = ModuleState(net, with_buffers=settings.buffers == "average")
             self._sent = self._state.layout
             self._consensus_distance = 0.0
@@ -94,7 +95,7 @@ class DpwaPyTorchAdapter(Closeable):
         self._state.refresh()
         self._sent = self._state.layout
         self.connection.node.send(
-            self._sent, self._state.nbytes, loss_value(loss), self._write, self._fraction
+            self._sent, self._state.nbytes, loss_value(loss), self._write, self._terms
         )
 
     def _write(self, data: ByteArray) -> bool | None:
@@ -133,24 +134,23 @@ class DpwaPyTorchAdapter(Closeable):
             consensus_distance=self._consensus_distance,
         )
 
-    def _merge(self, arrival: Arrival) -> bool:
-        """Merge all parts of what came, or nothing; return whether all values are finite."""
+    def _merge(self, arrival: Arrival) -> None:
+        """Merge all parts of what came, or nothing."""
         published = arrival.published if self._merge_delta else None
         terms = Terms(
             factor=arrival.factor,
             published=None if published is None else published.data,
             undo=arrival.room,
-            guard=not arrival.is_checked,
         )
         merging = self._state.merging(terms)
-        is_merged = False
         try:
-            is_merged = all(merging.take(start, part) for start, part in arrival.parts)
-        finally:
-            if not is_merged and arrival.room is not None:
+            for start, part in arrival.parts:
+                merging.take(start, part)
+        except BaseException:
+            if arrival.room is not None:
                 merging.undo()
+            raise
         self._consensus_distance = merging.consensus_distance
-        return is_merged
 
     @property
     def name(self) -> str:

@@ -9,23 +9,27 @@ snapshot is sent.
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from dpwa.data.segments import ByteArray
 
 NOTHING = 0  # the token of a copy that is of no use
+MAX_SHARDS = 1024  # of one copy that are told apart; one that is forgotten is sent whole again
+TOKEN_BITS = 62
 
 
 @dataclass
 class Held:
-    """A copy of a snapshot: what it is called, how old it is, and its bytes."""
+    """A copy of a snapshot: its bytes, what they are called, and how old each shard of them is."""
 
     data: ByteArray
     token: int = NOTHING
-    updates: int = 0  # since the whole snapshot was sent
+    updates: dict[Hashable, int] = field(default_factory=dict)  # since the shard was sent whole
 
 
 class HeldByReaders:
@@ -33,36 +37,38 @@ class HeldByReaders:
 
     Args:
         limit: how many readers are remembered.
-        resync_every: after so many fetches, a reader gets the whole snapshot again.
+        resync_every: every so many fetches of a shard, a reader gets all of it.
     """
 
     def __init__(self, limit: int, resync_every: int) -> None:
         self._limit = limit
         self._resync_every = resync_every
         self._copies: OrderedDict[bytes, Held] = OrderedDict()
-        self._tokens = itertools.count(1)
+        # From anywhere: a reader may still name a token of the process that was here before.
+        self._tokens = itertools.count(1 + secrets.randbits(TOKEN_BITS))
 
     @property
     def nbytes(self) -> int:
         """Memory of all copies."""
         return sum(held.data.nbytes for held in self._copies.values())
 
-    def take(self, reader: bytes, token: int, nbytes: int) -> tuple[Held, bool]:
+    def take(
+        self, reader: bytes, token: int, nbytes: int, shard: Hashable = None
+    ) -> tuple[Held, bool]:
         """Return the copy of a reader, to be updated, and whether it agrees with the reader's.
 
-        If not, all of it must be sent. Until it is given back it counts as lost.
+        If not, all of the shard must be sent, as it must be if it never was: the copy is zeros
+        there. Until it is given back it counts as lost.
         """
         held = self._copies.pop(reader, None)
-        agrees = (
-            held is not None
-            and held.token == token != NOTHING
-            and held.data.nbytes == nbytes
-            and held.updates + 1 < self._resync_every
-        )
         if held is None or held.data.nbytes != nbytes:
             held = Held(np.zeros(nbytes, np.uint8))
+        if not held.token == token != NOTHING or len(held.updates) > MAX_SHARDS:
+            held.updates.clear()
+        updates = held.updates.get(shard, self._resync_every) + 1
+        agrees = updates < self._resync_every
+        held.updates[shard] = updates if agrees else 0
         held.token = next(self._tokens)
-        held.updates = held.updates + 1 if agrees else 0
         return held, agrees
 
     def give_back(self, reader: bytes, held: Held) -> None:

@@ -11,6 +11,8 @@ import math
 
 import torch
 
+from dpwa.data.segments import ByteArray
+
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
@@ -63,6 +65,15 @@ def is_finite(tensor: torch.Tensor) -> bool:
     if math.isfinite(total(tensor).item()):
         return True
     return bool(torch.isfinite(_wide(tensor) if _is_narrow(tensor) else tensor).all())
+
+
+def are_finite(data: ByteArray, dtype: str) -> bool:
+    """Tell whether all values are finite numbers, in the bytes of a snapshot of one dtype.
+
+    Raises:
+        AttributeError: torch has no such dtype.
+    """
+    return is_finite(torch.from_numpy(data).view(getattr(torch, dtype)))
 
 
 def total(tensor: torch.Tensor) -> torch.Tensor:

@@ -93,7 +93,8 @@ class PeerMemory(Closeable):
     @property
     def nbytes(self) -> int:
         """How much of the peer's memory is mapped."""
-        return sum(segment.nbytes for segment in self._segments.values())
+        with self._lock:
+            return sum(segment.nbytes for segment in self._segments.values())
 
     def _newest_segment(self) -> _MappedSegment | None:
         number = int(self._newest[0])
@@ -141,10 +142,10 @@ class _MappedSegment:
             self.nbytes = os.fstat(fd).st_size
             prot = mmap.PROT_READ | mmap.PROT_WRITE
             self._map = mmap.mmap(fd, self.nbytes, flags=mmap.MAP_PRIVATE, prot=prot)
+            self._data: ByteArray = np.frombuffer(self._map, np.uint8, offset=PAGE_BYTES)
         except BaseException:
             os.close(fd)
             raise
-        self._data: ByteArray = np.frombuffer(self._map, np.uint8, offset=PAGE_BYTES)
 
     def pin(self, layout: Layout, nonce: bytes) -> Snapshot | None:
         """Lock the file and read its header; `None` when it is being written or is of no use."""

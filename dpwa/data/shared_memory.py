@@ -103,10 +103,20 @@ class SharedMemory(Closeable):
 
 def sweep(root: Path = SHARED_MEMORY_ROOT) -> int:
     """Remove the folders of nodes that have ended without closing; return how many there were."""
-    stale = [path for path in root.glob(PREFIX + "*") if _is_stale(path)]
+    names = PREFIX + "[0-9a-f]" * NAME_DIGITS
+    found = [*root.glob(names), *root.glob(names + UNFINISHED)]
+    stale = [path for path in found if _is_stale(path)]
     for path in stale:
         shutil.rmtree(path, ignore_errors=True)
     return len(stale)
+
+
+def remains(name: str, root: Path = SHARED_MEMORY_ROOT) -> bool:
+    """Remove the folder of this name if its node has ended; tell whether it is still there."""
+    path = root / name
+    if _is_stale(path):
+        shutil.rmtree(path, ignore_errors=True)
+    return path.exists()
 
 
 def _is_stale(path: Path) -> bool:

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpwa.config import Config, load_config
-from dpwa.data.layout import Layout, TensorSpec
+from dpwa.data.layout import BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ParametersError
 from dpwa.lifecycle import Closeable
-from dpwa.node.node import Arrival, Node
+from dpwa.node.node import Arrival, FetchTerms, Node
 from dpwa.types import Loss, loss_value
 
 NumericArray = npt.NDArray[Any]
@@ -48,7 +48,8 @@ class DpwaConnection(Closeable):
 
     def __init__(self, name: str, config: ConfigSource) -> None:
         self.node = Node(name, load_config(config))
-        self._guards = self.node.config.guard == "finite"
+        guards = self.node.config.guard == "finite"
+        self._terms = FetchTerms(is_finite=_is_finite if guards else None)
         self._layout = Layout.of_bytes()
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
@@ -68,12 +69,14 @@ class DpwaConnection(Closeable):
         else:
             layout, source = Layout.of_bytes(), _byte_array(parameters)
 
+        check = self._terms.is_finite
+
         def write(slot: ByteArray) -> bool | None:
             np.copyto(slot.view(source.dtype).reshape(source.shape), source)
-            return _is_finite(layout, slot) if self._guards else None
+            return None if check is None else check(slot, layout.tensors[0].dtype)
 
         self._layout = layout
-        self.node.send(layout, source.nbytes, loss_value(loss), write)
+        self.node.send(layout, source.nbytes, loss_value(loss), write, self._terms)
 
     def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:
         """Wait for the fetch that `update_send` started, at most until its timeout.
@@ -89,7 +92,7 @@ class DpwaConnection(Closeable):
         Raises:
             ClosedError: the connection was closed.
         """
-        copy = _Copy(self._layout)
+        copy = _Copy()
         arrival = self.node.wait(loss_value(loss), copy.take)
         if arrival is None:
             return None, 0.0
@@ -156,23 +159,21 @@ def _byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
 class _Copy:
     """A peer's parameters, copied out of the memory that they come in."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    def __init__(self) -> None:
         self.data: ByteArray = np.empty(0, np.uint8)
 
-    def take(self, arrival: Arrival) -> bool:
-        """Copy all of it; return whether all values are finite."""
+    def take(self, arrival: Arrival) -> None:
+        """Copy all of it."""
         self.data = np.empty(arrival.nbytes, np.uint8)
         for start, part in arrival.parts:
             self.data[start : start + part.nbytes] = part
-        return arrival.is_checked or _is_finite(self._layout, self.data)
 
 
-def _is_finite(layout: Layout, data: ByteArray) -> bool:
-    """Tell whether an array of floats holds finite numbers only; bytes have no meaning here."""
-    if layout.is_bytes or np.dtype(layout.tensors[0].dtype).kind not in "fc":
+def _is_finite(data: ByteArray, dtype: str) -> bool:
+    """Tell whether all values are finite numbers; plain bytes have no meaning here."""
+    if dtype == BYTES or np.dtype(dtype).kind not in "fc":
         return True
-    values = data.view(np.dtype(layout.tensors[0].dtype))
+    values = data.view(np.dtype(dtype))
     with np.errstate(all="ignore"):
         total = values.sum(dtype=np.promote_types(values.dtype, np.float32))
         # A sum may overflow where no value does.

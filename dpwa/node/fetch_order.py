@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
 from dpwa.data.peer_memory import PeerMemory
-from dpwa.node.incoming import Incoming
+from dpwa.node.incoming import Incoming, IsFinite
 from dpwa.wire.shards import Shard
 
 
@@ -30,9 +30,17 @@ class FetchOrder:
         layout: what the snapshot must be like.
         shard: which pieces of it.
         deadline: when nobody waits any more.
+        is_finite: tells whether values of a dtype are finite numbers; `None` to take any.
     """
 
-    def __init__(self, layout: Layout, shard: Shard, deadline: Deadline) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        shard: Shard,
+        deadline: Deadline,
+        is_finite: IsFinite | None = None,
+    ) -> None:
+        self.is_finite = is_finite
         self.layout = layout
         self.shard = shard
         self.deadline = deadline

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from dpwa.clock import Deadline
 from dpwa.data.codecs import Codec
 from dpwa.data.held import NOTHING, Held
-from dpwa.data.layout import Layout, Piece
+from dpwa.data.layout import Piece
 from dpwa.data.segments import ByteArray
-from dpwa.errors import PeerError, ProtocolError
+from dpwa.errors import PeerError
 from dpwa.policy.health import Outcome
 from dpwa.types import Frame, Standing
-from dpwa.wire.messages import SnapshotHeader
+from dpwa.wire.fetching import Announced
 
-QUEUED_PIECES = 8  # that the trainer may be behind; more are decoded into the buffer
+QUEUED_PIECES = 8  # that the trainer may be behind; more are kept in the buffer
 
 Part = tuple[int, ByteArray]
+IsFinite = Callable[[ByteArray, str], bool]
 
 
 class BrokenFetchError(PeerError):
@@ -40,42 +41,41 @@ class Incoming:
     """One snapshot, or some of its pieces.
 
     Args:
-        layout: what the bytes mean.
-        header: what the peer said of it.
-        pieces: what will come, in order; at least one.
-        codec: what they are encoded with.
+        announced: what the peer said of it; at least one piece.
+        codec: what the pieces are encoded with.
         buffer: room for the whole snapshot, shape `(nbytes,)`.
         held: what this node holds of this peer, for a codec that sends differences.
+        is_finite: tells whether values of a dtype are finite numbers; `None` to take any.
 
     Attributes:
+        version: of the snapshot.
         standing: clock and loss of the peer.
+        buffer: as given; what is not in use of it is free for the reader of `parts`.
     """
 
     def __init__(
         self,
-        layout: Layout,
-        header: SnapshotHeader,
-        pieces: Sequence[Piece],
+        announced: Announced,
         codec: Codec,
         buffer: ByteArray,
         held: Held | None = None,
+        is_finite: IsFinite | None = None,
     ) -> None:
-        self.layout = layout
+        header, pieces = announced.header, announced.pieces
         self.version = header.version
         self.standing = Standing(clock=header.clock, loss=header.loss)
-        self.is_finite = header.is_finite
-        self.start, self.stop = pieces[0].start, pieces[-1].stop
+        self.buffer = buffer
+        self._start, self._stop = pieces[0].start, pieces[-1].stop
         self._token = header.token
         self._codec = codec
         self._held = held
+        self._is_finite = is_finite
         self._room = buffer if held is None else held.data
-        self.buffer = buffer
         self._lock = threading.RLock()
-        self._queue: queue.SimpleQueue[tuple[Piece, Frame | None]] = queue.SimpleQueue()
-        self._buffered = self.start  # everything before is in the buffer
+        self._queue: queue.SimpleQueue[Part | BrokenFetchError] = queue.SimpleQueue()
+        self._buffered = self._start  # everything before is in the room
         self._is_read = False
         self._is_over = False
-        self._fault: BrokenFetchError | None = None
         if held is not None:
             held.token = NOTHING  # until all of it is there
 
@@ -86,41 +86,40 @@ class Incoming:
 
         Raises:
             ProtocolError: it cannot be decoded.
+            BrokenFetchError: a value in it is not finite.
         """
+        if self._is_over:
+            return
+        place = self._room[piece.start : piece.stop]
+        decoded = self._codec.decode(payload, piece.dtype, place)
+        if self._is_finite is not None and not self._is_finite(decoded, piece.dtype):
+            raise BrokenFetchError(Outcome.DIVERGED, "its parameters are not finite")
         with self._lock:
-            if self._is_over:
-                return
-            if self._is_read and self._queue.qsize() < QUEUED_PIECES:
-                self._queue.put((piece, payload))
-                return
-            self._store(piece, self._codec.decode(payload, piece.dtype, self._place(piece)))
+            is_passed_on = self._is_read and self._queue.qsize() < QUEUED_PIECES
+            if self._held is not None or not is_passed_on:
+                if not np.may_share_memory(decoded, place):
+                    np.copyto(place, decoded)
+                decoded = place
             if self._is_read:
-                self._queue.put((piece, None))
+                self._queue.put((piece.start, decoded))
             else:
                 self._buffered = piece.stop
-            if piece.stop == self.stop:
-                self._agree()
+        if self._held is not None and piece.stop == self._stop:
+            self._held.token = self._token  # it is now what the peer thinks it is
 
     def break_off(self, outcome: Outcome, detail: str = "") -> None:
         """Say that the rest will not come."""
-        with self._lock:
-            self._fault = BrokenFetchError(outcome, detail)
-            self._queue.put((_NO_PIECE, None))
+        self._queue.put(BrokenFetchError(outcome, detail))
 
     # The training thread's side
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it is in the buffer."""
-        return self._buffered == self.stop
-
-    @property
-    def room(self) -> ByteArray:
-        """Where the buffered pieces are, shape `(nbytes,)`."""
-        return self._room
+        """Whether all of it is there."""
+        return self._buffered == self._stop
 
     def parts(self, deadline: Deadline) -> Iterator[Part]:
-        """Yield `(start, bytes)` of consecutive parts: what is buffered, then what comes.
+        """Yield `(start, bytes)` of consecutive parts: what is there, then what comes.
 
         A part is valid until the next one is asked for.
 
@@ -130,50 +129,22 @@ class Incoming:
         with self._lock:
             self._is_read = True
             position = self._buffered
-        if position > self.start:
-            yield self.start, self._room[self.start : position]
-        while position < self.stop:
-            piece, payload = self._next(deadline)
-            yield piece.start, self._place(piece) if payload is None else self._read(piece, payload)
-            position = piece.stop
+        if position > self._start:
+            yield self._start, self._room[self._start : position]
+        while position < self._stop:
+            start, part = self._next(deadline)
+            position = start + part.nbytes
+            yield start, part
 
     def abandon(self) -> None:
         """Take no further piece."""
-        with self._lock:
-            self._is_over = True
+        self._is_over = True
 
-    def _next(self, deadline: Deadline) -> tuple[Piece, Frame | None]:
+    def _next(self, deadline: Deadline) -> Part:
         try:
             found = self._queue.get(timeout=deadline.remaining_s())
         except queue.Empty:
             raise BrokenFetchError(Outcome.TIMED_OUT) from None
-        if found[0] is _NO_PIECE:
-            raise self._fault or BrokenFetchError(Outcome.LOST)
+        if isinstance(found, BrokenFetchError):
+            raise found
         return found
-
-    def _read(self, piece: Piece, payload: Frame) -> ByteArray:
-        try:
-            decoded = self._codec.decode(payload, piece.dtype, self._place(piece))
-        except ProtocolError as error:
-            raise BrokenFetchError(Outcome.MISBEHAVED, str(error)) from None
-        if self._held is not None:
-            self._store(piece, decoded)
-            if piece.stop == self.stop:
-                self._agree()
-        return decoded
-
-    def _place(self, piece: Piece) -> ByteArray:
-        return self._room[piece.start : piece.stop]
-
-    def _store(self, piece: Piece, decoded: ByteArray) -> None:
-        place = self._place(piece)
-        if not np.may_share_memory(decoded, place):
-            np.copyto(place, decoded)
-
-    def _agree(self) -> None:
-        """What is held is now what the peer thinks it is."""
-        if self._held is not None:
-            self._held.token = self._token
-
-
-_NO_PIECE = Piece(0, 0, "")

@@ -21,13 +21,14 @@ from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config import Config, NodeConfig, peer_config
 from dpwa.data.codecs import Codec, codec
 from dpwa.data.layout import Layout
+from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.data.snapshot import Lease, Snapshot, SnapshotPool
 from dpwa.errors import AddressError, ClosedError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.node.fetch_order import FetchOrder, Found
-from dpwa.node.incoming import BrokenFetchError, Incoming, Part
+from dpwa.node.incoming import BrokenFetchError, Incoming, IsFinite, Part
 from dpwa.node.logs import configure_logging
 from dpwa.node.peer_channel import ChannelSettings
 from dpwa.node.peers import PeerBook
@@ -38,7 +39,7 @@ from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
 from dpwa.transport.addresses import resolved
 from dpwa.types import JsonObject, Standing
-from dpwa.wire.fetching import extent_of
+from dpwa.wire.fetching import pieces_of
 from dpwa.wire.limits import PROTOCOL_VERSION
 from dpwa.wire.shards import shard_of
 
@@ -62,7 +63,6 @@ class Arrival:
             alone, when the rest will not come: nothing must stay merged then.
         room: memory for the bytes of a snapshot, to keep in it what a broken fetch must bring back;
             a part may lie at its own place in it. `None` when all of it has come.
-        is_checked: whether it is known that all values are finite.
         published: this node's own snapshot of the round; `None` when it could not be published.
         staleness: by how many updates the peer's clock is behind this node's (negative: ahead).
         waited_s: seconds that `wait` spent waiting until the snapshot began to come.
@@ -75,13 +75,26 @@ class Arrival:
     version: int
     parts: Iterable[Part]
     room: ByteArray | None
-    is_checked: bool
     published: Snapshot | None
     staleness: float
     waited_s: float
 
 
-Merge = Callable[[Arrival], bool]
+Merge = Callable[[Arrival], None]
+
+
+@dataclass(frozen=True)
+class FetchTerms:
+    """What a fetch brings, and whether it is checked.
+
+    Attributes:
+        fraction: of the parameters, a different part every time.
+        is_finite: tells whether values of a dtype are finite numbers, on any thread; `None` to take
+            values that are not.
+    """
+
+    fraction: float = 1.0
+    is_finite: IsFinite | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +103,7 @@ class _Round:
 
     order: FetchOrder
     published: Lease | None
-    fraction: float
+    terms: FetchTerms
 
     def end(self) -> None:
         if self.published is not None:
@@ -105,7 +118,6 @@ class _Source:
     nbytes: int
     standing: Standing
     version: int
-    is_finite: bool | None
     parts: Iterable[Part]
     room: ByteArray | None
     release: Callable[[], None]
@@ -130,7 +142,6 @@ class Node(Closeable):
         self._method = interpolation(config.interpolation)
         self._options = config.rule_options(config.interpolation)
         self._codecs = partial(_codec, config)
-        self._guards = config.guard == "finite"
         self._fetch_rng = random.Random(f"{self.seed}/{name}/fetch")
         self._standing = Standing(clock=0.0)
         self._round: _Round | None = None  # sent, not waited for yet
@@ -189,7 +200,7 @@ class Node(Closeable):
         nbytes: int,
         loss: float | None,
         write: Callable[[ByteArray], bool | None],
-        fraction: float = 1.0,
+        terms: FetchTerms = FetchTerms(),
     ) -> None:
         """Publish a snapshot that `write` fills, and with the configured probability start a fetch.
 
@@ -201,7 +212,7 @@ class Node(Closeable):
             loss: of this node now; `None` when it has not measured one.
             write: fills the snapshot, shape `(nbytes,)`; returns whether all values are finite, or
                 `None` when it has not checked.
-            fraction: of the parameters that the fetch brings, a different part every time.
+            terms: of the fetch.
 
         Raises:
             ClosedError: the node was closed.
@@ -215,17 +226,18 @@ class Node(Closeable):
             if lease is not None:
                 lease.release()
             return
-        shard = shard_of(layout, fraction, self._turn)
+        shard = shard_of(layout, terms.fraction, self._turn)
         self._turn += 1
-        self._round = _Round(FetchOrder(layout, shard, deadline), lease, fraction)
+        order = FetchOrder(layout, shard, deadline, terms.is_finite)
+        self._round = _Round(order, lease, terms)
         self._threads.tx.order(self._round.order)
 
     def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
         """Wait for the fetch that the last `send` started, and merge what comes.
 
         Waits at most until `timeout_ms` after that `send`. The clock is merged here, the parameters
-        by `merge`, on this thread: it returns False, having merged nothing, when a value is not
-        finite. A peer that has diverged, by its loss or its parameters, is not merged.
+        by `merge`, on this thread. A peer that has diverged, by its loss or its parameters, is not
+        merged.
 
         Args:
             loss: this node's at the moment of merging; `None` stands for the one passed to `send`.
@@ -260,60 +272,56 @@ class Node(Closeable):
     def _receive(
         self, found: Found, round_: _Round, merge: Merge, waited_s: float
     ) -> Arrival | None:
-        source = self._source(found, round_.order)
+        if isinstance(found.source, Incoming):
+            source: _Source | None = self._stream(found.peer, found.source, round_.order)
+        else:
+            source = self._mapped(found.peer, found.source, round_.order)
         if source is None:
-            self._book.record(found.peer, Outcome.LOST, "its shared memory is gone")
             return None
         try:
             arrival = self._arrival(source, round_, waited_s)
-            if source.standing.loss == math.inf:
-                self._refuse(found.peer, "its loss is not finite")
-            elif (self._guards and source.is_finite is False) or not merge(arrival):
-                self._refuse(found.peer, "its parameters are not finite")
-            else:
-                self._merged(arrival, round_.fraction)
-                return arrival
-        except BrokenFetchError as error:
-            if error.outcome is Outcome.MISBEHAVED:  # the rest the TxThread has recorded
-                self._book.record(found.peer, error.outcome, error.detail)
+            merge(arrival)
+        except BrokenFetchError:  # which the TxThread has recorded
+            return None
         finally:
             source.release()
-        return None
+        self._merged(arrival, round_.terms.fraction)
+        return arrival
 
-    def _source(self, found: Found, order: FetchOrder) -> _Source | None:
-        """Make what was found readable; `None` when it is gone."""
-        if isinstance(found.source, Incoming):
-            incoming = found.source
-            deadline = Deadline(self._time, order.deadline.remaining_s() + GRACE_S)
-            return _Source(
-                peer=found.peer,
-                nbytes=incoming.buffer.nbytes,
-                standing=incoming.standing,
-                version=incoming.version,
-                is_finite=None if incoming.is_finite else incoming.is_finite,
-                parts=incoming.parts(deadline),
-                room=None if incoming.is_complete else incoming.buffer,
-                release=incoming.abandon,
-            )
-        lease = found.source.pin(order.layout)
+    def _stream(self, peer: str, incoming: Incoming, order: FetchOrder) -> _Source:
+        is_complete = incoming.is_complete
+        return _Source(
+            peer=peer,
+            nbytes=incoming.buffer.nbytes,
+            standing=incoming.standing,
+            version=incoming.version,
+            parts=incoming.parts(Deadline(self._time, order.deadline.remaining_s() + GRACE_S)),
+            room=None if is_complete else incoming.buffer,
+            release=incoming.abandon,
+        )
+
+    def _mapped(self, peer: str, memory: PeerMemory, order: FetchOrder) -> _Source | None:
+        lease = memory.pin(order.layout)
         if lease is None:
+            self._book.record(peer, Outcome.LOST, "its shared memory is gone")
             return None
         snapshot = lease.snapshot
-        start, stop = extent_of(order.layout, snapshot.data.nbytes, order.shard)
+        why_not = _divergence(snapshot, order)
+        if why_not:
+            lease.release()
+            self._book.record(peer, Outcome.DIVERGED, why_not)
+            return None
+        pieces = pieces_of(order.layout, snapshot.data.nbytes, order.shard)
+        start, stop = pieces[0].start, pieces[-1].stop
         return _Source(
-            peer=found.peer,
+            peer=peer,
             nbytes=snapshot.data.nbytes,
             standing=snapshot.standing,
             version=snapshot.version,
-            is_finite=snapshot.is_finite,
             parts=[(start, snapshot.data[start:stop])],
             room=None,
             release=lease.release,
         )
-
-    def _refuse(self, peer: str, why: str) -> None:
-        """Record that a peer has diverged: merged, it would carry what is not finite everywhere."""
-        self._book.record(peer, Outcome.DIVERGED, why)
 
     def _arrival(self, source: _Source, round_: _Round, waited_s: float) -> Arrival:
         own, peer = self._standing, source.standing
@@ -328,7 +336,6 @@ class Node(Closeable):
             version=source.version,
             parts=source.parts,
             room=source.room,
-            is_checked=not self._guards or source.is_finite is True,
             published=None if round_.published is None else round_.published.snapshot,
             staleness=own.clock - peer.clock,
             waited_s=waited_s,
@@ -438,6 +445,19 @@ class Node(Closeable):
 def _called(report: weakref.WeakMethod[Callable[[], JsonObject]]) -> JsonObject:
     method = report()
     return {} if method is None else method()
+
+
+def _divergence(snapshot: Snapshot, order: FetchOrder) -> str:
+    """Say why a snapshot must not be merged: what is not finite would be carried everywhere."""
+    if snapshot.standing.loss == math.inf:
+        return "its loss is not finite"
+    is_finite = snapshot.is_finite
+    if order.is_finite is None or is_finite:
+        return ""
+    if is_finite is None:
+        pieces = pieces_of(order.layout, snapshot.data.nbytes, order.shard)
+        is_finite = all(order.is_finite(snapshot.data[p.start : p.stop], p.dtype) for p in pieces)
+    return "" if is_finite else "its parameters are not finite"
 
 
 def _codec(config: Config, name: str) -> Codec:

@@ -9,7 +9,6 @@ import numpy as np
 
 from dpwa.data.codecs import Codec
 from dpwa.data.held import Held
-from dpwa.data.layout import Layout
 from dpwa.data.peer_memory import NotMappedError, PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.shared_memory import sweep
@@ -87,14 +86,16 @@ class PeerChannel:
             self._is_mappable = False
         return self._memory
 
-    def incoming(self, layout: Layout, announced: Announced, buffer: ByteArray) -> Incoming:
+    def incoming(self, order: FetchOrder, announced: Announced, buffer: ByteArray) -> Incoming:
         """Make ready for a snapshot that the peer has announced."""
         header, held = announced.header, None
         codec = self._settings.codec
         if codec.is_delta:
             held = self._held_of(header.nbytes)
             codec = codec if header.codec == codec.name else self._settings.plain
-        return Incoming(layout, header, announced.pieces, codec, buffer, held)
+        # Bytes that the peer has checked need no second look: their checksum is enough.
+        is_known = header.is_finite is True and codec.name == "none"
+        return Incoming(announced, codec, buffer, held, None if is_known else order.is_finite)
 
     def follow(self) -> list[LinkState]:
         """Read what happened to the connection; return the states entered since, in order."""

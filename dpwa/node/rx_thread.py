@@ -33,6 +33,7 @@ class Reply(Protocol):
 
 
 IDLE_POLL_MS = 1_000
+MESSAGES_PER_TURN = 16  # before commands and deadlines have theirs
 BUSY_POLL_MS = 10
 
 
@@ -130,12 +131,17 @@ class RxThread(threading.Thread):
         return is_busy
 
     def _answer(self, router: Socket) -> None:
-        frames = receive(router)
-        if frames is None or len(frames) < 2:
-            return
-        sender = bytes(frames[0])
+        """Answer what has come, a few messages at a time, so that nothing waits for too long."""
+        for _ in range(MESSAGES_PER_TURN):
+            frames = receive(router)
+            if frames is None:
+                return
+            if len(frames) >= 2:
+                self._answer_one(router, bytes(frames[0]), frames[1:])
+
+    def _answer_one(self, router: Socket, sender: bytes, frames: list[Frame]) -> None:
         try:
-            message, _ = decode(frames[1:])
+            message, _ = decode(frames)
             self._dispatch(router, sender, message)
         except VersionError:
             # The version in the header of any answer tells the peer why.

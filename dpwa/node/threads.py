@@ -14,6 +14,7 @@ from dpwa.clock import Clock
 from dpwa.node.peers import PeerBook
 from dpwa.node.rx_thread import RxThread, Service
 from dpwa.node.tx_thread import TxThread
+from dpwa.transport.sockets import keep_freed_memory
 
 log = logging.getLogger("dpwa.node")
 
@@ -28,6 +29,7 @@ class NodeThreads:
         self, name: str, endpoint: str, book: PeerBook, rng: random.Random, clock: Clock
     ) -> None:
         self.endpoint = endpoint
+        keep_freed_memory()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.rx = RxThread(name, self._context, endpoint, clock)
         self.tx = TxThread(name, self._context, book, rng, clock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import random
 import threading
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from dpwa.clock import Clock, Deadline
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.node.fetch_order import FetchOrder, Found
-from dpwa.node.incoming import Incoming
+from dpwa.node.incoming import BrokenFetchError, Incoming
 from dpwa.node.peer_channel import ChannelSettings, PeerChannel
 from dpwa.node.peers import PeerBook
 from dpwa.policy.health import Outcome
@@ -267,6 +268,9 @@ class TxThread(threading.Thread):
                 return
             try:
                 self._take(channel, frames)
+            except BrokenFetchError as error:
+                self._cancel()
+                self._failed(channel, error.outcome, error.detail)
             except VersionError as error:
                 self._failed(channel, Outcome.OTHER_VERSION, str(error))
             except (ProtocolError, MemoryError) as error:
@@ -320,8 +324,14 @@ class TxThread(threading.Thread):
             self._cancel()
             self._failed(channel, Outcome.NOT_MAPPED)
             return
-        buffer = self._room(announced.header.nbytes)
-        attempt.incoming = channel.incoming(active.order.layout, announced, buffer)
+        header = announced.header
+        if header.loss == math.inf or (active.order.is_finite and header.is_finite is False):
+            self._cancel()
+            what = "loss is" if header.loss == math.inf else "parameters are"
+            self._failed(channel, Outcome.DIVERGED, f"its {what} not finite")
+            return
+        buffer = self._room(header.nbytes)
+        attempt.incoming = channel.incoming(active.order, announced, buffer)
         active.order.offer(Found(channel.peer, attempt.incoming))
 
     def _succeeded(self, attempt: _Attempt) -> None:

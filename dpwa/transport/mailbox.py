@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 from collections.abc import Iterator
@@ -37,10 +36,15 @@ class Mailbox(Generic[Item]):
         """Leave an item and wake the reader. After `close` it is dropped."""
         self._items.put(item)
         with self._sending:
-            if not self._sender.closed:
-                # `Again`: a thousand wake-ups are waiting already, one more changes nothing.
-                with contextlib.suppress(zmq.Again):
-                    self._sender.send(b"", zmq.NOBLOCK)
+            if self._sender.closed:
+                return
+            try:
+                self._sender.send(b"", zmq.NOBLOCK)
+            except zmq.Again:
+                pass  # a thousand wake-ups are waiting already, one more changes nothing
+            except zmq.ZMQError:
+                if not self._sender.closed:  # a signal handler may just have closed the node
+                    raise
 
     def take_all(self) -> Iterator[Item]:
         """Yield every waiting item; the reader's side."""

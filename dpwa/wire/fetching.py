@@ -94,6 +94,7 @@ class FetchSession:
         self._plan = plan
         self._pieces: Sequence[Piece] | None = None
         self._next = 0
+        self._allowed = limits.CREDIT_CHUNKS
 
     def request_message(self, budget_ms: int) -> Fetch:
         """Return the message that starts the fetch."""
@@ -112,9 +113,13 @@ class FetchSession:
         )
 
     def credit(self) -> Credit | None:
-        """Return the message that allows one more chunk, if more than what is allowed is needed."""
-        unsent = len(self._pieces or ()) - self._next
-        return Credit(request=self.request, chunks=1) if unsent >= limits.CREDIT_CHUNKS else None
+        """Return the message that allows more chunks, if it is time to."""
+        wanted = min(self._next + limits.CREDIT_CHUNKS, len(self._pieces or ()))
+        chunks = wanted - self._allowed
+        if chunks < limits.GRANTED_CHUNKS and wanted < len(self._pieces or ()):
+            return None  # a few at a time, as every message wakes a thread
+        self._allowed = wanted
+        return Credit(request=self.request, chunks=chunks) if chunks > 0 else None
 
     def receive(self, message: Message, payload: Frame) -> Event:
         """Take one answer to this request.
@@ -175,9 +180,3 @@ def pieces_of(layout: Layout, nbytes: int, shard: Shard) -> Sequence[Piece]:
     """Return the pieces of a snapshot that belong to a shard."""
     pieces = layout.pieces(nbytes, shard.chunk_bytes)
     return pieces[shard.first : shard.first + shard.count] if shard.count else pieces[shard.first :]
-
-
-def extent_of(layout: Layout, nbytes: int, shard: Shard) -> tuple[int, int]:
-    """Return where a shard begins and ends in a snapshot."""
-    pieces = pieces_of(layout, nbytes, shard)
-    return pieces[0].start, pieces[-1].stop

@@ -17,6 +17,7 @@ CHUNK_BYTES = 1024 * 1024
 MIN_CHUNK_BYTES = 4096
 CHUNK_MULTIPLE_BYTES = 64  # of every element size, so that no element is cut
 CREDIT_CHUNKS = 8
+GRANTED_CHUNKS = 4  # at once
 MAX_CREDIT_CHUNKS = 16
 
 MAX_SESSIONS = 64  # snapshots being served at once

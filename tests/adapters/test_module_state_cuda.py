@@ -45,7 +45,8 @@ def test_a_module_on_a_device_is_copied_merged_and_undone_like_one_on_the_host(d
     assert before.tobytes() == snapshot_of(host).tobytes()
     terms = Terms(0.25, before.copy() if with_delta else None, np.zeros_like(before))
     merges = host.merging(terms), device.merging(terms)
-    assert all(merge.take(0, peer) for merge in merges)
+    for merge in merges:
+        merge.take(0, peer)
     assert merges[0].consensus_distance == pytest.approx(merges[1].consensus_distance, rel=1e-3)
     for one, two in zip(host.entries, device.entries, strict=True):
         torch.testing.assert_close(one.tensor, two.tensor, check_device=False)

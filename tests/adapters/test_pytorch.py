@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from support.nodes import config_of, eventually, status_of
+from support.nodes import config_of, eventually, is_connected, status_of
 from torch import nn
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter, Merge
@@ -87,9 +87,7 @@ def test_interpolate_scales_the_local_step_and_delta_keeps_it():
             return pair.merge(between=step)
 
         with Pair(one, two, merge=merge) as pair:
-            eventually(
-                lambda p=pair: p.one.connection.node._threads.tx._channels["w2"].link.state.value == "up"
-            )
+            eventually(lambda p=pair: is_connected(p.one.connection, "w2"))
             pair.merge()  # from now on both are ready
             attempt(pair)
         assert one.weight.item() == pytest.approx(expected)

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from support.nodes import config_of, eventually, status_of
+from support.nodes import config_of, eventually, is_connected, status_of
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
@@ -105,11 +105,7 @@ def test_every_update_advances_the_clock_and_every_merge_interpolates_it(pair):
     for _ in range(5):
         two.update_send(b"x", 1.0)
     assert (one.clock, two.clock) == (0.0, 5.0)
-    eventually(
-        lambda: (
-            status_of(one, "w2") and one.node._threads.tx._channels["w2"].link.state.value == "up"
-        )
-    )
+    eventually(lambda: is_connected(one, "w2"))
     one.update_send(b"x", 1.0)
     parameters, factor = one.update_wait(1.0)
     assert (parameters, factor) == (b"x", 0.5)

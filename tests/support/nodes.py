@@ -4,7 +4,7 @@ import time
 
 from dpwa.launch.ports import free_ports
 
-__all__ = ["config_of", "eventually", "free_ports", "status_of"]
+__all__ = ["config_of", "eventually", "free_ports", "is_connected", "status_of"]
 
 
 def config_of(count, **settings):
@@ -30,3 +30,8 @@ def eventually(check, timeout_s=10.0, every_s=0.01):
 def status_of(connection, peer):
     """What a node reports of one peer."""
     return next(p for p in connection.node.report()["peers"] if p["name"] == peer)
+
+
+def is_connected(connection, peer):
+    """Whether a connection to a peer is up."""
+    return connection.node._threads.tx._channels[peer].link.state.value == "up"

@@ -1,0 +1,56 @@
+"""Publish snapshots in shared memory as told; every byte of a snapshot is its version.
+
+Usage: publisher.py ROOT NBYTES SLOTS
+"""
+
+import signal
+import sys
+from pathlib import Path
+
+from obeying import answer, obey
+
+from dpwa.clock import SystemClock
+from dpwa.data.layout import Layout
+from dpwa.data.shared_memory import SharedMemory
+from dpwa.data.snapshot import SnapshotPool
+from dpwa.types import Standing
+
+root, nbytes, slots = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+shared = SharedMemory(root)
+pool = SnapshotPool(SystemClock(), 60.0, slots, shared)
+
+
+def write(data):
+    """Fill a slot."""
+    data.fill((pool.version + 1) % 256)
+
+
+def write_half(data):
+    """Fill the first half of a slot, and never come to the second."""
+    write(data[: nbytes // 2])
+    answer("half written")
+    signal.pause()
+
+
+def publish(write=write):
+    """Publish one snapshot; return its version, or `None` when the round was skipped."""
+    lease = pool.publish(Layout.of_bytes(), nbytes, Standing(clock=1.0), write)
+    if lease is not None:
+        lease.release()
+        return lease.snapshot.version
+    return None
+
+
+def publish_for_ever():
+    """Publish until this process is killed."""
+    answer("publishing")
+    while True:
+        publish()
+
+
+obey(
+    name=lambda: [shared.name, shared.nonce.hex()],
+    publish=publish,
+    publish_half=lambda: publish(write_half),
+    publish_for_ever=publish_for_ever,
+)

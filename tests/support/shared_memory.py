@@ -1,0 +1,64 @@
+"""Shared memory as the tests see it: whose folder is whose, and programs that do as told."""
+
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.processes import PROGRAMS, ended, start
+
+
+class Obedient:
+    """A program of tests/support/programs that does as it is told (see obeying.py)."""
+
+    def __init__(self, process):
+        self.process = process
+
+    def tell(self, *command):
+        """Give a command; return the answer."""
+        self.process.stdin.write(" ".join(map(str, command)) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        return json.loads(line)
+
+    def end(self):
+        """Let it come to its end; return its exit code and what it has logged."""
+        _, errors = self.process.communicate(timeout=20)
+        return self.process.returncode, errors
+
+    def kill(self):
+        """Kill it, and wait until it is dead."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def told(program, *arguments):
+    """Start a program that does as it is told; it does not outlive the block."""
+    process = start(program, *arguments, stdin=subprocess.PIPE)
+    with ended(process):
+        yield Obedient(process)
+
+
+@pytest.fixture
+def own_shm():
+    """How to start a program with a /dev/shm of its own; skips where that is not permitted."""
+
+    def command(options, program, *arguments):
+        return ("with_own_shm.py", options, program, *arguments)
+
+    probe = [sys.executable, str(PROGRAMS / "with_own_shm.py"), "size=1m", "obeying.py"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespaces here")
+    return command
+
+
+def folders_of(pid):
+    """The folders in /dev/shm whose board a process has mapped as its own or as a peer's."""
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    boards = {line.split()[5] for line in maps if line.endswith("/board")}
+    return {Path(board).parent for board in boards if board.startswith("/dev/shm/dpwa-")}
