@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from dpwa.adapters.device_side import DeviceMerging, DeviceSide
-from dpwa.adapters.host_side import Copy
 from dpwa.adapters.merging import Merging, Terms
 from dpwa.adapters.tiles import TILE_BYTES, Tile
 from dpwa.data.kernels import is_finite, total
 from dpwa.data.segments import ByteArray
+from dpwa.data.snapshot import Copy
 
 _RING = 4  # a tile needs up to two rooms at once; the next ones are filled meanwhile
 
@@ -33,22 +33,25 @@ class CudaCopy:
 
     Attributes:
         done: when the bytes are on the host, by device.
-        totals: sums of all values by device, shape `()`, on the host once `done`.
+        totals: sums of all values by device, shape `()`, on the host once `done`; `None` when that
+            is not checked.
         is_finite: tells about each value, on the host; a sum may overflow where no value does.
     """
 
     done: Sequence[torch.cuda.Event]
-    totals: Sequence[torch.Tensor]
+    totals: Sequence[torch.Tensor] | None
     is_finite: Callable[[], bool]
 
     def ready(self) -> bool:
         """Tell whether the snapshot is complete; does not wait."""
         return all(event.query() for event in self.done)  # type: ignore[no-untyped-call]
 
-    def wait(self) -> bool:
-        """Wait until it is, and tell whether all values are finite (`True` if not checked)."""
+    def wait(self) -> bool | None:
+        """Wait until it is; tell whether all values are finite, or `None` if not checked."""
         for event in self.done:
             event.synchronize()
+        if self.totals is None:
+            return None
         return all(math.isfinite(value.item()) for value in self.totals) or self.is_finite()
 
 
@@ -148,9 +151,13 @@ class CudaSide(DeviceSide):
         started = [device.publish(flat, check_finite) for device in self._devices.values()]
         elsewhere = self._elsewhere.start_copy(data, check_finite).wait()
         totals = [summed for _, summed in started]
-        if not elsewhere:
+        if elsewhere is False:
             totals.append(torch.tensor(math.nan))
-        return CudaCopy([done for done, _ in started], totals, lambda: self._is_finite(flat))
+        return CudaCopy(
+            [done for done, _ in started],
+            totals if check_finite else None,
+            lambda: self._is_finite(flat),
+        )
 
     def merging(self, terms: Terms, round_number: int) -> Merging:
         """Begin to merge a peer's snapshot; its bytes must stay until the distance was read."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -12,31 +10,7 @@ from dpwa.adapters.merging import Merging, Terms
 from dpwa.adapters.tiles import Tile
 from dpwa.data.kernels import is_finite
 from dpwa.data.segments import ByteArray
-
-
-class Copy(Protocol):
-    """A copy of a module's tensors to a snapshot, which may still be under way."""
-
-    def ready(self) -> bool:
-        """Tell whether the snapshot is complete; does not wait."""
-
-    def wait(self) -> bool:
-        """Wait until it is, and tell whether all values are finite (`True` if not checked)."""
-
-
-@dataclass(frozen=True)
-class FinishedCopy:
-    """A copy that was complete at once."""
-
-    all_finite: bool
-
-    def ready(self) -> bool:
-        """Tell that the snapshot is complete."""
-        return True
-
-    def wait(self) -> bool:
-        """Tell whether all values are finite (`True` if not checked)."""
-        return self.all_finite
+from dpwa.data.snapshot import Copy, FinishedCopy
 
 
 class HostSide:
@@ -56,7 +30,7 @@ class HostSide:
         for tile in self._tiles:
             copied = self._copy(tile, tile.of(flat))
             all_finite = all_finite and (not check_finite or is_finite(copied))
-        return FinishedCopy(all_finite)
+        return FinishedCopy(all_finite if check_finite else None)
 
     def merging(self, terms: Terms, round_number: int) -> Merging:
         """Begin to merge a peer's snapshot."""

@@ -11,11 +11,12 @@ from torch import nn
 from dpwa.adapters.census import Census
 from dpwa.adapters.cuda_side import CudaSide
 from dpwa.adapters.device_side import DeviceSide
-from dpwa.adapters.host_side import Copy, HostSide
+from dpwa.adapters.host_side import HostSide
 from dpwa.adapters.merging import Merging, Terms
 from dpwa.adapters.tiles import Tile, cut
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray
+from dpwa.data.snapshot import Copy
 from dpwa.errors import ParametersError
 
 
@@ -80,7 +81,7 @@ class ModuleState:
         Returns:
             Whether all values are finite; `True` when that is not checked.
         """
-        return self.start_copy(data, check_finite).wait()
+        return self.start_copy(data, check_finite).wait() is not False
 
     def start_copy(self, data: ByteArray, check_finite: bool) -> Copy:
         """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.

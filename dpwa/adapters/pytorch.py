@@ -10,6 +10,7 @@ from dpwa.adapters.merging import Terms
 from dpwa.adapters.module_state import ModuleState
 from dpwa.data.kernels import are_finite
 from dpwa.data.segments import ByteArray
+from dpwa.data.snapshot import Copy
 from dpwa.lifecycle import Closeable
 from dpwa.node.connection import ConfigSource, DpwaConnection
 from dpwa.node.node import Arrival, FetchTerms
@@ -98,9 +99,8 @@ class DpwaPyTorchAdapter(Closeable):
             self._sent, self._state.nbytes, loss_value(loss), self._write, self._terms
         )
 
-    def _write(self, data: ByteArray) -> bool | None:
-        is_finite = self._state.copy_to(data, check_finite=self._guards)
-        return is_finite if self._guards else None
+    def _write(self, data: ByteArray) -> Copy:
+        return self._state.start_copy(data, check_finite=self._guards)
 
     def update_wait(self, loss: Loss = None) -> Merge | None:
         """Wait for the fetch that `update_send` started, and merge what came into the module.

@@ -52,9 +52,7 @@ class HeldByReaders:
         """Memory of all copies."""
         return sum(held.data.nbytes for held in self._copies.values())
 
-    def take(
-        self, reader: bytes, token: int, nbytes: int, shard: Hashable = None
-    ) -> tuple[Held, bool]:
+    def take(self, reader: bytes, token: int, nbytes: int, shard: Hashable) -> tuple[Held, bool]:
         """Return the copy of a reader, to be updated, and whether it agrees with the reader's.
 
         If not, all of the shard must be sent, as it must be if it never was: the copy is zeros

@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
+from typing import Protocol
 
 from dpwa.clock import Clock
 from dpwa.data.layout import Layout
@@ -46,6 +47,33 @@ class Snapshot:
     layout: Layout
     data: ByteArray
     is_finite: bool | None = None
+
+
+class Copy(Protocol):
+    """Parameters on their way into a slot, from a device that needs no help with it."""
+
+    def ready(self) -> bool:
+        """Tell whether all of them are there; does not wait."""
+        ...
+
+    def wait(self) -> bool | None:
+        """Wait until they are; tell whether all are finite, or `None` when that is not checked."""
+        ...
+
+
+@dataclass(frozen=True)
+class FinishedCopy:
+    """Parameters that are there already."""
+
+    is_finite: bool | None
+
+    def ready(self) -> bool:
+        """Tell that all of them are there."""
+        return True
+
+    def wait(self) -> bool | None:
+        """Tell whether all are finite, or `None` when that is not checked."""
+        return self.is_finite
 
 
 def _now() -> bool:
@@ -132,6 +160,7 @@ class SnapshotPool(Closeable):
         self._lost: list[_Slot] = []  # whose readers have kept them for too long
         self._ending: list[tuple[Condition, _Slot]] = []  # leases that end once this is so
         self._newest: _Slot | None = None
+        self._pending: tuple[_Slot, Copy] | None = None  # to be the newest once it is complete
         self._version = 0
         self._skipped = 0
         self._is_closed = False
@@ -156,36 +185,41 @@ class SnapshotPool(Closeable):
         layout: Layout,
         nbytes: int,
         standing: Standing,
-        write: Callable[[ByteArray], bool | None],
+        write: Callable[[ByteArray], Copy],
     ) -> Lease | None:
-        """Let `write` fill a free slot of `nbytes` bytes, then make it the newest snapshot.
+        """Let `write` fill a free slot of `nbytes` bytes; make it the newest once it is full.
 
-        `write` returns whether all values are finite, or `None` when it has not checked. Returns a
-        lease on the snapshot, or `None` when every slot is being read and the round is skipped. If
-        `write` raises, nothing is published and the error passes through.
+        Returns a lease on the snapshot, which is complete after `settle`, or `None` when every slot
+        is being read, or the one before is not complete: the round is skipped. If `write` raises,
+        nothing is published and the error passes through.
         """
         slot = self._claim(nbytes)
         if slot is None:
             self._skipped += 1
             return None
         try:
-            is_finite = write(slot.segment.data)
+            copy = write(slot.segment.data)
         except BaseException:
             with self._lock:
                 slot.release()
             raise
         with self._lock:
-            self._version += 1
-            data = slot.segment.data
-            slot.snapshot = Snapshot(self._version, standing, layout, data, is_finite)
-            self._describe(slot.segment, slot.snapshot)
-            slot.release()
-            self._supersede(slot)
-            return self._lease(slot)
+            slot.snapshot = Snapshot(self._version + 1, standing, layout, slot.segment.data)
+            self._pending = slot, copy
+            lease = self._lease(slot)
+            self._commit_if_ready()
+            return lease
+
+    def settle(self) -> None:
+        """Wait until what was published is complete."""
+        with self._lock:
+            if self._pending is not None:
+                self._commit()
 
     def newest(self) -> Lease | None:
-        """Lease the newest snapshot, or return `None` before the first one."""
+        """Lease the newest snapshot that is complete, or return `None` before the first one."""
         with self._lock:
+            self._commit_if_ready()
             return None if self._newest is None else self._lease(self._newest)
 
     def report(self) -> JsonObject:
@@ -203,6 +237,8 @@ class SnapshotPool(Closeable):
         """Remove what is shared; snapshots that are being read stay until they are released."""
         with self._lock:
             self._is_closed = True
+            if self._pending is not None:
+                self._pending[1].wait()  # nothing may be written to memory that is gone
             for slot in (*self._slots, *self._lost):
                 slot.segment.close()
             if self._shared is not None:
@@ -212,6 +248,9 @@ class SnapshotPool(Closeable):
         """Reserve a slot for writing; the newest one is never taken."""
         with self._lock:
             if self._is_closed:
+                return None
+            self._commit_if_ready()
+            if self._pending is not None:
                 return None
             self._end_leases()
             self._forget_lost()
@@ -260,6 +299,25 @@ class SnapshotPool(Closeable):
             self._shared.close()
             self._shared = None
             return Segment(nbytes)
+
+    def _commit_if_ready(self) -> None:
+        if self._pending is not None and self._pending[1].ready():
+            self._commit()
+
+    def _commit(self) -> None:
+        """Make the pending snapshot the newest; if its copy failed, there is none."""
+        if self._pending is None:
+            return
+        (slot, copy), self._pending = self._pending, None
+        try:
+            is_finite = copy.wait()
+            if slot.snapshot is not None:
+                self._version += 1
+                slot.snapshot = replace(slot.snapshot, is_finite=is_finite)
+                self._describe(slot.segment, slot.snapshot)
+        finally:
+            slot.release()
+        self._supersede(slot)
 
     def _describe(self, segment: Segment, snapshot: Snapshot) -> None:
         if self._shared is not None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dpwa.config import Config, load_config
 from dpwa.data.layout import BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
+from dpwa.data.snapshot import Copy, FinishedCopy
 from dpwa.errors import ParametersError
 from dpwa.lifecycle import Closeable
 from dpwa.node.node import Arrival, FetchTerms, Node
@@ -71,9 +72,9 @@ class DpwaConnection(Closeable):
 
         check = self._terms.is_finite
 
-        def write(slot: ByteArray) -> bool | None:
+        def write(slot: ByteArray) -> Copy:
             np.copyto(slot.view(source.dtype).reshape(source.shape), source)
-            return None if check is None else check(slot, layout.tensors[0].dtype)
+            return FinishedCopy(None if check is None else check(slot, layout.tensors[0].dtype))
 
         self._layout = layout
         self.node.send(layout, source.nbytes, loss_value(loss), write, self._terms)

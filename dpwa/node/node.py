@@ -24,7 +24,7 @@ from dpwa.data.layout import Layout
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.shared_memory import SharedMemory
-from dpwa.data.snapshot import Lease, Snapshot, SnapshotPool
+from dpwa.data.snapshot import Copy, Lease, Snapshot, SnapshotPool
 from dpwa.errors import AddressError, ClosedError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.node.fetch_order import FetchOrder, Found
@@ -39,7 +39,7 @@ from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
 from dpwa.transport.addresses import resolved
 from dpwa.types import JsonObject, Standing
-from dpwa.wire.fetching import pieces_of
+from dpwa.wire.fetching import pieces_of, share_of
 from dpwa.wire.limits import PROTOCOL_VERSION
 from dpwa.wire.shards import shard_of
 
@@ -103,7 +103,6 @@ class _Round:
 
     order: FetchOrder
     published: Lease | None
-    terms: FetchTerms
 
     def end(self) -> None:
         if self.published is not None:
@@ -199,7 +198,7 @@ class Node(Closeable):
         layout: Layout,
         nbytes: int,
         loss: float | None,
-        write: Callable[[ByteArray], bool | None],
+        write: Callable[[ByteArray], Copy],
         terms: FetchTerms = FetchTerms(),
     ) -> None:
         """Publish a snapshot that `write` fills, and with the configured probability start a fetch.
@@ -210,8 +209,7 @@ class Node(Closeable):
             layout: what the bytes mean.
             nbytes: how many there are.
             loss: of this node now; `None` when it has not measured one.
-            write: fills the snapshot, shape `(nbytes,)`; returns whether all values are finite, or
-                `None` when it has not checked.
+            write: fills the snapshot, shape `(nbytes,)`, or starts to.
             terms: of the fetch.
 
         Raises:
@@ -229,7 +227,7 @@ class Node(Closeable):
         shard = shard_of(layout, terms.fraction, self._turn)
         self._turn += 1
         order = FetchOrder(layout, shard, deadline, terms.is_finite)
-        self._round = _Round(order, lease, terms)
+        self._round = _Round(order, lease)
         self._threads.tx.order(self._round.order)
 
     def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
@@ -258,6 +256,7 @@ class Node(Closeable):
             return None
         before = self._time.now()
         try:
+            self._pool.settle()
             found = round_.order.take(round_.order.deadline.remaining_s() + GRACE_S)
             if found is None:
                 return None
@@ -285,7 +284,7 @@ class Node(Closeable):
             return None
         finally:
             source.release()
-        self._merged(arrival, round_.terms.fraction)
+        self._merged(arrival, round_.order)
         return arrival
 
     def _stream(self, peer: str, incoming: Incoming, order: FetchOrder) -> _Source:
@@ -341,12 +340,12 @@ class Node(Closeable):
             waited_s=waited_s,
         )
 
-    def _merged(self, arrival: Arrival, fraction: float) -> None:
+    def _merged(self, arrival: Arrival, order: FetchOrder) -> None:
         self._book.record(arrival.peer, Outcome.FETCHED)
         own = self._standing
         # A shard moves its share of the parameters, and the clock by as much.
-        share = arrival.factor * fraction
-        clock = mixed_clock(own.clock, arrival.standing.clock, share)
+        factor = arrival.factor * share_of(order.layout, arrival.nbytes, order.shard)
+        clock = mixed_clock(own.clock, arrival.standing.clock, factor)
         self._standing = Standing(clock=clock, loss=own.loss)
         self._merges += arrival.factor > 0.0
 

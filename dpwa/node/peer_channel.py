@@ -93,9 +93,7 @@ class PeerChannel:
         if codec.is_delta:
             held = self._held_of(header.nbytes)
             codec = codec if header.codec == codec.name else self._settings.plain
-        # Bytes that the peer has checked need no second look: their checksum is enough.
-        is_known = header.is_finite is True and codec.name == "none"
-        return Incoming(announced, codec, buffer, held, None if is_known else order.is_finite)
+        return Incoming(announced, codec, buffer, held, order.is_finite)
 
     def follow(self) -> list[LinkState]:
         """Read what happened to the connection; return the states entered since, in order."""

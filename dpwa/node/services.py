@@ -142,7 +142,8 @@ class SnapshotService(Service):
         held = None
         if codec.is_delta:
             nbytes = lease.snapshot.data.nbytes
-            held, agrees = self._held.take(sender, fetch.held, nbytes)
+            shard = fetch.chunk_bytes, fetch.first, fetch.count
+            held, agrees = self._held.take(sender, fetch.held, nbytes, shard)
             codec = codec if agrees else self._codecs("none")
         session = ServeSession(fetch, lease.snapshot, codec, held)
         expires = self._clock.now() + min(fetch.budget_ms / 1000, self._longest_session_s)

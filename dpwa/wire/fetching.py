@@ -180,3 +180,10 @@ def pieces_of(layout: Layout, nbytes: int, shard: Shard) -> Sequence[Piece]:
     """Return the pieces of a snapshot that belong to a shard."""
     pieces = layout.pieces(nbytes, shard.chunk_bytes)
     return pieces[shard.first : shard.first + shard.count] if shard.count else pieces[shard.first :]
+
+
+def share_of(layout: Layout, nbytes: int, shard: Shard) -> float:
+    """Return what part of a snapshot's bytes a shard has, from 0 to 1."""
+    if shard == WHOLE:
+        return 1.0
+    return sum(piece.nbytes for piece in pieces_of(layout, nbytes, shard)) / nbytes

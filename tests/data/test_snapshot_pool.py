@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.writers import filling
 
 from dpwa.data.layout import Layout
 from dpwa.data.shared_memory import SharedMemory
@@ -43,7 +44,36 @@ def make_pool(request, tmp_path):
 
 def publish(pool, value, nbytes=8):
     standing = Standing(clock=float(value))
-    return pool.publish(LAYOUT, nbytes, standing, lambda data: data.fill(value % 256))
+
+    return pool.publish(LAYOUT, nbytes, standing, filling(value % 256))
+
+
+class LateCopy:
+    """What a device does when it likes: the bytes are there once `finish` was called."""
+
+    def __init__(self, data, value):
+        self.data, self.value, self.finished = data, value, False
+
+    def finish(self):
+        self.data.fill(self.value)
+        self.finished = True
+
+    def ready(self):
+        return self.finished
+
+    def wait(self):
+        self.finish()
+        return True
+
+
+def publish_late(pool, value):
+    copies = []
+
+    def write(data):
+        copies.append(LateCopy(data, value))
+        return copies[0]
+
+    return pool.publish(LAYOUT, 8, Standing(clock=float(value)), write), copies[0]
 
 
 def test_before_the_first_snapshot_there_is_none(make_pool):
@@ -157,6 +187,54 @@ def test_a_lease_may_end_later_than_it_is_released(make_pool):
     assert publish(pool, 3) is None
     sent.append(True)
     assert publish(pool, 4) is not None
+
+
+def test_a_snapshot_that_is_still_being_copied_is_not_the_newest_yet(make_pool):
+    pool = make_pool()
+    publish(pool, 1).release()
+    lease, copy = publish_late(pool, 2)
+    with pool.newest() as snapshot:
+        assert (snapshot.version, snapshot.data.tolist()) == (1, [1] * 8)
+    assert publish(pool, 3) is None  # publishing never waits, not even for a device
+    assert (pool.version, pool.skipped) == (1, 1)
+    copy.finish()
+    with pool.newest() as snapshot:
+        assert (snapshot.version, snapshot.data.tolist(), snapshot.is_finite) == (2, [2] * 8, True)
+    assert lease.snapshot.data.tolist() == [2] * 8
+
+
+def test_settling_waits_for_what_was_published(make_pool):
+    pool = make_pool()
+    lease, _ = publish_late(pool, 1)
+    assert pool.newest() is None
+    pool.settle()
+    assert lease.snapshot.data.tolist() == [1] * 8
+    assert pool.newest().snapshot.version == 1
+    pool.settle()
+
+
+def test_a_copy_that_fails_publishes_nothing_and_loses_no_slot(make_pool):
+    class Broken(LateCopy):
+        def wait(self):
+            raise RuntimeError("the device is gone")
+
+    pool = make_pool(slots=2)
+    publish(pool, 1).release()
+    for _ in range(3):
+        lease = pool.publish(LAYOUT, 8, Standing(clock=2.0), lambda data: Broken(data, 2))
+        with pytest.raises(RuntimeError):
+            pool.settle()
+        lease.release()
+        assert pool.newest().snapshot.version == 1
+    pool.newest().release()
+    assert pool.version == 1
+
+
+def test_closing_waits_for_a_device_that_still_writes(make_pool):
+    pool = make_pool()
+    _, copy = publish_late(pool, 1)
+    pool.close()
+    assert copy.finished
 
 
 def test_a_closed_pool_publishes_nothing(make_pool):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.nodes import free_ports
 from support.processes import ended, start
+from support.writers import filling
 
 from dpwa.config import load_config
 from dpwa.data.layout import Layout, TensorSpec
@@ -30,8 +31,7 @@ def test_no_fetched_snapshot_is_torn(fetches, transport):
     with Node("publisher", config) as node, ended(*readers):
         stop = threading.Event()
 
-        def write_next_version(data):
-            data.view(np.float64).fill(node.version + 1)
+        write_next_version = filling(lambda: node.version + 1, np.float64)
 
         def publish():
             while not stop.is_set():

@@ -10,6 +10,7 @@ import numpy as np
 
 from dpwa.config import load_config
 from dpwa.data.layout import Layout, TensorSpec
+from dpwa.data.snapshot import FinishedCopy
 from dpwa.node.node import Node
 
 publisher_port, own_port, count, elements = map(int, sys.argv[1:5])
@@ -27,17 +28,22 @@ layout = Layout((TensorSpec("parameters", "float64", (elements,), 8),))
 fetched = torn = 0
 
 
+def write(data):
+    """Publish nothing of interest."""
+    data.fill(0)
+    return FinishedCopy(None)
+
+
 def check(arrival):
     """Count an arrival, and whether it has values of more than one version."""
     global fetched, torn
     values = [part.view(np.float64) for _, part in arrival.parts]
     fetched += 1
     torn += any((part != arrival.version).any() for part in values)
-    return True
 
 
 with Node("reader", config) as node:
     while fetched < count:
-        node.send(layout, 8 * elements, None, lambda data: data.fill(0))
+        node.send(layout, 8 * elements, None, write)
         node.wait(None, check)
 print(fetched, torn)

@@ -11,21 +11,29 @@ import numpy as np
 
 from dpwa.config import load_config
 from dpwa.data.layout import Layout, TensorSpec
+from dpwa.data.snapshot import FinishedCopy
 from dpwa.node.node import Node
 
 config, name, elements, value = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 layout = Layout((TensorSpec("weight", "float32", (elements,), 4),))
 
 
+def write(data):
+    """Publish the value."""
+    data.view(np.float32).fill(value)
+    return FinishedCopy(True)
+
+
 def read(arrival):
-    """Read all of an arrival, and tell that it is finite."""
-    return all(np.isfinite(part.view(np.float32)).all() for _, part in arrival.parts)
+    """Read all of an arrival."""
+    for _, part in arrival.parts:
+        part.view(np.float32).sum()
 
 
 with Node(name, load_config(json.loads(config))) as node:
     print("ready", flush=True)
     while True:
-        node.send(layout, layout.nbytes, None, lambda data: data.view(np.float32).fill(value))
+        node.send(layout, layout.nbytes, None, write)
         if node.wait(None, read):
             print("merged", flush=True)
         time.sleep(0.01)
