@@ -13,8 +13,8 @@ from dpwa.adapters.tiles import TILE_BYTES, Tile
 from dpwa.data.kernels import add_, difference, is_finite, move_toward_, norm
 from dpwa.data.segments import ByteArray
 
-EXACT_ELEMENTS = 4 * 1024 * 1024  # up to here the distance costs well under a millisecond
-SAMPLED_EVERY = 8  # of the pieces of a larger model
+EXACT_ELEMENTS = 64 * 1024  # up to here the distance costs some ten microseconds
+SAMPLED_EVERY = 8  # of the elements of a larger model
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Merging:
         self._published = _flat(terms.published)
         self._undo = _flat(terms.undo)
         self._changed: list[tuple[Tile, torch.Tensor]] = []
-        elements = sum(tile.elements for tile in tiles if not tile.is_buffer)
-        self._distance = _Distance(elements, round_number)
+        measurable = [tile.elements for tile in tiles if not tile.is_buffer]
+        self._distance = _Distance(sum(measurable), len(measurable), round_number)
 
     @torch.inference_mode()
     def take(self, start: int, data: ByteArray) -> None:
@@ -90,8 +90,9 @@ class Merging:
 
         With `published`, this node's as published. It is exact for models of up to
         `EXACT_ELEMENTS` elements, if all pieces were taken. Else it is estimated: measuring costs
-        more than merging, so one of `SAMPLED_EVERY` pieces is measured, another one at each round,
-        and stands for the elements since the one before it; the sum is scaled to all elements.
+        more than merging, so one element of `SAMPLED_EVERY` is measured, in blocks (whole tiles of
+        a model that has many), others at each round; a block stands for the elements since the one
+        before it, and the sum is scaled to all elements.
         """
         return self._distance.estimate()
 
@@ -109,15 +110,19 @@ class Merging:
             self._add_delta(tile, peer, self._bring(tile, tile.of(self._published)))
 
     def _interpolate(self, tile: Tile, peer: torch.Tensor) -> None:
-        if self._distance.wants(tile):
-            self._distance.add(tile, difference(peer, tile.values(), tile.room))
+        sample = self._distance.sample(tile)
+        if sample is not None:
+            there = sample.of(peer.view(torch.uint8), tile.start)
+            self._distance.add(sample, difference(there, sample.values(), sample.room))
         self._save(tile)
         move_toward_(tile.views, tile.split(peer), self._factor)
 
     def _add_delta(self, tile: Tile, peer: torch.Tensor, published: torch.Tensor) -> None:
         delta = difference(peer, published, tile.room)
-        if self._distance.wants(tile):
-            self._distance.add(tile, delta)
+        sample = self._distance.sample(tile)
+        if sample is not None:
+            first = (sample.start - tile.start) // tile.dtype.itemsize
+            self._distance.add(sample, delta[first : first + sample.elements])
         self._save(tile)
         if self._factor == 1.0 and not is_finite(delta):
             # This node had published NaN: no step away from that is worth keeping.
@@ -145,19 +150,23 @@ class _Distance:
     """Adds up squared distances of tiles, each weighted by the elements that it stands for."""
 
     elements: int  # of all parameters
+    tiles: int  # how many there are of them
     round_number: int
     _measured: list[tuple[torch.Tensor, float]] = field(default_factory=list)  # norm and weight
     _represented: int = 0
     _waiting: int = 0  # elements since the last measured tile
 
-    def wants(self, tile: Tile) -> bool:
-        """Count a tile; tell whether it is to be measured."""
+    def sample(self, tile: Tile) -> Tile | None:
+        """Count a tile; return the part of it that is to be measured, if any."""
         if tile.is_buffer:
-            return False
+            return None
         self._waiting += tile.elements
-        if self.elements <= EXACT_ELEMENTS or not self._measured:
-            return True
-        return (tile.start // TILE_BYTES + self.round_number) % SAMPLED_EVERY == 0
+        if self.elements <= EXACT_ELEMENTS:
+            return tile
+        if self.tiles < SAMPLED_EVERY:
+            return tile.share(self.round_number % SAMPLED_EVERY, SAMPLED_EVERY)
+        is_due = (tile.start // TILE_BYTES + self.round_number) % SAMPLED_EVERY == 0
+        return tile if is_due or not self._measured else None
 
     def add(self, tile: Tile, delta: torch.Tensor) -> None:
         """Measure a tile by the difference of its ends."""

@@ -32,6 +32,7 @@ class Tile:
 
     def __init__(self, parts: Sequence[Part], rooms: Sequence[torch.Tensor]) -> None:
         self._parts, self._rooms = parts, rooms
+        self._clips: dict[tuple[int, int], Tile] = {}  # a few, which are asked for again and again
         self.start, self.stop = parts[0].start, parts[-1].stop
         self.is_buffer = parts[0].is_buffer
         self.dtype = parts[0].tensor.dtype
@@ -46,6 +47,21 @@ class Tile:
         """Return the tile of those of its bytes that are between `start` and `stop`."""
         if start <= self.start and self.stop <= stop:
             return self
+        bounds = max(self.start, start), min(self.stop, stop)
+        known = self._clips.get(bounds)
+        if known is None:
+            known = self._clips[bounds] = self._clipped(*bounds)
+        return known
+
+    def share(self, index: int, of: int) -> Tile:
+        """Return one of its shares of about equal size; all of it when it has few elements."""
+        size = self.elements // of * self.dtype.itemsize
+        if not size:
+            return self
+        start = self.start + index * size
+        return self.clip(start, self.stop if index == of - 1 else start + size)
+
+    def _clipped(self, start: int, stop: int) -> Tile:
         parts = [
             replace(part, start=max(part.start, start), stop=min(part.stop, stop))
             for part in self._parts

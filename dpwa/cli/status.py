@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 LEAST_WIDTH = 80
 MAX_TIMEOUT_MS = 3_600_000
+# What a node keeps in memory; what it maps is counted where it belongs, at its peer.
+MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
 
 
 def status(
@@ -35,7 +37,7 @@ def status(
         bool, typer.Option("--json", help="Print one JSON object on standard output.")
     ] = False,
 ) -> None:
-    """Ask every node of a configuration for its clock, loss, scores and traffic.
+    """Ask every node of a configuration for its clock, loss, scores, traffic and memory.
 
     Exits with 3 when a node cannot be reached.
     """
@@ -76,7 +78,7 @@ def _table(answers: Mapping[str, StatusAnswer]) -> Table:
     from dpwa.wire.messages import printable
 
     table = Table("node", box=None, pad_edge=False)
-    for heading in ("clock", "loss", "version", "merges", "sent", "received"):
+    for heading in ("clock", "loss", "version", "merges", "sent", "received", "memory"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("peers (score)")
     for name, answer in answers.items():
@@ -96,8 +98,17 @@ def _cells(report: JsonObject) -> list[str]:
         str(report.get("merges", "?")),
         _size(report.get("bytes_sent")),
         _size(report.get("bytes_received")),
+        _size(_memory(report.get("memory"))),
         ", ".join(_peer(peer) for peer in peers) if isinstance(peers, list) else "?",
     ]
+
+
+def _memory(parts: object) -> int | None:
+    """Add up what a node keeps in memory, beside its model; `None` when it does not say."""
+    if not isinstance(parts, dict):
+        return None
+    sizes = [parts.get(name) for name in MEMORY_PARTS]
+    return sum(sizes) if all(isinstance(size, int) for size in sizes) else None
 
 
 def _number(value: object, otherwise: str = "?") -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from dpwa.data.layout import Layout
 from dpwa.data.segments import NONCE_BYTES, PAGE_BYTES, ByteArray, SegmentHeader
 from dpwa.data.shared_memory import (
+    ALIVE_AT,
     BOARD,
     BOARD_MAGIC,
     NAME_DIGITS,
@@ -27,6 +28,7 @@ from dpwa.data.snapshot import Condition, Lease, Snapshot
 from dpwa.errors import PeerError
 from dpwa.lifecycle import Closeable
 
+ALIVE_FOR_S = 3.0  # three of the beats of an idle RxThread
 PIN_ATTEMPTS = 20  # each is lost only when the peer has published twice since it was begun
 
 _NAME = re.compile(PREFIX + f"[0-9a-f]{{{NAME_DIGITS}}}")
@@ -68,6 +70,11 @@ class PeerMemory(Closeable):
             os.close(self._folder)
             raise
         self._newest = np.frombuffer(self._board, np.uint64, 1, NEWEST_AT)
+        self._alive = np.frombuffer(self._board, np.float64, 1, ALIVE_AT)
+
+    def is_alive(self, now: float) -> bool:
+        """Tell whether the peer was at work lately; one that is stopped is not."""
+        return now - float(self._alive[0]) < ALIVE_FOR_S
 
     def pin(self, layout: Layout) -> Lease | None:
         """Lease the newest snapshot; `None` when there is none of this layout to be had.

@@ -118,8 +118,9 @@ class SharedSegment(Segment):
 
     is_shared = True
 
-    def __init__(self, path: str, nbytes: int, remove: Callable[[str], None]) -> None:
+    def __init__(self, path: str, number: int, nbytes: int, remove: Callable[[str], None]) -> None:
         self.path = path
+        self.number = number
         self._remove = remove
         self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:

@@ -32,6 +32,7 @@ NAME_DIGITS = 32
 BOARD = "board"
 BOARD_MAGIC = b"dpwaboad"
 NEWEST_AT = 64  # where the board has the number of the newest slot
+ALIVE_AT = 72  # and the time when the node was last seen to be at work, in seconds
 UNFINISHED = ".new"
 UNFINISHED_FOR_S = 60.0
 
@@ -56,6 +57,7 @@ class SharedMemory(Closeable):
         self._numbers = itertools.count(1)
         self._board, self._board_fd = self._open_board()
         self._newest = np.frombuffer(self._board, np.uint64, 1, NEWEST_AT)
+        self._alive = np.frombuffer(self._board, np.float64, 1, ALIVE_AT)
 
     def allocate(self, nbytes: int) -> SharedSegment:
         """Return a new segment.
@@ -63,12 +65,16 @@ class SharedMemory(Closeable):
         Raises:
             OSError: there is no room for it.
         """
-        path = self._path / f"slot-{next(self._numbers)}"
-        return SharedSegment(str(path), nbytes, self._remove)
+        number = next(self._numbers)
+        return SharedSegment(str(self._path / f"slot-{number}"), number, nbytes, self._remove)
 
     def announce(self, segment: SharedSegment) -> None:
         """Say that this segment is the newest."""
-        self._newest[0] = int(Path(segment.path).name.removeprefix("slot-"))
+        self._newest[0] = segment.number
+
+    def beat(self, now: float) -> None:
+        """Say that this node is at work; `now` is of the machine's monotonic clock."""
+        self._alive[0] = now
 
     def close(self) -> None:
         """Remove the folder; peers that have mapped a segment keep it until they are done."""

@@ -292,7 +292,7 @@ class SnapshotPool(Closeable):
             return self._shared.allocate(nbytes)
         except OSError as error:
             log.warning(
-                "no room for %d bytes of shared memory (%s): peers on this host get streams",
+                "no room for %d bytes of shared memory (%s): snapshots can only be streamed",
                 nbytes,
                 error.strerror,
             )

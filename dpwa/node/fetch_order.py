@@ -31,6 +31,9 @@ class FetchOrder:
         shard: which pieces of it.
         deadline: when nobody waits any more.
         is_finite: tells whether values of a dtype are finite numbers; `None` to take any.
+
+    Attributes:
+        first: the peer to ask first.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class FetchOrder:
         deadline: Deadline,
         is_finite: IsFinite | None = None,
     ) -> None:
+        self.first: str | None = None
         self.is_finite = is_finite
         self.layout = layout
         self.shard = shard

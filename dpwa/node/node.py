@@ -142,6 +142,7 @@ class Node(Closeable):
         self._options = config.rule_options(config.interpolation)
         self._codecs = partial(_codec, config)
         self._fetch_rng = random.Random(f"{self.seed}/{name}/fetch")
+        self._peer_rng = random.Random(f"{self.seed}/{name}/peer")
         self._standing = Standing(clock=0.0)
         self._round: _Round | None = None  # sent, not waited for yet
         self._turn = 0  # which shard of the parameters is next
@@ -157,13 +158,16 @@ class Node(Closeable):
                 name,
                 resolved(own.listen_endpoint),
                 self._book,
-                random.Random(f"{self.seed}/{name}/peer"),
+                random.Random(f"{self.seed}/{name}/other"),
                 self._time,
             )
             self._open()
         except AddressError as error:
             self._pool.close()
             raise AddressError(f"node {name!r} {error}") from None
+        except BaseException:
+            self._pool.close()
+            raise
         # The threads know the node only weakly: one that is forgotten is closed when it is
         # collected, or at the end of the program.
         self._close_all = weakref.finalize(self, _close, self._threads, self._pool)
@@ -228,7 +232,12 @@ class Node(Closeable):
         self._turn += 1
         order = FetchOrder(layout, shard, deadline, terms.is_finite)
         self._round = _Round(order, lease)
-        self._threads.tx.order(self._round.order)
+        order.first = self._book.choose(self._peer_rng)
+        memory = None if order.first is None else self._book.memory_of(order.first)
+        if order.first is not None and memory is not None:
+            order.offer(Found(order.first, memory))  # it lies there: nobody needs to be asked
+        else:
+            self._threads.tx.order(order)
 
     def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
         """Wait for the fetch that the last `send` started, and merge what comes.
@@ -465,8 +474,10 @@ def _codec(config: Config, name: str) -> Codec:
 
 
 def _close(threads: NodeThreads, pool: SnapshotPool) -> None:
-    threads.close()
-    pool.close()
+    try:
+        threads.close()
+    finally:  # a second Ctrl-C must not leave shared memory behind
+        pool.close()
 
 
 def _shared_memory(config: Config) -> SharedMemory | None:
@@ -479,5 +490,5 @@ def _shared_memory(config: Config) -> SharedMemory | None:
         problem = f"shared memory cannot be used ({error})"
         if config.transport == "shm":
             raise UserError(f"{problem}, which `transport: shm` needs") from None
-        log.warning("%s: peers on this host get streams", problem)
+        log.warning("%s: snapshots can only be streamed", problem)
         return None

@@ -11,7 +11,7 @@ from dpwa.data.codecs import Codec
 from dpwa.data.held import Held
 from dpwa.data.peer_memory import NotMappedError, PeerMemory
 from dpwa.data.segments import ByteArray
-from dpwa.data.shared_memory import sweep
+from dpwa.data.shared_memory import remains
 from dpwa.node.fetch_order import FetchOrder
 from dpwa.node.incoming import Incoming
 from dpwa.transport.link import LinkState, PeerLink
@@ -46,6 +46,7 @@ class PeerChannel:
         self._settings = settings
         self._is_mappable = settings.may_map
         self._memory: PeerMemory | None = None
+        self._left: str | None = None  # the folder of a peer that is down
         self._held: Held | None = None
 
     @property
@@ -56,12 +57,14 @@ class PeerChannel:
     @property
     def held_bytes(self) -> int:
         """Memory of what is held of the peer."""
-        return 0 if self._held is None else self._held.data.nbytes
+        held = self._held  # likewise
+        return 0 if held is None else held.data.nbytes
 
     @property
     def mapped_bytes(self) -> int:
         """How much of the peer's memory is mapped."""
-        return 0 if self._memory is None else self._memory.nbytes
+        memory = self._memory  # another thread may ask while it is unmapped
+        return 0 if memory is None else memory.nbytes
 
     def plan(self, order: FetchOrder) -> FetchPlan:
         """Return what to ask the peer for."""
@@ -100,9 +103,13 @@ class PeerChannel:
         states = self.link.update()
         if LinkState.DOWN in states:
             if self._memory is not None:
+                self._left = self._memory.name
                 self._unmap()
-                sweep()  # if the peer was killed, nobody else may ever come by
             self._is_mappable = self._settings.may_map
+        # If the peer was killed, nobody else may ever come by. Its connection may end before its
+        # locks do, so this is tried again with every attempt to connect.
+        if self._left is not None and not remains(self._left):
+            self._left = None
         return states
 
     def close(self, linger_ms: int = 0) -> None:

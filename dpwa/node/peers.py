@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from dpwa.clock import Clock
+from dpwa.data.peer_memory import PeerMemory
 from dpwa.errors import UnknownNameError, UserError
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.flow_control import FlowControl
@@ -39,6 +40,7 @@ class _Peer:
     endpoint: str
     added: float
     health: Health = Health.UNKNOWN
+    memory: PeerMemory | None = None
     times: FetchTimes = field(default_factory=FetchTimes)
     outcomes: Counter[Outcome] = field(default_factory=Counter)
 
@@ -118,6 +120,20 @@ class PeerBook:
                 peer.times = peer.times.timed_out()
         if before is not peer.health:
             self._log_change(name, before, peer.health, detail or _place(peer))
+
+    def share(self, name: str, memory: PeerMemory | None) -> None:
+        """Note the shared memory of a peer that is connected, or that there is none any more."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.memory = memory
+
+    def memory_of(self, name: str) -> PeerMemory | None:
+        """Return the shared memory of a peer that is connected and at work, if it has any."""
+        with self._lock:
+            peer = self._peers.get(name)
+            memory = None if peer is None else peer.memory
+        return memory if memory is not None and memory.is_alive(self._clock.now()) else None
 
     def patience_s(self, name: str, ceiling_s: float) -> float:
         """Return for how many seconds to wait for a peer, as its fetches so far suggest."""

@@ -86,6 +86,10 @@ class RxThread(threading.Thread):
             self.stop(timeout_s=1.0)
             raise self._listen_error
 
+    def discard(self) -> None:
+        """Give up a thread that was never started."""
+        self._stop_requests.close()
+
     def stop(self, timeout_s: float) -> bool:
         """Ask the thread to end; return whether it did within the time."""
         self._stop_requests.put(None)

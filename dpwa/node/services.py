@@ -107,6 +107,8 @@ class SnapshotService(Service):
 
     def tick(self, now: float) -> bool:
         """End the sessions whose peer no longer waits; try again those that were blocked."""
+        if self._pool.shared is not None:
+            self._pool.shared.beat(now)
         for sender, serving in list(self._serving.items()):
             if serving.expires <= now:
                 self._end(sender)

@@ -42,8 +42,8 @@ class NodeThreads:
         """
         for service in services:
             self.rx.register(service)
-        self.tx.start()
         try:
+            self.tx.start()
             self.rx.open()
         except Exception:
             self.close()
@@ -61,6 +61,9 @@ class NodeThreads:
     def _stop(self, thread: RxThread | TxThread) -> bool:
         if thread is threading.current_thread():
             return False
+        if thread.ident is None:  # there was no room for another thread
+            thread.discard()
+            return True
         if thread.stop(STOP_TIMEOUT_S):
             return True
         log.error("thread %s did not stop within %g s", thread.name, STOP_TIMEOUT_S)

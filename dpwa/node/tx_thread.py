@@ -110,6 +110,10 @@ class TxThread(threading.Thread):
         """Hand over a command; returns at once. A new fetch replaces one still under way."""
         self._commands.put(command)
 
+    def discard(self) -> None:
+        """Give up a thread that was never started."""
+        self._commands.close()
+
     def stop(self, timeout_s: float) -> bool:
         """Ask the thread to end; return whether it did within the time."""
         self.order(Stop())
@@ -218,7 +222,9 @@ class TxThread(threading.Thread):
         active = self._active
         while active is not None:
             active.attempt = None
-            name = self._book.choose(self._rng, exclude=active.tried)
+            name = active.order.first
+            if name is None or name in active.tried:
+                name = self._book.choose(self._rng, exclude=active.tried)
             if name is None:
                 self._finish(Outcome.UNREACHABLE)
                 return
@@ -252,6 +258,8 @@ class TxThread(threading.Thread):
         for state in channel.follow():
             if state is LinkState.UP:
                 self._book.connected(channel.peer)
+            elif state is LinkState.DOWN:
+                self._book.share(channel.peer, None)
             attempt = self._attempt_with(channel)
             if attempt is None or self._active is None:
                 continue
@@ -308,6 +316,7 @@ class TxThread(threading.Thread):
         active, memory = self._active, attempt.channel.map(found)
         if active is None:
             return
+        self._book.share(attempt.channel.peer, memory)
         if memory is not None:
             active.order.offer(Found(attempt.channel.peer, memory))
             self._succeeded(attempt)

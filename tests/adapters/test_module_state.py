@@ -1,5 +1,6 @@
 """The flat view of a module: laws of copying and merging, whatever the tensors look like."""
 
+import copy
 import math
 
 import numpy as np
@@ -207,6 +208,27 @@ def test_undoing_brings_back_values_that_are_not_finite_bit_for_bit():
 def test_without_room_for_the_old_values_nothing_can_be_undone():
     with pytest.raises(ValueError, match="nothing was kept"):
         state_of(nn.Linear(2, 2)).merging(Terms(0.5)).undo()
+
+
+@pytest.mark.parametrize("with_delta", [False, True])
+def test_the_distance_of_a_middling_model_is_estimated_from_shares_of_its_few_tiles(with_delta):
+    layers = [nn.Linear(300, 250), nn.Linear(200, 100), nn.BatchNorm1d(7)]
+    state, other = state_of(nn.Sequential(*layers)), state_of(copy.deepcopy(nn.Sequential(*layers)))
+    with torch.no_grad():
+        for entry in other.entries:
+            entry.tensor.add_(torch.randn_like(entry.tensor))
+    published, peer = snapshot_of(state), snapshot_of(other)
+    theirs = [t for e, t in zip(state.entries, exact(other), strict=True) if not e.is_buffer]
+    mine = [t for e, t in zip(state.entries, exact(state), strict=True) if not e.is_buffer]
+    squared = sum(float((a - b).square().sum()) for a, b in zip(theirs, mine, strict=True))
+    estimates = []
+    for _ in range(merging.SAMPLED_EVERY):
+        merge = state.merging(Terms(0.0, published if with_delta else None))
+        merge.take(0, peer)
+        estimates.append(merge.consensus_distance)
+    # All shares together are the whole; the last one has what does not divide.
+    assert sum(e**2 for e in estimates) / len(estimates) == pytest.approx(squared, rel=1e-2)
+    assert len(set(estimates)) == len(estimates)
 
 
 @pytest.mark.parametrize("with_delta", [False, True])

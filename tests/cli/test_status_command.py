@@ -35,6 +35,7 @@ def rows(file):
 
 
 def test_every_node_tells_its_clock_loss_scores_and_traffic(config, file):
+    config = {**config, "transport": "tcp"}
     with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
         two.update_send(bytes(5000), 0.25)
 
@@ -86,7 +87,7 @@ def test_a_silent_node_is_waited_for_no_longer_than_asked(config, file):
         ([b"\xc1"], "not msgpack"),
         ([encode(NotReady(request=1))], "answered with 'not_ready' instead"),
         ([encode(Status(request=1)), pack([1])], "something that is no status"),
-        ([pack({"v": 9})], "the peer speaks protocol version 9, this node speaks 1"),
+        ([pack({"v": 9})], "the peer speaks protocol version 9, this node speaks 2"),
         ([], "connected, but no answer in time"),
     ],
 )

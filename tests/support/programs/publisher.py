@@ -12,7 +12,7 @@ from obeying import answer, obey
 from dpwa.clock import SystemClock
 from dpwa.data.layout import Layout
 from dpwa.data.shared_memory import SharedMemory
-from dpwa.data.snapshot import SnapshotPool
+from dpwa.data.snapshot import FinishedCopy, SnapshotPool
 from dpwa.types import Standing
 
 root, nbytes, slots = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -23,6 +23,7 @@ pool = SnapshotPool(SystemClock(), 60.0, slots, shared)
 def write(data):
     """Fill a slot."""
     data.fill((pool.version + 1) % 256)
+    return FinishedCopy(True)
 
 
 def write_half(data):
