@@ -53,8 +53,14 @@ RAW_TCP = "raw_tcp"  # beside the links, something that needs ports
 MEASURES: dict[str, dict[str, str]] = {
     "copy": {"copy": "copy_ of the model"},
     "lerp": {"lerp": "lerp_ of the model"},
+    "copy_together": {"copy_together": "copy_, all at once"},
+    "lerp_together": {"lerp_together": "lerp_, all at once"},
     "publish": {"publish": "publish with guard: finite"},
     "publish_unguarded": {"publish_unguarded": "publish with guard: off"},
+    "shm_one_way": {
+        "shm_one_way": "same host: publish, fetch, merge",
+        "shm_fetch_merge": "same host: fetch, merge",
+    },
     "shm_overlapped": {"shm_overlapped": "same host: fetched while training"},
     "shm_round": {"shm_round": "same host: all at once"},
     "tcp_one_way": {
@@ -94,8 +100,11 @@ def _sum(figures: tuple[str, ...]) -> str:
 
 
 RATIOS = (
+    Ratio(("shm_one_way",), ("copy", "lerp")),
     Ratio(("shm_overlapped",), ("copy", "lerp")),
+    Ratio(("shm_overlapped",), ("copy_together", "lerp_together")),
     Ratio(("shm_round",), ("copy", "lerp")),
+    Ratio(("shm_round",), ("copy_together", "lerp_together")),
     Ratio(("gloo_all_reduce",), ("shm_round",)),
     Ratio(("gloo_pair",), ("shm_round",)),
     Ratio(("raw_tcp_one_way",), ("tcp_fetch_merge",)),

@@ -10,7 +10,7 @@ from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.bench.catalogue import LINKS, RAW_TCP
 from dpwa.bench.measures.gloo import AllReduce, PairExchange
 from dpwa.bench.measures.gossip import OneWay, Round, meet, pause_s
-from dpwa.bench.measures.kernels import Alone, copy_, lerp_
+from dpwa.bench.measures.kernels import Timed, copy_, lerp_
 from dpwa.bench.measures.raw_tcp import RawTcp, RawTcpMeasure
 from dpwa.bench.model import FlatModel
 from dpwa.bench.plan import PlanePlan
@@ -44,11 +44,15 @@ class Workshop(Closeable):
         flat, scratch = self._model.flat, self._scratch
         match name:
             case "copy":
-                return Alone(name, copy_(flat, scratch), is_first=self._is_first)
+                return Timed(name, copy_(flat, scratch), takes_part=self._is_first)
             case "lerp":
-                return Alone(name, lerp_(flat, scratch), is_first=self._is_first)
+                return Timed(name, lerp_(flat, scratch), takes_part=self._is_first)
+            case "copy_together":
+                return Timed(name, copy_(flat, scratch), takes_part=True)
+            case "lerp_together":
+                return Timed(name, lerp_(flat, scratch), takes_part=True)
             case "publish" | "publish_unguarded":
-                return Alone(name, self._adapter(name).update_send, is_first=self._is_first)
+                return Timed(name, self._adapter(name).update_send, takes_part=self._is_first)
             case "gloo_all_reduce":
                 return AllReduce(flat, self._seat.count)
             case "gloo_pair":

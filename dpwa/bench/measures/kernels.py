@@ -11,26 +11,26 @@ from dpwa.bench.model import MERGE_FACTOR
 from dpwa.bench.records import Sample
 
 
-class Alone:
-    """Runs something in the first process while the others wait.
+class Timed:
+    """Runs something in the processes that take part, at once, while the others wait.
 
     Args:
         figure: what its time is called.
         work: what to time.
-        is_first: whether this is the first process.
+        takes_part: whether this process does.
     """
 
-    def __init__(self, figure: str, work: Callable[[], object], *, is_first: bool) -> None:
+    def __init__(self, figure: str, work: Callable[[], object], *, takes_part: bool) -> None:
         self._figure = figure
         self._work = work
-        self._is_first = is_first
+        self._takes_part = takes_part
 
     def prepare(self) -> None:
         """Nothing."""
 
     def run(self) -> Sample:
         """Time the work."""
-        if not self._is_first:
+        if not self._takes_part:
             return {}
         before = time.perf_counter()
         self._work()
