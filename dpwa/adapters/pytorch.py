@@ -12,8 +12,8 @@ from dpwa.data.kernels import are_finite
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Copy
 from dpwa.lifecycle import Closeable
+from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.connection import ConfigSource, DpwaConnection
-from dpwa.node.node import Arrival, FetchTerms
 from dpwa.types import Loss, loss_value
 
 
@@ -30,7 +30,7 @@ class Merge:
         waited_s: seconds that `update_wait` waited for them.
         consensus_distance: Euclidean distance between the peer's parameters and this node's
             before the merge (with `merge: delta`, this node's as published), over all trainable
-            parameters; estimated from a sample of them in models of more than 4 Mi parameters.
+            parameters; estimated from a sample of them in models of more than 64 Ki parameters.
     """
 
     peer: str

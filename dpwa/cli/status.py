@@ -77,7 +77,7 @@ def _table(answers: Mapping[str, StatusAnswer]) -> Table:
 
     from dpwa.wire.messages import printable
 
-    table = Table("node", box=None, pad_edge=False)
+    table = Table("node", box=None, pad_edge=False, collapse_padding=True)  # to fit 80 columns
     for heading in ("clock", "loss", "version", "merges", "sent", "received", "memory"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("peers (score)")
@@ -107,8 +107,8 @@ def _memory(parts: object) -> int | None:
     """Add up what a node keeps in memory, beside its model; `None` when it does not say."""
     if not isinstance(parts, dict):
         return None
-    sizes = [parts.get(name) for name in MEMORY_PARTS]
-    return sum(sizes) if all(isinstance(size, int) for size in sizes) else None
+    sizes = [size for name in MEMORY_PARTS if isinstance(size := parts.get(name), int)]
+    return sum(sizes) if len(sizes) == len(MEMORY_PARTS) else None
 
 
 def _number(value: object, otherwise: str = "?") -> str:

@@ -40,7 +40,8 @@ def run_nodes(
     SIGINT, SIGTERM or SIGHUP to this process stops them: SIGINT to all, SIGTERM to those that are
     left after 5 s, SIGKILL 2 s later; a second SIGINT kills at once. Processes that a node has
     started end with it: those that hold its output open have 1 s to finish it, then they get
-    SIGTERM, and SIGKILL at most 2 s later; all others get SIGKILL.
+    SIGTERM, and SIGKILL at most 2 s later; all others get SIGKILL. Shared memory of nodes that were
+    killed is removed in the end.
 
     A callback cannot prevent a stop. The nodes get each signal before it is told of. A callback
     that raises then, or that takes longer than 1 s (0.2 s after a second SIGINT), is broken off by
@@ -124,6 +125,9 @@ class _Supervisor:
                     self._read(selector, key)
                 for node in tuple(self._watched):
                     self._check(selector, node)
+        from dpwa.data.shared_memory import sweep  # now: the nodes need not wait for numpy
+
+        sweep()  # what nodes that were killed have left
 
     def abandon(self) -> None:
         """Stop what is running without telling anybody: the audience itself has failed."""

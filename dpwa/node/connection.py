@@ -15,7 +15,8 @@ from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Copy, FinishedCopy
 from dpwa.errors import ParametersError
 from dpwa.lifecycle import Closeable
-from dpwa.node.node import Arrival, FetchTerms, Node
+from dpwa.node.arrival import Arrival, FetchTerms
+from dpwa.node.node import Node
 from dpwa.types import Loss, loss_value
 
 NumericArray = npt.NDArray[Any]

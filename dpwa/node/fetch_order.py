@@ -53,6 +53,12 @@ class FetchOrder:
         self._is_taken = False
         self._is_over = False
 
+    def again(self, peer: str) -> FetchOrder:
+        """Return an order for the same, with the same deadline, that asks this peer first."""
+        order = FetchOrder(self.layout, self.shard, self.deadline, self.is_finite)
+        order.first = peer
+        return order
+
     def take(self, timeout_s: float) -> Found | None:
         """Wait for what is found; `None` when nothing will be, or not in time. Ends the order."""
         with self._changed:

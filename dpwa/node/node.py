@@ -12,25 +12,32 @@ import os
 import random
 import secrets
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import dpwa
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config import Config, NodeConfig, peer_config
-from dpwa.data.codecs import Codec, codec
 from dpwa.data.layout import Layout
-from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
-from dpwa.data.shared_memory import SharedMemory
-from dpwa.data.snapshot import Copy, Lease, Snapshot, SnapshotPool
-from dpwa.errors import AddressError, ClosedError, UserError
+from dpwa.data.snapshot import Copy, Lease, SnapshotPool
+from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable
+from dpwa.node.arrival import (
+    WHOLE_SNAPSHOT,
+    Arrival,
+    FetchTerms,
+    Merge,
+    Source,
+    divergence,
+    mapped,
+    streamed,
+)
+from dpwa.node.assembly import channel_settings, codec_of, shared_memory_of
 from dpwa.node.fetch_order import FetchOrder, Found
-from dpwa.node.incoming import BrokenFetchError, Incoming, IsFinite, Part
+from dpwa.node.incoming import BrokenFetchError, Incoming
 from dpwa.node.logs import configure_logging
-from dpwa.node.peer_channel import ChannelSettings
 from dpwa.node.peers import PeerBook
 from dpwa.node.services import GoodbyeService, SnapshotService, StatusService
 from dpwa.node.threads import NodeThreads
@@ -39,62 +46,13 @@ from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
 from dpwa.transport.addresses import resolved
 from dpwa.types import JsonObject, Standing
-from dpwa.wire.fetching import pieces_of, share_of
+from dpwa.wire.fetching import share_of
 from dpwa.wire.limits import PROTOCOL_VERSION
 from dpwa.wire.shards import shard_of
 
 log = logging.getLogger("dpwa.node")
 
 GRACE_S = 0.02  # what `wait` grants the TxThread past the deadline to report its result
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A peer's snapshot that is to be merged, or the pieces of it that this round fetches.
-
-    Attributes:
-        peer: the name of the peer.
-        factor: the weight f to merge it with, from 0 to 1.
-        nbytes: size of the whole snapshot.
-        standing: clock and loss of the peer when it published.
-        version: of the snapshot.
-        parts: yields `(start, bytes)` of consecutive parts of the snapshot, once, as they come;
-            each is valid until the next one is asked for. It raises `BrokenFetchError`, to be left
-            alone, when the rest will not come: nothing must stay merged then.
-        room: memory for the bytes of a snapshot, to keep in it what a broken fetch must bring back;
-            a part may lie at its own place in it. `None` when all of it has come.
-        published: this node's own snapshot of the round; `None` when it could not be published.
-        staleness: by how many updates the peer's clock is behind this node's (negative: ahead).
-        waited_s: seconds that `wait` spent waiting until the snapshot began to come.
-    """
-
-    peer: str
-    factor: float
-    nbytes: int
-    standing: Standing
-    version: int
-    parts: Iterable[Part]
-    room: ByteArray | None
-    published: Snapshot | None
-    staleness: float
-    waited_s: float
-
-
-Merge = Callable[[Arrival], None]
-
-
-@dataclass(frozen=True)
-class FetchTerms:
-    """What a fetch brings, and whether it is checked.
-
-    Attributes:
-        fraction: of the parameters, a different part every time.
-        is_finite: tells whether values of a dtype are finite numbers, on any thread; `None` to take
-            values that are not.
-    """
-
-    fraction: float = 1.0
-    is_finite: IsFinite | None = None
 
 
 @dataclass(frozen=True)
@@ -107,19 +65,6 @@ class _Round:
     def end(self) -> None:
         if self.published is not None:
             self.published.release()
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A snapshot that can be read now, whole or as it comes."""
-
-    peer: str
-    nbytes: int
-    standing: Standing
-    version: int
-    parts: Iterable[Part]
-    room: ByteArray | None
-    release: Callable[[], None]
 
 
 class Node(Closeable):
@@ -140,7 +85,7 @@ class Node(Closeable):
         self._started = self._time.now()
         self._method = interpolation(config.interpolation)
         self._options = config.rule_options(config.interpolation)
-        self._codecs = partial(_codec, config)
+        self._codecs = partial(codec_of, config)
         self._fetch_rng = random.Random(f"{self.seed}/{name}/fetch")
         self._peer_rng = random.Random(f"{self.seed}/{name}/peer")
         self._standing = Standing(clock=0.0)
@@ -149,7 +94,7 @@ class Node(Closeable):
         self._merges = 0
         self._book = PeerBook(name, self._time)
         longest_s = 2 * config.timeout_ms / 1000
-        self._pool = SnapshotPool(self._time, longest_s, config.slots, _shared_memory(config))
+        self._pool = SnapshotPool(self._time, longest_s, config.slots, shared_memory_of(config))
         self._snapshots = SnapshotService(
             self._pool, self._time, longest_s, self._codecs, config.topk.resync_every
         )
@@ -203,7 +148,7 @@ class Node(Closeable):
         nbytes: int,
         loss: float | None,
         write: Callable[[ByteArray], Copy],
-        terms: FetchTerms = FetchTerms(),
+        terms: FetchTerms = WHOLE_SNAPSHOT,
     ) -> None:
         """Publish a snapshot that `write` fills, and with the configured probability start a fetch.
 
@@ -280,10 +225,7 @@ class Node(Closeable):
     def _receive(
         self, found: Found, round_: _Round, merge: Merge, waited_s: float
     ) -> Arrival | None:
-        if isinstance(found.source, Incoming):
-            source: _Source | None = self._stream(found.peer, found.source, round_.order)
-        else:
-            source = self._mapped(found.peer, found.source, round_.order)
+        source = self._source(found, round_.order)
         if source is None:
             return None
         try:
@@ -296,42 +238,30 @@ class Node(Closeable):
         self._merged(arrival, round_.order)
         return arrival
 
-    def _stream(self, peer: str, incoming: Incoming, order: FetchOrder) -> _Source:
-        is_complete = incoming.is_complete
-        return _Source(
-            peer=peer,
-            nbytes=incoming.buffer.nbytes,
-            standing=incoming.standing,
-            version=incoming.version,
-            parts=incoming.parts(Deadline(self._time, order.deadline.remaining_s() + GRACE_S)),
-            room=None if is_complete else incoming.buffer,
-            release=incoming.abandon,
-        )
-
-    def _mapped(self, peer: str, memory: PeerMemory, order: FetchOrder) -> _Source | None:
-        lease = memory.pin(order.layout)
+    def _source(self, found: Found, order: FetchOrder, *, may_ask: bool = True) -> Source | None:
+        """Return what is to be merged; `None` when it must not be, or is gone."""
+        if isinstance(found.source, Incoming):
+            deadline = Deadline(self._time, order.deadline.remaining_s() + GRACE_S)
+            return streamed(found.peer, found.source, deadline)
+        lease = found.source.pin(order.layout)
         if lease is None:
-            self._book.record(peer, Outcome.LOST, "its shared memory is gone")
-            return None
-        snapshot = lease.snapshot
-        why_not = _divergence(snapshot, order)
+            return self._asked_again(found.peer, order) if may_ask else None
+        why_not = divergence(lease.snapshot, order)
         if why_not:
             lease.release()
-            self._book.record(peer, Outcome.DIVERGED, why_not)
+            self._book.record(found.peer, Outcome.DIVERGED, why_not)
             return None
-        pieces = pieces_of(order.layout, snapshot.data.nbytes, order.shard)
-        start, stop = pieces[0].start, pieces[-1].stop
-        return _Source(
-            peer=peer,
-            nbytes=snapshot.data.nbytes,
-            standing=snapshot.standing,
-            version=snapshot.version,
-            parts=[(start, snapshot.data[start:stop])],
-            room=None,
-            release=lease.release,
-        )
+        return mapped(found.peer, lease, order)
 
-    def _arrival(self, source: _Source, round_: _Round, waited_s: float) -> Arrival:
+    def _asked_again(self, peer: str, order: FetchOrder) -> Source | None:
+        """Ask a peer in whose memory there is nothing for this node any more: it tells why."""
+        self._book.share(peer, None)
+        again = order.again(peer)
+        self._threads.tx.order(again)
+        found = again.take(again.deadline.remaining_s() + GRACE_S)
+        return None if found is None else self._source(found, again, may_ask=False)
+
+    def _arrival(self, source: Source, round_: _Round, waited_s: float) -> Arrival:
         own, peer = self._standing, source.standing
         factor = merge_factor(
             self._method, self._options, own, peer, self.config.divergence_threshold
@@ -383,16 +313,8 @@ class Node(Closeable):
     def _connect(self, peer: NodeConfig) -> None:
         endpoint = peer.connect_endpoint
         if self._book.add(peer.name, endpoint):
-            self._threads.tx.order(AddPeer(peer.name, endpoint, self._channel_settings(peer.name)))
-
-    def _channel_settings(self, peer: str) -> ChannelSettings:
-        transport = self.config.transport
-        return ChannelSettings(
-            codec=self._codecs(self.config.codec_for(server=peer, reader=self.name)),
-            plain=self._codecs("none"),
-            may_map=transport != "tcp",
-            may_stream=transport != "shm",
-        )
+            settings = channel_settings(self.config, self.name, peer.name)
+            self._threads.tx.order(AddPeer(peer.name, endpoint, settings))
 
     def remove_peer(self, name: str) -> None:
         """Drop a peer from view.
@@ -455,40 +377,8 @@ def _called(report: weakref.WeakMethod[Callable[[], JsonObject]]) -> JsonObject:
     return {} if method is None else method()
 
 
-def _divergence(snapshot: Snapshot, order: FetchOrder) -> str:
-    """Say why a snapshot must not be merged: what is not finite would be carried everywhere."""
-    if snapshot.standing.loss == math.inf:
-        return "its loss is not finite"
-    is_finite = snapshot.is_finite
-    if order.is_finite is None or is_finite:
-        return ""
-    if is_finite is None:
-        pieces = pieces_of(order.layout, snapshot.data.nbytes, order.shard)
-        is_finite = all(order.is_finite(snapshot.data[p.start : p.stop], p.dtype) for p in pieces)
-    return "" if is_finite else "its parameters are not finite"
-
-
-def _codec(config: Config, name: str) -> Codec:
-    """Make a codec, as the configuration has it; each belongs to one thread."""
-    return codec(name, keep=config.topk.keep) if name == "topk" else codec(name)
-
-
 def _close(threads: NodeThreads, pool: SnapshotPool) -> None:
     try:
         threads.close()
     finally:  # a second Ctrl-C must not leave shared memory behind
         pool.close()
-
-
-def _shared_memory(config: Config) -> SharedMemory | None:
-    """Return shared memory for this node's snapshots, if it is wanted and there is any."""
-    if config.transport == "tcp":
-        return None
-    try:
-        return SharedMemory()
-    except OSError as error:
-        problem = f"shared memory cannot be used ({error})"
-        if config.transport == "shm":
-            raise UserError(f"{problem}, which `transport: shm` needs") from None
-        log.warning("%s: snapshots can only be streamed", problem)
-        return None

@@ -4,12 +4,14 @@ import json
 import math
 import socket
 
+import numpy as np
 import pytest
 from support.commands import run_dpwa
 from support.imposters import imposter
 from support.nodes import config_of, eventually
 
 from dpwa import DpwaConnection
+from dpwa.cli.status import MEMORY_PARTS
 from dpwa.wire.messages import NotReady, Status, encode, pack
 
 
@@ -56,6 +58,55 @@ def test_every_node_tells_its_clock_loss_scores_and_traffic(config, file):
     assert table.stdout == ""  # people's text is on the other stream
     for text in ("clock", "0.25", "5 kB", "w2 (1000)"):
         assert text in table.stderr
+
+
+def test_the_table_adds_up_what_a_node_keeps_in_memory(config, file):
+    config = {**config, "transport": "tcp", "codec": "topk"}
+    silent = {**config, "fetch_probability": 0}
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", silent) as two:
+        two.update_send(np.ones(100_000, np.float32))
+
+        def merged():
+            one.update_send(np.ones(100_000, np.float32))
+            return one.update_wait()[1]
+
+        eventually(merged)
+        _, nodes = rows(file)
+        table = status(file)
+    slots = nodes["w1"]["memory"]["slots"]
+    assert memory_cell(table, "w1") == f"{0.4 * (slots + 2):.3g} MB"  # received, and held of w2
+    assert memory_cell(table, "w2") == "800 kB"  # published, and held of w1
+
+
+def memory_cell(table, node):
+    row = next(line for line in table.stderr.splitlines() if line.startswith(node))
+    return " ".join(row.split()[9:11])  # sent and received are two words, too
+
+
+def test_a_table_of_four_busy_nodes_fits_80_columns(file):
+    peers = [{"name": f"w{n}", "score": 1000, "health": "unreachable"} for n in range(2, 5)]
+    memory = dict.fromkeys(MEMORY_PARTS, 10**9)
+    traffic = {"bytes_sent": 13_500_000_000, "bytes_received": 1_350_000_000_000}
+    report = {"clock": 1303.5, "loss": 3.542e-05, "version": 12099, "merges": 12073}
+    answer = [
+        encode(Status(request=1)),
+        pack({**report, **traffic, "memory": memory, "peers": peers}),
+    ]
+    with imposter(json.loads(file.read_text())["nodes"][0]["port"], lambda frames: [answer]):
+        lines = status(file).stderr.splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    for shown in (
+        "1304",
+        "3.542e-05",
+        "12099",
+        "12073",
+        "13.5 GB",
+        "1.35 TB",
+        "5 GB",
+        "unreachable)",
+    ):
+        assert shown in text
 
 
 def test_a_node_that_is_down_is_named_and_the_exit_code_is_3(config, file):

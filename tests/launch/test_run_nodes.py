@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -13,7 +15,9 @@ from pathlib import Path
 
 import pytest
 from support.launched import assert_gone
+from support.nodes import config_of
 
+from dpwa.data.shared_memory import SHARED_MEMORY_ROOT
 from dpwa.errors import UserError
 from dpwa.launch import LaunchSpec, NodeProcess, run_nodes, stopping, supervisor
 from dpwa.launch.environment import available_cores
@@ -134,6 +138,28 @@ def test_the_end_by_a_signal_is_a_negative_code(
 ) -> None:
     code = IMPORTS + "os.kill(os.getpid(), signal.SIGKILL)"
     assert transcript.run(nodes_running(code, "w1")) == {"w1": -signal.SIGKILL}
+
+
+def test_shared_memory_of_nodes_that_were_killed_is_removed(
+    tmp_path: Path, transcript: Transcript
+) -> None:
+    code = IMPORTS + (
+        "from dpwa import DpwaConnection\n"
+        "node = DpwaConnection(os.environ['DPWA_NAME'], os.environ['DPWA_CONFIG'])\n"
+        "node.update_send(bytes(100_000))\n"
+        "size = node.node.report()['memory']['slot_bytes']\n"
+        "print(size, node.node._pool.shared.name, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    config = tmp_path / "dpwa.yaml"
+    config.write_text(json.dumps(config_of(2)))
+    transcript.run(LaunchSpec([sys.executable, "-c", code], config, ["w1", "w2"]))
+    assert sorted(transcript.exits) == [("w1", -signal.SIGKILL), ("w2", -signal.SIGKILL)]
+    for node in ("w1", "w2"):
+        (line,) = transcript.lines[node, "stdout"]
+        size, name = line.split()
+        assert int(size) == 100_000
+        assert not (SHARED_MEMORY_ROOT / name).exists()
 
 
 def test_one_interrupt_stops_all_nodes_and_only_them(

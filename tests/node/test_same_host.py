@@ -359,3 +359,22 @@ def test_whatever_its_end_a_node_leaves_nothing_in_dev_shm(config, how, expected
         assert not folder.exists(), errors
         assert code == expected_code, errors
         one.process.send_signal(signal.SIGCONT)
+
+
+def test_a_mapped_peer_whose_model_changes_is_asked_again_and_tells_how():
+    config = config_of(2)
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
+        two.update_send(np.ones(1000), 0.1)
+
+        def merged():
+            one.update_send(np.zeros(1000), 0.1)
+            return one.update_wait(0.1)[0] is not None
+
+        eventually(merged)
+        two.update_send(np.ones(2000), 0.1)
+        two.update_send(np.ones(2000), 0.1)
+        assert not merged()
+        assert status_of(one, "w2")["health"] == "other_model"
+        assert status_of(one, "w2")["outcomes"]["other_model"] == 1
+        two.update_send(np.ones(1000), 0.1)
+        eventually(merged)

@@ -1,0 +1,123 @@
+"""What a fetch has brought, ready to be merged: out of shared memory, or as it comes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dpwa.clock import Deadline
+from dpwa.data.segments import ByteArray
+from dpwa.data.snapshot import Lease, Snapshot
+from dpwa.node.fetch_order import FetchOrder
+from dpwa.node.incoming import Incoming, IsFinite, Part
+from dpwa.types import Standing
+from dpwa.wire.fetching import pieces_of
+
+
+@dataclass(frozen=True)
+class FetchTerms:
+    """What a fetch brings, and whether it is checked.
+
+    Attributes:
+        fraction: of the parameters, a different part every time.
+        is_finite: tells whether values of a dtype are finite numbers, on any thread; `None` to take
+            values that are not.
+    """
+
+    fraction: float = 1.0
+    is_finite: IsFinite | None = None
+
+
+WHOLE_SNAPSHOT = FetchTerms()
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A peer's snapshot that is to be merged, or the pieces of it that this round fetches.
+
+    Attributes:
+        peer: the name of the peer.
+        factor: the weight f to merge it with, from 0 to 1.
+        nbytes: size of the whole snapshot.
+        standing: clock and loss of the peer when it published.
+        version: of the snapshot.
+        parts: yields `(start, bytes)` of consecutive parts of the snapshot, once, as they come;
+            each is valid until the next one is asked for. It raises `BrokenFetchError`, to be left
+            alone, when the rest will not come: nothing must stay merged then.
+        room: memory for the bytes of a snapshot, to keep in it what a broken fetch must bring back;
+            a part may lie at its own place in it. `None` when all of it has come.
+        published: this node's own snapshot of the round; `None` when it could not be published.
+        staleness: by how many updates the peer's clock is behind this node's (negative: ahead).
+        waited_s: seconds that `wait` spent waiting until the snapshot began to come.
+    """
+
+    peer: str
+    factor: float
+    nbytes: int
+    standing: Standing
+    version: int
+    parts: Iterable[Part]
+    room: ByteArray | None
+    published: Snapshot | None
+    staleness: float
+    waited_s: float
+
+
+Merge = Callable[[Arrival], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A snapshot that can be read now, whole or as it comes; the fields are those of `Arrival`."""
+
+    peer: str
+    nbytes: int
+    standing: Standing
+    version: int
+    parts: Iterable[Part]
+    room: ByteArray | None
+    release: Callable[[], None]
+
+
+def streamed(peer: str, incoming: Incoming, deadline: Deadline) -> Source:
+    """Return a snapshot that comes over the wire, or has come."""
+    is_complete = incoming.is_complete
+    return Source(
+        peer=peer,
+        nbytes=incoming.buffer.nbytes,
+        standing=incoming.standing,
+        version=incoming.version,
+        parts=incoming.parts(deadline),
+        room=None if is_complete else incoming.buffer,
+        release=incoming.abandon,
+    )
+
+
+def mapped(peer: str, lease: Lease, order: FetchOrder) -> Source:
+    """Return a snapshot that lies in shared memory."""
+    snapshot = lease.snapshot
+    pieces = pieces_of(order.layout, snapshot.data.nbytes, order.shard)
+    start, stop = pieces[0].start, pieces[-1].stop
+    return Source(
+        peer=peer,
+        nbytes=snapshot.data.nbytes,
+        standing=snapshot.standing,
+        version=snapshot.version,
+        parts=[(start, snapshot.data[start:stop])],
+        room=None,
+        release=lease.release,
+    )
+
+
+def divergence(snapshot: Snapshot, order: FetchOrder) -> str:
+    """Say why a snapshot must not be merged: what is not finite would be carried everywhere."""
+    if snapshot.standing.loss == math.inf:
+        return "its loss is not finite"
+    is_finite = snapshot.is_finite
+    if order.is_finite is None or is_finite:
+        return ""
+    if is_finite is None:
+        pieces = pieces_of(order.layout, snapshot.data.nbytes, order.shard)
+        is_finite = all(order.is_finite(snapshot.data[p.start : p.stop], p.dtype) for p in pieces)
+    return "" if is_finite else "its parameters are not finite"
