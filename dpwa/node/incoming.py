@@ -22,7 +22,7 @@ from dpwa.policy.health import Outcome
 from dpwa.types import Frame, Standing
 from dpwa.wire.fetching import Announced
 
-QUEUED_PIECES = 8  # that the trainer may be behind; more are kept in the buffer
+QUEUED_PIECES = 4  # that the trainer may be behind; more are kept in the buffer
 
 Part = tuple[int, ByteArray]
 IsFinite = Callable[[ByteArray, str], bool]

@@ -1,6 +1,6 @@
 """Hard limits of the protocol, checked before anything is allocated.
 
-Chunks of 1 MiB were the fastest of 64 KiB to 8 MiB over loopback TCP; eight in flight keep the wire
+Chunks of 1 MiB were the fastest of 64 KiB to 8 MiB over loopback TCP; six in flight keep the wire
 full.
 """
 
@@ -16,8 +16,8 @@ MAX_FRAMES = 2  # a header, and for some messages one payload
 CHUNK_BYTES = 1024 * 1024
 MIN_CHUNK_BYTES = 4096
 CHUNK_MULTIPLE_BYTES = 64  # of every element size, so that no element is cut
-CREDIT_CHUNKS = 8
-GRANTED_CHUNKS = 4  # at once
+CREDIT_CHUNKS = 6
+GRANTED_CHUNKS = 3  # at once
 MAX_CREDIT_CHUNKS = 16
 
 MAX_SESSIONS = 64  # snapshots being served at once
