@@ -137,7 +137,6 @@ class CudaSide(DeviceSide):
         self._elsewhere = DeviceSide([tile for tile in tiles if not tile.room.is_cuda])
         devices = dict.fromkeys(tile.room.device for tile in tiles if tile.room.is_cuda)
         self._devices = {device: _Device(device, tiles) for device in devices}
-        self._pinned: set[int] = set()
 
     @torch.inference_mode()
     def start_copy(self, data: ByteArray, check_finite: bool) -> Copy:
@@ -172,18 +171,22 @@ class CudaSide(DeviceSide):
         Source: "page-locked host memory" in the CUDA C++ programming guide.
         """
         address = data.ctypes.data
-        if address in self._pinned:
+        if address in _pinned:
             return
-        self._pinned.add(address)
+        _pinned.add(address)
         if int(_cudart().cudaHostRegister(address, data.nbytes, 0)) == 0:
-            weakref.finalize(data, _unpin, self._pinned, address)
+            # At the end of the program the driver does it; a copy may still be under way then.
+            weakref.finalize(data, _unpin, address).atexit = False
         else:
             with contextlib.suppress(RuntimeError):  # the error is kept for the next launch
                 torch.zeros((), device=next(iter(self._devices)))
 
 
-def _unpin(pinned: set[int], address: int) -> None:
-    pinned.discard(address)
+_pinned: set[int] = set()  # addresses; what is pinned is so for all modules of this process
+
+
+def _unpin(address: int) -> None:
+    _pinned.discard(address)
     _cudart().cudaHostUnregister(address)
 
 

@@ -50,7 +50,7 @@ class HeldByReaders:
     @property
     def nbytes(self) -> int:
         """Memory of all copies."""
-        return sum(held.data.nbytes for held in self._copies.values())
+        return sum(held.data.nbytes for held in tuple(self._copies.values()))
 
     def take(self, reader: bytes, token: int, nbytes: int, shard: Hashable) -> tuple[Held, bool]:
         """Return the copy of a reader, to be updated, and whether it agrees with the reader's.

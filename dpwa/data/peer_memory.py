@@ -108,8 +108,8 @@ class PeerMemory(Closeable):
         if number == 0 or self._folder < 0:
             return None
         if number not in self._segments:
-            self._drop(keep=os.listdir(self._folder))  # noqa: PTH208  (a Path cannot be a descriptor)
             try:
+                self._drop(keep=os.listdir(self._folder))  # noqa: PTH208  (a Path is no descriptor)
                 self._segments[number] = _MappedSegment(_open(f"slot-{number}", self._folder))
             except (OSError, ValueError):
                 return None  # replaced by another one meanwhile
@@ -156,11 +156,12 @@ class _MappedSegment:
 
     def pin(self, layout: Layout, nonce: bytes) -> Snapshot | None:
         """Lock the file and read its header; `None` when it is being written or is of no use."""
+        self._pins += 1  # first: a signal handler may close what is not pinned
         try:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
+            self.unpin()
             return None
-        self._pins += 1
         snapshot = self._read(layout, nonce)
         if snapshot is None:
             self.unpin()

@@ -199,13 +199,14 @@ class SnapshotPool(Closeable):
             return None
         try:
             copy = write(slot.segment.data)
+            with self._lock:
+                slot.snapshot = Snapshot(self._version + 1, standing, layout, slot.segment.data)
+                self._pending = slot, copy
         except BaseException:
             with self._lock:
                 slot.release()
             raise
         with self._lock:
-            slot.snapshot = Snapshot(self._version + 1, standing, layout, slot.segment.data)
-            self._pending = slot, copy
             lease = self._lease(slot)
             self._commit_if_ready()
             return lease
@@ -215,6 +216,11 @@ class SnapshotPool(Closeable):
         with self._lock:
             if self._pending is not None:
                 self._commit()
+
+    def commit(self) -> None:
+        """Make what was published the newest if it is complete by now."""
+        with self._lock:
+            self._commit_if_ready()
 
     def newest(self) -> Lease | None:
         """Lease the newest snapshot that is complete, or return `None` before the first one."""
@@ -237,12 +243,14 @@ class SnapshotPool(Closeable):
         """Remove what is shared; snapshots that are being read stay until they are released."""
         with self._lock:
             self._is_closed = True
-            if self._pending is not None:
-                self._pending[1].wait()  # nothing may be written to memory that is gone
-            for slot in (*self._slots, *self._lost):
-                slot.segment.close()
-            if self._shared is not None:
-                self._shared.close()
+            try:
+                if self._pending is not None:
+                    self._pending[1].wait()  # nothing may be written to memory that is gone
+            finally:
+                for slot in (*self._slots, *self._lost):
+                    slot.segment.close()
+                if self._shared is not None:
+                    self._shared.close()
 
     def _claim(self, nbytes: int) -> _Slot | None:
         """Reserve a slot for writing; the newest one is never taken."""

@@ -34,6 +34,7 @@ class FetchOrder:
 
     Attributes:
         first: the peer to ask first.
+        may_map: whether its shared memory will do.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class FetchOrder:
         is_finite: IsFinite | None = None,
     ) -> None:
         self.first: str | None = None
+        self.may_map = True
         self.is_finite = is_finite
         self.layout = layout
         self.shard = shard
@@ -54,9 +56,9 @@ class FetchOrder:
         self._is_over = False
 
     def again(self, peer: str) -> FetchOrder:
-        """Return an order for the same, with the same deadline, that asks this peer first."""
+        """Return an order for the same by the same deadline: a stream, of this peer if possible."""
         order = FetchOrder(self.layout, self.shard, self.deadline, self.is_finite)
-        order.first = peer
+        order.first, order.may_map = peer, False
         return order
 
     def take(self, timeout_s: float) -> Found | None:

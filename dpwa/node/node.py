@@ -241,11 +241,13 @@ class Node(Closeable):
     def _source(self, found: Found, order: FetchOrder, *, may_ask: bool = True) -> Source | None:
         """Return what is to be merged; `None` when it must not be, or is gone."""
         if isinstance(found.source, Incoming):
-            deadline = Deadline(self._time, order.deadline.remaining_s() + GRACE_S)
-            return streamed(found.peer, found.source, deadline)
+            return streamed(found.peer, found.source, order.deadline)
         lease = found.source.pin(order.layout)
         if lease is None:
-            return self._asked_again(found.peer, order) if may_ask else None
+            if may_ask:
+                return self._asked_again(found.peer, order)
+            self._book.record(found.peer, Outcome.LOST, "its shared memory cannot be mapped")
+            return None
         why_not = divergence(lease.snapshot, order)
         if why_not:
             lease.release()

@@ -71,7 +71,7 @@ class PeerChannel:
         return FetchPlan(
             layout=order.layout,
             codec=self._settings.codec.name,
-            can_map=self._is_mappable,
+            can_map=self._is_mappable and (order.may_map or not self.may_stream),
             held=0 if self._held is None else self._held.token,
             shard=order.shard,
         )

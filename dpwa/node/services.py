@@ -9,7 +9,7 @@ from dpwa.clock import Clock
 from dpwa.data.codecs import Codec
 from dpwa.data.held import Held, HeldByReaders
 from dpwa.data.layout import Layout
-from dpwa.data.snapshot import Lease, SnapshotPool
+from dpwa.data.snapshot import Lease, Snapshot, SnapshotPool
 from dpwa.errors import UnknownNameError
 from dpwa.node.rx_thread import Reply, Service
 from dpwa.transport.sockets import Receipt
@@ -88,7 +88,8 @@ class SnapshotService(Service):
     @property
     def held_bytes(self) -> int:
         """Memory of what is remembered of readers, for codecs that send differences."""
-        return self._held.nbytes
+        updating = [s.held for s in tuple(self._serving.values()) if s.held is not None]
+        return self._held.nbytes + sum(held.data.nbytes for held in updating)
 
     def handle(self, sender: bytes, message: Fetch | Credit | Cancel, reply: Reply) -> None:
         """Start, continue or end the session of this peer."""
@@ -107,8 +108,10 @@ class SnapshotService(Service):
 
     def tick(self, now: float) -> bool:
         """End the sessions whose peer no longer waits; try again those that were blocked."""
-        if self._pool.shared is not None:
-            self._pool.shared.beat(now)
+        shared = self._pool.shared  # which the training thread may give up meanwhile
+        if shared is not None:
+            shared.beat(now)
+        self._pool.commit()
         for sender, serving in list(self._serving.items()):
             if serving.expires <= now:
                 self._end(sender)
@@ -129,6 +132,9 @@ class SnapshotService(Service):
             lease.release()
             self.served += 1
             reply(SharedMemoryName(request=fetch.request, name=shared.name, nonce=shared.nonce))
+        elif lease.snapshot.data.nbytes > fetch.chunk_bytes * limits.MAX_PIECES:
+            lease.release()
+            reply(Refused(request=fetch.request, reason="the chunks are too small"))
         else:
             self._start(sender, fetch, reply, lease)
 
@@ -136,22 +142,36 @@ class SnapshotService(Service):
         if len(self._serving) >= limits.MAX_SESSIONS:
             self._end(next(iter(self._serving)))  # the oldest: whoever still reads would be done
         try:
-            codec = self._codecs(fetch.codec)
+            session, held = self._session(sender, fetch, lease.snapshot)
         except UnknownNameError:
             lease.release()
             reply(Refused(request=fetch.request, reason=f"unknown codec {printable(fetch.codec)}"))
             return
-        held = None
-        if codec.is_delta:
-            nbytes = lease.snapshot.data.nbytes
-            shard = fetch.chunk_bytes, fetch.first, fetch.count
-            held, agrees = self._held.take(sender, fetch.held, nbytes, shard)
-            codec = codec if agrees else self._codecs("none")
-        session = ServeSession(fetch, lease.snapshot, codec, held)
+        except BaseException:
+            lease.release()
+            raise
         expires = self._clock.now() + min(fetch.budget_ms / 1000, self._longest_session_s)
         serving = _Serving(session, lease, reply, expires, held)
         self._serving[sender] = serving
         self._continue(sender, serving)
+
+    def _session(
+        self, sender: bytes, fetch: Fetch, snapshot: Snapshot
+    ) -> tuple[ServeSession, Held | None]:
+        """Make a session, and what the peer will hold after it, if the codec needs to know."""
+        codec, held = self._codecs(fetch.codec), None
+        if codec.is_delta:
+            self._end_oldest_update()
+            shard = fetch.chunk_bytes, fetch.first, fetch.count
+            held, agrees = self._held.take(sender, fetch.held, snapshot.data.nbytes, shard)
+            codec = codec if agrees else self._codecs("none")
+        return ServeSession(fetch, snapshot, codec, held), held
+
+    def _end_oldest_update(self) -> None:
+        """Keep what is held bounded while it is being brought up to date, too."""
+        updating = [sender for sender, s in self._serving.items() if s.held is not None]
+        if len(updating) >= limits.MAX_HELD:
+            self._end(updating[0])
 
     def _described(self, layout: Layout) -> bytes:
         """Pack a layout once, not again for every peer that has another one."""

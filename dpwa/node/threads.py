@@ -45,7 +45,7 @@ class NodeThreads:
         try:
             self.tx.start()
             self.rx.open()
-        except Exception:
+        except BaseException:
             self.close()
             raise
 

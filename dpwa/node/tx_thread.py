@@ -132,6 +132,8 @@ class TxThread(threading.Thread):
                 self._step(ready)
             except Exception:
                 log.exception("a fetch failed for an unforeseen reason; the node goes on")
+                self._cancel()
+                self._charge(Outcome.MISBEHAVED)
                 self._finish(Outcome.MISBEHAVED)
         self._finish(Outcome.TIMED_OUT)
         for channel in self._channels.values():
@@ -184,6 +186,7 @@ class TxThread(threading.Thread):
     def _obey(self, command: Command) -> None:
         match command:
             case FetchOrder():
+                self._keep_deadlines()  # of the one before
                 self._cancel()
                 self._finish(Outcome.TIMED_OUT)
                 self._active = _ActiveFetch(command)
@@ -382,8 +385,9 @@ class TxThread(threading.Thread):
         active, self._active = self._active, None
         if active is None:
             return
-        if active.attempt is not None and active.attempt.incoming is not None:
-            active.attempt.incoming.break_off(outcome, detail)
+        incoming = None if active.attempt is None else active.attempt.incoming
+        if not active.order.withdraw() and incoming is not None:
+            incoming.break_off(outcome, detail)
         active.order.end()
 
     def _attempt_with(self, channel: PeerChannel) -> _Attempt | None:

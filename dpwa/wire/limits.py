@@ -16,6 +16,7 @@ MAX_FRAMES = 2  # a header, and for some messages one payload
 CHUNK_BYTES = 1024 * 1024
 MIN_CHUNK_BYTES = 4096
 CHUNK_MULTIPLE_BYTES = 64  # of every element size, so that no element is cut
+MAX_PIECES = 128 * 1024  # of a snapshot: each is an object, at both ends
 CREDIT_CHUNKS = 6
 GRANTED_CHUNKS = 3  # at once
 MAX_CREDIT_CHUNKS = 16

@@ -35,7 +35,8 @@ def shard_of(layout: Layout, fraction: float, turn: int) -> Shard:
         return WHOLE
     shards = math.ceil(1 / fraction)
     multiple = limits.CHUNK_MULTIPLE_BYTES
-    wanted = -(-nbytes // shards // multiple) * multiple
+    least = -(-nbytes // min(shards, limits.MAX_PIECES))
+    wanted = -(-least // multiple) * multiple
     chunk_bytes = min(max(wanted, limits.MIN_CHUNK_BYTES), limits.CHUNK_BYTES)
     pieces = len(layout.pieces(nbytes, chunk_bytes))
     shards = min(shards, pieces)
