@@ -1,11 +1,13 @@
 """Peers that are down, slow or wrong: the trainer never raises and never waits past its bound."""
 
+import errno
 import gc
 import os
 import signal
 import socket
 import threading
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgpack
@@ -18,6 +20,7 @@ from support.processes import ended, start
 from support.requests import fetch_of
 
 from dpwa import DpwaConnection
+from dpwa.data import codecs, peer_memory
 from dpwa.data.checksum import checksum
 from dpwa.errors import ClosedError, UserError
 from dpwa.wire import limits
@@ -424,3 +427,98 @@ def test_a_forgotten_node_is_closed_when_it_is_collected(config):
     gc.collect()
     with DpwaConnection("w1", config):  # its port is free again
         pass
+
+
+@contextmanager
+def asking(config):
+    """A socket of a stranger, connected to the first node."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
+        yield dealer
+
+
+def fingerprint_of(connection):
+    with connection.node._pool.newest() as snapshot:
+        return snapshot.layout.fingerprint
+
+
+def test_a_codec_that_cannot_be_made_costs_no_slot(node, config, monkeypatch):
+    def broken():
+        raise ValueError("no")
+
+    monkeypatch.setitem(codecs._REGISTRY, "broken", broken)
+    node.update_send(PARAMETERS)
+    with asking(config) as dealer:
+        for request in range(20):
+            node.update_send(PARAMETERS)
+            dealer.send(encode(fetch_of(fingerprint_of(node), request=request, codec="broken")))
+            bad = request + 1
+            eventually(lambda bad=bad: node.node.report()["bad_messages"] >= bad)
+    assert node.node.report()["rounds_skipped"] == 0
+    assert node.node.report()["memory"]["lost_slots"] == 0
+
+
+def test_an_unknown_codec_and_chunks_too_small_are_refused(node, config, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_PIECES", 1)
+    node.update_send(np.zeros(10_000))
+    refusals = []
+    with asking(config) as dealer:
+        for fields in ({"codec": "x"}, {"chunk_bytes": limits.MIN_CHUNK_BYTES}):
+            dealer.send(encode(fetch_of(fingerprint_of(node), **fields)))
+            assert dealer.poll(5_000)
+            refusals.append(decode(dealer.recv_multipart())[0].reason)
+    assert refusals == ["unknown codec x", "the chunks are too small"]
+
+
+def test_readers_that_stop_in_the_middle_of_an_update_bound_what_is_held_of_them(node, config):
+    values = np.zeros(3 * limits.CHUNK_BYTES // 8)
+    node.update_send(values)
+    with ExitStack() as stack:
+        for _ in range(limits.MAX_HELD + 4):
+            dealer = stack.enter_context(asking(config))
+            dealer.send(encode(fetch_of(fingerprint_of(node), codec="topk")))
+            assert dealer.poll(5_000)
+        memory = node.node.report()["memory"]
+    assert 0 < memory["served_held_bytes"] <= limits.MAX_HELD * values.nbytes
+
+
+def test_memory_that_cannot_be_mapped_is_replaced_by_a_stream(config, monkeypatch):
+    with DpwaConnection("w1", config) as node, DpwaConnection("w2", config) as peer:
+        peer.update_send(PARAMETERS + 1, 0.1)
+
+        def no_descriptor_left(*_):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(peer_memory, "_MappedSegment", no_descriptor_left)
+        eventually(lambda: timed_round(node)[0] is not None)
+        assert node.node.report()["bytes_received"] >= PARAMETERS.nbytes
+        monkeypatch.undo()
+        before = node.node.report()["bytes_received"]
+        eventually(lambda: timed_round(node)[0] is not None)
+        assert node.node.report()["bytes_received"] == before
+
+
+def test_what_broke_before_the_trainer_waited_is_not_even_begun(config, port):
+    big = np.zeros(2 * limits.CHUNK_BYTES, np.uint8)
+
+    def answer(frames):
+        message, _ = decode(frames)
+        if message.type == "fetch":
+            first = bytes(limits.CHUNK_BYTES)
+            yield [encode(header(request=message.request, nbytes=big.nbytes))]
+            yield chunk(message.request, first)  # and never the second one
+
+    begun = []
+    with imposter(port, answer), DpwaConnection("w1", config) as node:
+
+        def late_round():
+            node.update_send(big)
+            time.sleep(TIMEOUT_MS / 1000 + 0.1)
+            start = time.monotonic()
+            assert node.node.wait(None, lambda arrival: begun.append(list(arrival.parts))) is None
+            assert time.monotonic() - start < 0.05
+            return status_of(node, "w2")["outcomes"].get("timed_out", 0) >= 2
+
+        eventually(late_round)
+    assert not begun
