@@ -33,6 +33,7 @@ def test_a_script_explains_itself(name):
     assert f"usage: {name}" in done.stdout
 
 
+@pytest.mark.slow
 def test_memory_is_told_in_sizes_of_the_model():
     arguments = ("--size-mb", "4", "--rounds", "3", "--transports", "tcp", "--slots", "2")
     done = run("memory.py", *arguments)
@@ -42,6 +43,7 @@ def test_memory_is_told_in_sizes_of_the_model():
     assert row["peak_rss"] >= row["rss"] >= row["pss"] > 1
 
 
+@pytest.mark.slow
 def test_many_tensors_are_compared_with_one():
     arguments = ("--tensors", "20", "--tensor-kb", "1", "--repetitions", "3")
     done = run("many_tensors.py", *arguments)
@@ -49,6 +51,7 @@ def test_many_tensors_are_compared_with_one():
     assert set(json.loads(done.stdout)["ratios"]) == {"overlapped", "round"}
 
 
+@pytest.mark.slow
 def test_sizes_are_drawn_and_kept(tmp_path):
     chart = tmp_path / "chart.png"
     done = run("sizes.py", "--sizes-mb", "0.1", "--repetitions", "2", "--chart", str(chart))
@@ -58,6 +61,7 @@ def test_sizes_are_drawn_and_kept(tmp_path):
     assert [result["size_mb"] for result in results] == [0.1]
 
 
+@pytest.mark.slow
 def test_training_steps_are_compared():
     done = run("training_step.py", "--models", "cnn", "--blocks", "2", "--steps", "3")
     assert done.returncode == 0, done.stderr
