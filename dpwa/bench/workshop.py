@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
@@ -11,7 +12,7 @@ from dpwa.bench.catalogue import LINKS, RAW_TCP
 from dpwa.bench.measures.gloo import AllReduce, PairExchange
 from dpwa.bench.measures.gossip import OneWay, Round, meet, pause_s
 from dpwa.bench.measures.kernels import Timed, copy_, lerp_
-from dpwa.bench.measures.raw_tcp import RawTcp, RawTcpMeasure
+from dpwa.bench.measures.raw_tcp import RawTcp
 from dpwa.bench.model import FlatModel
 from dpwa.bench.plan import PlanePlan
 from dpwa.bench.session import Group, Measure
@@ -58,9 +59,9 @@ class Workshop(Closeable):
             case "gloo_pair":
                 return PairExchange(flat, scratch, self._seat)
             case "raw_tcp_one_way":
-                return RawTcpMeasure(name, self._connected_raw_tcp(), takes_part=self._is_first)
+                return Timed(name, self._raw_tcp_fetch(), takes_part=self._is_first)
             case "raw_tcp_round":
-                return RawTcpMeasure(name, self._connected_raw_tcp(), takes_part=True)
+                return Timed(name, self._raw_tcp_fetch(), takes_part=True)
         return self._gossip(name)
 
     def _gossip(self, name: str) -> Measure:
@@ -87,11 +88,11 @@ class Workshop(Closeable):
             self._group.barrier()
         return adapter
 
-    def _connected_raw_tcp(self) -> RawTcp:
+    def _raw_tcp_fetch(self) -> Callable[[], object]:
         if self._raw_tcp is None:
             addresses = list(zip(self._plan.hosts, self._plan.ports[RAW_TCP], strict=True))
             raw_tcp = RawTcp(self._model.flat, self._scratch, self._seat, addresses)
             self._raw_tcp = self._open.enter_context(raw_tcp)
             self._group.barrier()
             raw_tcp.connect()
-        return self._raw_tcp
+        return self._raw_tcp.fetch_and_merge

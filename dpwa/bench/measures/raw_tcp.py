@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +11,6 @@ import torch
 from dpwa.bench.model import MERGE_FACTOR
 from dpwa.bench.plan import Seat
 from dpwa.bench.processes import BenchmarkError
-from dpwa.bench.records import Sample
 from dpwa.lifecycle import Closeable
 
 PIECE_BYTES = 1024 * 1024
@@ -77,32 +75,6 @@ class RawTcp(Closeable):
             while connection.recv(len(REQUEST)):
                 for start in range(0, len(view), PIECE_BYTES):
                     connection.sendall(view[start : start + PIECE_BYTES])
-
-
-class RawTcpMeasure:
-    """Times a fetch and merge over plain sockets.
-
-    Args:
-        figure: what its time is called.
-        raw_tcp: connected already.
-        takes_part: whether this process fetches.
-    """
-
-    def __init__(self, figure: str, raw_tcp: RawTcp, *, takes_part: bool) -> None:
-        self._figure = figure
-        self._raw_tcp = raw_tcp
-        self._takes_part = takes_part
-
-    def prepare(self) -> None:
-        """Nothing."""
-
-    def run(self) -> Sample:
-        """Fetch and merge once."""
-        if not self._takes_part:
-            return {}
-        before = time.perf_counter()
-        self._raw_tcp.fetch_and_merge()
-        return {self._figure: time.perf_counter() - before}
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
