@@ -112,7 +112,9 @@ def _memory(parts: object) -> int | None:
 
 
 def _number(value: object, otherwise: str = "?") -> str:
-    return f"{value:.4g}" if isinstance(value, (int, float)) else otherwise
+    if not isinstance(value, (int, float)):
+        return otherwise
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _size(value: object) -> str:

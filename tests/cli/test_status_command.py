@@ -11,7 +11,7 @@ from support.imposters import imposter
 from support.nodes import config_of, eventually
 
 from dpwa import DpwaConnection
-from dpwa.cli.status import MEMORY_PARTS
+from dpwa.cli.status import MEMORY_PARTS, _number
 from dpwa.wire.messages import NotReady, Status, encode, pack
 
 
@@ -161,3 +161,11 @@ def test_a_bad_configuration_is_a_usage_error(tmp_path):
     result = status(tmp_path / "missing.yaml")
     assert result.exit_code == 2
     assert "missing.yaml" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(12345.6, "12346"), (999.96, "1000"), (0.123456, "0.1235"), (7, "7"), (None, "?"), ("x", "?")],
+)
+def test_numbers_are_short_and_have_no_exponent_that_nobody_reads(value, shown):
+    assert _number(value) == shown
