@@ -258,15 +258,18 @@ def test_streaming_gives_bit_for_bit_what_shared_memory_gives(merge):
         config = config_of(2, transport=transport, merge=merge, constant={"value": 0.3})
         step = Mixed(3)
 
-        def learn():
+        def attempt(one):
             with torch.no_grad():
-                mine.load_state_dict(base)
+                mine.load_state_dict(base)  # also what an attempt that came too early had learnt
+                one.update_send()
                 for parameter, delta in zip(mine.parameters(), step.parameters(), strict=True):
                     parameter.add_(delta, alpha=0.01)
+                return one.update_wait()
 
         base = {name: tensor.clone() for name, tensor in mine.state_dict().items()}
         with pair(mine, theirs, config) as (one, two):
-            merged(one, two, during=learn)
+            two.update_send()
+            eventually(lambda: attempt(one))
             report = one.connection.node.report()
         assert (report["bytes_received"] > 0) == (transport == "tcp")
         return mine
