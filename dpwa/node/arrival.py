@@ -33,12 +33,11 @@ WHOLE_SNAPSHOT = FetchTerms()
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """A peer's snapshot that is to be merged, or the pieces of it that this round fetches.
+class Source:
+    """A peer's snapshot, or the pieces of it that this round fetches, to be read now.
 
     Attributes:
         peer: the name of the peer.
-        factor: the weight f to merge it with, from 0 to 1.
         nbytes: size of the whole snapshot.
         standing: clock and loss of the peer when it published.
         version: of the snapshot.
@@ -47,29 +46,8 @@ class Arrival:
             alone, when the rest will not come: nothing must stay merged then.
         room: memory for the bytes of a snapshot, to keep in it what a broken fetch must bring back;
             a part may lie at its own place in it. `None` when all of it has come.
-        published: this node's own snapshot of the round; `None` when it could not be published.
-        staleness: by how many updates the peer's clock is behind this node's (negative: ahead).
-        waited_s: seconds that `wait` spent waiting until the snapshot began to come.
+        release: gives the snapshot back; the node calls it.
     """
-
-    peer: str
-    factor: float
-    nbytes: int
-    standing: Standing
-    version: int
-    parts: Iterable[Part]
-    room: ByteArray | None
-    published: Snapshot | None
-    staleness: float
-    waited_s: float
-
-
-Merge = Callable[[Arrival], None]
-
-
-@dataclass(frozen=True)
-class Source:
-    """A snapshot that can be read now, whole or as it comes; the fields are those of `Arrival`."""
 
     peer: str
     nbytes: int
@@ -78,6 +56,26 @@ class Source:
     parts: Iterable[Part]
     room: ByteArray | None
     release: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Arrival(Source):
+    """A snapshot that is to be merged.
+
+    Attributes:
+        factor: the weight f to merge it with, from 0 to 1.
+        published: this node's own snapshot of the round; `None` when it could not be published.
+        staleness: by how many updates the peer's clock is behind this node's (negative: ahead).
+        waited_s: seconds that `wait` spent waiting until the snapshot began to come.
+    """
+
+    factor: float
+    published: Snapshot | None
+    staleness: float
+    waited_s: float
+
+
+Merge = Callable[[Arrival], None]
 
 
 def streamed(peer: str, incoming: Incoming, deadline: Deadline) -> Source:

@@ -269,13 +269,8 @@ class Node(Closeable):
             self._method, self._options, own, peer, self.config.divergence_threshold
         )
         return Arrival(
-            peer=source.peer,
+            **vars(source),
             factor=factor,
-            nbytes=source.nbytes,
-            standing=peer,
-            version=source.version,
-            parts=source.parts,
-            room=source.room,
             published=None if round_.published is None else round_.published.snapshot,
             staleness=own.clock - peer.clock,
             waited_s=waited_s,

@@ -57,13 +57,13 @@ class PeerChannel:
     @property
     def held_bytes(self) -> int:
         """Memory of what is held of the peer."""
-        held = self._held  # likewise
+        held = self._held  # another thread may ask while it is replaced
         return 0 if held is None else held.data.nbytes
 
     @property
     def mapped_bytes(self) -> int:
         """How much of the peer's memory is mapped."""
-        memory = self._memory  # another thread may ask while it is unmapped
+        memory = self._memory  # likewise
         return 0 if memory is None else memory.nbytes
 
     def plan(self, order: FetchOrder) -> FetchPlan:
