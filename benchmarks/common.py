@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from dpwa.bench.plan import Plan
 from dpwa.bench.processes import BenchmarkError, run_processes
-from dpwa.errors import UserError
+from dpwa.errors import DpwaError, UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 TRANSPORTS = ("auto", "shm", "tcp")
@@ -34,6 +35,18 @@ def run_again(plan: Plan) -> list[str]:
     lines = [""] * len(plan.hosts)
     run_processes([sys.executable, *sys.argv], plan, lines.__setitem__)
     return lines
+
+
+def run(
+    compare: Callable[[argparse.Namespace], None],
+    take_part: Callable[[argparse.Namespace], None],
+    options: argparse.Namespace,
+) -> None:
+    """Start the processes and compare what they find, or be one of them."""
+    try:
+        (take_part if is_node() else compare)(options)
+    except DpwaError as error:
+        fail(error)
 
 
 def fail(error: Exception) -> NoReturn:
@@ -68,5 +81,6 @@ __all__ = [
     "is_node",
     "numbers",
     "print_table",
+    "run",
     "run_again",
 ]

@@ -6,13 +6,12 @@ import argparse
 import json
 from contextlib import ExitStack
 
-from common import TRANSPORTS, fail, is_node, print_table, run_again
+from common import TRANSPORTS, print_table, run, run_again
 
 from dpwa.bench.catalogue import Link
 from dpwa.bench.plan import LOCAL_HOST, Plan, Seat, ports_for
 from dpwa.bench.records import SessionReport, parse_record
 from dpwa.bench.result import figures_of
-from dpwa.errors import DpwaError
 
 MODELS = ("many", "one")
 KINDS = ("overlapped", "round")
@@ -20,14 +19,7 @@ KINDS = ("overlapped", "round")
 
 def main() -> None:
     """Start the nodes, or be one."""
-    options = _options()
-    try:
-        if is_node():
-            _gossip(options)
-        else:
-            _compare(options)
-    except DpwaError as error:
-        fail(error)
+    run(_compare, _gossip, _options())
 
 
 def _options() -> argparse.Namespace:

@@ -10,11 +10,10 @@ import argparse
 import json
 from pathlib import Path
 
-from common import TRANSPORTS, fail, is_node, print_table, run_again
+from common import TRANSPORTS, print_table, run, run_again
 
 from dpwa.bench.catalogue import Link
 from dpwa.bench.plan import LOCAL_HOST, Plan, Seat, ports_for
-from dpwa.errors import DpwaError
 
 LINK = "memory"
 BYTES_PER_KB = 1024  # what /proc calls kB
@@ -31,14 +30,7 @@ class MemoryPlan(Plan):
 
 def main() -> None:
     """Start the nodes, or be one."""
-    options = _options()
-    try:
-        if is_node():
-            _gossip()
-        else:
-            _compare(options)
-    except DpwaError as error:
-        fail(error)
+    run(_compare, _gossip, _options())
 
 
 def _options() -> argparse.Namespace:
@@ -76,7 +68,7 @@ def _plan(options: argparse.Namespace, transport: str, slots: int) -> MemoryPlan
     )
 
 
-def _gossip() -> None:
+def _gossip(_: argparse.Namespace) -> None:
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.bench.measures.gossip import meet
     from dpwa.bench.model import FlatModel

@@ -12,11 +12,10 @@ import time
 from itertools import pairwise
 from statistics import median
 
-from common import ROOT, TRANSPORTS, BenchmarkError, fail, is_node, print_table, run_again
+from common import ROOT, TRANSPORTS, BenchmarkError, print_table, run, run_again
 
 from dpwa.bench.catalogue import Link
 from dpwa.bench.plan import LOCAL_HOST, Plan, Seat, ports_for
-from dpwa.errors import DpwaError
 
 MODELS = ("resnet18", "cnn")
 MODES = ("gossip", "alone")
@@ -27,14 +26,7 @@ MOST_BYTES = 50_000_000  # of a model: ResNet-18 has 45 MB
 
 def main() -> None:
     """Start the nodes, or be one."""
-    options = _options()
-    try:
-        if is_node():
-            _train(options)
-        else:
-            _compare(options)
-    except DpwaError as error:
-        fail(error)
+    run(_compare, _train, _options())
 
 
 def _options() -> argparse.Namespace:

@@ -27,8 +27,6 @@ log = logging.getLogger("dpwa.data")
 
 Condition = Callable[[], bool]
 
-DEFAULT_SLOTS = 3  # the newest, one still being read, and one to write into
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -137,7 +135,8 @@ class SnapshotPool(Closeable):
     Args:
         clock: what leases are measured by.
         lease_s: how long a reader may keep a snapshot that is not the newest any more.
-        slots: how many snapshots there are at once, at least 2; memory is taken as it is needed.
+        slots: how many snapshots there are at once, at least 2 (3: the newest, one still being
+            read, and one to write into); memory is taken as it is needed.
         shared: where the slots are, for other processes to map; `None` for private memory.
     """
 
@@ -145,7 +144,7 @@ class SnapshotPool(Closeable):
         self,
         clock: Clock,
         lease_s: float,
-        slots: int = DEFAULT_SLOTS,
+        slots: int,
         shared: SharedMemory | None = None,
     ) -> None:
         if slots < 2:
