@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, SupportsFloat
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, SupportsFloat
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from dpwa.errors import ParametersError
+
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
+
+REFUSAL = "dpwa_refusal"
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 
 
 class StrictModel(BaseModel):
     """A frozen, validated value that refuses fields it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def refusal(
+    expected: str, known: Sequence[str] = (), *, kind: LiteralString = REFUSAL
+) -> PydanticCustomError:
+    """Return the error that a validator raises to say what it expected.
+
+    Args:
+        expected: completes the sentence "expected ...".
+        known: names among which to look for the one that was meant.
+        kind: the type of the error, for those who treat some refusals differently.
+    """
+    context = {"expected": expected, "known": tuple(known)}
+    return PydanticCustomError(kind, "expected {expected}", context)
+
+
+class NoOptions(StrictModel):
+    """Options of a rule that has none."""
 
 
 class Standing(StrictModel):

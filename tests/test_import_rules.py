@@ -14,6 +14,7 @@ STOREYS = [
     {"errors", "clock", "lifecycle"},
     {"types"},
     {"policy", "data"},
+    {"algorithms"},
     {"config", "wire"},
     {"transport"},
     {"node"},
@@ -25,7 +26,7 @@ STOREYS = [
 STOREY_OF = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
 
 TORCH_MAY_BE_USED_IN = ("adapters/", "bench/", "data/codecs/", "data/kernels.py", "demo/")
-PURE_ROOMS = ("policy/", "wire/")
+PURE_ROOMS = ("policy/", "algorithms/", "wire/")
 IMPURE_MODULES = {
     "asyncio",
     "datetime",

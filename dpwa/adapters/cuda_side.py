@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from dpwa.adapters.device_side import DeviceMerging, DeviceSide
-from dpwa.adapters.merging import Merging, Terms
+from dpwa.adapters.device_side import DeviceSide
 from dpwa.adapters.tiles import TILE_BYTES, Tile
 from dpwa.data.kernels import is_finite, total
 from dpwa.data.segments import ByteArray
@@ -106,29 +105,6 @@ class _Device:
         return room
 
 
-class CudaMerging(DeviceMerging):
-    """Merges on CUDA devices; reading `consensus_distance` waits until that is done.
-
-    Args:
-        devices: those of the tiles, as far as they are CUDA devices.
-        tiles, terms, round_number: as for `Merging`.
-    """
-
-    def __init__(
-        self,
-        devices: dict[torch.device, _Device],
-        tiles: Sequence[Tile],
-        terms: Terms,
-        round_number: int,
-    ) -> None:
-        super().__init__(tiles, terms, round_number)
-        self._devices = devices
-
-    def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:
-        device = self._devices.get(tile.room.device)
-        return super()._bring(tile, values) if device is None else device.bring(values)
-
-
 class CudaSide(DeviceSide):
     """Copies and merges the tensors behind tiles, some or all of which are on CUDA devices."""
 
@@ -158,9 +134,9 @@ class CudaSide(DeviceSide):
             lambda: self._is_finite(flat),
         )
 
-    def merging(self, terms: Terms, round_number: int) -> Merging:
-        """Begin to merge a peer's snapshot; its bytes must stay until the distance was read."""
-        return CudaMerging(self._devices, self._tiles, terms, round_number)
+    def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:
+        device = self._devices.get(tile.room.device)
+        return super()._bring(tile, values) if device is None else device.bring(values)
 
     def _is_finite(self, flat: torch.Tensor) -> bool:
         return all(is_finite(tile.of(flat)) for tile in self._tiles)

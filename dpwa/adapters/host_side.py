@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from dpwa.adapters.merging import Merging, Terms
-from dpwa.adapters.tiles import Tile
-from dpwa.data.kernels import is_finite
+from dpwa.adapters.tiles import Tile, overlapping
+from dpwa.data.kernels import is_finite, squared_distance
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Copy, FinishedCopy
 
@@ -35,6 +36,23 @@ class HostSide:
     def merging(self, terms: Terms, round_number: int) -> Merging:
         """Begin to merge a peer's snapshot."""
         return Merging(self._tiles, terms, round_number)
+
+    @torch.inference_mode()
+    def distance(self, data: ByteArray, start: int, published: ByteArray | None) -> float:
+        """Measure how far a peer's bytes are from the tensors; see `ModuleState.distance`."""
+        flat = torch.from_numpy(data)
+        base = None if published is None else torch.from_numpy(published)
+        squares = []
+        for tile in overlapping(self._tiles, start, start + data.nbytes):
+            there = self._bring(tile, tile.of(flat, start))
+            own = None if tile.is_buffer else base
+            here = tile.values() if own is None else self._bring(tile, tile.of(own))
+            squares.append(squared_distance(there, here, tile.room))
+        return math.sqrt(sum(square.item() for square in squares))
+
+    def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """Return a tile's values, which are on the host, on the device of the tile."""
+        return values
 
     def _copy(self, tile: Tile, out: torch.Tensor) -> torch.Tensor:
         return tile.copy_to(out)

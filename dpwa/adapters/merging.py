@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from dpwa.adapters.tiles import TILE_BYTES, Tile
+from dpwa.adapters.tiles import TILE_BYTES, Tile, overlapping
 from dpwa.data.kernels import add_, difference, is_finite, move_toward_, norm
 from dpwa.data.segments import ByteArray
 
@@ -26,11 +25,21 @@ class Terms:
         published: the bytes of the snapshot that this node published, shape `(nbytes,)`; the
             parameters then become own + f * (peer - published). `None`: they are interpolated.
         undo: room for the bytes of the old values, shape `(nbytes,)`; `None`: no way back is kept.
+        buffers: the weight of the peer's buffers; as for the parameters if `None`.
+        parameters: whether the parameters are merged, and not only measured.
     """
 
     factor: float
     published: ByteArray | None = None
     undo: ByteArray | None = None
+    buffers: float | None = None
+    parameters: bool = True
+
+    def factor_of(self, tile: Tile) -> float:
+        """Return the weight f of the peer for a tile of parameters or of buffers."""
+        if tile.is_buffer and self.buffers is not None:
+            return self.buffers
+        return self.factor if tile.is_buffer or self.parameters else 0.0
 
 
 class Merging:
@@ -48,7 +57,7 @@ class Merging:
 
     def __init__(self, tiles: Sequence[Tile], terms: Terms, round_number: int) -> None:
         self._tiles = tiles
-        self._factor = terms.factor
+        self._terms = terms
         self._published = _flat(terms.published)
         self._undo = _flat(terms.undo)
         self._changed: list[tuple[Tile, torch.Tensor]] = []
@@ -68,8 +77,12 @@ class Merging:
                 where the old values go: then it holds these afterwards.
         """
         flat = torch.from_numpy(data)
-        for tile in self._tiles_in(start, start + data.nbytes):
-            self._merge(tile, self._bring(tile, tile.of(flat, start)))
+        for tile in overlapping(self._tiles, start, start + data.nbytes):
+            sample = self._distance.sample(tile)
+            changes = self._terms.factor_of(tile) != 0.0
+            wanted = tile if changes else sample
+            if wanted is not None:
+                self._merge(wanted, self._bring(wanted, wanted.of(flat, start)), sample)
 
     @torch.inference_mode()
     def undo(self) -> None:
@@ -96,39 +109,33 @@ class Merging:
         """
         return self._distance.estimate()
 
-    def _tiles_in(self, start: int, stop: int) -> Iterator[Tile]:
-        first = bisect.bisect_right(self._tiles, start, key=lambda tile: tile.stop)
-        for tile in self._tiles[first:]:
-            if tile.start >= stop:
-                return
-            yield tile.clip(start, stop)
-
-    def _merge(self, tile: Tile, peer: torch.Tensor) -> None:
-        if self._published is None or tile.is_buffer:
-            self._interpolate(tile, peer)
+    def _merge(self, tile: Tile, peer: torch.Tensor, sample: Tile | None) -> None:
+        published = None if tile.is_buffer else self._published
+        if published is None:
+            self._interpolate(tile, peer, sample)
         else:
-            self._add_delta(tile, peer, self._bring(tile, tile.of(self._published)))
+            self._add_delta(tile, peer, self._bring(tile, tile.of(published)), sample)
 
-    def _interpolate(self, tile: Tile, peer: torch.Tensor) -> None:
-        sample = self._distance.sample(tile)
+    def _interpolate(self, tile: Tile, peer: torch.Tensor, sample: Tile | None) -> None:
         if sample is not None:
             there = sample.of(peer.view(torch.uint8), tile.start)
             self._distance.add(sample, difference(there, sample.values(), sample.room))
         self._save(tile)
-        move_toward_(tile.views, tile.split(peer), self._factor)
+        move_toward_(tile.views, tile.split(peer), self._terms.factor_of(tile))
 
-    def _add_delta(self, tile: Tile, peer: torch.Tensor, published: torch.Tensor) -> None:
-        delta = difference(peer, published, tile.room)
-        sample = self._distance.sample(tile)
+    def _add_delta(
+        self, tile: Tile, peer: torch.Tensor, published: torch.Tensor, sample: Tile | None
+    ) -> None:
+        delta, factor = difference(peer, published, tile.room), self._terms.factor_of(tile)
         if sample is not None:
             first = (sample.start - tile.start) // tile.dtype.itemsize
             self._distance.add(sample, delta[first : first + sample.elements])
         self._save(tile)
-        if self._factor == 1.0 and not is_finite(delta):
+        if factor == 1.0 and not is_finite(delta):
             # This node had published NaN: no step away from that is worth keeping.
             move_toward_(tile.views, tile.split(peer), 1.0)
         else:
-            add_(tile.views, tile.split(delta), self._factor)
+            add_(tile.views, tile.split(delta), factor)
 
     def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:
         """Return a tile's values where they stay until they are merged."""
@@ -137,7 +144,7 @@ class Merging:
         return values
 
     def _save(self, tile: Tile) -> None:
-        if self._undo is not None and self._factor > 0.0:
+        if self._undo is not None and self._terms.factor_of(tile) != 0.0:
             self._changed.append((tile, self._keep(tile, tile.of(self._undo))))
 
     def _keep(self, tile: Tile, room: torch.Tensor) -> torch.Tensor:
@@ -178,7 +185,8 @@ class _Distance:
         """Return the distance over all elements, as far as it is known."""
         if not self._represented:
             return 0.0
-        squared = sum(value.item() ** 2 * weight for value, weight in self._measured)
+        norms = [(value.item(), weight) for value, weight in self._measured]
+        squared = sum(value * value * weight for value, weight in norms)  # `**` would not overflow
         return math.sqrt(squared * self.elements / self._represented)
 
 

@@ -14,6 +14,7 @@ from dpwa.adapters.device_side import DeviceSide
 from dpwa.adapters.host_side import HostSide
 from dpwa.adapters.merging import Merging, Terms
 from dpwa.adapters.tiles import Tile, cut
+from dpwa.adapters.values import TensorValues
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Copy
@@ -36,6 +37,8 @@ class ModuleState:
         entries: the tensors, each once, by falling element size, else in the module's order,
             parameters first.
         layout: their layout.
+        generation: rises whenever `refresh` finds that the parameters are in other memory than
+            before, or that the layout is another: copies of parameters may not fit them any more.
     """
 
     def __init__(self, net: torch.nn.Module, *, with_buffers: bool) -> None:
@@ -44,6 +47,8 @@ class ModuleState:
         self._census: Census | None = None
         self._side = HostSide(())
         self._rounds = 0
+        self._values = TensorValues(())
+        self.generation = 0
         self.entries: tuple[Entry, ...] = ()
         self.layout = Layout(())
         self.refresh()
@@ -69,11 +74,24 @@ class ModuleState:
                 f"{type(self._net).__name__} has no trainable floating parameter to gossip"
             )
         layout = Layout(tuple(_spec(entry) for entry in entries))
+        values = TensorValues([entry.tensor for entry in entries if not entry.is_buffer])
+        if layout != self.layout or not values.is_same_memory(self._values):
+            self.generation += 1
+            self._values = values
         if layout != self.layout:
             self.layout = layout  # an equal one is kept, with the fingerprint it has computed
         self.entries = entries
-        self._side = _side_of(cut([(entry.tensor, entry.is_buffer) for entry in entries], layout))
+        self._side = _side_of(self._cut(values))
         self._census = Census(self._net, with_buffers=self._with_buffers)
+
+    def _cut(self, values: TensorValues) -> tuple[Tile, ...]:
+        """Cut a snapshot of parameters, and of the live buffers, into tiles."""
+        parameters = iter(values.tensors)
+        tensors = [
+            (entry.tensor if entry.is_buffer else next(parameters), entry.is_buffer)
+            for entry in self.entries
+        ]
+        return cut(tensors, self.layout)
 
     def copy_to(self, data: ByteArray, check_finite: bool) -> bool:
         """Copy every tensor to its place in a snapshot, shape `(nbytes,)`.
@@ -83,17 +101,88 @@ class ModuleState:
         """
         return self.start_copy(data, check_finite).wait() is not False
 
-    def start_copy(self, data: ByteArray, check_finite: bool) -> Copy:
+    def start_copy(
+        self, data: ByteArray, check_finite: bool, values: TensorValues | None = None
+    ) -> Copy:
         """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
 
         The tensors may be changed at once. On the CPU the copy is complete at once, too.
+
+        Args:
+            data: where they go.
+            check_finite: whether to check that all values are finite.
+            values: to be copied in place of the parameters; the host waits for these.
+
+        Raises:
+            ParametersError: `values` are not like the parameters.
         """
-        return self._side.start_copy(data, check_finite)
+        return self._side_for(values).start_copy(data, check_finite)
+
+    def _side_for(self, values: TensorValues | None) -> HostSide:
+        if values is None or values is self._values:
+            return self._side
+        if not values.is_like(self._values):
+            raise ParametersError(
+                "what an algorithm publishes must have the shapes, dtypes and devices of the "
+                f"{len(self._values.tensors)} trainable parameters of {type(self._net).__name__}"
+            )
+        return _plain_side_of(self._cut(values))
 
     def merging(self, terms: Terms) -> Merging:
         """Begin to merge a peer's snapshot of this layout into the tensors."""
         self._rounds += 1
         return self._side.merging(terms, self._rounds)
+
+    def distance(self, data: ByteArray, start: int, published: ByteArray | None) -> float:
+        """Measure the Euclidean distance between a peer's bytes and the tensors, in one pass.
+
+        It is exact, and over parameters and buffers alike: a peer that lies may do so in either.
+        Sums of tiles, in float32 or wider, are added up in float64.
+
+        Args:
+            data: whole pieces of the peer's snapshot, writable memory though never written to.
+            start: where they begin in it.
+            published: the bytes of a whole snapshot, whose parameters are measured in place of
+                those in training.
+
+        Returns:
+            The distance; NaN or infinite if one of the values is, or if a sum overflows.
+        """
+        return self._side.distance(data, start, published)
+
+    def values(self) -> TensorValues:
+        """Return the parameters in training; the same object as long as they are the same."""
+        return self._values
+
+    def view_of(self, data: ByteArray) -> TensorValues:
+        """Return the parameters in the bytes of a whole snapshot, shape `(nbytes,)`.
+
+        On the CPU they are views, to be read as long as the bytes stay; else they are copies.
+        """
+        devices = [tensor.device for tensor in self._values.tensors]
+        views = zip(self._views(data), devices, strict=True)
+        return TensorValues([view.to(device) for view, device in views])
+
+    @torch.no_grad()
+    def values_of(self, data: ByteArray, into: TensorValues | None = None) -> TensorValues:
+        """Return a copy of the parameters in the bytes of a whole snapshot, shape `(nbytes,)`.
+
+        Args:
+            data: the bytes; they are not needed afterwards.
+            into: an earlier copy, to be overwritten and returned if it is like the parameters.
+        """
+        copy = into if into and into.is_like(self._values) else self._values.empty()
+        for own, view in zip(copy.tensors, self._views(data), strict=True):
+            own.copy_(view)
+        return copy
+
+    def _views(self, data: ByteArray) -> Iterator[torch.Tensor]:
+        """View the parameters in the bytes of a snapshot."""
+        flat = torch.from_numpy(data)
+        for entry, offset in zip(self.entries, self.layout.offsets, strict=True):
+            if not entry.is_buffer:
+                tensor = entry.tensor
+                yield flat[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
     def _walk(self) -> Iterator[Entry]:
         seen: set[object] = set()
@@ -118,9 +207,13 @@ class ModuleState:
 def _side_of(tiles: Sequence[Tile]) -> HostSide:
     """Choose what copies and merges tensors, by the devices that they are on."""
     kinds = {tile.room.device.type for tile in tiles}
-    if "cuda" in kinds:
-        return CudaSide(tiles)
-    return HostSide(tiles) if kinds <= {"cpu"} else DeviceSide(tiles)
+    return CudaSide(tiles) if "cuda" in kinds else _plain_side_of(tiles)
+
+
+def _plain_side_of(tiles: Sequence[Tile]) -> HostSide:
+    """Choose what copies tensors one after the other, without streams or memory of their own."""
+    is_host = all(tile.room.device.type == "cpu" for tile in tiles)
+    return HostSide(tiles) if is_host else DeviceSide(tiles)
 
 
 def _spec(entry: Entry) -> TensorSpec:

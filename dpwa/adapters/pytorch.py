@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
-from dpwa.adapters.merging import Terms
 from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.received import ReceivedSnapshot
+from dpwa.adapters.values import TensorValues
+from dpwa.config import Config
 from dpwa.data.kernels import are_finite
-from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import Copy
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.connection import ConfigSource, DpwaConnection
+from dpwa.policy.clipping import ClipRadius
+from dpwa.policy.consensus_control import ConsensusControl
+from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import Loss, loss_value
+
+MOST_EXTRA_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Merge:
 
 
 class DpwaPyTorchAdapter(Closeable):
-    """Gossips the parameters of a module while it trains.
+    """Runs the gossip of a module while it trains, by the algorithm of the configuration.
 
         loss = None                               # not measured yet
         with DpwaPyTorchAdapter(net, "w1", "nodes.yaml") as gossip:
@@ -51,6 +59,8 @@ class DpwaPyTorchAdapter(Closeable):
                 gossip.update_send(loss)          # publish, start fetching from one peer
                 loss = train_step(inputs, targets)
                 gossip.update_wait(loss)          # wait for it and merge it, in place
+
+    Or with one call a step, `gossip.step(loss)`; or with `GossipOptimizer`.
 
     Parameters keep their identity, so optimizers stay valid. Trainable parameters of every floating
     dtype are merged, tied ones once; frozen parameters and integer buffers are left alone; floating
@@ -61,6 +71,9 @@ class DpwaPyTorchAdapter(Closeable):
         net: the module; its trainable parameters may change between rounds, in step with its peers.
         name: which node of the configuration this process is.
         config: a path to a YAML file, a mapping, or a `Config`.
+        leader_loss: returns the loss by which leaders are chosen, such as that of a validation
+            batch which is the same on all nodes; called at every `update_send`, and `None` stands
+            for "not measured this time". By default it is the training loss.
 
     Raises:
         ConfigError: the configuration has mistakes.
@@ -69,15 +82,27 @@ class DpwaPyTorchAdapter(Closeable):
         ParametersError: the module has nothing to gossip.
     """
 
-    def __init__(self, net: torch.nn.Module, name: str, config: ConfigSource) -> None:
+    def __init__(
+        self,
+        net: torch.nn.Module,
+        name: str,
+        config: ConfigSource,
+        leader_loss: Callable[[], Loss] | None = None,
+    ) -> None:
         self.connection = DpwaConnection(name, config)
         try:
-            settings = self.connection.node.config
-            self._merge_delta = settings.merge == "delta"
+            self._node = self.connection.node
+            settings = self._node.config
             self._guards = settings.guard == "finite"
             self._terms = FetchTerms(settings.fraction, are_finite if self._guards else None)
             self._state = ModuleState(net, with_buffers=settings.buffers == "average")
             self._sent = self._state.layout
+            self._generation = self._state.generation
+            self._algorithm = self._node.algorithm
+            self._leader_loss = leader_loss
+            self._clip = _clip_of(settings)
+            self._control = _control_of(settings)
+            self._has_sent = False
             self._consensus_distance = 0.0
         except BaseException:
             self.connection.close()
@@ -93,19 +118,32 @@ class DpwaPyTorchAdapter(Closeable):
             ParametersError: the module has nothing to gossip.
             ClosedError: the adapter was closed.
         """
-        self._state.refresh()
+        self._refresh()
         self._sent = self._state.layout
-        self.connection.node.send(
-            self._sent, self._state.nbytes, loss_value(loss), self._write, self._terms
-        )
+        if self._leader_loss is not None:
+            self._node.choose_leaders_by(loss_value(self._leader_loss()))
+        self._node.begin(loss_value(loss))
+        self._publish_and_ask()
+        self._has_sent = True
 
-    def _write(self, data: ByteArray) -> Copy:
-        return self._state.start_copy(data, check_finite=self._guards)
+    def _publish_and_ask(self) -> None:
+        view, layout = self._node.view, self._state.layout
+        view.model = self._state.values()
+        values, is_published = self._algorithm.publishes(view), True
+        if isinstance(values, TensorValues):
+            write = partial(self._state.start_copy, check_finite=self._guards, values=values)
+            is_published = self._node.publish(layout, self._state.nbytes, write)
+        ask = self._algorithm.asks(view)
+        # Whoever merges by what it has published needs that, if it is not simply the model.
+        if ask is not None and (is_published or values is view.model):
+            self._node.ask(ask, layout, self._terms)
 
     def update_wait(self, loss: Loss = None) -> Merge | None:
         """Wait for the fetch that `update_send` started, and merge what came into the module.
 
-        Waits at most until `timeout_ms` after that `update_send`.
+        Waits at most until `timeout_ms` after that `update_send`. It is also where the algorithm
+        does what follows a step of the optimizer, and where what peers have agreed on with this
+        node is merged.
 
         Args:
             loss: training loss now; `None` stands for the one passed to `update_send`.
@@ -117,13 +155,65 @@ class DpwaPyTorchAdapter(Closeable):
         Raises:
             ClosedError: the adapter was closed.
         """
-        self._state.refresh()  # a tensor that was replaced meanwhile must not be merged into
+        self._refresh()  # a tensor that was replaced meanwhile must not be merged into
         if self._state.layout != self._sent:
-            self.connection.node.skip()
+            self._node.skip()
             return None
-        arrival = self.connection.node.wait(loss_value(loss), self._merge)
-        if arrival is None:
-            return None
+        if self._has_sent:
+            self._algorithm.after_step(self._node.view)
+            self._has_sent = False
+        arrival = self._node.wait(loss_value(loss), self._merge)
+        if arrival is not None and self._control is not None:
+            arrival = self._mix_more(self._control, arrival)
+        return None if arrival is None else self._merged(arrival)
+
+    def step(self, loss: Loss = None) -> Merge | None:
+        """Do all that follows a training step: `update_wait(loss)`, then `update_send(loss)`.
+
+        The fetch that it starts goes on during the next training step.
+
+        Returns:
+            What was merged; see `update_wait`. The first time, nothing.
+        """
+        merge = self.update_wait(loss)
+        self.update_send(loss)
+        return merge
+
+    def _refresh(self) -> None:
+        """Notice changes of the module: copies of its parameters may not fit any more."""
+        self._state.refresh()
+        if self._generation != self._state.generation:
+            self._generation = self._state.generation
+            self._algorithm = self._node.renew_algorithm()
+
+    def _merge(self, arrival: Arrival) -> float:
+        if self._control is not None and arrival.published is not None:
+            self._control.observed(self._state.distance(arrival.published.data, 0, None))
+        keep = self._node.keep if self._algorithm.keeps else None
+        received = ReceivedSnapshot(arrival, self._state, self._clip, keep)
+        factor = self._algorithm.merge(self._node.view, received)
+        self._consensus_distance = received.consensus_distance
+        return factor
+
+    def _mix_more(self, control: ConsensusControl, arrival: Arrival) -> Arrival:
+        """Gossip again at once, as long as the nodes are too far apart."""
+        rounds, distance = 0, self._consensus_distance
+        while control.wants_more(distance, rounds):
+            rounds += 1
+            self._publish_and_ask()
+            more = self._node.wait(None, self._merge_more)
+            if more is None:
+                break
+            arrival, distance = more, self._consensus_distance
+        return arrival
+
+    def _merge_more(self, arrival: Arrival) -> float:
+        received = ReceivedSnapshot(arrival, self._state, self._clip)
+        factor = self._algorithm.merge(self._node.view, received)
+        self._consensus_distance = received.consensus_distance
+        return factor
+
+    def _merged(self, arrival: Arrival) -> Merge:
         return Merge(
             peer=arrival.peer,
             factor=arrival.factor,
@@ -134,23 +224,17 @@ class DpwaPyTorchAdapter(Closeable):
             consensus_distance=self._consensus_distance,
         )
 
-    def _merge(self, arrival: Arrival) -> None:
-        """Merge all parts of what came, or nothing."""
-        published = arrival.published if self._merge_delta else None
-        terms = Terms(
-            factor=arrival.factor,
-            published=None if published is None else published.data,
-            undo=arrival.room,
-        )
-        merging = self._state.merging(terms)
-        try:
-            for start, part in arrival.parts:
-                merging.take(start, part)
-        except BaseException:
-            if arrival.room is not None:
-                merging.undo()
-            raise
-        self._consensus_distance = merging.consensus_distance
+    @property
+    def lr_scale(self) -> float:
+        """What to multiply this node's learning rate with, as `lr_spread` has it."""
+        config = self._node.config
+        names = [node.name for node in config.nodes]
+        return lr_scale(config.lr_spread, names.index(self.name), len(names))
+
+    @property
+    def leader(self) -> str | None:
+        """The node with the lowest running loss that this node knows of; it may be itself."""
+        return self._node.view.leader()
 
     @property
     def name(self) -> str:
@@ -170,3 +254,15 @@ class DpwaPyTorchAdapter(Closeable):
     def close(self) -> None:
         """Stop serving and fetching; idempotent and bounded in time."""
         self.connection.close()
+
+
+def _clip_of(config: Config) -> ClipRadius | None:
+    if config.robust == "none":
+        return None
+    options: Any = config.options_of(config.robust)
+    return ClipRadius(options.quantile, options.window)
+
+
+def _control_of(config: Config) -> ConsensusControl | None:
+    q = config.consensus_control
+    return ConsensusControl(q, most=MOST_EXTRA_ROUNDS) if q > 0.0 else None

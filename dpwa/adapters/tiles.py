@@ -6,6 +6,7 @@ for all: so 2,000 small tensors cost about twice as much as a single large one.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -160,6 +161,15 @@ def _parts(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> Iter
             start = end
             if end == piece.stop:
                 piece = next(pieces, None)
+
+
+def overlapping(tiles: Sequence[Tile], start: int, stop: int) -> Iterator[Tile]:
+    """Yield what lies between `start` and `stop` of a snapshot, out of its tiles in order."""
+    first = bisect.bisect_right(tiles, start, key=lambda tile: tile.stop)
+    for tile in tiles[first:]:
+        if tile.start >= stop:
+            return
+        yield tile.clip(start, stop)
 
 
 def boxes(tensor: torch.Tensor, start: int, stop: int) -> Iterator[torch.Tensor]:

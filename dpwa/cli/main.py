@@ -14,6 +14,7 @@ from dpwa.cli.config import app as config_app
 from dpwa.cli.demo import demo
 from dpwa.cli.launch import launch
 from dpwa.cli.status import status
+from dpwa.cli.topology import topology
 from dpwa.cli.version import version
 from dpwa.errors import ConfigError, DpwaError, PeerError
 
@@ -31,6 +32,7 @@ app.command(
     options_metavar="[-n N] [-c FILE] [--cpus pin|none] --",
 )(launch)
 app.command()(status)
+app.command()(topology)
 app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
 app.command()(version)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from dpwa.config.methods import methods
 from dpwa.config.model import options_model, setting_names
 from dpwa.config.problems import Place, Problems, suggestion
 from dpwa.config.python_source import scalar
 from dpwa.config.tree import ScalarNode
-from dpwa.policy.interpolation import interpolation, interpolation_names
 
 PREFIX = "DPWA_"
 RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE")
@@ -29,7 +29,7 @@ def environment_overrides(
         environ: the environment.
         problems: where mistakes are noted.
         rules_known: whether all plugins are loaded; if not, variables that look like options of a
-            rule get the benefit of the doubt.
+            method get the benefit of the doubt.
     """
     known = _variables()
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
@@ -52,8 +52,8 @@ def _variables() -> dict[str, tuple[str, ...]]:
             paths += [(name, option) for option in model.model_fields]
         elif name not in _LISTS:
             paths.append((name,))
-    for rule in interpolation_names():
-        paths += [(rule, option) for option in interpolation(rule).options.model_fields]
+    for method in methods():
+        paths += [(method.name, option) for option in method.options.model_fields]
     return {PREFIX + "__".join(map(_shouted, path)): path for path in paths}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from dpwa.config.clashes import Plain, clashes
 from dpwa.config.environment import environment_overrides
+from dpwa.config.methods import KINDS, method_names, methods
 from dpwa.config.model import CLASH, Config, options_model, setting_names
 from dpwa.config.nodes import NodeConfig
 from dpwa.config.plugins import import_plugins
@@ -20,7 +22,6 @@ from dpwa.config.scalars import means_off
 from dpwa.config.tree import BrokenNode, Entry, ListNode, MapNode, Node, ScalarNode
 from dpwa.config.yaml_source import read_yaml_file
 from dpwa.errors import ConfigError, UserError
-from dpwa.policy.interpolation import interpolation, interpolation_names
 from dpwa.types import StrictModel
 
 
@@ -128,7 +129,7 @@ class _Loading:
         for path, value in environment_overrides(environ, self._problems, rules_known=complete):
             self._override(path, value)
         if not complete:
-            self._forgive_rule()
+            self._forgive_methods()
         self._unknown_keys()
         options = self._options()
         config = self._config(codecs_known=complete)
@@ -138,10 +139,12 @@ class _Loading:
         entry = self._entries.get("plugins")
         folder = self._document.folder
         complete = entry is None or import_plugins(entry.value, folder, self._problems)
-        for name in set(interpolation_names()).intersection(setting_names()):
-            place = entry.value.place if entry else self._document.place
-            message = f"expected rules with names of their own (got {name}, the name of a setting)"
-            self._problems.add(place, "plugins", message)
+        place = entry.value.place if entry else self._document.place
+        for name, count in Counter([*method_names(), *setting_names()]).items():
+            if count > 1:
+                what = "the name of a setting" if name in setting_names() else "which is taken"
+                message = f"expected methods with names of their own (got {name}, {what})"
+                self._problems.add(place, "plugins", message)
         return complete
 
     def _override(self, path: tuple[str, ...], value: ScalarNode) -> None:
@@ -155,16 +158,16 @@ class _Loading:
         else:
             self._entries[key] = Entry(key, value.place, value)
 
-    def _forgive_rule(self) -> None:
-        """Drop a rule that nobody knows: it may come from the plugin that cannot be imported."""
-        entry = self._entries.get("interpolation")
-        name = _text(entry)
-        if name not in interpolation_names():
-            self._entries.pop(name, None)
-            self._entries.pop("interpolation", None)
+    def _forgive_methods(self) -> None:
+        """Drop methods that nobody knows: a plugin that cannot be imported may have them."""
+        for kind in KINDS:
+            name = _text(self._entries.get(kind.setting))
+            if name and name not in kind.names() and kind.setting != "robust":
+                self._entries.pop(name, None)
+                self._entries.pop(kind.setting, None)
 
     def _unknown_keys(self) -> None:
-        known = [*setting_names(), *interpolation_names()]
+        known = [*setting_names(), *method_names()]
         for key, entry in self._entries.items():
             if isinstance(entry.value, BrokenNode) and key not in known:
                 self._problems.add(entry.value.place, joined("", key), entry.value.message)
@@ -172,17 +175,17 @@ class _Loading:
                 self._problems.add(entry.place, joined("", key), unknown_key(key, known))
 
     def _options(self) -> dict[str, StrictModel]:
-        """Read the options of every rule, the selected one's even if nothing is written."""
-        selected = self._entries.get("interpolation")
+        """Read the options of every method, those of selected ones even if nothing is written."""
         found: dict[str, StrictModel | None] = {}
-        for name in interpolation_names():
+        for method in methods():
+            name, selected = method.name, self._entries.get(method.kind)
             entry = self._entries.get(name)
             if entry:
-                found[name] = _read_options(entry, interpolation(name).options, self._problems)
+                found[name] = _read_options(entry, method.options, self._problems)
             elif selected and name == _text(selected):
                 nothing = MapNode(selected.value.place, ())
                 defaults = Entry(name, selected.place, nothing)
-                found[name] = _read_options(defaults, interpolation(name).options, self._problems)
+                found[name] = _read_options(defaults, method.options, self._problems)
         return {name: options for name, options in found.items() if options is not None}
 
     def _config(self, *, codecs_known: bool) -> Config | None:
@@ -207,7 +210,7 @@ def _text(entry: Entry | None) -> str:
 
 
 def _with_option(options: Node, changed: Entry) -> Node:
-    """Return the options of a rule with one of them set; what makes no sense stays as it is."""
+    """Return the options of a method with one of them set; what makes no sense stays as it is."""
     if means_off(options):
         return MapNode(options.place, (changed,))
     if not isinstance(options, MapNode):

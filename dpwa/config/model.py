@@ -7,7 +7,7 @@ The description of each field is the one source of the JSON Schema and of the co
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -22,12 +22,15 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
+from dpwa.algorithms import algorithm_names
 from dpwa.config.clashes import clashes
+from dpwa.config.methods import KINDS, method, method_names
 from dpwa.config.nodes import Codec, LinkConfig, NodeConfig
-from dpwa.config.problems import joined_all, listing, refusal, suggestion
+from dpwa.config.problems import joined_all, listing, suggestion
 from dpwa.errors import UnknownNameError, UserError
-from dpwa.policy.interpolation import Fraction, interpolation, interpolation_names
-from dpwa.types import JsonObject, StrictModel
+from dpwa.policy.interpolation import interpolation_names
+from dpwa.policy.topology import topology_names
+from dpwa.types import Fraction, JsonObject, StrictModel, refusal
 
 MAX_TIMEOUT_MS = 3_600_000
 MAX_SEED = 2**63 - 1
@@ -48,15 +51,18 @@ def _check_module(value: str) -> str:
     return value
 
 
-def _check_interpolation(value: str) -> str:
-    known = interpolation_names()
-    if value not in known:
-        raise refusal(f"one of {', '.join(known)}", known)
-    return value
+def _one_of(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
+    def check(value: str) -> str:
+        known = names()
+        if value not in known:
+            raise refusal(f"one of {', '.join(known)}", known)
+        return value
+
+    return AfterValidator(check)
 
 
 def _canonical_options(value: object) -> object:
-    """Options of rules as sorted pairs, without those that only repeat the defaults.
+    """Options of methods as sorted pairs, without those that only repeat the defaults.
 
     Leaving defaults out makes `constant: {value: 0.5}` and no `constant` at all the same object.
     """
@@ -64,15 +70,17 @@ def _canonical_options(value: object) -> object:
         return value
     pairs: list[tuple[str, StrictModel]] = []
     for name, options in sorted(dict(value).items()):
-        model = interpolation(_check_interpolation(name)).options
-        checked = model.model_validate(options)
-        if checked != _defaults(model):
+        found = method(name)
+        if found is None:
+            raise refusal(f"one of {', '.join(method_names())}", method_names())
+        checked = found.options.model_validate(options)
+        if checked != _defaults(found.options):
             pairs.append((name, checked))
     return tuple(pairs)
 
 
 def _defaults(model: type[StrictModel]) -> StrictModel | None:
-    """Return a rule's options as they are when nothing is set; `None` if some must be set."""
+    """Return options as they are when nothing is set; `None` if some must be set."""
     try:
         return model()
     except ValidationError:
@@ -108,7 +116,17 @@ class Config(StrictModel):
         le=MAX_TIMEOUT_MS,
         description="longest time to wait for a peer, in milliseconds",
     )
-    interpolation: Annotated[str, AfterValidator(_check_interpolation)] = Field(
+    algorithm: Annotated[str, _one_of(algorithm_names)] = Field(
+        default="gossip",
+        description="training algorithm: gossip, lsgd, symmetric, push_sum, noloco, local or one "
+        "of a plugin",
+    )
+    topology: Annotated[str, _one_of(topology_names)] = Field(
+        default="random",
+        description="which peers a node fetches from: random, full, ring, grid, torus, "
+        "exponential, one_peer_exponential, star, small_world, file or one of a plugin",
+    )
+    interpolation: Annotated[str, _one_of(interpolation_names)] = Field(
         default="constant",
         description="rule for the factor, how much of a peer's parameters a merge takes: constant, "
         "clock, loss, leader or a rule of a plugin",
@@ -161,6 +179,39 @@ class Config(StrictModel):
         default="finite",
         description="finite refuses snapshots with values that are not finite; off merges them",
     )
+    robust: Literal["none", "clip"] = Field(
+        default="none",
+        description="clip limits how far a merge may move a node, by a radius that it learns, so "
+        "that a peer that sends nonsense cannot ruin it",
+    )
+    consensus_control: float = Field(
+        default=0.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="more gossip within one step while the distance to a peer is above so many "
+        "times the running norm of the gradient; 0 = off",
+    )
+    quarantine_s: float = Field(
+        default=0.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="for how many seconds a peer is left alone at first when merging it has made "
+        "the loss jump several times; 0 = off",
+    )
+    loss_window: int = Field(
+        default=50, ge=1, le=100_000, description="updates whose mean loss makes a node the leader"
+    )
+    leader_silence_s: float = Field(
+        default=10.0,
+        gt=0.0,
+        allow_inf_nan=False,
+        description="seconds after which a node that nobody hears of is no leader any more",
+    )
+    lr_spread: Literal["none", "linear", "power"] = Field(
+        default="none",
+        description="how lr_scale, the learning rate of each node, is spread around that of the "
+        "run: none, linear (0.5 to 1.5 times) or power (0.5 to 2 times)",
+    )
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
         default=None, description="seed of the random choices; null = different in every run"
     )
@@ -169,14 +220,15 @@ class Config(StrictModel):
     )
     plugins: tuple[Annotated[str, AfterValidator(_check_module)], ...] = Field(
         default=(),
-        description="Python modules that register interpolation rules or codecs of your own",
+        description="Python modules that register algorithms, topologies, interpolation rules or "
+        "codecs of your own",
     )
     options: SkipJsonSchema[
         Annotated[
             tuple[tuple[str, SerializeAsAny[StrictModel]], ...],
             BeforeValidator(_canonical_options),
         ]
-    ] = Field(default=(), description="options of rules that differ from their defaults")
+    ] = Field(default=(), description="options of methods that differ from their defaults")
 
     @model_validator(mode="after")
     def _nodes_and_links_fit(self) -> Config:
@@ -221,30 +273,41 @@ class Config(StrictModel):
         own = next((node.codec for node in self.nodes if node.name == server), None)
         return own or self.codec
 
-    def rule_options(self, rule_name: str) -> StrictModel:
-        """Return the options of an interpolation rule, its defaults where nothing is set.
+    def options_of(self, name: str) -> StrictModel:
+        """Return the options of a method (a rule, an algorithm, ...), its defaults where unset.
 
         Raises:
-            UnknownNameError: no such rule is registered.
-            UserError: the rule has options without defaults, and they are not set.
+            UnknownNameError: no such method is registered.
+            UserError: it has options without defaults, and they are not set.
         """
-        model = interpolation(rule_name).options
-        options = dict(self.options).get(rule_name) or _defaults(model)
+        found = method(name)
+        if found is None:
+            raise UnknownNameError(
+                f"no method is named {name!r} (known: {', '.join(method_names())})"
+            )
+        options = dict(self.options).get(name) or _defaults(found.options)
         if options is None:
-            raise UserError(f"interpolation {rule_name!r} needs options, and none are set")
+            raise UserError(f"{found.kind} {name!r} needs options, and none are set")
         return options
 
     def to_mapping(self) -> JsonObject:
         """Return the modern form as plain values, defaults filled in; `load_config` takes it back.
 
-        Of the rules' options it holds those of the selected rule and all that were changed.
+        Of the methods' options it holds those of the selected ones and all that were changed.
         """
         mapping: JsonObject = self.model_dump(mode="json", exclude={"options"})
         mapping["nodes"] = [node.to_mapping() for node in self.nodes]
         changed = [name for name, _ in self.options]
-        for name in dict.fromkeys([self.interpolation, *changed]):
-            mapping[name] = self.rule_options(name).model_dump(mode="json")
+        for name in dict.fromkeys([self.interpolation, *self._selected(), *changed]):
+            mapping[name] = self.options_of(name).model_dump(mode="json")
         return mapping
+
+    def _selected(self) -> Iterator[str]:
+        """Yield the methods in use that have any options."""
+        for kind in KINDS:
+            name = getattr(self, kind.setting)
+            if name in kind.names() and kind.method(name).options.model_fields:
+                yield name
 
     def to_yaml(self) -> str:
         """Return the modern form as YAML, defaults filled in.
@@ -255,7 +318,7 @@ class Config(StrictModel):
 
 
 def setting_names() -> tuple[str, ...]:
-    """Return the keys that a configuration may have, beside the names of the rules."""
+    """Return the keys that a configuration may have, beside the names of the methods."""
     return tuple(name for name in Config.model_fields if name != "options")
 
 

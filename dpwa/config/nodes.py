@@ -22,9 +22,9 @@ from dpwa.config.endpoints import (
     split_tcp,
     tcp_endpoint,
 )
-from dpwa.config.problems import UNKNOWN_CODEC, refusal
+from dpwa.config.problems import UNKNOWN_CODEC
 from dpwa.data.codecs import codec_names
-from dpwa.types import JsonObject, StrictModel
+from dpwa.types import JsonObject, StrictModel, refusal
 
 _LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")

@@ -8,14 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pydantic_core import PydanticCustomError
-
-if TYPE_CHECKING:
-    from typing_extensions import LiteralString
-
-REFUSAL = "dpwa_refusal"
 UNKNOWN_CODEC = "dpwa_unknown_codec"
 
 _PLAIN = re.compile(r"[^\s\"'(){}\[\],;]+(?: [^\s\"'(){}\[\],;]+)*")
@@ -65,20 +59,6 @@ class Problems:
         """Return one line per mistake, sorted by position."""
         ordered = sorted(self._found.items(), key=lambda item: item[0][0].order())
         return [f"{place.prefix(path)}: {message}" for (place, path), message in ordered]
-
-
-def refusal(
-    expected: str, known: Sequence[str] = (), *, kind: LiteralString = REFUSAL
-) -> PydanticCustomError:
-    """Return the error that a validator raises to say what it expected.
-
-    Args:
-        expected: completes the sentence "expected ...".
-        known: names among which to look for the one that was meant.
-        kind: the type of the error, for those who treat some refusals differently.
-    """
-    context = {"expected": expected, "known": tuple(known)}
-    return PydanticCustomError(kind, "expected {expected}", context)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

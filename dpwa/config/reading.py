@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from dpwa.config.problems import (
-    REFUSAL,
     UNKNOWN_CODEC,
     Place,
     Problems,
@@ -22,7 +21,7 @@ from dpwa.config.problems import (
 )
 from dpwa.config.scalars import meaning
 from dpwa.config.tree import BrokenNode, ListNode, MapNode, Node, ScalarNode
-from dpwa.types import StrictModel
+from dpwa.types import REFUSAL, StrictModel
 
 _Schema = dict[str, Any]
 _Model = TypeVar("_Model", bound=StrictModel)

@@ -6,22 +6,23 @@ import inspect
 
 from pydantic.json_schema import models_json_schema
 
+from dpwa.config.methods import KINDS, methods
 from dpwa.config.model import Config, options_model
 from dpwa.data.codecs import codec_names
-from dpwa.policy.interpolation import interpolation, interpolation_names
 from dpwa.types import JsonObject, StrictModel
 
 
 def config_schema() -> JsonObject:
-    """Return the JSON Schema of both forms, with the options of every registered rule."""
-    rules = [interpolation(name) for name in interpolation_names()]
-    models: list[type[StrictModel]] = [Config, *(rule.options for rule in rules)]
+    """Return the JSON Schema of both forms, with the options of every registered method."""
+    found_methods = list(methods())
+    models: list[type[StrictModel]] = [Config, *(method.options for method in found_methods)]
     references, found = models_json_schema(
         [(model, "validation") for model in dict.fromkeys(models)]
     )
     definitions: JsonObject = found["$defs"]
     settings: JsonObject = definitions["Config"]
-    settings["properties"]["interpolation"]["enum"] = list(interpolation_names())
+    for kind in KINDS:
+        settings["properties"][kind.setting].setdefault("enum", list(kind.names()))
     codecs: JsonObject = {"enum": list(codec_names())}
     settings["properties"]["codec"].update(codecs)
     definitions["LinkConfig"]["properties"]["codec"].update(codecs)
@@ -30,12 +31,12 @@ def config_schema() -> JsonObject:
         settings["properties"][name] = _with_off(setting)
         if options_model(name):
             settings["properties"][name] = _or_defaults(setting)
-    for rule in rules:
+    for method in found_methods:
         settings["properties"].setdefault(
-            rule.name,
+            method.name,
             {
-                "description": f"options of {rule.name}: {_first_line(rule.rule)}",
-                **_or_defaults(references[rule.options, "validation"]),
+                "description": f"options of {method.name}: {_first_line(method.described_by)}",
+                **_or_defaults(references[method.options, "validation"]),
                 "default": 0,
             },
         )
@@ -76,6 +77,6 @@ def _or_defaults(options: JsonObject) -> JsonObject:
     return {**about, "anyOf": [{"$ref": options["$ref"]}, {"enum": [0, False, None, "off"]}]}
 
 
-def _first_line(rule: object) -> str:
-    text = inspect.getdoc(rule) or "a rule of a plugin"
+def _first_line(method: object) -> str:
+    text = inspect.getdoc(method) or "a method of a plugin"
     return " ".join(text.partition("\n")[0].split())

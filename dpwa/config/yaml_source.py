@@ -43,7 +43,7 @@ def read_yaml_file(path: str | os.PathLike[str]) -> Node:
         ConfigError: the file cannot be read, or is not YAML in UTF-8.
     """
     name = os.fspath(path)
-    return parse_yaml(_read_text(name), name)
+    return parse_yaml(read_text(name), name)
 
 
 def parse_yaml(text: str, source: str) -> Node:
@@ -148,7 +148,12 @@ def _unknown_tag(node: yaml.Node, place: Place) -> BrokenNode:
     return BrokenNode(place, f"expected a value without a tag (got {shown(tag)})")
 
 
-def _read_text(name: str) -> str:
+def read_text(name: str) -> str:
+    """Return the text of a file.
+
+    Raises:
+        ConfigError: it cannot be read, or is no text.
+    """
     try:
         with Path(name).open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

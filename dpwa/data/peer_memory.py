@@ -21,6 +21,9 @@ from dpwa.data.shared_memory import (
     BOARD_MAGIC,
     NAME_DIGITS,
     NEWEST_AT,
+    NEWS_AT,
+    NEWS_BYTES,
+    NEWS_HEADER,
     PREFIX,
     SHARED_MEMORY_ROOT,
 )
@@ -76,17 +79,51 @@ class PeerMemory(Closeable):
         """Tell whether the peer was at work lately; one that is stopped is not."""
         return now - float(self._alive[0]) < ALIVE_FOR_S
 
-    def pin(self, layout: Layout) -> Lease | None:
+    def news(self) -> bytes:
+        """Return the news on the board; nothing while they are being written."""
+        before, nbytes = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
+        start = NEWS_AT + NEWS_HEADER.size
+        news = bytes(self._board[start : start + min(nbytes, NEWS_BYTES)])
+        after, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
+        return news if before == after and before % 2 == 0 else b""
+
+    def pin(self, layout: Layout, version: int = 0) -> Lease | None:
         """Lease the newest snapshot; `None` when there is none of this layout to be had.
 
         The lease keeps the publisher from writing to it, until it is released or this process ends.
+
+        Args:
+            layout: what it must be like.
+            version: which one is wanted rather than the newest; if it is gone, a later one is
+                leased, an earlier one is not. 0: the newest.
         """
+        lease = self._pin_exactly(layout, version) if version else None
+        if lease is None:
+            lease = self._pin_newest(layout)
+        if lease is not None and lease.snapshot.version < version:
+            lease.release()
+            return None
+        return lease
+
+    def _pin_newest(self, layout: Layout) -> Lease | None:
         with self._lock:
             for _ in range(PIN_ATTEMPTS):
                 segment = self._newest_segment()
                 snapshot = segment.pin(layout, self.nonce) if segment is not None else None
                 if segment is not None and snapshot is not None:
                     return Lease(snapshot, partial(self._released, segment))
+        return None
+
+    def _pin_exactly(self, layout: Layout, version: int) -> Lease | None:
+        with self._lock:
+            for number in self._numbers():
+                segment = self._segment(number)
+                snapshot = segment.pin(layout, self.nonce) if segment is not None else None
+                if segment is None or snapshot is None:
+                    continue
+                if snapshot.version == version:
+                    return Lease(snapshot, partial(self._released, segment))
+                segment.unpin()
         return None
 
     def close(self) -> None:
@@ -105,7 +142,10 @@ class PeerMemory(Closeable):
 
     def _newest_segment(self) -> _MappedSegment | None:
         number = int(self._newest[0])
-        if number == 0 or self._folder < 0:
+        return None if number == 0 else self._segment(number)
+
+    def _segment(self, number: int) -> _MappedSegment | None:
+        if self._folder < 0:
             return None
         if number not in self._segments:
             try:
@@ -114,6 +154,14 @@ class PeerMemory(Closeable):
             except (OSError, ValueError):
                 return None  # replaced by another one meanwhile
         return self._segments[number]
+
+    def _numbers(self) -> list[int]:
+        """Return the numbers of the slots that there are, the latest first."""
+        if self._folder < 0:
+            return []
+        names = os.listdir(self._folder)  # noqa: PTH208
+        slots = [name.removeprefix("slot-") for name in names if name.startswith("slot-")]
+        return sorted((int(slot) for slot in slots if slot.isdecimal()), reverse=True)
 
     def _released(self, segment: _MappedSegment, _: Condition) -> None:
         with self._lock:

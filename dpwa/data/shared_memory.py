@@ -18,6 +18,7 @@ import mmap
 import os
 import secrets
 import shutil
+import struct
 import time
 from pathlib import Path
 
@@ -33,6 +34,9 @@ BOARD = "board"
 BOARD_MAGIC = b"dpwaboad"
 NEWEST_AT = 64  # where the board has the number of the newest slot
 ALIVE_AT = 72  # and the time when the node was last seen to be at work, in seconds
+NEWS_AT = 128  # what the node knows of others: a sequence number, odd while it is written, and
+NEWS_HEADER = struct.Struct("<QI")  # the length, then the bytes
+NEWS_BYTES = PAGE_BYTES - NEWS_AT - NEWS_HEADER.size
 UNFINISHED = ".new"
 UNFINISHED_FOR_S = 60.0
 
@@ -75,6 +79,14 @@ class SharedMemory(Closeable):
     def beat(self, now: float) -> None:
         """Say that this node is at work; `now` is of the machine's monotonic clock."""
         self._alive[0] = now
+
+    def tell(self, news: bytes) -> None:
+        """Put news on the board, at most `NEWS_BYTES`; called by one thread."""
+        sequence, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
+        start = NEWS_AT + NEWS_HEADER.size
+        NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 1, 0)
+        self._board[start : start + len(news)] = news
+        NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 2, len(news))
 
     def close(self) -> None:
         """Remove the folder; peers that have mapped a segment keep it until they are done."""

@@ -227,6 +227,23 @@ class SnapshotPool(Closeable):
             self._commit_if_ready()
             return None if self._newest is None else self._lease(self._newest)
 
+    def at(self, version: int) -> Lease | None:
+        """Lease the snapshot of this version, as long as its slot was not written again."""
+        with self._lock:
+            self._commit_if_ready()
+            for slot in self._slots:
+                if not slot.writing and slot.snapshot and slot.snapshot.version == version:
+                    return self._lease(slot)
+        return None
+
+    def layout(self) -> Layout | None:
+        """Return the layout of the newest snapshot; `None` before the first one."""
+        lease = self.newest()
+        if lease is None:
+            return None
+        with lease as snapshot:
+            return snapshot.layout
+
     def report(self) -> JsonObject:
         """Describe the memory in plain data: bytes of the slots, and of those that were lost."""
         with self._lock:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dpwa.clock import Deadline
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease, Snapshot
+from dpwa.node.deal_desk import Settled
 from dpwa.node.fetch_order import FetchOrder
 from dpwa.node.incoming import Incoming, IsFinite, Part
 from dpwa.types import Standing
@@ -47,6 +48,7 @@ class Source:
         room: memory for the bytes of a snapshot, to keep in it what a broken fetch must bring back;
             a part may lie at its own place in it. `None` when all of it has come.
         release: gives the snapshot back; the node calls it.
+        can_keep: whether all of it can be read again and again, and be kept for others.
     """
 
     peer: str
@@ -56,6 +58,7 @@ class Source:
     parts: Iterable[Part]
     room: ByteArray | None
     release: Callable[[], None]
+    can_keep: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,13 @@ class Arrival(Source):
         waited_s: seconds that `wait` spent waiting until the snapshot began to come.
     """
 
-    factor: float
-    published: Snapshot | None
-    staleness: float
-    waited_s: float
+    factor: float = 0.0
+    published: Snapshot | None = None
+    staleness: float = 0.0
+    waited_s: float = 0.0
 
 
-Merge = Callable[[Arrival], None]
+Merge = Callable[[Arrival], float]  # returns the factor that it took
 
 
 def streamed(peer: str, incoming: Incoming, deadline: Deadline) -> Source:
@@ -89,13 +92,14 @@ def streamed(peer: str, incoming: Incoming, deadline: Deadline) -> Source:
         parts=incoming.parts(deadline),
         room=None if is_complete else incoming.buffer,
         release=incoming.abandon,
+        can_keep=True,
     )
 
 
 def mapped(peer: str, lease: Lease, order: FetchOrder) -> Source:
     """Return a snapshot that lies in shared memory."""
     snapshot = lease.snapshot
-    pieces = pieces_of(order.layout, snapshot.data.nbytes, order.shard)
+    pieces = pieces_of(order.layout, snapshot.data.nbytes, order.wanted.shard)
     start, stop = pieces[0].start, pieces[-1].stop
     return Source(
         peer=peer,
@@ -108,6 +112,20 @@ def mapped(peer: str, lease: Lease, order: FetchOrder) -> Source:
     )
 
 
+def settled(deal: Settled) -> Source:
+    """Return the snapshot of a deal that holds."""
+    snapshot = deal.theirs.snapshot
+    return Source(
+        peer=deal.peer,
+        nbytes=snapshot.data.nbytes,
+        standing=snapshot.standing,
+        version=snapshot.version,
+        parts=[(0, snapshot.data)],
+        room=None,
+        release=deal.release,
+    )
+
+
 def divergence(snapshot: Snapshot, order: FetchOrder) -> str:
     """Say why a snapshot must not be merged: what is not finite would be carried everywhere."""
     if snapshot.standing.loss == math.inf:
@@ -116,6 +134,6 @@ def divergence(snapshot: Snapshot, order: FetchOrder) -> str:
     if order.is_finite is None or is_finite:
         return ""
     if is_finite is None:
-        pieces = pieces_of(order.layout, snapshot.data.nbytes, order.shard)
+        pieces = pieces_of(order.layout, snapshot.data.nbytes, order.wanted.shard)
         is_finite = all(order.is_finite(snapshot.data[p.start : p.stop], p.dtype) for p in pieces)
     return "" if is_finite else "its parameters are not finite"

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
+from dpwa.algorithms import Algorithm, algorithm
 from dpwa.config import Config
+from dpwa.config.graphs import read_edges
 from dpwa.data.codecs import Codec, codec
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.errors import UserError
+from dpwa.node.neighbours import Neighbours
 from dpwa.node.peer_channel import ChannelSettings
+from dpwa.policy.topology import edges_topology, topology
 
 log = logging.getLogger("dpwa.node")
 
@@ -16,6 +21,27 @@ log = logging.getLogger("dpwa.node")
 def codec_of(config: Config, name: str) -> Codec:
     """Make a codec, as the configuration has it; each belongs to one thread."""
     return codec(name, keep=config.topk.keep) if name == "topk" else codec(name)
+
+
+def algorithm_of(config: Config) -> Algorithm:
+    """Make the algorithm of a configuration; its state belongs to one node."""
+    return algorithm(config.algorithm)(config.options_of(config.algorithm))
+
+
+def neighbours_of(config: Config, own: str) -> Neighbours:
+    """Return the neighbours of a node in the topology of a configuration.
+
+    Raises:
+        UserError: the file of a topology cannot be read, or does not fit the nodes.
+    """
+    names = [node.name for node in config.nodes]
+    options: Any = config.options_of(config.topology)
+    found = topology(config.topology)
+    if found.name == "file":
+        found = edges_topology(read_edges(options.path, names))
+    neighbours = Neighbours(found, options, own, names)
+    neighbours.among([name for name in names if name != own], round_number=0)
+    return neighbours
 
 
 def channel_settings(config: Config, own_name: str, peer: str) -> ChannelSettings:

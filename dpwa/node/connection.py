@@ -13,7 +13,7 @@ from dpwa.config import Config, load_config
 from dpwa.data.layout import BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Copy, FinishedCopy
-from dpwa.errors import ParametersError
+from dpwa.errors import ParametersError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.node import Node
@@ -65,7 +65,13 @@ class DpwaConnection(Closeable):
         Raises:
             ParametersError: the parameters are neither, or empty.
             ClosedError: the connection was closed.
+            UserError: the configuration has an algorithm that needs to merge by itself.
         """
+        if self.node.config.algorithm != "gossip":
+            raise UserError(
+                f"`algorithm: {self.node.config.algorithm}` needs an adapter that merges, such as "
+                "DpwaPyTorchAdapter; with a DpwaConnection only `algorithm: gossip` is possible"
+            )
         if isinstance(parameters, np.ndarray):
             layout, source = _array_layout(parameters), parameters
         else:
@@ -164,11 +170,12 @@ class _Copy:
     def __init__(self) -> None:
         self.data: ByteArray = np.empty(0, np.uint8)
 
-    def take(self, arrival: Arrival) -> None:
-        """Copy all of it."""
+    def take(self, arrival: Arrival) -> float:
+        """Copy all of it, for the caller to merge with the factor."""
         self.data = np.empty(arrival.nbytes, np.uint8)
         for start, part in arrival.parts:
             self.data[start : start + part.nbytes] = part
+        return arrival.factor
 
 
 def _is_finite(data: ByteArray, dtype: str) -> bool:

@@ -3,21 +3,55 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.node.incoming import Incoming, IsFinite
-from dpwa.wire.shards import Shard
+from dpwa.wire.shards import WHOLE, Shard
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be fetched, from whom, and on what terms.
+
+    Attributes:
+        layout: what the snapshot must be like.
+        shard: which pieces of it.
+        is_finite: tells whether values of a dtype are finite numbers; `None` to take any.
+        terms: of the fetch.
+        only: the one peer to ask; `None` if others will do.
+        among: peers to choose from; `None` for all.
+        version: of the snapshot; 0 for the newest.
+        own_version: of this node's snapshot in a deal.
+        keeps: whether this node keeps it, to serve it to others.
+    """
+
+    layout: Layout
+    shard: Shard = WHOLE
+    is_finite: IsFinite | None = None
+    terms: Terms = Terms.PULL
+    only: str | None = None
+    among: Collection[str] | None = None
+    version: int = 0
+    own_version: int = 0
+    keeps: bool = False
+
+
+@dataclass(frozen=True)
+class SettledDeal:
+    """What was to be fetched is part of a deal, which holds: the deal desk has it."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Where a peer's snapshot is: on its way, or in shared memory."""
+    """Where a peer's snapshot is: on its way, in shared memory, or at the deal desk."""
 
     peer: str
-    source: Incoming | PeerMemory
+    source: Incoming | PeerMemory | SettledDeal
 
 
 class FetchOrder:
@@ -27,37 +61,41 @@ class FetchOrder:
     training thread has taken it.
 
     Args:
-        layout: what the snapshot must be like.
-        shard: which pieces of it.
+        wanted: what to fetch.
         deadline: when nobody waits any more.
-        is_finite: tells whether values of a dtype are finite numbers; `None` to take any.
 
     Attributes:
         first: the peer to ask first.
         may_map: whether its shared memory will do.
+        collects: the deal of a peer that this fetch is for; `None` when it is the trainer's own.
     """
 
     def __init__(
-        self,
-        layout: Layout,
-        shard: Shard,
-        deadline: Deadline,
-        is_finite: IsFinite | None = None,
+        self, wanted: Wanted, deadline: Deadline, *, collects: bytes | None = None
     ) -> None:
-        self.first: str | None = None
-        self.may_map = True
-        self.is_finite = is_finite
-        self.layout = layout
-        self.shard = shard
+        self.wanted = wanted
         self.deadline = deadline
+        self.collects = collects
+        self.first: str | None = wanted.only
+        self.may_map = True
         self._changed = threading.Condition()
         self._found: Found | None = None
         self._is_taken = False
         self._is_over = False
 
+    @property
+    def layout(self) -> Layout:
+        """What the snapshot must be like."""
+        return self.wanted.layout
+
+    @property
+    def is_finite(self) -> IsFinite | None:
+        """Tells whether values of a dtype are finite numbers."""
+        return self.wanted.is_finite
+
     def again(self, peer: str) -> FetchOrder:
         """Return an order for the same by the same deadline: a stream, of this peer if possible."""
-        order = FetchOrder(self.layout, self.shard, self.deadline, self.is_finite)
+        order = FetchOrder(self.wanted, self.deadline)
         order.first, order.may_map = peer, False
         return order
 

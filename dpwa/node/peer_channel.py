@@ -15,7 +15,7 @@ from dpwa.data.shared_memory import remains
 from dpwa.node.fetch_order import FetchOrder
 from dpwa.node.incoming import Incoming
 from dpwa.transport.link import LinkState, PeerLink
-from dpwa.wire.fetching import Announced, FetchPlan, InSharedMemory
+from dpwa.wire.fetching import Announced, FetchPlan, Greeting, InSharedMemory
 
 log = logging.getLogger("dpwa.tx")
 
@@ -66,14 +66,17 @@ class PeerChannel:
         memory = self._memory  # likewise
         return 0 if memory is None else memory.nbytes
 
-    def plan(self, order: FetchOrder) -> FetchPlan:
-        """Return what to ask the peer for."""
+    def plan(self, order: FetchOrder, greeting: Greeting) -> FetchPlan:
+        """Return what to ask the peer for, and who asks."""
         return FetchPlan(
             layout=order.layout,
             codec=self._settings.codec.name,
             can_map=self._is_mappable and (order.may_map or not self.may_stream),
             held=0 if self._held is None else self._held.token,
-            shard=order.shard,
+            shard=order.wanted.shard,
+            version=order.wanted.version,
+            keeps=order.wanted.keeps,
+            greeting=greeting,
         )
 
     def map(self, found: InSharedMemory) -> PeerMemory | None:

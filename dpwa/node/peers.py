@@ -29,6 +29,7 @@ _IN_WORDS = {
     Health.UNREACHABLE: "cannot be reached",
     Health.OTHER_VERSION: "speaks another protocol version",
     Health.OTHER_MODEL: "has another model",
+    Health.OTHER_ALGORITHM: "runs another algorithm and is not merged",
     Health.MISBEHAVING: "breaks the protocol",
     Health.DIVERGED: "has diverged and is not merged",
     Health.NOT_MAPPED: "shares no memory with this node, which `transport: shm` needs",
@@ -55,6 +56,7 @@ class PeerBook:
         self._lock = threading.RLock()
         self._peers: dict[str, _Peer] = {}
         self._flow = FlowControl()
+        self._quarantined: frozenset[str] = frozenset()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,11 +98,24 @@ class PeerBook:
         known = ", ".join(self.names) or "none"
         raise UnknownNameError(f"no peer is named {name!r} (known: {known})")
 
-    def choose(self, rng: random.Random, exclude: Collection[str] = ()) -> str | None:
-        """Let flow control draw the peer to fetch from."""
+    def choose(
+        self,
+        rng: random.Random,
+        exclude: Collection[str] = (),
+        among: Collection[str] | None = None,
+    ) -> str | None:
+        """Let flow control draw the peer to fetch from, out of all or `among` some."""
         with self._lock:
-            peer, self._flow = self._flow.choose(rng, self._clock.now(), exclude)
+            barred = {*exclude, *self._quarantined}
+            if among is not None:
+                barred.update(name for name in self._peers if name not in among)
+            peer, self._flow = self._flow.choose(rng, self._clock.now(), barred)
             return peer
+
+    def quarantine(self, names: Collection[str]) -> None:
+        """Draw none of these peers until further notice."""
+        with self._lock:
+            self._quarantined = frozenset(names)
 
     def record(self, name: str, outcome: Outcome, detail: str = "") -> None:
         """Count how a fetch ended, and log it when it changes what is known of the peer."""
@@ -134,6 +149,25 @@ class PeerBook:
             peer = self._peers.get(name)
             memory = None if peer is None else peer.memory
         return memory if memory is not None and memory.is_alive(self._clock.now()) else None
+
+    def any_memory(self, rng: random.Random) -> PeerMemory | None:
+        """Return the shared memory of a peer drawn at random, of those that can be mapped."""
+        with self._lock:
+            now = self._clock.now()
+            mapped = [p.memory for p in self._peers.values() if p.memory is not None]
+            alive = [memory for memory in mapped if memory.is_alive(now)]
+        return rng.choice(alive) if alive else None
+
+    @property
+    def has_unmapped(self) -> bool:
+        """Whether there are peers that can be reached by messages only."""
+        with self._lock:
+            return any(peer.memory is None for peer in self._peers.values())
+
+    def knows(self, name: str) -> bool:
+        """Tell whether a peer is in view."""
+        with self._lock:
+            return name in self._peers
 
     def patience_s(self, name: str, ceiling_s: float) -> float:
         """Return for how many seconds to wait for a peer, as its fetches so far suggest."""
@@ -173,6 +207,7 @@ class PeerBook:
                     "endpoint": peer.endpoint,
                     "score": self._flow.scores[name],
                     "health": peer.health.value,
+                    "quarantined": name in self._quarantined,
                     "fetch_s": peer.times.mean_s,
                     "outcomes": {o.value: n for o, n in peer.outcomes.items()},
                 }

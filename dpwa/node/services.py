@@ -1,205 +1,151 @@
-"""What the RxThread answers: snapshots to peers, and a status report to anybody who asks."""
+"""What the RxThread answers beside fetches: news, deals, goodbyes, and a status report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from dpwa.clock import Clock
-from dpwa.data.codecs import Codec
-from dpwa.data.held import Held, HeldByReaders
+from dpwa.algorithms import Terms
+from dpwa.clock import Clock, Deadline
 from dpwa.data.layout import Layout
-from dpwa.data.snapshot import Lease, Snapshot, SnapshotPool
-from dpwa.errors import UnknownNameError
+from dpwa.node.deal_desk import Agreement, Answer, DealDesk
+from dpwa.node.fetch_order import FetchOrder, Wanted
+from dpwa.node.peers import PeerBook
 from dpwa.node.rx_thread import Reply, Service
-from dpwa.transport.sockets import Receipt
+from dpwa.node.snapshot_service import Introduction
+from dpwa.node.tx_thread import TxThread
 from dpwa.types import JsonObject
-from dpwa.wire import limits
 from dpwa.wire.messages import (
+    Agreed,
     AskStatus,
-    Cancel,
-    Credit,
-    Fetch,
+    Busy,
+    Decided,
     Goodbye,
+    NewsMessage,
+    Noted,
     NotReady,
+    OtherAlgorithm,
     OtherModel,
+    Prepared,
+    Propose,
     Refused,
-    SharedMemoryName,
     Status,
     pack,
     pack_layout,
-    printable,
 )
-from dpwa.wire.serving import ServeSession
-
-CodecMaker = Callable[[str], Codec]
 
 
-@dataclass
-class _Serving:
-    session: ServeSession
-    lease: Lease
-    reply: Reply
-    expires: float
-    held: Held | None
-    is_blocked: bool = False  # the socket to this peer is full
-    receipts: list[Receipt] = field(default_factory=list)  # of what ZeroMQ still needs
+class NewsService(Service):
+    """Trades news."""
 
-    def end(self) -> None:
-        """Give the snapshot back as soon as all that was lent of it is on its way."""
-        self.lease.release(once=lambda: all(receipt.done for receipt in self.receipts))
+    handles = (NewsMessage,)
+
+    def __init__(self, introduction: Introduction) -> None:
+        self._own = introduction
+
+    def handle(self, sender: bytes, message: NewsMessage, reply: Reply) -> None:  # noqa: ARG002
+        """Take in the peer's, and answer with this node's."""
+        self._own.hear(message.news)
+        reply(NewsMessage(request=message.request, news=self._own.news()))
 
 
-class SnapshotService(Service):
-    """Serves the newest snapshot to each peer that fetches, one session a peer.
-
-    A peer that can map shared memory is told where it is. Else a session sends the pieces; it holds
-    a lease, and ends when the last chunk is sent, when the peer cancels or starts another fetch,
-    and at the latest when the peer has stopped waiting, so that a peer which is stopped or gone
-    never keeps a slot for long.
+class DealService(Service):
+    """Answers proposals, and takes note of what becomes of deals.
 
     Args:
-        pool: where the snapshots are.
-        clock: what time is taken from.
-        longest_session_s: the most that a session may take, whatever the peer asks.
-        codecs: makes the codec of a name; belongs to the RxThread.
-        resync_every: see `HeldByReaders`.
+        introduction: of this node.
+        desk: where its deals are.
+        layout: returns that of its newest snapshot; `None` before the first.
+        collect: fetches the snapshot of a peer that was agreed with; `False` if it is not in view.
+        prepared: passes on that a peer has all of this node's snapshot.
     """
 
-    handles = (Fetch, Credit, Cancel)
+    handles = (Propose, Prepared, Decided)
 
     def __init__(
         self,
-        pool: SnapshotPool,
-        clock: Clock,
-        longest_session_s: float,
-        codecs: CodecMaker,
-        resync_every: int,
+        introduction: Introduction,
+        desk: DealDesk,
+        layout: Callable[[], Layout | None],
+        collect: Callable[[Propose, Layout], bool],
+        prepared: Callable[[bytes], None],
     ) -> None:
-        self._pool = pool
+        self._own = introduction
+        self._desk = desk
+        self._layout = layout
+        self._collect = collect
+        self._prepared = prepared
+
+    def handle(self, sender: bytes, message: Propose | Prepared | Decided, reply: Reply) -> None:  # noqa: ARG002
+        """Answer one message of a deal."""
+        match message:
+            case Propose():
+                self._own.hear(message.news)
+                self._answer(message, reply)
+            case Prepared():
+                self._prepared(message.deal)
+            case Decided():
+                self._desk.decided(message.deal, commit=message.commit)
+                reply(Noted(request=message.request, deal=message.deal))
+
+    def tick(self, now: float) -> bool:  # noqa: ARG002
+        """End what has run out of time."""
+        self._desk.expire()
+        return False
+
+    def _answer(self, message: Propose, reply: Reply) -> None:
+        layout = self._layout()
+        if (message.algorithm, message.terms) != (self._own.algorithm, self._desk.terms.value):
+            reply(OtherAlgorithm(request=message.request, algorithm=self._own.algorithm))
+        elif layout is None:
+            reply(NotReady(request=message.request))
+        elif layout.fingerprint != message.fingerprint:
+            reply(OtherModel(request=message.request), pack_layout(layout))
+        else:
+            self._consider(message, layout, reply)
+
+    def _consider(self, message: Propose, layout: Layout, reply: Reply) -> None:
+        found = self._desk.accept(message.deal, message.name, message.budget_ms / 1000)
+        if found is Answer.NOT_READY:
+            reply(NotReady(request=message.request))
+        elif not isinstance(found, Agreement):
+            reply(Busy(request=message.request, deal=message.deal))
+        elif self._follows_up(message, layout, found):
+            news = self._own.news()
+            reply(
+                Agreed(
+                    request=message.request,
+                    deal=message.deal,
+                    version=found.version,
+                    units=found.units,
+                    news=news,
+                )
+            )
+        else:
+            self._desk.decided(message.deal, commit=False)
+            reply(Refused(request=message.request, reason="this node does not know the other"))
+
+    def _follows_up(self, message: Propose, layout: Layout, found: Agreement) -> bool:
+        if self._desk.terms is not Terms.EXCHANGE or not found.is_new:
+            return True
+        return self._collect(message, layout)
+
+
+class Collector:
+    """Has the snapshots fetched of peers that this node has agreed on an exchange with."""
+
+    def __init__(self, book: PeerBook, tx: TxThread, clock: Clock) -> None:
+        self._book = book
+        self._tx = tx
         self._clock = clock
-        self._longest_session_s = longest_session_s
-        self._codecs = codecs
-        self._held = HeldByReaders(limits.MAX_HELD, resync_every)
-        self._serving: dict[bytes, _Serving] = {}
-        self._description: tuple[Layout, bytes] | None = None
-        self.served = 0
 
-    @property
-    def held_bytes(self) -> int:
-        """Memory of what is remembered of readers, for codecs that send differences."""
-        updating = [s.held for s in tuple(self._serving.values()) if s.held is not None]
-        return self._held.nbytes + sum(held.data.nbytes for held in updating)
-
-    def handle(self, sender: bytes, message: Fetch | Credit | Cancel, reply: Reply) -> None:
-        """Start, continue or end the session of this peer."""
-        if isinstance(message, Fetch):
-            self._end(sender)
-            self._answer(sender, message, reply)
-            return
-        serving = self._serving.get(sender)
-        if serving is None or serving.session.request != message.request:
-            return  # of a session that has ended meanwhile
-        if isinstance(message, Cancel):
-            self._end(sender)
-        else:
-            serving.session.grant(message.chunks)
-            self._continue(sender, serving)
-
-    def tick(self, now: float) -> bool:
-        """End the sessions whose peer no longer waits; try again those that were blocked."""
-        shared = self._pool.shared  # which the training thread may give up meanwhile
-        if shared is not None:
-            shared.beat(now)
-        self._pool.commit()
-        for sender, serving in list(self._serving.items()):
-            if serving.expires <= now:
-                self._end(sender)
-            elif serving.is_blocked:
-                self._continue(sender, serving)
-        return any(serving.is_blocked for serving in self._serving.values())
-
-    def _answer(self, sender: bytes, fetch: Fetch, reply: Reply) -> None:
-        lease = self._pool.newest()
-        if lease is None:
-            reply(NotReady(request=fetch.request))
-            return
-        layout, shared = lease.snapshot.layout, self._pool.shared
-        if layout.fingerprint != fetch.fingerprint:
-            lease.release()
-            reply(OtherModel(request=fetch.request), self._described(layout))
-        elif fetch.can_map and lease.is_shared and shared is not None:
-            lease.release()
-            self.served += 1
-            reply(SharedMemoryName(request=fetch.request, name=shared.name, nonce=shared.nonce))
-        elif lease.snapshot.data.nbytes > fetch.chunk_bytes * limits.MAX_PIECES:
-            lease.release()
-            reply(Refused(request=fetch.request, reason="the chunks are too small"))
-        else:
-            self._start(sender, fetch, reply, lease)
-
-    def _start(self, sender: bytes, fetch: Fetch, reply: Reply, lease: Lease) -> None:
-        if len(self._serving) >= limits.MAX_SESSIONS:
-            self._end(next(iter(self._serving)))  # the oldest: whoever still reads would be done
-        try:
-            session, held = self._session(sender, fetch, lease.snapshot)
-        except UnknownNameError:
-            lease.release()
-            reply(Refused(request=fetch.request, reason=f"unknown codec {printable(fetch.codec)}"))
-            return
-        except BaseException:
-            lease.release()
-            raise
-        expires = self._clock.now() + min(fetch.budget_ms / 1000, self._longest_session_s)
-        serving = _Serving(session, lease, reply, expires, held)
-        self._serving[sender] = serving
-        self._continue(sender, serving)
-
-    def _session(
-        self, sender: bytes, fetch: Fetch, snapshot: Snapshot
-    ) -> tuple[ServeSession, Held | None]:
-        """Make a session, and what the peer will hold after it, if the codec needs to know."""
-        codec, held = self._codecs(fetch.codec), None
-        if codec.is_delta:
-            self._end_oldest_update()
-            shard = fetch.chunk_bytes, fetch.first, fetch.count
-            held, agrees = self._held.take(sender, fetch.held, snapshot.data.nbytes, shard)
-            codec = codec if agrees else self._codecs("none")
-        return ServeSession(fetch, snapshot, codec, held), held
-
-    def _end_oldest_update(self) -> None:
-        """Keep what is held bounded while it is being brought up to date, too."""
-        updating = [sender for sender, s in self._serving.items() if s.held is not None]
-        if len(updating) >= limits.MAX_HELD:
-            self._end(updating[0])
-
-    def _described(self, layout: Layout) -> bytes:
-        """Pack a layout once, not again for every peer that has another one."""
-        if self._description is None or self._description[0] is not layout:
-            self._description = layout, pack_layout(layout)
-        return self._description[1]
-
-    def _continue(self, sender: bytes, serving: _Serving) -> None:
-        """Send what the credit allows, as far as the socket takes it."""
-        serving.is_blocked = False
-        serving.receipts = [receipt for receipt in serving.receipts if not receipt.done]
-        for message, data in serving.session.due():
-            payload = None if data is None else data.data
-            receipt = serving.reply(message, payload, is_lent=data is not None)
-            if receipt is None:
-                serving.is_blocked = True  # what an earlier fetch left is still on its way
-                return
-            serving.receipts.append(receipt)
-        if serving.session.finished:
-            self.served += 1
-            if serving.held is not None:
-                self._held.give_back(sender, serving.held)
-            self._end(sender)
-
-    def _end(self, sender: bytes) -> None:
-        serving = self._serving.pop(sender, None)
-        if serving is not None:
-            serving.end()
+    def __call__(self, message: Propose, layout: Layout) -> bool:
+        """Order a fetch; return whether that is possible."""
+        if not self._book.knows(message.name):
+            return False
+        wanted = Wanted(layout=layout, only=message.name, version=message.version)
+        deadline = Deadline(self._clock, message.budget_ms / 1000)
+        self._tx.order(FetchOrder(wanted, deadline, collects=message.deal))
+        return True
 
 
 class GoodbyeService(Service):

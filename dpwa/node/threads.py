@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ from collections.abc import Iterable
 import zmq
 
 from dpwa.clock import Clock
-from dpwa.node.peers import PeerBook
+from dpwa.node.fetcher import Surroundings
 from dpwa.node.rx_thread import RxThread, Service
 from dpwa.node.tx_thread import TxThread
 from dpwa.transport.sockets import keep_freed_memory
@@ -25,14 +24,12 @@ FAREWELL_S = 0.05
 class NodeThreads:
     """Owns the RxThread, the TxThread and the context in which their sockets live."""
 
-    def __init__(
-        self, name: str, endpoint: str, book: PeerBook, rng: random.Random, clock: Clock
-    ) -> None:
+    def __init__(self, name: str, endpoint: str, surroundings: Surroundings, clock: Clock) -> None:
         self.endpoint = endpoint
         keep_freed_memory()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.rx = RxThread(name, self._context, endpoint, clock)
-        self.tx = TxThread(name, self._context, book, rng, clock)
+        self.tx = TxThread(name, self._context, surroundings)
 
     def open(self, services: Iterable[Service]) -> None:
         """Register the services and start both threads.

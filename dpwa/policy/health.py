@@ -19,6 +19,8 @@ class Outcome(Enum):
     UNREACHABLE = "unreachable"
     OTHER_VERSION = "other_version"
     OTHER_MODEL = "other_model"
+    OTHER_ALGORITHM = "other_algorithm"
+    BUSY = "busy"
     MISBEHAVED = "misbehaved"
     DIVERGED = "diverged"
     NOT_MAPPED = "not_mapped"
@@ -34,6 +36,7 @@ class Health(Enum):
     UNREACHABLE = "unreachable"
     OTHER_VERSION = "other_version"
     OTHER_MODEL = "other_model"
+    OTHER_ALGORITHM = "other_algorithm"
     MISBEHAVING = "misbehaving"
     DIVERGED = "diverged"
     NOT_MAPPED = "not_mapped"
@@ -47,6 +50,8 @@ _HEALTH_AFTER = {
     Outcome.UNREACHABLE: Health.UNREACHABLE,
     Outcome.OTHER_VERSION: Health.OTHER_VERSION,
     Outcome.OTHER_MODEL: Health.OTHER_MODEL,
+    Outcome.OTHER_ALGORITHM: Health.OTHER_ALGORITHM,
+    Outcome.BUSY: Health.ALIVE,
     Outcome.MISBEHAVED: Health.MISBEHAVING,
     Outcome.DIVERGED: Health.DIVERGED,
     Outcome.NOT_MAPPED: Health.NOT_MAPPED,
@@ -69,7 +74,12 @@ def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Heal
 def is_failure(outcome: Outcome) -> bool:
     """Tell whether flow control counts this outcome like a timeout.
 
-    A peer that is not ready has done nothing wrong. One that is not there was not even asked, and
-    costs no time: when it is back, it counts as before.
+    A peer that is not ready, or in another deal, has done nothing wrong. One that is not there was
+    not even asked, and costs no time: when it is back, it counts as before.
     """
-    return outcome not in (Outcome.FETCHED, Outcome.NOT_READY, Outcome.UNREACHABLE)
+    return outcome not in (
+        Outcome.FETCHED,
+        Outcome.NOT_READY,
+        Outcome.BUSY,
+        Outcome.UNREACHABLE,
+    )

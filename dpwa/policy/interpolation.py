@@ -19,19 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
 from dpwa.errors import UnknownNameError, UserError
-from dpwa.types import Standing, StrictModel
+from dpwa.types import Fraction, NoOptions, Standing, StrictModel
 
-Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 FactorRule = Callable[[Any, Standing, Standing], float]
-
-
-class NoOptions(StrictModel):
-    """Options of a rule that has none."""
 
 
 class ConstantOptions(StrictModel):
@@ -48,18 +43,22 @@ class LeaderOptions(StrictModel):
 
 @dataclass(frozen=True)
 class Interpolation:
-    """A named rule: its options and the function `(options, own, peer) -> factor`."""
+    """A named rule: its options and the function `(options, own, peer) -> factor`.
+
+    With `asks_leader` the peer is the node with the lowest running loss, once one is known.
+    """
 
     name: str
     options: type[StrictModel]
     rule: FactorRule
+    asks_leader: bool = False
 
 
 _REGISTRY: dict[str, Interpolation] = {}
 
 
 def register_interpolation(
-    name: str, options: type[StrictModel] = NoOptions
+    name: str, options: type[StrictModel] = NoOptions, *, asks_leader: bool = False
 ) -> Callable[[FactorRule], FactorRule]:
     """Return a decorator that makes a rule available to configurations as `interpolation: NAME`.
 
@@ -71,7 +70,7 @@ def register_interpolation(
         known = _REGISTRY.get(name)
         if known is not None and known.rule is not rule:
             raise UserError(f"an interpolation named {name!r} is already registered")
-        _REGISTRY[name] = Interpolation(name, options, rule)
+        _REGISTRY[name] = Interpolation(name, options, rule, asks_leader)
         return rule
 
     return register
@@ -122,11 +121,12 @@ def loss(options: NoOptions, own: Standing, peer: Standing) -> float:  # noqa: A
     return _share(max(own.loss, 0.0), max(peer.loss, 0.0))
 
 
-@register_interpolation("leader", LeaderOptions)
+@register_interpolation("leader", LeaderOptions, asks_leader=True)
 def leader(options: LeaderOptions, own: Standing, peer: Standing) -> float:
     """Factor f = strength if peer_loss < loss else 0; 0 when the peer's loss is unknown.
 
-    Source: the pull toward a leader of LSGD (Teng et al., 2019), between two nodes.
+    The peer is the leader of all, as soon as one is known. Source: the pull toward a leader of LSGD
+    (Teng et al., 2019).
     """
     if peer.loss is None or math.isinf(peer.loss):
         return 0.0

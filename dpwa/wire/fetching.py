@@ -12,11 +12,15 @@ from dpwa.policy.health import Outcome
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.messages import (
+    Busy,
     Chunk,
     Credit,
+    Elsewhere,
     Fetch,
     Message,
+    News,
     NotReady,
+    OtherAlgorithm,
     OtherModel,
     Refused,
     SharedMemoryName,
@@ -25,6 +29,15 @@ from dpwa.wire.messages import (
     unpack_layout,
 )
 from dpwa.wire.shards import WHOLE, Shard
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What every request says of the node that makes it: name, algorithm, and the news it has."""
+
+    name: str = ""
+    algorithm: str = "gossip"
+    news: News = ()
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,10 @@ class FetchPlan:
         can_map: whether shared memory is welcome instead.
         held: the token of what is still held from this peer, for codecs that send differences.
         shard: which pieces.
+        version: of the snapshot that is wanted; 0 for the newest.
+        origin: the node whose snapshot it is, if not the peer's own.
+        keeps: whether this node keeps it for others.
+        greeting: who asks.
     """
 
     layout: Layout
@@ -44,6 +61,10 @@ class FetchPlan:
     can_map: bool = False
     held: int = 0
     shard: Shard = WHOLE
+    version: int = 0
+    origin: str = ""
+    keeps: bool = False
+    greeting: Greeting = Greeting()
 
 
 @dataclass(frozen=True)
@@ -79,7 +100,15 @@ class Ended:
     detail: str = ""
 
 
-Event = Announced | PieceArrived | InSharedMemory | Ended
+@dataclass(frozen=True)
+class HeldElsewhere:
+    """The peer is under load; these nodes have copies."""
+
+    version: int
+    holders: tuple[str, ...]
+
+
+Event = Announced | PieceArrived | InSharedMemory | HeldElsewhere | Ended
 
 
 class FetchSession:
@@ -101,6 +130,12 @@ class FetchSession:
         plan = self._plan
         return Fetch(
             request=self.request,
+            name=plan.greeting.name,
+            algorithm=plan.greeting.algorithm,
+            origin=plan.origin,
+            keeps=plan.keeps,
+            version=plan.version,
+            news=plan.greeting.news,
             fingerprint=plan.layout.fingerprint,
             can_map=plan.can_map,
             codec=plan.codec,
@@ -134,14 +169,10 @@ class FetchSession:
                 return self._arrived(message, payload)
             case SharedMemoryName() if self._plan.can_map and self._pieces is None:
                 return InSharedMemory(message.name, message.nonce)
-            case NotReady():
-                return Ended(Outcome.NOT_READY)
-            case OtherModel():
-                return self._other_model(payload)
-            case Refused():
-                return Ended(Outcome.MISBEHAVED, f"it refuses: {printable(message.reason)}")
+            case Elsewhere() if self._pieces is None and not self._plan.origin:
+                return HeldElsewhere(message.version, message.holders)
             case _:
-                raise ProtocolError(f"{message.type!r} is no answer to this fetch")
+                return refused(message, payload, self._plan.layout, self._plan.greeting)
 
     def _announced(self, header: SnapshotHeader) -> Announced:
         if self._pieces is not None:
@@ -170,10 +201,33 @@ class FetchSession:
         self._next += 1
         return PieceArrived(piece, payload, is_last=self._next == len(self._pieces))
 
-    def _other_model(self, payload: Frame) -> Ended:
-        count, descriptions = unpack_layout(payload)
-        difference = self._plan.layout.difference(descriptions, count) or "none that it describes"
-        return Ended(Outcome.OTHER_MODEL, f"first difference: {difference}")
+
+def refused(message: Message, payload: Frame, layout: Layout, greeting: Greeting) -> Ended:
+    """Read an answer that declines a request of any kind.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    match message:
+        case NotReady():
+            return Ended(Outcome.NOT_READY)
+        case Busy():
+            return Ended(Outcome.BUSY)
+        case OtherAlgorithm():
+            theirs = printable(message.algorithm)
+            return Ended(
+                Outcome.OTHER_ALGORITHM,
+                f"it runs `algorithm: {theirs}`, and {greeting.name} runs "
+                f"`algorithm: {greeting.algorithm}`",
+            )
+        case OtherModel():
+            count, descriptions = unpack_layout(payload)
+            difference = layout.difference(descriptions, count) or "none that it describes"
+            return Ended(Outcome.OTHER_MODEL, f"first difference: {difference}")
+        case Refused():
+            return Ended(Outcome.MISBEHAVED, f"it refuses: {printable(message.reason)}")
+        case _:
+            raise ProtocolError(f"{message.type!r} is no answer to this request")
 
 
 def pieces_of(layout: Layout, nbytes: int, shard: Shard) -> Sequence[Piece]:

@@ -1,6 +1,6 @@
 """Messages: a msgpack header with the protocol version, the type and its fields, then raw bytes.
 
-    frame 1   {"v": 2, "type": "fetch", "request": 7, ...}      at most MAX_HEADER_BYTES
+    frame 1   {"v": 3, "type": "fetch", "request": 7, ...}      at most MAX_HEADER_BYTES
     frame 2   payload, for the types that carry one             at most MAX_CHUNK_BYTES
 
 Everything that arrives is foreign: types, ranges and sizes are checked before use, and what breaks
@@ -36,6 +36,17 @@ ChunkBytes = Annotated[
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Fingerprint = Annotated[bytes, Field(min_length=FINGERPRINT_BYTES, max_length=FINGERPRINT_BYTES)]
 
+Name = Annotated[str, Field(max_length=limits.MAX_NAME_CHARACTERS)]
+Deal = Annotated[bytes, Field(min_length=limits.DEAL_BYTES, max_length=limits.DEAL_BYTES)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# Node, group, running loss, incarnation, version, age in seconds; see `dpwa.policy.leaders.Rumour`.
+# Not strict: msgpack makes lists of tuples.
+NewsItem = Annotated[
+    tuple[Name, Name, Annotated[float, Field(allow_inf_nan=False)] | None, Count, Count, Seconds],
+    Field(strict=False),
+]
+News = Annotated[tuple[NewsItem, ...], Field(strict=False, max_length=limits.MAX_NEWS)]
+
 
 class _Message(StrictModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -50,10 +61,19 @@ class Fetch(_Message):
     `chunk_bytes`, `first` and `count` say which pieces of `Layout.pieces` (`count` 0: all from
     `first` on). `can_map` asks for shared memory instead, if the serving node has any. `held` is
     the token of the snapshot that the asking side still has from this node, for a codec that sends
-    differences; 0 when it has none.
+    differences; 0 when it has none. `version`, unless it is 0, names the snapshot that is wanted: a
+    later one will do if it is gone, and an earlier one is not sent. `origin`, unless it is empty,
+    names another node, whose snapshot the serving one has kept; with `keeps` the asking side will
+    keep what it gets, and serve it to others.
     """
 
     type: Literal["fetch"] = "fetch"
+    name: Name
+    algorithm: Name
+    origin: Name
+    keeps: bool
+    version: Count
+    news: News
     fingerprint: Fingerprint
     can_map: bool
     codec: Codec
@@ -114,6 +134,7 @@ class SnapshotHeader(_Message):
     nbytes: Annotated[int, Field(ge=0, lt=2**63)]
     codec: Codec
     token: Count
+    news: News
 
 
 class Chunk(_Message):
@@ -123,6 +144,78 @@ class Chunk(_Message):
     max_payload_bytes: ClassVar[int | None] = limits.MAX_CHUNK_BYTES
     index: Count
     checksum: Unsigned  # of the payload
+
+
+class Elsewhere(_Message):
+    """Too many read here just now; these nodes have a copy of this version or a later one."""
+
+    type: Literal["elsewhere"] = "elsewhere"
+    version: Count
+    holders: Annotated[tuple[Name, ...], Field(strict=False, max_length=limits.MAX_HOLDERS)]
+
+
+class NewsMessage(_Message):
+    """Pass on who has what loss; answered with the other side's news."""
+
+    type: Literal["news"] = "news"
+    news: News
+
+
+class Propose(_Message):
+    """Ask for a deal, on this node's snapshot of this version.
+
+    With `exchange` both ends will merge the other's snapshot, or neither; with `share` the serving
+    node gives half of its push-sum mass along with its own.
+    """
+
+    type: Literal["propose"] = "propose"
+    deal: Deal
+    name: Name
+    algorithm: Name
+    terms: Literal["exchange", "share"]
+    fingerprint: Fingerprint
+    version: Count
+    news: News
+    budget_ms: Annotated[int, Field(ge=0, le=2**31)]  # after that, the deal is off
+
+
+class Agreed(_Message):
+    """Agree to a deal, on the serving node's snapshot of this version, with so much mass."""
+
+    type: Literal["agreed"] = "agreed"
+    deal: Deal
+    version: Count
+    units: Count
+    news: News
+
+
+class Busy(_Message):
+    """Decline a deal: the serving node is in another one."""
+
+    type: Literal["busy"] = "busy"
+    deal: Deal
+
+
+class Prepared(_Message):
+    """Say that all of the other's snapshot is there, and will be merged if it decides so."""
+
+    type: Literal["prepared"] = "prepared"
+    deal: Deal
+
+
+class Decided(_Message):
+    """Say whether a deal holds; repeated until it is noted."""
+
+    type: Literal["decided"] = "decided"
+    deal: Deal
+    commit: bool
+
+
+class Noted(_Message):
+    """Acknowledge a decision."""
+
+    type: Literal["noted"] = "noted"
+    deal: Deal
 
 
 class NotReady(_Message):
@@ -136,6 +229,13 @@ class OtherModel(_Message):
 
     type: Literal["other_model"] = "other_model"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
+
+
+class OtherAlgorithm(_Message):
+    """Refused: the serving node runs another algorithm."""
+
+    type: Literal["other_algorithm"] = "other_algorithm"
+    algorithm: Name
 
 
 class Refused(_Message):
@@ -158,11 +258,20 @@ Message = (
     | Cancel
     | AskStatus
     | Goodbye
+    | NewsMessage
+    | Propose
+    | Prepared
+    | Decided
+    | Agreed
+    | Busy
+    | Noted
+    | Elsewhere
     | SharedMemoryName
     | SnapshotHeader
     | Chunk
     | NotReady
     | OtherModel
+    | OtherAlgorithm
     | Refused
     | Status
 )
@@ -239,6 +348,21 @@ def unpack(data: Frame) -> Any:
         return msgpack.unpackb(data, raw=False, strict_map_key=True, max_ext_len=0)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise ProtocolError(f"not msgpack: {type(error).__name__}") from None
+
+
+_NEWS: TypeAdapter[News] = TypeAdapter(News, config=ConfigDict(strict=True))
+
+
+def unpack_news(data: Frame) -> News:
+    """Read news that were packed for a board.
+
+    Raises:
+        ProtocolError: it is something else.
+    """
+    try:
+        return _NEWS.validate_python(unpack(data))
+    except ValidationError:
+        raise ProtocolError("not news") from None
 
 
 def pack_layout(layout: Layout) -> bytes:

@@ -12,7 +12,7 @@ from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot
 from dpwa.wire import limits
 from dpwa.wire.fetching import pieces_of
-from dpwa.wire.messages import Chunk, Fetch, SnapshotHeader
+from dpwa.wire.messages import Chunk, Fetch, News, SnapshotHeader
 from dpwa.wire.shards import Shard
 
 Outgoing = tuple[SnapshotHeader | Chunk, ByteArray | None]
@@ -27,11 +27,18 @@ class ServeSession:
         codec: how each piece is encoded.
         held: what the peer will hold afterwards, to be brought up to date on the way; `None` for a
             codec that needs nothing of the kind.
+        news: to be passed on with the snapshot.
     """
 
     def __init__(
-        self, fetch: Fetch, snapshot: Snapshot, codec: Codec, held: Held | None = None
+        self,
+        fetch: Fetch,
+        snapshot: Snapshot,
+        codec: Codec,
+        held: Held | None = None,
+        news: News = (),
     ) -> None:
+        self._news = news
         self.request = fetch.request
         self._snapshot = snapshot
         self._codec = codec
@@ -88,4 +95,5 @@ class ServeSession:
             nbytes=snapshot.data.nbytes,
             codec=self._codec.name,
             token=0 if self._held is None else self._held.token,
+            news=self._news,
         )

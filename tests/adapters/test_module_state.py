@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dpwa.adapters import merging, module_state, tiles
+from dpwa.adapters import merging, module_state, tiles, values
 from dpwa.adapters.device_side import DeviceSide
 from dpwa.adapters.merging import Terms
 from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.values import TensorValues
 from dpwa.data.kernels import are_finite
+from dpwa.errors import ParametersError
 
 TILE_BYTES = 64  # small tensors span several tiles
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2]
@@ -28,7 +30,7 @@ seeds = st.integers(0, 2**31)
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
-    for module in (tiles, merging):
+    for module in (tiles, merging, values):
         monkeypatch.setattr(module, "TILE_BYTES", TILE_BYTES)
 
 
@@ -148,6 +150,29 @@ def test_merging_matches_the_formula_in_whichever_ranges_the_bytes_come(
         assert bits(state) == before.tobytes()
 
 
+@given(tensors, factors, st.none() | factors, st.booleans(), st.booleans())
+def test_buffers_have_a_factor_of_their_own_and_parameters_may_be_left_alone(
+    described, factor, buffers, with_parameters, with_delta
+):
+    state, other = state_of(net_of(described, 1)), state_of(net_of(described, 2))
+    before, peer = snapshot_of(state), snapshot_of(other)
+    own, theirs, undo = exact(state), exact(other), np.zeros(state.nbytes, np.uint8)
+    published = before.copy() if with_delta else None
+    merge = state.merging(Terms(factor, published, undo, buffers, with_parameters))
+    merge.take(0, peer)
+    measured = state_of(net_of(described, 1)).merging(Terms(0.0))
+    measured.take(0, peer)
+    for entry, mine, then in zip(state.entries, own, theirs, strict=True):
+        f = (factor if buffers is None else buffers) if entry.is_buffer else factor
+        if not (entry.is_buffer or with_parameters):
+            assert torch.equal(entry.tensor.detach().double(), mine)
+        else:
+            assert_merged(expected_of([entry], [mine], [then], [mine], f))
+    assert merge.consensus_distance == measured.consensus_distance
+    merge.undo()
+    assert bits(state) == before.tobytes()
+
+
 @given(tensors, factors, piece_sizes)
 def test_a_shard_changes_its_own_elements_only(described, factor, piece_bytes):
     state, other = state_of(net_of(described, 1)), state_of(net_of(described, 2))
@@ -262,6 +287,109 @@ def test_a_merge_of_buffers_alone_has_no_distance():
     assert merge.consensus_distance == 0.0
 
 
+@given(tensors, st.booleans(), piece_sizes)
+def test_the_distance_is_over_parameters_and_buffers_in_all_that_has_come(
+    described, with_published, piece_bytes
+):
+    net = net_of(described, 1)
+    state, other = state_of(net), state_of(net_of(described, 2))
+    published, peer, own = snapshot_of(state), snapshot_of(other), exact(state)
+    with torch.no_grad():
+        for entry in state.entries:
+            entry.tensor.copy_(entry.tensor.double() + 1)  # a local step since
+    before, base = bits(state), published if with_published else None
+    squared = sum(
+        float((then - (mine if with_published and not entry.is_buffer else now)).square().sum())
+        for entry, mine, now, then in zip(
+            state.entries, own, exact(state), exact(other), strict=True
+        )
+    )
+    expected = pytest.approx(math.sqrt(squared), rel=1e-5)
+    assert state.distance(peer, 0, base) == expected
+    pieces = pieces_of(state, piece_bytes)
+    shards = [state.distance(peer[p.start : p.stop], p.start, base) for p in pieces]
+    assert math.hypot(*shards) == expected
+    tensors = [(entry.tensor, entry.is_buffer) for entry in state.entries]
+    device_side = DeviceSide(tiles.cut(tensors, state.layout))
+    assert device_side.distance(peer, 0, base) == expected
+    assert bits(state) == before
+    assert peer.tobytes() == bits(other)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["weight", "running_var"])
+def test_a_distance_to_what_is_not_finite_is_not_finite(name, value):
+    net = nn.BatchNorm1d(30)
+    state, peer = state_of(net), np.zeros(net.weight.nbytes * 4, np.uint8)
+    assert math.isfinite(state.distance(peer, 0, None))
+    with torch.no_grad():
+        getattr(net, name)[20] = value
+    assert not math.isfinite(state.distance(peer, 0, None))
+
+
+def test_distances_that_overflow_are_infinite():
+    net = nn.Linear(2, 2).double()
+    state, peer = state_of(net), np.zeros(6 * 8, np.uint8)
+    nn.init.constant_(net.weight, 1e200)
+    assert state.distance(peer, 0, None) == math.inf
+    merge = state.merging(Terms(0.0))
+    merge.take(0, peer)
+    assert merge.consensus_distance == math.inf
+
+
+@given(tensors)
+def test_values_are_the_parameters_and_those_of_a_snapshot_are_read_out_of_it(described):
+    state, other = state_of(net_of(described, 1)), state_of(net_of(described, 2))
+    own = [entry.tensor for entry in state.entries if not entry.is_buffer]
+    values, peer = state.values(), snapshot_of(other)
+    state.refresh()
+    assert state.values() is values
+    assert all(map(torch.Tensor.is_set_to, values.tensors, [t.detach() for t in own]))
+    view, copied = state.view_of(peer), state.values_of(peer)
+    memory = range(peer.ctypes.data, peer.ctypes.data + peer.nbytes)
+    assert all(t.data_ptr() in memory for t in view.tensors if t.numel())
+    assert [t.stride() for t in copied.tensors] == [t.stride() for t in own]
+    peer[:] = 0
+    assert_same(copied, other.values())
+    again = snapshot_of(state)
+    assert state.values_of(again, into=copied) is copied
+    assert_same(copied, values)
+    strange = TensorValues([torch.ones(7)])
+    assert_same(state.values_of(again, into=strange), values)
+    assert bool((strange.tensors[0] == 1).all())
+
+
+def assert_same(values, expected):
+    for one, two in zip(values.tensors, expected.tensors, strict=True):
+        assert torch.equal(one.double(), two.double())
+
+
+@given(tensors)
+def test_other_values_are_published_in_place_of_the_parameters(described):
+    state, other = state_of(net_of(described, 1)), state_of(net_of(described, 2))
+    before, data = bits(state), np.zeros(state.nbytes, np.uint8)
+    assert state.start_copy(data, True, state.values()).wait()
+    assert data.tobytes() == before
+    assert state.start_copy(data, True, other.values().clone()).wait()
+    assert bits(state) == before
+    assert_same(state.view_of(data), other.values())
+    with torch.no_grad():
+        for mine, theirs in zip(state.entries, other.entries, strict=True):
+            if not mine.is_buffer:
+                mine.tensor.copy_(theirs.tensor)
+    assert data.tobytes() == bits(state)  # with the buffers of this module
+
+
+def test_other_values_that_are_published_are_checked():
+    state = state_of(nn.Linear(5, 5))
+    values, data = state.values().clone(), np.zeros(state.nbytes, np.uint8)
+    values.tensors[1][3] = math.nan
+    assert state.start_copy(data, True, values).wait() is False
+    assert state.start_copy(data, False, values).wait() is None
+    with pytest.raises(ParametersError, match="2 trainable parameters of Linear"):
+        state.start_copy(data, True, TensorValues(values.tensors[:1]))
+
+
 @given(tensors, factors, st.booleans())
 def test_any_device_merges_like_the_host(described, factor, with_delta):
     """The way of devices that have no way of their own, which a CPU can go too."""
@@ -336,14 +464,19 @@ def swap(net, one, two):
     setattr(net, two, first)
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_change_of_the_module_is_noticed(change):
+def changeable():
     net = nn.Linear(3, 2)
     net.bias.requires_grad_(False)
     net.other = nn.Parameter(torch.ones(2, 3))
     net.child = nn.Linear(2, 2)
     net.register_buffer("mean", torch.zeros(5))
     net.register_buffer("count", torch.tensor(0))
+    return net
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_of_the_module_is_noticed(change):
+    net = changeable()
     state = state_of(net)
     change(net)
     state.refresh()
@@ -354,6 +487,31 @@ def test_a_change_of_the_module_is_noticed(change):
     peer = np.zeros(state.nbytes, np.uint8)
     state.merging(Terms(1.0)).take(0, peer)
     assert all(not bool(entry.tensor.any()) for entry in fresh.entries)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_of_the_parameters_or_of_the_layout_is_another_generation(change):
+    net = changeable()
+    state = state_of(net)
+    values, generation = state.values(), state.generation
+    state.refresh()
+    assert state.generation == generation
+    change(net)
+    state.refresh()
+    is_same = change is CHANGES["a buffer replaced"]  # by one of the same kind
+    assert (state.generation == generation) == is_same
+    assert (state.values() is values) == is_same
+    assert state.values().is_same_memory(state_of(net).values())
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_a_module_that_is_walked_every_time_is_of_one_generation():
+    net = nn.Sequential(nn.Linear(2, 4), nn.LazyBatchNorm1d(affine=False))
+    state = state_of(net)
+    values, generation = state.values(), state.generation
+    state.refresh()
+    assert state.generation == generation
+    assert state.values() is values
 
 
 def test_an_unchanged_module_is_not_walked_again(monkeypatch):

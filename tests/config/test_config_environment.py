@@ -48,8 +48,8 @@ def test_every_single_setting_can_be_overridden(
 def test_options_of_rules_can_be_overridden(written: dict[str, object]) -> None:
     environ = {"DPWA_CONSTANT__VALUE": "0.3", "DPWA_LEADER__STRENGTH": "1"}
     config = load_config({"nodes": SOURCE["nodes"], **written}, environ=environ)
-    assert config.rule_options("constant") == ConstantOptions(value=0.3)
-    assert config.rule_options("leader") == LeaderOptions(strength=1.0)
+    assert config.options_of("constant") == ConstantOptions(value=0.3)
+    assert config.options_of("leader") == LeaderOptions(strength=1.0)
 
 
 @pytest.mark.parametrize("written", [{}, {"topk": 0}, {"topk": {"keep": 0.9}}])

@@ -54,7 +54,7 @@ def test_both_forms_load_to_the_same_object(tmp_path: Path) -> None:
     assert loaded == load_text(MAPPING_FORM, tmp_path)
     assert loaded.nodes[1] == NodeConfig(name="w2", host="10.0.0.2", port=45000)
     assert loaded.divergence_threshold == 0.2
-    assert loaded.rule_options("constant") == ConstantOptions(value=0.25)
+    assert loaded.options_of("constant") == ConstantOptions(value=0.25)
 
 
 @pytest.mark.parametrize("text", [LIST_FORM, MAPPING_FORM])
@@ -127,8 +127,8 @@ def test_numbers_of_python_can_name_groups() -> None:
 @pytest.mark.parametrize("options", ["0", "", "off", "~", "{}", "0.0", "false", '"off"'])
 def test_no_options_can_be_written_in_many_ways(options: str, tmp_path: Path) -> None:
     config = load_text(f"{TWO_NODES}constant: {options}\nclock: {options}", tmp_path)
-    assert config.rule_options("constant") == ConstantOptions(value=0.5)
-    assert config.rule_options("clock") == NoOptions()
+    assert config.options_of("constant") == ConstantOptions(value=0.5)
+    assert config.options_of("clock") == NoOptions()
     assert config == load_text(TWO_NODES, tmp_path)
 
 
@@ -166,7 +166,7 @@ def test_an_unknown_node_is_refused_with_the_known_names() -> None:
         with pytest.raises(UnknownNameError, match=expected):
             ask("worker")
     with pytest.raises(UnknownNameError, match="no interpolation is named 'x'"):
-        config.rule_options("x")
+        config.options_of("x")
 
 
 def test_a_config_is_a_frozen_value() -> None:

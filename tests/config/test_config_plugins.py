@@ -100,7 +100,7 @@ def test_codecs_get_the_benefit_of_the_doubt_while_a_plugin_is_broken(tmp_path: 
 def test_a_module_beside_the_file_brings_its_rules(tmp_path: Path) -> None:
     text = "interpolation: own-rule\nown-rule: {steps: 5, strict: on}\nplugins: [own_rules]\n"
     config = load(text, tmp_path, DPWA_OWN_RULE__STEPS="7")
-    options = config.rule_options("own-rule")
+    options = config.options_of("own-rule")
     assert options.model_dump() == {"steps": 7, "strict": True, "weights": {}, "extra": None}
     assert config.plugins == ("own_rules",)
     assert load_config(config.to_mapping(), environ={}) == config
@@ -128,7 +128,7 @@ needy: 0
 
 def test_values_of_any_type_are_read_like_people_read_them(tmp_path: Path) -> None:
     text = 'plugins: [own_rules]\nown-rule: {extra: [1e-3, 22:22, "5", true, off, ~]}\n'
-    assert load(text, tmp_path).rule_options("own-rule").model_dump()["extra"] == [
+    assert load(text, tmp_path).options_of("own-rule").model_dump()["extra"] == [
         0.001, "22:22", "5", True, "off", None,
     ]  # fmt: skip
 
@@ -139,7 +139,7 @@ def test_a_selected_rule_must_get_the_options_it_needs(tmp_path: Path) -> None:
     ]
     config = load("plugins: [own_rules]\n", tmp_path)
     with pytest.raises(UserError, match="'needy' needs options"):
-        config.rule_options("needy")
+        config.options_of("needy")
 
 
 def test_a_module_that_cannot_be_imported_is_a_problem_at_its_position(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ class Stream:
             nbytes=len(self.data),
             codec=codec_name,
             token=0 if held is None else TOKEN,
+            news=(),
         )
         self.buffer = np.zeros(len(self.data), np.uint8)
         self.incoming = Incoming(

@@ -130,7 +130,9 @@ def test_a_peer_that_speaks_no_zeromq_never_holds_the_trainer(node, port, greeti
 
 def header(**changes):
     fields = {"request": 1, "version": 1, "clock": 1.0, "loss": 0.1, "nbytes": PARAMETERS.nbytes}
-    return SnapshotHeader(**{**fields, "is_finite": True, "codec": "none", "token": 0, **changes})
+    return SnapshotHeader(
+        **{**fields, "is_finite": True, "codec": "none", "token": 0, "news": (), **changes}
+    )
 
 
 def chunk(request, payload):

@@ -132,6 +132,7 @@ class Half:
             nbytes=self._data.nbytes,
             codec=self._codec.name,
             token=0,
+            news=(),
         )
 
     def _chunk(self, request, index):
@@ -377,6 +378,7 @@ class Promises:
             nbytes=self._data.nbytes,
             codec="none",
             token=0,
+            news=(),
         )
         chunk = Chunk(request=message.request, index=0, checksum=checksum(self._data))
         yield [encode(header)]

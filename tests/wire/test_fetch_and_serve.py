@@ -58,6 +58,7 @@ def header(**fields):
         "nbytes": 100,
         "codec": "none",
         "token": 0,
+        "news": (),
     }
     return SnapshotHeader(**{**default, **fields})
 

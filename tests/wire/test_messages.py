@@ -10,14 +10,23 @@ from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.wire import limits
 from dpwa.wire.messages import (
+    Agreed,
     AskStatus,
+    Busy,
     Cancel,
     Chunk,
     Credit,
+    Decided,
+    Elsewhere,
     Fetch,
     Goodbye,
+    NewsMessage,
+    Noted,
     NotReady,
+    OtherAlgorithm,
     OtherModel,
+    Prepared,
+    Propose,
     Refused,
     SharedMemoryName,
     SnapshotHeader,
@@ -31,6 +40,12 @@ from dpwa.wire.messages import (
 
 FETCH = Fetch(
     request=7,
+    name="w1",
+    algorithm="gossip",
+    origin="",
+    keeps=False,
+    version=0,
+    news=(("w1", "", 0.5, 1, 2, 0.25), ("w2", "left", None, 1, 2, 0.0)),
     fingerprint=b"f" * 16,
     can_map=True,
     codec="none",
@@ -50,6 +65,7 @@ SNAPSHOT = SnapshotHeader(
     nbytes=100,
     codec="none",
     token=0,
+    news=(),
 )
 MESSAGES = [
     FETCH,
@@ -63,6 +79,25 @@ MESSAGES = [
     SNAPSHOT.model_copy(update={"is_finite": None}),
     SharedMemoryName(request=7, name="dpwa-0", nonce=b"n" * 16),
     Chunk(request=7, index=0, checksum=2**64 - 1),
+    NewsMessage(request=0, news=FETCH.news),
+    Propose(
+        request=7,
+        deal=b"12345678",
+        name="w1",
+        algorithm="symmetric",
+        terms="exchange",
+        fingerprint=b"f" * 16,
+        version=3,
+        news=(),
+        budget_ms=2500,
+    ),
+    Agreed(request=7, deal=b"12345678", version=4, units=2**40, news=()),
+    Busy(request=7, deal=b"12345678"),
+    Prepared(request=0, deal=b"12345678"),
+    Decided(request=8, deal=b"12345678", commit=True),
+    Noted(request=8, deal=b"12345678"),
+    Elsewhere(request=7, version=3, holders=("w2", "w3")),
+    OtherAlgorithm(request=7, algorithm="lsgd"),
     NotReady(request=7),
     OtherModel(request=7),
     Refused(request=7, reason="no"),
@@ -90,10 +125,10 @@ def test_every_message_survives_the_wire(message):
     assert payload == (b"" if message.max_payload_bytes is None else b"payload")
 
 
-@pytest.mark.parametrize("version", [0, 1, 3, -1, 2**63])
+@pytest.mark.parametrize("version", [0, 1, 2, -1, 2**63])
 def test_another_protocol_version_is_told_apart(version):
     with pytest.raises(
-        VersionError, match=f"speaks protocol version {version}, this node speaks 2"
+        VersionError, match=f"speaks protocol version {version}, this node speaks 3"
     ):
         decode([msgpack.packb(header(v=version))])
 

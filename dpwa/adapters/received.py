@@ -1,0 +1,145 @@
+"""ReceivedSnapshot: a peer's snapshot as an algorithm merges it into a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from dpwa.adapters.merging import Terms
+from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.values import TensorValues
+from dpwa.algorithms import Values
+from dpwa.data.segments import ByteArray
+from dpwa.errors import UserError
+from dpwa.node.arrival import Arrival
+from dpwa.node.incoming import Part
+from dpwa.policy.clipping import ClipRadius
+from dpwa.types import Standing
+
+
+class ReceivedSnapshot:
+    """What came of one fetch or deal; see `dpwa.algorithms.Received`.
+
+    Args:
+        arrival: what came.
+        state: of the module that it is merged into.
+        clip: shortens merges that go too far; `None`: none are.
+        keep: passes on all of a snapshot that was copied, to be served to others.
+
+    Attributes:
+        consensus_distance: between the peer's parameters and this node's, as far as measured.
+    """
+
+    def __init__(
+        self,
+        arrival: Arrival,
+        state: ModuleState,
+        clip: ClipRadius | None = None,
+        keep: Callable[[Arrival, ByteArray], None] | None = None,
+    ) -> None:
+        self.peer: str = arrival.peer
+        self.standing: Standing = arrival.standing
+        self.factor: float = arrival.factor
+        self.consensus_distance = 0.0
+        self._arrival = arrival
+        self._state = state
+        self._clip = clip
+        self._keep = keep
+        self._whole: ByteArray | None = None
+        self._scale: float | None = None
+
+    @property
+    def published(self) -> TensorValues:
+        """What this node has published in the same round, or if it could not, its parameters."""
+        own = self._arrival.published
+        return self._state.values() if own is None else self._state.view_of(own.data)
+
+    def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
+        """Merge it into the module, in one pass, while it comes."""
+        scale = self._scale_of_clip()
+        published = self._arrival.published if delta else None
+        weight = factor if buffers is None else buffers
+        return self._merge(
+            Terms(
+                factor=factor * scale,
+                published=None if published is None else published.data,
+                undo=self._undo,
+                buffers=weight * scale,
+            )
+        )
+
+    def merge_buffers(self, factor: float) -> None:
+        """Interpolate the floating buffers alone."""
+        weight = factor * self._scale_of_clip()
+        self._merge(Terms(factor=0.0, undo=self._undo, buffers=weight, parameters=False))
+
+    def values(self, into: Values | None = None) -> TensorValues:
+        """Return a copy of the peer's parameters.
+
+        Raises:
+            BrokenFetchError: the rest of it does not come; to be left alone.
+            UserError: the round fetches a part of the parameters only.
+        """
+        scale, whole = self._scale_of_clip(), self._all()
+        if self._keep is not None:
+            self._keep(self._arrival, whole)
+        room = into if isinstance(into, TensorValues) else None
+        values = self._state.values_of(whole, room)
+        own = self._state.values()
+        self.consensus_distance = values.distance(own)
+        if scale < 1.0:
+            values.lerp_(own, 1.0 - scale)
+        return values
+
+    @property
+    def _undo(self) -> ByteArray | None:
+        return None if self._whole is not None else self._arrival.room
+
+    def _merge(self, terms: Terms) -> float:
+        """Merge all parts of what came, or nothing."""
+        merging = self._state.merging(terms)
+        try:
+            for start, part in self._parts():
+                merging.take(start, part)
+        except BaseException:
+            if terms.undo is not None:
+                merging.undo()
+            raise
+        self.consensus_distance = merging.consensus_distance
+        return terms.factor
+
+    def _parts(self) -> Iterable[Part]:
+        """Return the parts; as they come, the first time."""
+        return self._arrival.parts if self._whole is None else [(0, self._whole)]
+
+    def _all(self) -> ByteArray:
+        """Wait for all of it, and return it as it lies in memory until the merge is over."""
+        if self._whole is None:
+            room = self._arrival.room
+            parts = list(self._arrival.parts) if room is None else self._gathered(room)
+            if len(parts) != 1 or parts[0][1].nbytes != self._arrival.nbytes:
+                raise UserError(
+                    "an algorithm that needs all values of a peer needs `fraction: 1`, and so "
+                    "does `robust: clip`"
+                )
+            self._whole = parts[0][1]
+        return self._whole
+
+    def _gathered(self, room: ByteArray) -> list[Part]:
+        start, stop = None, 0
+        for begin, part in self._arrival.parts:
+            start = begin if start is None else start
+            stop = begin + part.nbytes
+            place = room[begin:stop]
+            if part.ctypes.data != place.ctypes.data:
+                place[:] = part
+        return [] if start is None else [(start, room[start:stop])]
+
+    def _scale_of_clip(self) -> float:
+        """Return by how much the merge is shortened, from 0 to 1."""
+        if self._clip is None:
+            return 1.0
+        if self._scale is None:
+            own = self._arrival.published
+            distance = self._state.distance(self._all(), 0, None if own is None else own.data)
+            self._scale = self._clip.scale(distance)
+        return self._scale

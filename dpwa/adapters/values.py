@@ -1,0 +1,132 @@
+"""TensorValues: the trainable parameters as algorithms see them, in tensors of torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from dpwa.adapters.tiles import TILE_BYTES, boxes
+from dpwa.data.kernels import (
+    Tensors,
+    add_,
+    is_narrow,
+    move_toward_,
+    scale_,
+    squared_distance,
+)
+
+
+class TensorValues:
+    """Numbers in the shapes of the trainable parameters; see `dpwa.algorithms.Values`.
+
+    Arithmetic is elementwise, in place and not recorded by autograd, which does notice it. Those
+    that go together must be alike: they have equal shapes, dtypes and devices, in any strides.
+
+    Attributes:
+        tensors: detached; they share the memory of those that they were made of, so what changes
+            them in place changes the module, too.
+
+    Args:
+        tensors: over which to compute; none may overlap another.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.tensors = [tensor.detach() for tensor in tensors]
+        self._kinds = [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
+        by_kernel = itertools.groupby(range(len(tensors)), key=lambda index: self._kinds[index][1:])
+        self._groups = [list(indices) for _, indices in by_kernel]
+
+    def is_like(self, other: TensorValues) -> bool:
+        """Tell whether both have equal shapes, dtypes and devices."""
+        return self._kinds == other._kinds
+
+    def is_same_memory(self, other: TensorValues) -> bool:
+        """Tell whether what is written to one is written to the other."""
+        return self.is_like(other) and all(
+            mine.is_set_to(theirs) for mine, theirs in zip(self.tensors, other.tensors, strict=True)
+        )
+
+    def clone(self) -> TensorValues:
+        """Return a copy, with strides as here."""
+        copy = self.empty()
+        copy.copy_(self)
+        return copy
+
+    @torch.inference_mode(mode=False)  # else the memory could not be changed outside of that mode
+    def empty(self) -> TensorValues:
+        """Return memory for a copy, with strides as here."""
+        return TensorValues([torch.empty_like(tensor) for tensor in self.tensors])
+
+    def copy_(self, other: TensorValues) -> None:
+        """Set self = other.
+
+        Raises:
+            ValueError: they are not alike; so do the others.
+        """
+        self.lerp_(other, 1.0)
+
+    @torch.no_grad()
+    def lerp_(self, other: TensorValues, weight: float) -> None:
+        """Set self = self + weight * (other - self).
+
+        Weight 0 changes nothing, and weight 1 copies, even over values that are not finite.
+        """
+        for own, peer in self._together(other):
+            move_toward_(own, peer, weight)
+
+    @torch.no_grad()
+    def add_(self, other: TensorValues, alpha: float = 1.0) -> None:
+        """Set self = self + alpha * other; alpha 0 changes nothing."""
+        for own, step in self._together(other):
+            add_(own, step, alpha)
+
+    @torch.no_grad()
+    def mul_(self, factor: float) -> None:
+        """Set self = factor * self; 0 clears even values that are not finite."""
+        for own, _ in self._together(self):
+            scale_(own, factor)
+
+    @torch.no_grad()
+    def distance(self, other: TensorValues) -> float:
+        """Return the Euclidean distance over all elements; NaN or infinite if a value is.
+
+        The sums of blocks, in float32 or wider, are added up in float64.
+        """
+        squares = []
+        for own, peer in self._groups_of(other):
+            room = _room(own[0])
+            for one, two in _blocks(own, peer):
+                squares.append(squared_distance(one, two, room[: one.numel()].view(one.shape)))
+        return math.sqrt(sum(square.item() for square in squares))
+
+    def _together(self, other: TensorValues) -> Iterator[tuple[Tensors, Tensors]]:
+        """Yield what kernels compute on at once, with at most small temporaries."""
+        for own, peer in self._groups_of(other):
+            if is_narrow(own[0]):
+                yield from (((one,), (two,)) for one, two in _blocks(own, peer))
+            else:
+                yield own, peer
+
+    def _groups_of(self, other: TensorValues) -> Iterator[tuple[Tensors, Tensors]]:
+        """Yield tensors of one dtype and device, and those of the other that go with them."""
+        if not self.is_like(other):
+            raise ValueError("expected values of equal shapes, dtypes and devices")
+        for indices in self._groups:
+            yield [self.tensors[i] for i in indices], [other.tensors[i] for i in indices]
+
+
+def _room(like: torch.Tensor) -> torch.Tensor:
+    elements = TILE_BYTES // like.element_size()
+    return torch.empty(elements, dtype=like.dtype, device=like.device)
+
+
+def _blocks(one: Tensors, two: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the parts of tensors that go together, of at most `TILE_BYTES` each."""
+    for mine, theirs in zip(one, two, strict=True):
+        step = TILE_BYTES // mine.element_size()
+        for start in range(0, mine.numel(), step):
+            stop = min(start + step, mine.numel())
+            yield from zip(boxes(mine, start, stop), boxes(theirs, start, stop), strict=True)

@@ -1,0 +1,36 @@
+"""Training algorithms: what a node publishes, whom it asks, how it merges; one file each.
+
+    gossip      pull a peer's parameters and average (any interpolation rule, any topology)
+    lsgd        leader stochastic gradient descent: pull toward the best of the group and of all
+    symmetric   AD-PSGD: both ends of an exchange take the average, or neither does
+    push_sum    weighted averaging that stays exact on directed and one-sided networks
+    noloco      NoLoCo: outer momentum steps on random pairs, every few dozen steps
+    local       local SGD, or DiLoCo-like outer Nesterov steps on random pairs
+
+docs/algorithms.md describes them, and how to write one of your own.
+"""
+
+from dpwa.algorithms import gossip, local, lsgd, noloco, push_sum, symmetric  # noqa: F401
+from dpwa.algorithms.base import (
+    Algorithm,
+    Ask,
+    Received,
+    Terms,
+    Values,
+    View,
+    algorithm,
+    algorithm_names,
+    register_algorithm,
+)
+
+__all__ = [
+    "Algorithm",
+    "Ask",
+    "Received",
+    "Terms",
+    "Values",
+    "View",
+    "algorithm",
+    "algorithm_names",
+    "register_algorithm",
+]

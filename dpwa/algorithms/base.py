@@ -1,0 +1,265 @@
+"""The protocol between a training algorithm and its node, and the registry of algorithms.
+
+An algorithm says four things, each with a default that is plain gossip:
+
+    publishes   what this node publishes now
+    asks        whom it asks for parameters, and on what terms
+    merge       what becomes of the parameters that came
+    after_step  what is done after every step of the optimizer
+
+All of them are called on the training thread, and none may wait. An algorithm sees parameters as
+`Values` only; it needs no torch, and runs as well on numpy arrays in a simulation. A new one is a
+class in a module that the setting `plugins` names:
+
+>>> from dpwa.algorithms import Algorithm, register_algorithm
+>>> @register_algorithm("a_quarter")
+... class AQuarter(Algorithm):
+...     def merge(self, view, received):
+...         return received.merge(0.25)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+from dpwa.errors import UnknownNameError, UserError
+from dpwa.types import NoOptions, Standing, StrictModel
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Values(Protocol):
+    """Numbers in the shapes of the trainable parameters; arithmetic is elementwise and in place.
+
+    Buffers (batch-norm statistics) are not part of it: `Received.merge` takes care of them.
+    """
+
+    def clone(self) -> Self:
+        """Return a copy."""
+        ...
+
+    def copy_(self, other: Self) -> None:
+        """Set self = other."""
+        ...
+
+    def lerp_(self, other: Self, weight: float) -> None:
+        """Set self = self + weight * (other - self)."""
+        ...
+
+    def add_(self, other: Self, alpha: float = 1.0) -> None:
+        """Set self = self + alpha * other."""
+        ...
+
+    def mul_(self, factor: float) -> None:
+        """Set self = factor * self; 0 clears even values that are not finite."""
+        ...
+
+
+class Terms(Enum):
+    """On what terms parameters are asked for."""
+
+    PULL = "pull"  # the peer is only read
+    EXCHANGE = "exchange"  # both ends merge the other's, or neither does
+    SHARE = "share"  # the peer gives half of its push-sum weight away
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Whom to ask, and for what.
+
+    Attributes:
+        peer: its name; `None`: flow control draws one of the neighbours in the topology.
+        terms: see `Terms`.
+    """
+
+    peer: str | None = None
+    terms: Terms = Terms.PULL
+
+
+class View(Protocol):
+    """What a node knows at this moment."""
+
+    @property
+    def model(self) -> Values:
+        """The parameters in training."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The node's own name."""
+        ...
+
+    @property
+    def peers(self) -> Sequence[str]:
+        """Names of the peers in view."""
+        ...
+
+    @property
+    def updates(self) -> int:
+        """How many `update_send` this node has made, with the one under way; never interpolated."""
+        ...
+
+    @property
+    def rng(self) -> random.Random:
+        """Randomness, seeded by the configuration."""
+        ...
+
+    @property
+    def fetch_probability(self) -> float:
+        """The setting."""
+        ...
+
+    @property
+    def keeps_local_step(self) -> bool:
+        """Whether `merge: delta` is set."""
+        ...
+
+    @property
+    def asks_leader(self) -> bool:
+        """Whether the interpolation rule in use wants the leader as the peer."""
+        ...
+
+    def leader(self, *, of_all: bool = True) -> str | None:
+        """Return the node with the lowest running loss, of all or of the own group.
+
+        Known only to algorithms that declare `follows_leaders`; it may be this node itself.
+        """
+        ...
+
+    def has_groups(self) -> bool:
+        """Tell whether the nodes belong to more than one group."""
+        ...
+
+    def total_updates(self) -> float:
+        """Return how many updates all nodes have made together, as far as the news goes."""
+        ...
+
+
+class Received(Protocol):
+    """A peer's snapshot that has come, or is coming."""
+
+    @property
+    def peer(self) -> str:
+        """Whose it is."""
+        ...
+
+    @property
+    def standing(self) -> Standing:
+        """Clock and loss of the peer when it published."""
+        ...
+
+    @property
+    def factor(self) -> float:
+        """The weight that the configured interpolation rule gives to it, from 0 to 1."""
+        ...
+
+    @property
+    def published(self) -> Values:
+        """What this node has published in the same round; not to be changed."""
+        ...
+
+    def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
+        """Merge it into the model, in one pass, while it comes.
+
+        Args:
+            factor: f of x = (1-f)*x + f*peer.
+            delta: x = x + f*(peer - published) instead: the local step is kept whole.
+            buffers: the factor of floating buffers; as for the parameters if `None`.
+
+        Returns:
+            The factor, for `Algorithm.merge` to return.
+        """
+        ...
+
+    def values(self, into: Values | None = None) -> Values:
+        """Return a copy of the peer's parameters; into memory of an earlier copy, if given."""
+        ...
+
+    def merge_buffers(self, factor: float) -> None:
+        """Interpolate the floating buffers alone."""
+        ...
+
+
+class Algorithm:
+    """A training algorithm, as one node runs it. By default, gossip.
+
+    Args:
+        options: of the model `options_model`.
+
+    Attributes:
+        name: that it is registered by.
+        options_model: the model of its options, which are set under its name.
+        terms: those of its asks, all of them.
+        follows_leaders: whether the nodes pass on the news of who has the lowest loss, at every
+            update.
+        keeps: whether a node keeps what it fetches, and serves it to others who want the same.
+    """
+
+    name: ClassVar[str] = ""
+    options_model: ClassVar[type[StrictModel]] = NoOptions
+    terms: ClassVar[Terms] = Terms.PULL
+    follows_leaders: ClassVar[bool] = False
+    keeps: ClassVar[bool] = False
+
+    def __init__(self, options: Any = None) -> None:
+        self.options: Any = self.options_model() if options is None else options
+
+    def publishes(self, view: View) -> Values | None:
+        """Return what to publish now; `None`: peers go on to read what was published before."""
+        return view.model
+
+    def asks(self, view: View) -> Ask | None:
+        """Return whom to ask now; `None`: nobody."""
+        return Ask() if view.rng.random() < view.fetch_probability else None
+
+    def merge(self, view: View, received: Received) -> float:
+        """Merge what came; return the factor that the clock is interpolated with."""
+        return received.merge(received.factor, delta=view.keeps_local_step)
+
+    def after_step(self, view: View) -> None:
+        """Do what follows every step of the optimizer, before anything is merged."""
+
+
+MakeAlgorithm = TypeVar("MakeAlgorithm", bound=type[Algorithm])
+
+_REGISTRY: dict[str, type[Algorithm]] = {}
+
+
+def register_algorithm(name: str) -> Callable[[MakeAlgorithm], MakeAlgorithm]:
+    """Return a decorator that makes a class available to configurations as `algorithm: NAME`.
+
+    Raises:
+        UserError: another algorithm already has this name.
+    """
+
+    def register(kind: MakeAlgorithm) -> MakeAlgorithm:
+        if _REGISTRY.get(name, kind) is not kind:
+            raise UserError(f"an algorithm named {name!r} is already registered")
+        _REGISTRY[name] = kind
+        kind.name = name
+        return kind
+
+    return register
+
+
+def algorithm(name: str) -> type[Algorithm]:
+    """Return the algorithm of this name.
+
+    Raises:
+        UnknownNameError: no such algorithm is registered.
+    """
+    try:
+        return _REGISTRY[name]
+    except KeyError:
+        known = ", ".join(algorithm_names())
+        raise UnknownNameError(f"no algorithm is named {name!r} (known: {known})") from None
+
+
+def algorithm_names() -> tuple[str, ...]:
+    """Names of all registered algorithms, in the order of registration."""
+    return tuple(_REGISTRY)

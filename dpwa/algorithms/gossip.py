@@ -1,0 +1,20 @@
+"""Gossip averaging: every node pulls a peer's parameters and moves toward them."""
+
+from __future__ import annotations
+
+from dpwa.algorithms.base import Algorithm, Ask, View, register_algorithm
+
+
+@register_algorithm("gossip")
+class Gossip(Algorithm):
+    """Pull a neighbour's parameters; the interpolation rule says how far to move.
+
+    Source: dpwa (2017); Boyd et al., Randomized Gossip Algorithms (2006). With `interpolation:
+    leader`, the peer is the leader of all as soon as one is known.
+    """
+
+    def asks(self, view: View) -> Ask | None:
+        """Ask the leader, if the rule wants it, else a neighbour."""
+        ask = super().asks(view)
+        leader = view.leader() if ask is not None and view.asks_leader else None
+        return ask if leader in (None, view.name) else Ask(leader)

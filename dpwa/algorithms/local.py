@@ -1,0 +1,99 @@
+"""Local SGD on random pairs, and outer Nesterov steps like those of DiLoCo."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from dpwa.algorithms.base import Algorithm, Ask, Received, Values, View, register_algorithm
+from dpwa.policy.outer import nesterov_limit
+from dpwa.types import StrictModel, refusal
+
+
+class LocalOptions(StrictModel):
+    """Options of `local`."""
+
+    period: int = Field(default=50, ge=1, description="local steps H between outer steps")
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        default=0.0, description="outer Nesterov momentum"
+    )
+    lr: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
+        default=1.0,
+        validate_default=True,
+        description="outer learning rate; 1 without momentum is plain local SGD",
+    )
+
+    @field_validator("lr")
+    @classmethod
+    def _is_stable(cls, lr: float, known: ValidationInfo) -> float:
+        limit = nesterov_limit(known.data.get("momentum", 0.0))
+        if lr >= limit:
+            raise refusal(
+                f"a number below {limit:.4g}, where nodes would drift apart without bound, "
+                f"for momentum {known.data['momentum']:g}"
+            )
+        return lr
+
+
+@register_algorithm("local")
+class Local(Algorithm):
+    """Take an outer step with a random partner every H local steps.
+
+    With the partner's parameters x_j and this node's outer ones phi:
+
+        D = phi - (x_i + x_j) / 2;  v = mu*v + D;  phi = phi - lr*(D + mu*v);  x = phi
+
+    With lr 1 and no momentum that is x = (x_i + x_j) / 2, local SGD. Local steps that are taken
+    while the partner's parameters come are kept whole. If nobody answers, it is tried again after
+    the next step.
+
+    Source: Stich, Local SGD Converges Fast and Communicates Little (2019); DiLoCo (Douillard et
+    al., 2023), with random pairs in place of its all-reduce.
+    """
+
+    options_model = LocalOptions
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self._phi: Values | None = None
+        self._velocity: Values | None = None
+        self._steps = 0
+
+    def publishes(self, view: View) -> Values | None:
+        """Publish the parameters when an outer step is due."""
+        is_first = self._phi is None
+        if self._phi is None:
+            self._phi = view.model.clone()
+        else:
+            self._steps += 1
+        return view.model if is_first or self._steps >= self.options.period else None
+
+    def asks(self, view: View) -> Ask | None:  # noqa: ARG002
+        """Ask for a partner when an outer step is due."""
+        return Ask() if self._steps >= self.options.period else None
+
+    def merge(self, view: View, received: Received) -> float:
+        """Take the outer step."""
+        self._steps = 0
+        lr, mu, phi = self.options.lr, self.options.momentum, self._phi
+        if phi is None or (lr, mu) == (1.0, 0.0):
+            return received.merge(0.5, delta=True)
+        outer = phi.clone()  # D
+        outer.add_(received.published, -0.5)
+        outer.add_(received.values(), -0.5)
+        velocity = self._velocity_of(phi)
+        velocity.mul_(mu)
+        velocity.add_(outer)
+        outer.add_(velocity, mu)
+        phi.add_(outer, -lr)
+        view.model.add_(phi)  # x = phi and what was stepped since it was published
+        view.model.add_(received.published, -1.0)
+        received.merge_buffers(0.5)
+        return 0.5
+
+    def _velocity_of(self, phi: Values) -> Values:
+        if self._velocity is None:
+            self._velocity = phi.clone()
+            self._velocity.mul_(0.0)
+        return self._velocity

@@ -1,0 +1,40 @@
+"""Push-sum gossip: averages weighted by a mass that is given away and received, never made."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dpwa.algorithms.base import Algorithm, Ask, Received, Terms, View, register_algorithm
+from dpwa.types import Fraction, StrictModel
+
+
+class PushSumOptions(StrictModel):
+    """Options of `push_sum`."""
+
+    probability: Fraction = Field(
+        default=0.4, description="chance that an update_send asks a peer for half of its mass"
+    )
+
+
+@register_algorithm("push_sum")
+class PushSum(Algorithm):
+    """Ask a neighbour for half of its mass w_s: x_r += w_s / (w_r + w_s) * (y_s - y_r).
+
+    Then w_r += w_s. The peer is debited when it serves, and gets the mass back if the reply is
+    lost, so that the sum of all weights, and of all parameters times their weights, is kept. So the
+    mean is unbiased on any strongly connected graph, where plain pulls are not.
+
+    Source: Kempe, Dobra, Gehrke, Gossip-Based Computation of Aggregate Information (2003); GoSGD
+    (Blot et al., Gossip Training for Deep Learning, 2016).
+    """
+
+    options_model = PushSumOptions
+    terms = Terms.SHARE
+
+    def asks(self, view: View) -> Ask | None:
+        """Ask a neighbour, now and then."""
+        return Ask(terms=self.terms) if view.rng.random() < self.options.probability else None
+
+    def merge(self, view: View, received: Received) -> float:  # noqa: ARG002
+        """Take the share of the mass that came in all the mass there is now."""
+        return received.merge(received.factor, delta=True)

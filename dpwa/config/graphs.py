@@ -1,0 +1,107 @@
+"""Edges from a file: who pulls from whom, one edge a line.
+
+    w1 w2        both pull from each other
+    w3 -> w1     w3 pulls from w1
+
+What follows a `#` is a comment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Sequence
+
+from dpwa.config.problems import Place, Problems, shown, suggestion
+from dpwa.config.yaml_source import read_text
+from dpwa.errors import ConfigError, UserError
+from dpwa.policy.topology import EdgeList, Topology
+from dpwa.types import StrictModel
+
+_NAME = r"[A-Za-z0-9._-]+"
+_EDGE = re.compile(rf"({_NAME}?)(\s*->\s*|\s+)({_NAME})")
+
+
+def read_edges(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> EdgeList:
+    """Read the edges in a file; see `parse_edges`.
+
+    Raises:
+        ConfigError: the file cannot be read, or has mistakes: all of them, with line and column.
+    """
+    source = os.fspath(path)
+    return parse_edges(read_text(source), names, source)
+
+
+def parse_edges(text: str, names: Sequence[str] | None = None, source: str = "<edges>") -> EdgeList:
+    """Turn lines such as `w1 w2` (both pull) and `w1 -> w2` (w1 pulls) into edges.
+
+    Args:
+        text: the lines. What follows a `#` is a comment; an edge may be there several times.
+        names: of all nodes, in the order of their positions; without it the nodes are those of the
+            edges, in the order in which they come first.
+        source: names the file in messages.
+
+    Raises:
+        ConfigError: the text has mistakes: all of them, with line and column.
+    """
+    problems = Problems()
+    known = None if names is None else dict.fromkeys(names)  # a set that keeps its order
+    edges: list[tuple[str, str]] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        content = line.partition("#")[0].rstrip()
+        if content:
+            start = len(content) - len(content.lstrip())
+            edges += _edges_of(content.lstrip(), Place(source, number, start + 1), known, problems)
+    if problems.lines():
+        raise ConfigError(problems.lines())
+    if not edges:
+        raise ConfigError([f"{source}: expected edges, such as w1 w2 (there are none)"])
+    return EdgeList.of(names or tuple(dict.fromkeys(_flat(edges))), edges)
+
+
+def require_connected(topology: Topology, options: StrictModel, names: Sequence[str]) -> None:
+    """Make sure that what any node learns reaches every other one, over the rounds of a period.
+
+    Raises:
+        UserError: it does not, or the topology does not fit this number of nodes.
+    """
+    from dpwa.policy.topology.mixing import period_adjacency
+    from dpwa.policy.topology.paths import unreachable
+
+    pair = unreachable(period_adjacency(topology, options, len(names)))
+    if pair is not None:
+        raise UserError(f"topology {topology.name}: {disconnection(pair, names)}")
+
+
+def disconnection(pair: tuple[int, int], names: Sequence[str]) -> str:
+    """Say in words that nothing of the second node of a pair ever comes to the first."""
+    deaf, unheard = (names[index] for index in pair)
+    return (
+        f"expected a way from every node to every other one "
+        f"(nothing that {unheard} learns ever comes to {deaf})"
+    )
+
+
+def _edges_of(
+    content: str, place: Place, known: Collection[str] | None, problems: Problems
+) -> list[tuple[str, str]]:
+    """Return the one or two edges of a line, none if it is a mistake."""
+    parts = _EDGE.fullmatch(content)
+    if parts is None:
+        expected = "expected two names, as in w1 w2 or w1 -> w2"
+        problems.add(place, "", f"{expected} (got {shown(content)})")
+        return []
+    puller, arrow, source = parts.groups()
+    unknown = [name for name in (puller, source) if known is not None and name not in known]
+    for name in unknown:
+        hint = suggestion(name, known or ())
+        problems.add(place, name, f"expected the name of a node{hint}")
+    if puller == source:
+        problems.add(place, "", f"expected two different nodes (got {puller} twice)")
+    if unknown or puller == source:
+        return []
+    return [(puller, source)] if arrow.strip() else [(puller, source), (source, puller)]
+
+
+def _flat(edges: Sequence[tuple[str, str]]) -> list[str]:
+    return [name for edge in edges for name in edge]

@@ -1,0 +1,84 @@
+"""What configurations choose by a word, and give options under that word: rules, algorithms, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from dpwa.algorithms import algorithm, algorithm_names
+from dpwa.policy.interpolation import interpolation, interpolation_names
+from dpwa.policy.topology import topology, topology_names
+from dpwa.types import Fraction, StrictModel
+
+
+class ClipOptions(StrictModel):
+    """Options of `robust: clip`."""
+
+    quantile: Fraction = Field(
+        default=0.5, description="of the recent distances to peers: the radius to clip to"
+    )
+    window: int = Field(default=50, ge=5, description="how many distances are remembered")
+
+
+@dataclass(frozen=True)
+class Method:
+    """One word, what it is, and the model of the options that are set under it."""
+
+    name: str
+    kind: str
+    options: type[StrictModel]
+    described_by: object
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A setting whose value is a method; `names` and `method` look into its registry."""
+
+    setting: str
+    names: Callable[[], tuple[str, ...]]
+    method: Callable[[str], Method]
+
+
+def _interpolation(name: str) -> Method:
+    found = interpolation(name)
+    return Method(name, "interpolation", found.options, found.rule)
+
+
+def _algorithm(name: str) -> Method:
+    found = algorithm(name)
+    return Method(name, "algorithm", found.options_model, found)
+
+
+def _topology(name: str) -> Method:
+    found = topology(name)
+    return Method(name, "topology", found.options, found.rule)
+
+
+def _robust(name: str) -> Method:
+    return Method(name, "robust", ClipOptions, ClipOptions)
+
+
+KINDS = (
+    Kind("interpolation", interpolation_names, _interpolation),
+    Kind("algorithm", algorithm_names, _algorithm),
+    Kind("topology", topology_names, _topology),
+    Kind("robust", lambda: ("clip",), _robust),
+)
+
+
+def methods() -> Iterator[Method]:
+    """Yield all methods, kind by kind, in the order of registration."""
+    for kind in KINDS:
+        yield from map(kind.method, kind.names())
+
+
+def method_names() -> tuple[str, ...]:
+    """Names of all methods."""
+    return tuple(method.name for method in methods())
+
+
+def method(name: str) -> Method | None:
+    """Return the method of this name, if there is one."""
+    return next((found for found in methods() if found.name == name), None)

@@ -1,0 +1,484 @@
+"""Fetcher: pursues one order at a time, from peer to peer, until it is met or its time is over."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dpwa.algorithms import Terms
+from dpwa.clock import Clock, Deadline
+from dpwa.data.peer_memory import PeerMemory
+from dpwa.data.segments import ByteArray
+from dpwa.data.snapshot import Lease, Snapshot
+from dpwa.errors import ProtocolError
+from dpwa.node.arrival import divergence
+from dpwa.node.deal_desk import DealDesk
+from dpwa.node.fetch_order import FetchOrder, Found, SettledDeal
+from dpwa.node.incoming import BrokenFetchError, Incoming
+from dpwa.node.peer_channel import PeerChannel
+from dpwa.node.peers import PeerBook
+from dpwa.policy.health import Outcome
+from dpwa.transport.link import LinkState
+from dpwa.types import Frame
+from dpwa.wire.fetching import (
+    Announced,
+    Ended,
+    FetchSession,
+    Greeting,
+    HeldElsewhere,
+    InSharedMemory,
+    PieceArrived,
+)
+from dpwa.wire.messages import Cancel, Message, News
+from dpwa.wire.messages import Prepared as PreparedMessage
+from dpwa.wire.proposing import DealAgreed, DealTerms, Proposal, ProposeSession
+
+Hear = Callable[[News], None]
+
+
+class _Attempt:
+    """A fetch from one peer, for an order; in a deal, a proposal comes first."""
+
+    def __init__(self, channel: PeerChannel, session: FetchSession | ProposeSession) -> None:
+        self.channel = channel
+        self.session = session
+        self.deal: bytes | None = None
+        self.version = 0
+        self.incoming: Incoming | None = None
+        self.asked_at: float | None = None  # None: the request is not on its way yet
+        self.deadline: Deadline | None = None
+
+
+class _Pursuit:
+    def __init__(self, order: FetchOrder) -> None:
+        self.order = order
+        self.tried: set[str] = set()
+        self.attempt: _Attempt | None = None
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a fetcher works with.
+
+    Attributes:
+        book: the peers.
+        desk: the deals.
+        greet: says who this node is, with its news.
+        hear: takes in the news of others.
+        rng: where chance comes from.
+        clock: what time is taken from.
+    """
+
+    book: PeerBook
+    desk: DealDesk
+    greet: Callable[[], Greeting]
+    hear: Hear
+    rng: random.Random
+    clock: Clock
+
+
+class Fetcher:
+    """What the TxThread does for an order. A peer that is down is passed over for another at once.
+
+    Belongs to the TxThread.
+
+    Args:
+        channels: to the peers, by name.
+        surroundings: the rest of the node.
+    """
+
+    def __init__(self, channels: Mapping[str, PeerChannel], surroundings: Surroundings) -> None:
+        self._channels = channels
+        self._book, self._desk = surroundings.book, surroundings.desk
+        self._greet, self._hear = surroundings.greet, surroundings.hear
+        self._rng, self._clock = surroundings.rng, surroundings.clock
+        self._active: _Pursuit | None = None
+        self._requests = itertools.count(1)
+        self._buffer: ByteArray = np.empty(0, np.uint8)
+
+    @property
+    def receive_bytes(self) -> int:
+        """Memory for what arrives."""
+        return self._buffer.nbytes
+
+    def next_request(self) -> int:
+        """Return a number for a request that no other has."""
+        return next(self._requests)
+
+    def remaining_s(self) -> float | None:
+        """Return when to call `keep_deadlines` again; `None`: there is nothing under way."""
+        if self._active is None:
+            return None
+        remaining_s = self._active.order.deadline.remaining_s()
+        attempt = self._active.attempt
+        if attempt is not None and attempt.deadline is not None:
+            remaining_s = min(remaining_s, attempt.deadline.remaining_s())
+        return remaining_s
+
+    def pursue(self, order: FetchOrder) -> None:
+        """Begin with an order, in place of the one under way."""
+        self.keep_deadlines()  # of the one before
+        self.give_up(Outcome.TIMED_OUT)
+        self._active = _Pursuit(order)
+        self._ask_next_peer()
+
+    def give_up(self, outcome: Outcome, *, charge: bool = False) -> None:
+        """End the order under way without a snapshot; `charge` the peer that was asked."""
+        self._cancel()
+        if charge:
+            self._charge(outcome)
+        self._finish(outcome)
+
+    def keep_deadlines(self) -> None:
+        """End what has run out of time."""
+        active = self._active
+        if active is None:
+            return
+        if active.order.deadline.expired():
+            self.give_up(Outcome.TIMED_OUT, charge=True)
+        elif active.attempt is not None and _has_expired(active.attempt.deadline):
+            self._cancel()
+            self._failed(active.attempt.channel, Outcome.TIMED_OUT, "slower than it used to be")
+
+    # What happens to a peer
+
+    def link_changed(self, channel: PeerChannel, state: LinkState) -> None:
+        """Act on what happened to a connection."""
+        attempt = self._attempt_with(channel)
+        if attempt is None or self._active is None:
+            return
+        if state is LinkState.UP:
+            self._request(self._active, attempt)
+        elif state is LinkState.DOWN:
+            was_asked = attempt.asked_at is not None
+            self._failed(channel, Outcome.LOST if was_asked else Outcome.UNREACHABLE)
+
+    def removed(self, channel: PeerChannel) -> None:
+        """Do without a peer that is no longer in view."""
+        if self._attempt_with(channel) is not None:
+            self._ask_another_peer(Outcome.LOST, "")
+
+    def failed(self, channel: PeerChannel, outcome: Outcome, detail: str) -> None:
+        """Charge a peer with what it did; another one may do better."""
+        if self._attempt_with(channel) is not None:
+            self._cancel()
+        self._failed(channel, outcome, detail)
+
+    def receive(self, channel: PeerChannel, message: Message, payload: Frame) -> bool:
+        """Take an answer of a peer; return whether it was waited for.
+
+        Raises:
+            ProtocolError: it is not allowed here.
+            BrokenFetchError: what it brings must not be merged.
+        """
+        attempt = self._attempt_with(channel)
+        if attempt is None or attempt.session.request != message.request:
+            return False
+        match attempt.session.receive(message, payload):
+            case PieceArrived() as arrived:
+                self._piece_arrived(attempt, arrived)
+            case InSharedMemory() as found:
+                self._in_shared_memory(attempt, found)
+            case Announced() as announced:
+                self._hear(announced.header.news)
+                self._announced(attempt, announced)
+            case DealAgreed() as agreed:
+                self._hear(agreed.news)
+                self._agreed(attempt, agreed)
+            case HeldElsewhere() as held:
+                self._held_elsewhere(attempt, held)
+            case Ended() as ended:
+                self._failed(channel, ended.outcome, ended.detail)
+        return True
+
+    def partner_prepared(self, deal: bytes) -> None:
+        """Take that a peer has all of this node's snapshot."""
+        active, attempt = self._active, None if self._active is None else self._active.attempt
+        if self._desk.prepared(deal) and attempt is not None and attempt.deal == deal:
+            self._deal_holds(attempt)
+        elif active is None:
+            self._desk.abort(deal)
+
+    # Asking
+
+    def _ask_next_peer(self) -> None:
+        """Make an attempt with the next peer that flow control picks and that is not down."""
+        active = self._active
+        while active is not None:
+            active.attempt = None
+            name = self._next_peer(active)
+            if name is None:
+                self._finish(Outcome.UNREACHABLE)
+                return
+            active.tried.add(name)
+            channel = self._channels.get(name)
+            if channel is None or channel.link.state is LinkState.DOWN:
+                self._book.record(name, Outcome.UNREACHABLE)
+                continue
+            self._attempt(active, channel)
+            return
+
+    def _next_peer(self, active: _Pursuit) -> str | None:
+        order = active.order
+        if order.first is not None and order.first not in active.tried:
+            return order.first
+        if order.wanted.only is not None:
+            return None
+        return self._book.choose(self._rng, active.tried, order.wanted.among)
+
+    def _attempt(self, active: _Pursuit, channel: PeerChannel) -> None:
+        """Ask a peer, now or as soon as its link is up."""
+        order, request = active.order, self.next_request()
+        if order.wanted.terms is Terms.PULL or order.collects is not None:
+            plan = channel.plan(order, self._greet())
+            active.attempt = _Attempt(channel, FetchSession(request, plan))
+            active.attempt.version = order.wanted.version
+        elif not self._propose(active, channel, request):
+            self._finish(Outcome.BUSY)
+            return
+        if channel.link.state is LinkState.UP and active.attempt is not None:
+            self._request(active, active.attempt)
+
+    def _propose(self, active: _Pursuit, channel: PeerChannel, request: int) -> bool:
+        wanted = active.order.wanted
+        expires = self._clock.now() + active.order.deadline.remaining_s()
+        deal = self._desk.propose(channel.peer, wanted.own_version, expires)
+        if deal is None:
+            return False
+        terms: DealTerms = "exchange" if wanted.terms is Terms.EXCHANGE else "share"
+        proposal = Proposal(deal, terms, wanted.own_version, wanted.layout, self._greet())
+        active.attempt = _Attempt(channel, ProposeSession(request, proposal))
+        active.attempt.deal = deal
+        return True
+
+    def _request(self, active: _Pursuit, attempt: _Attempt) -> None:
+        budget_s = active.order.deadline.remaining_s()
+        patience_s = self._book.patience_s(attempt.channel.peer, budget_s)
+        request = attempt.session.request_message(int(budget_s * 1000))
+        if attempt.channel.link.send(request):
+            attempt.asked_at = self._clock.now()
+            # A deal waits for the other side's fetch, too.
+            attempt.deadline = Deadline(self._clock, budget_s if attempt.deal else patience_s)
+        else:
+            self._failed(attempt.channel, Outcome.UNREACHABLE)
+
+    # What comes
+
+    def _piece_arrived(self, attempt: _Attempt, arrived: PieceArrived) -> None:
+        session = attempt.session
+        credit = session.credit() if isinstance(session, FetchSession) else None
+        if credit is not None:
+            attempt.channel.link.send(credit)
+        if attempt.incoming is not None:
+            attempt.incoming.add(arrived.piece, arrived.payload)
+        if arrived.is_last:
+            self._all_arrived(attempt)
+
+    def _all_arrived(self, attempt: _Attempt) -> None:
+        incoming, order = attempt.incoming, None if self._active is None else self._active.order
+        if order is None or incoming is None or not _is_of_deal(order, attempt):
+            self._succeeded(attempt)
+            return
+        snapshot = Snapshot(
+            incoming.version, incoming.standing, order.layout, incoming.buffer, is_finite=True
+        )
+        self._have(attempt, Lease(snapshot, lambda _: None))
+
+    def _in_shared_memory(self, attempt: _Attempt, found: InSharedMemory) -> None:
+        active, memory = self._active, attempt.channel.map(found)
+        if active is None:
+            return
+        self._book.share(attempt.channel.peer, memory)
+        if memory is not None and _is_of_deal(active.order, attempt):
+            self._pin(attempt, memory)
+        elif memory is not None:
+            active.order.offer(Found(attempt.channel.peer, memory))
+            self._succeeded(attempt)
+        elif attempt.channel.may_stream:
+            self._fetch(active, attempt)  # the same peer again, for a stream
+        else:
+            self._failed(attempt.channel, Outcome.NOT_MAPPED)
+
+    def _announced(self, attempt: _Attempt, announced: Announced) -> None:
+        active, channel = self._active, attempt.channel
+        if active is None:
+            return
+        if not channel.may_stream:
+            self._cancel()
+            self._failed(channel, Outcome.NOT_MAPPED)
+            return
+        header = announced.header
+        if header.loss == math.inf or (active.order.is_finite and header.is_finite is False):
+            what = "loss is" if header.loss == math.inf else "parameters are"
+            raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
+        if _is_of_deal(active.order, attempt):
+            if header.version != attempt.version:
+                raise ProtocolError(f"version {header.version}, expected {attempt.version}")
+            buffer = np.empty(header.nbytes, np.uint8)  # until the trainer has merged it
+            attempt.incoming = channel.incoming(active.order, announced, buffer)
+            return
+        attempt.incoming = channel.incoming(active.order, announced, self._room(header.nbytes))
+        active.order.offer(Found(channel.peer, attempt.incoming))
+
+    def _held_elsewhere(self, attempt: _Attempt, held: HeldElsewhere) -> None:
+        """Ask a node that has a copy, or if there is none to be had the same peer once more."""
+        active, origin = self._active, attempt.channel.peer
+        if active is None:
+            return
+        names = [name for name in held.holders if self._is_up(name)]
+        if not names:
+            self._failed(attempt.channel, Outcome.NOT_READY)
+            return
+        holder = self._channels[self._rng.choice(names)]
+        plan = replace(
+            holder.plan(active.order, self._greet()), version=held.version, origin=origin
+        )
+        active.attempt = _Attempt(holder, FetchSession(self.next_request(), plan))
+        self._request(active, active.attempt)
+
+    def _is_up(self, name: str) -> bool:
+        channel = self._channels.get(name)
+        return channel is not None and channel.link.state is LinkState.UP
+
+    def _succeeded(self, attempt: _Attempt) -> None:
+        """All of it is there; whether it can be merged is for the node to tell and to record."""
+        if attempt.asked_at is not None:
+            self._book.fetched_in(attempt.channel.peer, self._clock.now() - attempt.asked_at)
+        if self._active is not None:
+            self._active.order.end()
+            self._active = None
+
+    # Deals
+
+    def _agreed(self, attempt: _Attempt, agreed: DealAgreed) -> None:
+        """Fetch the snapshot that the peer has promised."""
+        active = self._active
+        if active is None or attempt.deal is None:
+            return
+        if not self._desk.agreed(attempt.deal, agreed.units):
+            self._finish(Outcome.LOST)  # this node has agreed to another one meanwhile
+            return
+        attempt.version = agreed.version
+        memory = self._book.memory_of(attempt.channel.peer)
+        if memory is not None:
+            self._pin(attempt, memory)
+        else:
+            self._fetch(active, attempt)
+
+    def _fetch(self, active: _Pursuit, attempt: _Attempt) -> None:
+        """Go on with a fetch from the same peer, in the same deal if it is one."""
+        plan = attempt.channel.plan(active.order, self._greet())
+        again = _Attempt(
+            attempt.channel,
+            FetchSession(self.next_request(), replace(plan, version=attempt.version)),
+        )
+        again.deal, again.version = attempt.deal, attempt.version
+        active.attempt = again
+        self._request(active, again)
+
+    def _pin(self, attempt: _Attempt, memory: PeerMemory) -> None:
+        active = self._active
+        if active is None:
+            return
+        lease = memory.pin(active.order.layout, attempt.version)
+        if lease is None or lease.snapshot.version != attempt.version:
+            if lease is not None:
+                lease.release()
+            self._failed(attempt.channel, Outcome.LOST, "its snapshot is gone")
+            return
+        why_not = divergence(lease.snapshot, active.order)
+        if why_not:
+            lease.release()
+            self._failed(attempt.channel, Outcome.DIVERGED, why_not)
+        else:
+            self._have(attempt, lease)
+
+    def _have(self, attempt: _Attempt, lease: Lease) -> None:
+        """The peer's snapshot is there, and stays."""
+        active = self._active
+        if active is None:
+            lease.release()
+        elif active.order.collects is not None:
+            deal = active.order.collects
+            if self._desk.collected(deal, lease):
+                attempt.channel.link.send(PreparedMessage(request=0, deal=deal))
+            self._succeeded(attempt)
+        elif attempt.deal is not None and self._desk.complete(attempt.deal, lease):
+            self._deal_holds(attempt)
+
+    def _deal_holds(self, attempt: _Attempt) -> None:
+        if self._active is not None:
+            self._active.order.offer(Found(attempt.channel.peer, SettledDeal()))
+            self._succeeded(attempt)
+
+    # How it ends
+
+    def _failed(self, channel: PeerChannel, outcome: Outcome, detail: str = "") -> None:
+        """The attempt with this peer, if there is one, has failed: another peer may do better."""
+        if self._attempt_with(channel) is not None:
+            self._charge(outcome, detail)
+            self._ask_another_peer(outcome, detail)
+
+    def _ask_another_peer(self, outcome: Outcome, detail: str) -> None:
+        """Unless the trainer has begun to merge what will not be complete now."""
+        if self._active is None:
+            return
+        self._leave_deal(outcome)
+        if not self._active.order.withdraw():
+            self._finish(outcome, detail)
+        else:
+            self._ask_next_peer()
+
+    def _leave_deal(self, outcome: Outcome) -> None:
+        attempt = None if self._active is None else self._active.attempt
+        if attempt is None or attempt.deal is None:
+            return
+        if outcome in (Outcome.BUSY, Outcome.NOT_READY, Outcome.OTHER_ALGORITHM):
+            self._desk.refused(attempt.deal)
+        else:
+            self._desk.abort(attempt.deal)
+
+    def _charge(self, outcome: Outcome, detail: str = "") -> None:
+        """Charge the peer of the attempt under way with its failure."""
+        if self._active is not None and self._active.attempt is not None:
+            self._book.record(self._active.attempt.channel.peer, outcome, detail)
+
+    def _cancel(self) -> None:
+        """Tell the peer, if it can be told, that nobody waits any more."""
+        attempt = None if self._active is None else self._active.attempt
+        if attempt is not None and attempt.asked_at is not None:
+            attempt.channel.link.send(Cancel(request=attempt.session.request))
+
+    def _finish(self, outcome: Outcome, detail: str = "") -> None:
+        """End the order under way without a snapshot."""
+        self._leave_deal(outcome)
+        active, self._active = self._active, None
+        if active is None:
+            return
+        incoming = None if active.attempt is None else active.attempt.incoming
+        if not active.order.withdraw() and incoming is not None:
+            incoming.break_off(outcome, detail)
+        active.order.end()
+
+    def _attempt_with(self, channel: PeerChannel) -> _Attempt | None:
+        attempt = None if self._active is None else self._active.attempt
+        return attempt if attempt is not None and attempt.channel is channel else None
+
+    def _room(self, nbytes: int) -> ByteArray:
+        """Return the receive buffer, reused between fetches of one size."""
+        if self._buffer.nbytes != nbytes:
+            self._buffer = np.empty(nbytes, np.uint8)
+        return self._buffer
+
+
+def _is_of_deal(order: FetchOrder, attempt: _Attempt) -> bool:
+    return attempt.deal is not None or order.collects is not None
+
+
+def _has_expired(deadline: Deadline | None) -> bool:
+    return deadline is not None and deadline.expired()

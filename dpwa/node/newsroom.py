@@ -1,0 +1,137 @@
+"""What a node knows of the others' losses and updates, shared by its threads."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Iterable
+
+from dpwa.clock import Clock
+from dpwa.errors import ProtocolError
+from dpwa.policy.leaders import Rumour, Rumours
+from dpwa.policy.lock_in import LockIn
+from dpwa.policy.running_loss import RunningLoss
+from dpwa.types import JsonObject
+from dpwa.wire.limits import MAX_NEWS
+from dpwa.wire.messages import News, NewsMessage, pack, unpack_news
+
+log = logging.getLogger("dpwa.leaders")
+
+
+class Newsroom:
+    """Takes in rumours and passes them on; every method may be called from any thread.
+
+    Args:
+        name: of this node.
+        group: of this node; empty for none.
+        loss_window: updates whose mean loss counts.
+        silence_s: after which a node that nobody hears of leads no longer.
+        clock: what time is taken from.
+        rng: where chance comes from.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        group: str,
+        loss_window: int,
+        silence_s: float,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._name = name
+        self._group = group
+        self._clock = clock
+        self._rng = rng
+        # Reentrant: a signal handler may close the node while its thread is in here.
+        self._lock = threading.RLock()
+        self._loss = RunningLoss(loss_window)
+        # The wall clock: the number must rise from one process of this node to the next.
+        self._rumours = Rumours(name, group, int(time.time() * 1000), silence_s)
+        self._lock_in = LockIn()
+
+    def measured(self, loss: float | None) -> None:
+        """Take one more training loss into the running mean."""
+        with self._lock:
+            self._loss.add(loss)
+
+    def tell(self, updates: int) -> None:
+        """Say how good this node is after so many updates."""
+        with self._lock:
+            mean = self._loss.mean
+            usable = mean if mean is not None and math.isfinite(mean) else None
+            self._rumours.tell(usable, updates, self._clock.now())
+
+    def hear(self, news: News) -> None:
+        """Take in what a peer knows."""
+        with self._lock:
+            self._rumours.hear((Rumour(*item) for item in news), self._clock.now())
+
+    def hear_packed(self, news: bytes) -> None:
+        """Take in what stands on a peer's board; what cannot be read is left."""
+        try:
+            self.hear(unpack_news(news))
+        except ProtocolError:
+            return  # it was being written
+
+    def news(self) -> News:
+        """Return what to pass on."""
+        with self._lock:
+            rumours = self._rumours.news(self._clock.now(), self._rng, MAX_NEWS)
+        return tuple((r.node, r.group, r.loss, r.incarnation, r.version, r.age_s) for r in rumours)
+
+    def packed(self, most_bytes: int) -> bytes:
+        """Return what to pass on as bytes, as much as fits."""
+        news = self.news()
+        while len(packed := pack(news)) > most_bytes:
+            news = news[: len(news) // 2]
+        return packed
+
+    def message(self, request: int = 0) -> NewsMessage:
+        """Return what to pass on as a message of its own."""
+        return NewsMessage(request=request, news=self.news())
+
+    def forget(self, node: str) -> None:
+        """Drop a node that has ended."""
+        with self._lock:
+            self._rumours.forget(node, self._clock.now())
+
+    def leader(self, *, of_all: bool) -> str | None:
+        """Return the node with the lowest loss, of all or of the own group."""
+        with self._lock:
+            group = None if of_all else self._group
+            best = self._rumours.leader(self._clock.now(), group)
+        return None if best is None else best.node
+
+    def note_leader(self, leader: str) -> None:
+        """Count a round for its leader; warn when one node leads nearly all of them."""
+        with self._lock:
+            warning = self._lock_in.note(leader)
+        if warning:
+            log.warning("%s: %s", self._name, warning)
+
+    def total_updates(self, nodes: int) -> float:
+        """Estimate how many updates all of these nodes have made."""
+        with self._lock:
+            return self._rumours.total_updates(self._clock.now(), nodes)
+
+    def has_groups(self) -> bool:
+        """Tell whether any node is known to be of another group."""
+        with self._lock:
+            known: Iterable[Rumour] = self._rumours.known(self._clock.now())
+            return any(rumour.group != self._group for rumour in known)
+
+    def report(self) -> JsonObject:
+        """Describe what is known in plain data."""
+        with self._lock:
+            mean = self._loss.mean
+            known = self._rumours.known(self._clock.now())
+        return {
+            "running_loss": mean if mean is not None and math.isfinite(mean) else None,
+            "leader": self.leader(of_all=True),
+            "group_leader": self.leader(of_all=False),
+            "known": len(known),
+        }

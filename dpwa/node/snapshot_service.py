@@ -1,0 +1,298 @@
+"""SnapshotService: serves this node's snapshots to peers, and those of others that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dpwa.clock import Clock
+from dpwa.data.codecs import Codec
+from dpwa.data.held import Held, HeldByReaders
+from dpwa.data.layout import Layout
+from dpwa.data.snapshot import Lease, Snapshot, SnapshotPool
+from dpwa.errors import UnknownNameError
+from dpwa.node.holders import Holders
+from dpwa.node.kept import KeptSnapshots
+from dpwa.node.rx_thread import Reply, Service
+from dpwa.transport.sockets import Receipt
+from dpwa.wire import limits
+from dpwa.wire.messages import (
+    Cancel,
+    Credit,
+    Elsewhere,
+    Fetch,
+    News,
+    NotReady,
+    OtherAlgorithm,
+    OtherModel,
+    Refused,
+    SharedMemoryName,
+    pack_layout,
+    printable,
+)
+from dpwa.wire.serving import ServeSession
+
+CodecMaker = Callable[[str], Codec]
+
+MOST_READERS = 2  # of one snapshot at once, before others are sent to those who have copies
+
+
+@dataclass(frozen=True)
+class ServingSettings:
+    """How to serve snapshots.
+
+    Attributes:
+        longest_session_s: the most that a session may take, whatever the peer asks.
+        codecs: makes the codec of a name; belongs to the RxThread.
+        resync_every: see `HeldByReaders`.
+    """
+
+    longest_session_s: float
+    codecs: CodecMaker
+    resync_every: int
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a node says of itself, and whom it tells what peers say.
+
+    Attributes:
+        name, algorithm: its own.
+        hear: takes in the news that peers pass on.
+        news: returns what to pass on.
+    """
+
+    name: str
+    algorithm: str
+    hear: Callable[[News], None]
+    news: Callable[[], News]
+
+
+@dataclass
+class _Waiting:
+    """A peer that waits for a snapshot which is not published yet."""
+
+    fetch: Fetch
+    reply: Reply
+    expires: float
+
+
+@dataclass
+class _Serving:
+    session: ServeSession
+    lease: Lease
+    reply: Reply
+    expires: float
+    held: Held | None
+    keeper: str = ""  # whoever will have a copy
+    is_blocked: bool = False  # the socket to this peer is full
+    receipts: list[Receipt] = field(default_factory=list)  # of what ZeroMQ still needs
+
+    def end(self) -> None:
+        """Give the snapshot back as soon as all that was lent of it is on its way."""
+        self.lease.release(once=lambda: all(receipt.done for receipt in self.receipts))
+
+
+class SnapshotService(Service):
+    """Serves the newest snapshot to each peer that fetches, one session a peer.
+
+    A peer that can map shared memory is told where it is. Else a session sends the pieces; it holds
+    a lease, and ends when the last chunk is sent, when the peer cancels or starts another fetch,
+    and at the latest when the peer has stopped waiting, so that a peer which is stopped or gone
+    never keeps a slot for long.
+
+    Args:
+        introduction: of this node.
+        pool: where the snapshots are.
+        kept: snapshots of others.
+        clock: what time is taken from.
+        settings: how to serve.
+    """
+
+    handles = (Fetch, Credit, Cancel)
+
+    def __init__(
+        self,
+        introduction: Introduction,
+        pool: SnapshotPool,
+        kept: KeptSnapshots,
+        clock: Clock,
+        settings: ServingSettings,
+    ) -> None:
+        self._own = introduction
+        self._pool = pool
+        self._kept = kept
+        self._clock = clock
+        self._longest_session_s = settings.longest_session_s
+        self._codecs = settings.codecs
+        self._held = HeldByReaders(limits.MAX_HELD, settings.resync_every)
+        self._serving: dict[bytes, _Serving] = {}
+        self._waiting: dict[bytes, _Waiting] = {}
+        self._holders = Holders()
+        self._description: tuple[Layout, bytes] | None = None
+        self.served = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of what is remembered of readers, for codecs that send differences."""
+        updating = [s.held for s in tuple(self._serving.values()) if s.held is not None]
+        return self._held.nbytes + sum(held.data.nbytes for held in updating)
+
+    def handle(self, sender: bytes, message: Fetch | Credit | Cancel, reply: Reply) -> None:
+        """Start, continue or end the session of this peer."""
+        if isinstance(message, Fetch):
+            self._end(sender)
+            self._own.hear(message.news)
+            self._answer(sender, message, reply)
+            return
+        waiting = self._waiting.get(sender)
+        if waiting is not None and waiting.fetch.request == message.request:
+            self._end(sender)
+            return
+        serving = self._serving.get(sender)
+        if serving is None or serving.session.request != message.request:
+            return  # of a session that has ended meanwhile
+        if isinstance(message, Cancel):
+            self._end(sender)
+        else:
+            serving.session.grant(message.chunks)
+            self._continue(sender, serving)
+
+    def tick(self, now: float) -> bool:
+        """End the sessions whose peer no longer waits; try again those that were blocked."""
+        shared = self._pool.shared  # which the training thread may give up meanwhile
+        if shared is not None:
+            shared.beat(now)
+        self._pool.commit()
+        for sender, serving in list(self._serving.items()):
+            if serving.expires <= now:
+                self._end(sender)
+            elif serving.is_blocked:
+                self._continue(sender, serving)
+        for sender, waiting in list(self._waiting.items()):
+            del self._waiting[sender]
+            if waiting.expires > now:
+                self._answer(sender, waiting.fetch, waiting.reply)
+        return bool(self._waiting) or any(s.is_blocked for s in self._serving.values())
+
+    def _answer(self, sender: bytes, fetch: Fetch, reply: Reply) -> None:
+        if fetch.algorithm != self._own.algorithm:
+            reply(OtherAlgorithm(request=fetch.request, algorithm=self._own.algorithm))
+            return
+        lease = self._wanted(fetch)
+        if lease is None:
+            self._decline(sender, fetch, reply)
+            return
+        layout, shared = lease.snapshot.layout, self._pool.shared
+        if layout.fingerprint != fetch.fingerprint:
+            lease.release()
+            reply(OtherModel(request=fetch.request), self._described(layout))
+        elif fetch.can_map and lease.is_shared and shared is not None:
+            lease.release()
+            self.served += 1
+            reply(SharedMemoryName(request=fetch.request, name=shared.name, nonce=shared.nonce))
+        elif lease.snapshot.data.nbytes > fetch.chunk_bytes * limits.MAX_PIECES:
+            lease.release()
+            reply(Refused(request=fetch.request, reason="the chunks are too small"))
+        elif elsewhere := self._elsewhere(fetch):
+            lease.release()
+            reply(elsewhere)
+        else:
+            self._start(sender, fetch, reply, lease)
+
+    def _wanted(self, fetch: Fetch) -> Lease | None:
+        """Lease what is asked for; `None` if it is not there, or not yet."""
+        if fetch.origin not in ("", self._own.name):
+            return self._kept.lease(fetch.origin, fetch.version)
+        lease = self._pool.at(fetch.version) if fetch.version else None
+        lease = lease or self._pool.newest()
+        if lease is not None and lease.snapshot.version < fetch.version:
+            lease.release()
+            return None
+        return lease
+
+    def _decline(self, sender: bytes, fetch: Fetch, reply: Reply) -> None:
+        """Say that it is not there; whoever waits for a version that is to come is let wait."""
+        if fetch.origin or not fetch.version or len(self._waiting) >= limits.MAX_SESSIONS:
+            reply(NotReady(request=fetch.request))
+            return
+        expires = self._clock.now() + min(fetch.budget_ms / 1000, self._longest_session_s)
+        self._waiting[sender] = _Waiting(fetch, reply, expires)
+
+    def _elsewhere(self, fetch: Fetch) -> Elsewhere | None:
+        """Return where else a peer can get a copy, if there is one and too many read here."""
+        if not fetch.keeps or fetch.origin or len(self._serving) < MOST_READERS:
+            return None
+        found = self._holders.of_late(self._pool.version, without=fetch.name)
+        if found is None:
+            return None
+        version, names = found
+        return Elsewhere(request=fetch.request, version=version, holders=names)
+
+    def _start(self, sender: bytes, fetch: Fetch, reply: Reply, lease: Lease) -> None:
+        if len(self._serving) >= limits.MAX_SESSIONS:
+            self._end(next(iter(self._serving)))  # the oldest: whoever still reads would be done
+        try:
+            session, held = self._session(sender, fetch, lease.snapshot)
+        except UnknownNameError:
+            lease.release()
+            reply(Refused(request=fetch.request, reason=f"unknown codec {printable(fetch.codec)}"))
+            return
+        except BaseException:
+            lease.release()
+            raise
+        expires = self._clock.now() + min(fetch.budget_ms / 1000, self._longest_session_s)
+        serving = _Serving(session, lease, reply, expires, held)
+        if fetch.keeps and not fetch.origin and not fetch.count:
+            serving.keeper = fetch.name
+        self._serving[sender] = serving
+        self._continue(sender, serving)
+
+    def _session(
+        self, sender: bytes, fetch: Fetch, snapshot: Snapshot
+    ) -> tuple[ServeSession, Held | None]:
+        """Make a session, and what the peer will hold after it, if the codec needs to know."""
+        codec, held = self._codecs(fetch.codec), None
+        if codec.is_delta:
+            self._end_oldest_update()
+            shard = fetch.chunk_bytes, fetch.first, fetch.count
+            held, agrees = self._held.take(sender, fetch.held, snapshot.data.nbytes, shard)
+            codec = codec if agrees else self._codecs("none")
+        return ServeSession(fetch, snapshot, codec, held, self._own.news()), held
+
+    def _end_oldest_update(self) -> None:
+        """Keep what is held bounded while it is being brought up to date, too."""
+        updating = [sender for sender, s in self._serving.items() if s.held is not None]
+        if len(updating) >= limits.MAX_HELD:
+            self._end(updating[0])
+
+    def _described(self, layout: Layout) -> bytes:
+        """Pack a layout once, not again for every peer that has another one."""
+        if self._description is None or self._description[0] is not layout:
+            self._description = layout, pack_layout(layout)
+        return self._description[1]
+
+    def _continue(self, sender: bytes, serving: _Serving) -> None:
+        """Send what the credit allows, as far as the socket takes it."""
+        serving.is_blocked = False
+        serving.receipts = [receipt for receipt in serving.receipts if not receipt.done]
+        for message, data in serving.session.due():
+            payload = None if data is None else data.data
+            receipt = serving.reply(message, payload, is_lent=data is not None)
+            if receipt is None:
+                serving.is_blocked = True  # what an earlier fetch left is still on its way
+                return
+            serving.receipts.append(receipt)
+        if serving.session.finished:
+            self.served += 1
+            if serving.keeper:
+                self._holders.add(serving.keeper, serving.lease.snapshot.version)
+            if serving.held is not None:
+                self._held.give_back(sender, serving.held)
+            self._end(sender)
+
+    def _end(self, sender: bytes) -> None:
+        self._waiting.pop(sender, None)
+        serving = self._serving.pop(sender, None)
+        if serving is not None:
+            serving.end()

@@ -1,0 +1,64 @@
+"""NodeView: what an algorithm may know of its node."""
+
+from __future__ import annotations
+
+import random
+
+from dpwa.algorithms import Values
+from dpwa.config import Config
+from dpwa.node.newsroom import Newsroom
+from dpwa.node.peers import PeerBook
+from dpwa.policy.interpolation import interpolation
+
+
+class NodeView:
+    """What a node knows at this moment; see `dpwa.algorithms.View`.
+
+    Attributes:
+        name: of the node.
+        rng: randomness, seeded by the configuration.
+        fetch_probability, keeps_local_step, asks_leader: as the configuration has it.
+        updates: how many `update_send` there were, with the one under way.
+    """
+
+    def __init__(
+        self, name: str, config: Config, book: PeerBook, newsroom: Newsroom, rng: random.Random
+    ) -> None:
+        self.name = name
+        self.rng = rng
+        self.fetch_probability = config.fetch_probability
+        self.keeps_local_step = config.merge == "delta"
+        self.asks_leader = interpolation(config.interpolation).asks_leader
+        self.updates = 0
+        self._model: Values | None = None
+        self._book = book
+        self._newsroom = newsroom
+
+    @property
+    def model(self) -> Values:
+        """The parameters in training."""
+        if self._model is None:
+            raise LookupError("this node gossips raw bytes, which only their owner can change")
+        return self._model
+
+    @model.setter
+    def model(self, model: Values) -> None:
+        self._model = model
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Names of the peers in view."""
+        return self._book.names
+
+    def leader(self, *, of_all: bool = True) -> str | None:
+        """Return the node with the lowest running loss, of all or of the own group."""
+        leader = self._newsroom.leader(of_all=of_all)
+        return leader if leader == self.name or leader in self._book.names else None
+
+    def has_groups(self) -> bool:
+        """Tell whether the nodes belong to more than one group."""
+        return self._newsroom.has_groups()
+
+    def total_updates(self) -> float:
+        """Return how many updates all nodes have made together, as far as the news goes."""
+        return self._newsroom.total_updates(len(self._book.names) + 1)

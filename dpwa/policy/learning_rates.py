@@ -1,0 +1,36 @@
+"""Learning rates spread over the nodes: some explore, some refine, and the swarm shares the result.
+
+Each node multiplies the base learning rate by its own scale. Whatever the spread, the base is the
+middle: the arithmetic mean of `linear` and the geometric mean of `power` are 1.
+
+Source: LSGD, Y. Teng et al., Leader Stochastic Gradient Descent for Distributed Training of Deep
+Learning Models (2019), whose workers may have different learning rates.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Spread = Literal["none", "linear", "power"]
+
+
+def lr_scale(spread: Spread, index: int, nodes: int) -> float:
+    """Return by what a node multiplies the base learning rate.
+
+    With u evenly from -1 (first node) to 1 (last): 1 for `none`, 1 + u/2 for `linear` (0.5 to 1.5),
+    2^u for `power` (0.5 to 2). A single node has u = 0.
+
+    Args:
+        spread: name of the spread.
+        index: which of the nodes, from 0 to `nodes` - 1.
+        nodes: how many nodes there are.
+
+    >>> [lr_scale("linear", index, nodes=3) for index in range(3)]
+    [0.5, 1.0, 1.5]
+    >>> [lr_scale("power", index, nodes=3) for index in range(3)]
+    [0.5, 1.0, 2.0]
+    """
+    if spread == "none" or nodes == 1:
+        return 1.0
+    u = 2.0 * index / (nodes - 1) - 1.0
+    return 1.0 + u / 2.0 if spread == "linear" else float(2.0**u)

@@ -1,0 +1,117 @@
+"""Outer steps on random pairs: which settings keep the nodes together.
+
+Every node i trains for many steps from its own phi_i to x_i, then takes an outer step with one
+partner j. Two such steps:
+
+NoLoCo, means over the pair (i, j); x = phi afterwards:
+
+    m = alpha*m + beta*mean(x - phi) + gamma*(mean(phi) - phi_i);    phi_i += m
+
+Nesterov, that of DiLoCo with the mean over a pair in place of the mean over all; momentum mu as in
+torch.optim.SGD; mu = 0 and lr = 1 is plain local SGD:
+
+    D = phi_i - (x_i + x_j)/2;    v = mu*v + D;    phi_i -= lr*(D + mu*v)
+
+Momentum can drive the nodes apart, and training would be blamed for it. Whether it does is a matter
+of the disagreement alone, so take training away, x = phi. Let e be how far a node's phi is from the
+mean, v its momentum, and the partner an independent draw from the same swarm. Then the moments
+(E ee, E ev, E vv) of the next round are a fixed 3x3 matrix times those of this one, and the swarm
+is stable in mean square if and only if the spectral radius of that matrix is below 1. The matrix
+maps moments to moments, so (Perron and Frobenius) its largest eigenvalue is real and passes 1 where
+det(I - A) = 0:
+
+    NoLoCo     gamma < 2*(1 - alpha^2)
+    Nesterov   lr^2*mu*(1 + 2*mu)/4 + lr*(1/2 - mu^2) - (1 - mu^2) < 0
+
+An independent partner is the limit of many nodes; with few of them a little more is stable. The
+default of DiLoCo, lr 0.7 with momentum 0.9, is stable, though not by much. NoLoCo with that
+momentum and its usual gamma of 0.7 is not:
+
+>>> [round(nesterov_limit(momentum), 2) for momentum in (0.0, 0.5, 0.9)]
+[2.0, 1.3, 0.85]
+>>> round(nesterov_radius(lr=0.7, momentum=0.9), 2)
+0.92
+>>> [round(noloco_limit(alpha), 2) for alpha in (0.0, 0.5, 0.9)]
+[2.0, 1.5, 0.38]
+>>> round(noloco_radius(alpha=0.9, gamma=0.7), 2)
+1.1
+
+Sources: J. Kolehmainen et al., NoLoCo: No-all-reduce Low Communication Training Method for Large
+Models (2025); A. Douillard et al., DiLoCo: Distributed Low-Communication Training of Language
+Models (2023). The limits are computed here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def noloco_limit(alpha: float) -> float:
+    """Return the gamma from which on NoLoCo on random pairs is unstable: 2*(1 - alpha^2).
+
+    Args:
+        alpha: momentum, from 0 to below 1.
+    """
+    return 2.0 * (1.0 - alpha**2)
+
+
+def noloco_radius(alpha: float, gamma: float) -> float:
+    """Return by which factor the disagreement V = sum |phi_i - mean|^2 changes each round."""
+    return _spectral_radius(noloco_moments(alpha, gamma))
+
+
+def noloco_moments(alpha: float, gamma: float) -> NDArray[np.float64]:
+    """Return the 3x3 matrix of (E ee, E em, E mm), from one outer step to the next.
+
+    With x = phi the step is m' = a*m - g*(e - e_j)/2, e' = e + m', where e_j, the partner's, has
+    the moments of e and no correlation with e or m.
+    """
+    a, g = alpha, gamma
+    return np.array(
+        [
+            [1 - g + g**2 / 2, a * (2 - g), a**2],
+            [-g / 2 + g**2 / 2, a * (1 - g), a**2],
+            [g**2 / 2, -a * g, a**2],
+        ]
+    )
+
+
+def nesterov_limit(momentum: float) -> float:
+    """Return the learning rate from which on the outer Nesterov on random pairs is unstable.
+
+    The positive root of the quadratic above, in the form that holds for momentum 0 as well.
+
+    Args:
+        momentum: mu, from 0 to below 1.
+    """
+    mu = momentum
+    root = math.sqrt((0.5 + mu) ** 2 - mu**3 * (1 + mu))
+    return 2.0 * (1.0 - mu**2) / (0.5 - mu**2 + root)
+
+
+def nesterov_radius(lr: float, momentum: float) -> float:
+    """Return by which factor the disagreement V = sum |phi_i - mean|^2 changes each round."""
+    return _spectral_radius(nesterov_moments(lr, momentum))
+
+
+def nesterov_moments(lr: float, momentum: float) -> NDArray[np.float64]:
+    """Return the 3x3 matrix of (E ee, E ev, E vv), from one outer step to the next.
+
+    With x = phi, D = (e - e_j)/2, so E DD = E eD = E ee/2 and E vD = E ev/2; and with
+    p = lr*(1 + mu), q = lr*mu^2 the step is e' = e - p*D - q*v, v' = mu*v + D.
+    """
+    mu, p, q = momentum, lr * (1 + momentum), lr * momentum**2
+    return np.array(
+        [
+            [1 - p + p**2 / 2, -2 * q + p * q, q**2],
+            [(1 - p) / 2, mu - (p * mu + q) / 2, -q * mu],
+            [0.5, mu, mu**2],
+        ]
+    )
+
+
+def _spectral_radius(matrix: NDArray[np.float64]) -> float:
+    return float(np.abs(np.linalg.eigvals(matrix)).max())

@@ -1,0 +1,135 @@
+"""Push-sum: averages that are exact on any strongly connected directed graph.
+
+Every node has parameters x and a weight w, 1 at the start. Whoever gives halves its weight and
+gives the other half away together with its parameters; whoever takes, takes the weighted mean:
+
+    w_s -> w_s / 2,    u = w_s / 2
+    x_r -> (w_r x_r + u x_s) / (w_r + u),    w_r -> w_r + u
+
+So the sums of w and of w x never change, with what is on its way counted in, and every x tends to
+the mean of all x at the start, even if some nodes are heard by more nodes than others.  Sources:
+D. Kempe, A. Dobra and J. Gehrke, Gossip-Based Computation of Aggregate Information (2003), whose
+sums are s = w x; in this form, M. Blot et al., Gossip Training for Deep Learning (2016), GoSGD.
+
+**Exact.** A weight is a whole number of units, `UNIT` for the weight 1: halves and sums of floats
+would lose bits, and weight that is lost stays lost. A half is rounded down; the rest is kept.
+
+**By delta.** While a share was on its way, the taking node has trained. So what is merged is
+
+    x += u / (w_r + u) * (x_s - published)
+
+which is the formula above with the steps since `published` put on top, kept whole. `published` is
+what went with `w_r`; if more than one share is merged before the next snapshot, it moves along.
+
+**A share that comes back** had left with an older x. If the model was merged into meanwhile, the
+sum of w is exact at once, but that of w x only if x goes back too, as if the share had come from
+elsewhere: x += `returned(deal)` * (the snapshot it had left with - published).
+
+>>> giver, taker = Mass(), Mass()
+>>> giver.published()
+>>> units = giver.share(b"deal-one")
+>>> taker.factor(units)
+0.3333333333333333
+>>> taker.received(units)
+>>> giver.delivered(b"deal-one")
+>>> giver.weight, taker.weight
+(0.5, 1.5)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNIT = 2**40
+
+
+@dataclass(frozen=True)
+class _Share:
+    units: int
+    merges: int
+
+
+class Mass:
+    """The weight of one node, and what it has given that nobody has confirmed yet.
+
+    Not thread-safe. `published`, `factor`, `received` and `returned` are for the thread that
+    merges. Others may call `share` and `delivered` at any time between them, under the same lock.
+
+    Attributes:
+        held: units that this node has.
+    """
+
+    def __init__(self) -> None:
+        self.held = UNIT
+        self._shares: dict[bytes, _Share] = {}
+        self._merges = 0
+        self._is_giving = False
+
+    @property
+    def in_flight(self) -> int:
+        """Units that were given under deals that are not over."""
+        return sum(share.units for share in self._shares.values())
+
+    @property
+    def weight(self) -> float:
+        """The weight w that this node holds, 1 at the start."""
+        return self.held / UNIT
+
+    def published(self) -> None:
+        """Note that the newest snapshot is the model as it is: what is held goes with it."""
+        self._is_giving = True
+
+    def share(self, deal: bytes) -> int | None:
+        """Give half of what is held, rounded down, to go with the newest snapshot.
+
+        A deal that asks again gets the same share again, until it is over.
+
+        Returns:
+            The units, or `None` if nothing can be given: less than 2 units are held, or the model
+            is merged into since that snapshot, so that the two do not belong together.
+        """
+        if deal in self._shares:
+            return self._shares[deal].units
+        if not self._is_giving or self.held < 2:
+            return None
+        units = self.held // 2
+        self.held -= units
+        self._shares[deal] = _Share(units, self._merges)
+        return units
+
+    def delivered(self, deal: bytes) -> None:
+        """Note that the share was merged where it went to."""
+        self._shares.pop(deal, None)
+
+    def returned(self, deal: bytes) -> float:
+        """Take back a share that was not merged.
+
+        Returns:
+            The factor to move x with toward the snapshot that the share had left with: its part of
+            what is now held; 0.0 if the model was not merged into since, or no such share was out.
+        """
+        share = self._shares.pop(deal, None)
+        if share is None:
+            return 0.0
+        self.held += share.units
+        if share.merges == self._merges:
+            return 0.0
+        self._begin_merge()
+        return share.units / self.held
+
+    def factor(self, units: int) -> float:
+        """Return the factor to merge a share with: units / (held + units).
+
+        Nothing is given from now on until the next snapshot, as the factor would be wrong.
+        """
+        self._begin_merge()
+        return units / (self.held + units)
+
+    def received(self, units: int) -> None:
+        """Add a share that is merged now."""
+        self._begin_merge()
+        self.held += units
+
+    def _begin_merge(self) -> None:
+        self._is_giving = False
+        self._merges += 1

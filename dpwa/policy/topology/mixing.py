@@ -1,0 +1,186 @@
+"""Mixing matrices: what gossip over a topology does to the parameters, in expectation.
+
+One round of pulling turns the parameters X, shape `(N, ...)`, into W X. Every row of W adds up to
+1; how fast the nodes agree is decided by its second largest eigenvalue.
+
+Source: Xiao and Boyd, "Fast linear iterations for distributed averaging" (2004).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpwa.policy.topology.registry import Topology, neighbours_of
+from dpwa.types import StrictModel
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Adjacency = NDArray[np.bool_]
+
+ROUNDING = 1e-12  # below this, a difference is one of rounding
+
+
+def adjacency(
+    topology: Topology, options: StrictModel, nodes: int, round_number: int = 0
+) -> Adjacency:
+    """Return shape `(N, N)`: [i, j] tells whether node i pulls from node j in a round.
+
+    Raises:
+        UserError: as `neighbours_of` does.
+    """
+    pulls = np.zeros((nodes, nodes), dtype=np.bool_)
+    for index in range(nodes):
+        pulls[index, list(neighbours_of(topology, options, index, nodes, round_number))] = True
+    return pulls
+
+
+def period_adjacency(topology: Topology, options: StrictModel, nodes: int) -> Adjacency:
+    """Return shape `(N, N)`: [i, j] tells whether node i pulls from node j in any round.
+
+    Raises:
+        UserError: as `neighbours_of` does.
+    """
+    pulls = np.zeros((nodes, nodes), dtype=np.bool_)
+    for round_number in range(topology.period(options, nodes)):
+        pulls |= adjacency(topology, options, nodes, round_number)
+    return pulls
+
+
+def pull_matrix(pulls: Adjacency, factor: float) -> Matrix:
+    """Return W = (1-f) I + f A/d: a node moves by f toward a neighbour drawn from its d ones.
+
+    Args:
+        pulls: shape `(N, N)`, as of `adjacency`. A node with no neighbour stays where it is.
+        factor: f, 0 to 1.
+    """
+    degrees = pulls.sum(axis=1)
+    matrix: Matrix = pulls * (factor / np.maximum(degrees, 1))[:, None]
+    np.fill_diagonal(matrix, np.where(degrees > 0, 1.0 - factor, 1.0))
+    return matrix
+
+
+def mixing_matrix(
+    topology: Topology, options: StrictModel, nodes: int, factor: float, round_number: int = 0
+) -> Matrix:
+    """Return W of one round, shape `(N, N)`; see `pull_matrix`.
+
+    Raises:
+        UserError: as `neighbours_of` does.
+    """
+    return pull_matrix(adjacency(topology, options, nodes, round_number), factor)
+
+
+def period_matrix(topology: Topology, options: StrictModel, nodes: int, factor: float) -> Matrix:
+    """Return W_(T-1) ... W_1 W_0, shape `(N, N)`: what all T rounds of a period do together.
+
+    Raises:
+        UserError: as `neighbours_of` does.
+    """
+    product = mixing_matrix(topology, options, nodes, factor)
+    for round_number in range(1, topology.period(options, nodes)):
+        product = mixing_matrix(topology, options, nodes, factor, round_number) @ product
+    return product
+
+
+def second_modulus(matrix: Matrix) -> float:
+    """Return |lambda2|, the second largest modulus of the eigenvalues; 0 for a single node."""
+    moduli = np.sort(np.abs(_eigenvalues(matrix)))
+    return min(1.0, float(moduli[-2])) if len(moduli) > 1 else 0.0
+
+
+def spectral_gap(matrix: Matrix) -> float:
+    """Return 1 - |lambda2|: 0 if the nodes never agree, 1 if they do at once."""
+    return 1.0 - second_modulus(matrix)
+
+
+def rounds_to_reduce(modulus: float, period: int = 1, reduction: float = 1000.0) -> int | None:
+    """Return after how many rounds disagreement is so many times smaller, in expectation.
+
+    T ln(reduction) / -ln|lambda2|, rounded up; `None` if it never gets smaller.
+
+    Args:
+        modulus: |lambda2| of the matrix of a period.
+        period: its number of rounds, T.
+        reduction: of the distances to where the nodes agree in the end.
+    """
+    if modulus >= 1.0 - ROUNDING:
+        return None
+    if modulus <= ROUNDING:
+        return period
+    return math.ceil(period * math.log(reduction) / -math.log(modulus))
+
+
+def drawn_contraction(pulls: Adjacency, factor: float, weights: Vector) -> float:
+    """Return how much of V is left at most, on average, when each node draws one neighbour.
+
+    V = sum_i p_i |x_i - m|^2 with m = sum_i p_i x_i. The draws add noise that the mixing matrix
+    does not show. With P = A/d, W = (1-f) I + f P, D = diag(p) and a_i = p_i (1 - p_i), a round
+    leaves E V' = sum of x^T Q x over the parameters, where
+
+        Q = (1-f)^2 diag(a) + f(1-f) (diag(a) P + P^T diag(a)) + f^2 diag(P^T a)
+            + W^T D^2 W - p p^T
+
+    So E V' <= rho V, with rho the largest eigenvalue of D^(-1/2) Q D^(-1/2). For the complete graph
+    this is an equality: rho = 1 - 2f(1-f)N/(N-1) - f^2 [2/(N-1) - N/(N-1)^2].
+
+    Args:
+        pulls: shape `(N, N)`, as of `adjacency`.
+        factor: f, 0 to 1.
+        weights: p, shape `(N,)`, all above 0; see `stationary_weights`.
+    """
+    rest = 1.0 - factor
+    spread = weights * (1.0 - weights)
+    peers, mean = pull_matrix(pulls, 1.0), pull_matrix(pulls, factor)
+    cross = factor * rest * spread[:, None] * peers
+    weighted = weights[:, None] * mean
+    quadratic = cross + cross.T + weighted.T @ weighted - np.outer(weights, weights)
+    quadratic[np.diag_indices(len(pulls))] += rest**2 * spread + factor**2 * (spread @ peers)
+    roots = np.sqrt(weights)
+    scaled = quadratic / np.outer(roots, roots)
+    if _is_circulant(scaled):
+        return float(np.fft.fft(scaled[0]).real.max())
+    return float(np.linalg.eigvalsh(scaled)[-1])
+
+
+def is_doubly_stochastic(matrix: Matrix) -> bool:
+    """Tell whether columns add up to 1 as rows do: then the mean of all nodes stays as it is."""
+    sums = np.concatenate([matrix.sum(axis=0), matrix.sum(axis=1)])
+    return bool(np.abs(sums - 1.0).max() <= len(matrix) * ROUNDING)
+
+
+def stationary_weights(matrix: Matrix) -> Vector:
+    """Return the weights p, shape `(N,)`: where the nodes agree in the end is sum_i p_i x_i.
+
+    p W = p and sum p = 1. All are 1/N if and only if the matrix is doubly stochastic.
+
+    Args:
+        matrix: shape `(N, N)`, of a topology that is strongly connected.
+    """
+    nodes = len(matrix)
+    if is_doubly_stochastic(matrix):
+        return np.full(nodes, 1.0 / nodes)
+    return np.linalg.solve(matrix.T - np.eye(nodes) + 1.0, np.ones(nodes))
+
+
+def _eigenvalues(matrix: Matrix) -> NDArray[np.generic]:
+    """Return all eigenvalues, in the fastest way that this matrix allows."""
+    if _is_circulant(matrix):
+        return np.fft.fft(matrix[0])
+    # Pulling along undirected edges is a reversible walk, its weights are the degrees: scaled by
+    # their roots, the matrix is symmetric and has the same eigenvalues.
+    roots = np.sqrt(np.maximum(np.count_nonzero(matrix, axis=1) - 1, 1))
+    scaled = matrix * roots[:, None] / roots
+    if np.abs(scaled - scaled.T).max() <= ROUNDING:
+        return np.linalg.eigvalsh(scaled)
+    return np.linalg.eigvals(matrix)
+
+
+def _is_circulant(matrix: Matrix) -> bool:
+    """Tell whether each row is the one above it, moved on by one place."""
+    return bool(
+        np.allclose(matrix[1:, 1:], matrix[:-1, :-1], rtol=0.0, atol=ROUNDING)
+        and np.allclose(matrix[1:, 0], matrix[:-1, -1], rtol=0.0, atol=ROUNDING)
+    )

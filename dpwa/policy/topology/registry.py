@@ -1,0 +1,100 @@
+"""Named topologies, and the neighbours that they give to each node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpwa.errors import UnknownNameError, UserError
+from dpwa.types import NoOptions, StrictModel
+
+NeighbourRule = Callable[[Any, int, int, int], Sequence[int]]
+PeriodRule = Callable[[Any, int], int]
+
+
+def same_every_round(options: object, nodes: int) -> int:  # noqa: ARG001
+    """Period of a topology that never changes: 1 round."""
+    return 1
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A named topology.
+
+    Attributes:
+        name: what configurations call it.
+        options: the model of its options.
+        rule: the function `(options, index, nodes, round_number) -> neighbours`: the positions of
+            the nodes that node `index` pulls from in this round. Positions count from 0.
+        period: the function `(options, nodes) -> rounds`; after so many rounds all repeats.
+    """
+
+    name: str
+    options: type[StrictModel]
+    rule: NeighbourRule
+    period: PeriodRule = same_every_round
+
+    @property
+    def summary(self) -> str:
+        """What it is, in one line: the first of the rule's docstring."""
+        return (self.rule.__doc__ or "").strip().partition("\n")[0]
+
+
+_REGISTRY: dict[str, Topology] = {}
+
+
+def register_topology(
+    name: str, options: type[StrictModel] = NoOptions, period: PeriodRule = same_every_round
+) -> Callable[[NeighbourRule], NeighbourRule]:
+    """Return a decorator that makes a rule available to configurations as `topology: NAME`.
+
+    Raises:
+        UserError: another topology already has this name.
+    """
+
+    def register(rule: NeighbourRule) -> NeighbourRule:
+        known = _REGISTRY.get(name)
+        if known is not None and known.rule is not rule:
+            raise UserError(f"a topology named {name!r} is already registered")
+        _REGISTRY[name] = Topology(name, options, rule, period)
+        return rule
+
+    return register
+
+
+def topology(name: str) -> Topology:
+    """Return the topology of this name.
+
+    Raises:
+        UnknownNameError: no such topology is registered.
+    """
+    try:
+        return _REGISTRY[name]
+    except KeyError:
+        known = ", ".join(topology_names())
+        raise UnknownNameError(f"no topology is named {name!r} (known: {known})") from None
+
+
+def topology_names() -> tuple[str, ...]:
+    """Names of all registered topologies, in the order of registration."""
+    return tuple(_REGISTRY)
+
+
+def neighbours_of(
+    topology: Topology, options: StrictModel, index: int, nodes: int, round_number: int
+) -> tuple[int, ...]:
+    """Return the nodes that node `index` of `nodes` pulls from in a round, from 0, sorted.
+
+    Raises:
+        UserError: the topology does not fit this number of nodes, or a registered rule returned
+            something else than other nodes, each once.
+    """
+    found = tuple(sorted(topology.rule(options, index, nodes, round_number)))
+    in_range = not found or (found[0] >= 0 and found[-1] < nodes)
+    if not in_range or index in found or len(set(found)) < len(found):
+        raise UserError(
+            f"topology {topology.name!r} returned {list(found)} for node {index} of {nodes} in "
+            f"round {round_number}; expected other nodes from 0 to {nodes - 1}, each once"
+        )
+    return found

@@ -1,0 +1,206 @@
+"""The topologies of dpwa, under the names that configurations use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from dpwa.errors import UserError
+from dpwa.policy.topology.lattices import grid_neighbours, torus_neighbours
+from dpwa.policy.topology.registry import register_topology
+from dpwa.policy.topology.small_world import small_world_graph
+from dpwa.types import Fraction, NoOptions, StrictModel, refusal
+
+MAX_SEED = 2**63 - 1
+
+
+def _check_even(value: int) -> int:
+    if value < 2 or value % 2:
+        raise refusal("an even number of at least 2")
+    return value
+
+
+class LatticeOptions(StrictModel):
+    """Options of `grid` and `torus`."""
+
+    columns: int | None = Field(
+        default=None, ge=1, description="nodes in a row; as square as possible if left out"
+    )
+
+
+class StarOptions(StrictModel):
+    """Options of `star`."""
+
+    center: int = Field(
+        default=0, ge=0, description="position of the node in the middle; the first node is 0"
+    )
+
+
+class SmallWorldOptions(StrictModel):
+    """Options of `small_world`."""
+
+    neighbours: Annotated[int, AfterValidator(_check_even)] = Field(
+        default=4, description="neighbours on the ring, an even number"
+    )
+    rewired: Fraction = Field(default=0.1, description="chance that an edge becomes a shortcut")
+    seed: int = Field(default=0, ge=0, le=MAX_SEED, description="decides the shortcuts")
+
+
+class FileOptions(StrictModel):
+    """Options of `file`."""
+
+    path: str = Field(description="file with one edge a line: w1 w2, or w1 -> w2")
+
+
+def log2_ceiling(nodes: int) -> int:
+    """Return the smallest k with 2^k >= nodes."""
+    return (nodes - 1).bit_length()
+
+
+def exponential_period(options: object, nodes: int) -> int:  # noqa: ARG001
+    """Period of `one_peer_exponential`: max(1, ceil(log2 N)) rounds."""
+    return max(1, log2_ceiling(nodes))
+
+
+@register_topology("random")
+def random_peer(
+    options: NoOptions,  # noqa: ARG001
+    index: int,
+    nodes: int,
+    round_number: int,  # noqa: ARG001
+) -> Sequence[int]:
+    """Everybody: flow control draws one of all peers."""
+    return _others(index, nodes)
+
+
+@register_topology("full")
+def full(
+    options: NoOptions,  # noqa: ARG001
+    index: int,
+    nodes: int,
+    round_number: int,  # noqa: ARG001
+) -> Sequence[int]:
+    """Everybody, as random: the complete graph."""
+    return _others(index, nodes)
+
+
+@register_topology("ring")
+def ring(
+    options: NoOptions,  # noqa: ARG001
+    index: int,
+    nodes: int,
+    round_number: int,  # noqa: ARG001
+) -> Sequence[int]:
+    """The nodes before and after on a circle."""
+    return _circulant(index, nodes, (-1, 1))
+
+
+@register_topology("grid", LatticeOptions)
+def grid(
+    options: LatticeOptions,
+    index: int,
+    nodes: int,
+    round_number: int,  # noqa: ARG001
+) -> Sequence[int]:
+    """Up, down, left and right, in rows and columns with borders."""
+    return grid_neighbours(options.columns, index, nodes)
+
+
+@register_topology("torus", LatticeOptions)
+def torus(
+    options: LatticeOptions,
+    index: int,
+    nodes: int,
+    round_number: int,  # noqa: ARG001
+) -> Sequence[int]:
+    """A grid whose rows and columns are closed to circles."""
+    return torus_neighbours(options.columns, index, nodes)
+
+
+@register_topology("exponential")
+def exponential(
+    options: NoOptions,  # noqa: ARG001
+    index: int,
+    nodes: int,
+    round_number: int,  # noqa: ARG001
+) -> Sequence[int]:
+    """The nodes 1, 2, 4, 8, ... places further on.
+
+    Neighbours (i + 2^k) mod N for k = 0 .. ceil(log2 N) - 1.
+
+    Source: the static exponential graph of Assran et al., "Stochastic Gradient Push" (2019), and
+    Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep Training" (2021).
+    """
+    return _circulant(index, nodes, [2**k for k in range(log2_ceiling(nodes))])
+
+
+@register_topology("one_peer_exponential", period=exponential_period)
+def one_peer_exponential(
+    options: NoOptions, index: int, nodes: int, round_number: int
+) -> Sequence[int]:
+    """One node a round, by turns 1, 2, 4, ... places further on.
+
+    Neighbour (i + 2^(t mod ceil(log2 N))) mod N in round t. With f = 0.5 and snapshots of the same
+    round, ceil(log2 N) rounds give the exact mean if and only if N is a power of two.
+
+    Source: Assran et al. (2019) and Ying et al. (2021), as of `exponential`.
+    """
+    k = round_number % exponential_period(options, nodes)
+    return _circulant(index, nodes, (2**k,))
+
+
+@register_topology("star", StarOptions)
+def star(
+    options: StarOptions,
+    index: int,
+    nodes: int,
+    round_number: int,  # noqa: ARG001
+) -> Sequence[int]:
+    """One node in the middle from all others, and they from it.
+
+    Raises:
+        UserError: there is no node at the position `center`.
+    """
+    if options.center >= nodes:
+        raise UserError(
+            f"star: center: expected a position from 0 to {nodes - 1} (got {options.center})"
+        )
+    return _others(index, nodes) if index == options.center else (options.center,)
+
+
+@register_topology("small_world", SmallWorldOptions)
+def small_world(
+    options: SmallWorldOptions,
+    index: int,
+    nodes: int,
+    round_number: int,  # noqa: ARG001
+) -> Sequence[int]:
+    """A ring of near neighbours with some shortcuts.
+
+    Source: Watts and Strogatz, "Collective dynamics of small-world networks" (1998).
+    """
+    graph = small_world_graph(nodes, options.neighbours, options.rewired, options.seed)
+    return graph[index]
+
+
+@register_topology("file", FileOptions)
+def file(options: FileOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
+    """Edges that a file lists, one a line.
+
+    This rule only holds the name: `edges_topology` makes the topology of edges that have been read.
+
+    Raises:
+        UserError: always.
+    """
+    raise UserError(f"the edges in {options.path} have not been read")
+
+
+def _others(index: int, nodes: int) -> Sequence[int]:
+    return [*range(index), *range(index + 1, nodes)]
+
+
+def _circulant(index: int, nodes: int, steps: Sequence[int]) -> Sequence[int]:
+    """Return the nodes so many steps further on around a circle, each once and without oneself."""
+    return sorted({(index + step) % nodes for step in steps} - {index})

@@ -1,0 +1,74 @@
+"""The asking side of a deal, up to the agreement: messages in, events out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dpwa.data.layout import Layout
+from dpwa.types import Frame
+from dpwa.wire.fetching import Ended, Greeting, refused
+from dpwa.wire.messages import Agreed, Message, News, Propose
+
+DealTerms = Literal["exchange", "share"]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What is proposed to a peer.
+
+    Attributes:
+        deal: random bytes that name it.
+        terms: see `Propose`.
+        version: of this node's snapshot.
+        layout: of the snapshots of both.
+        greeting: who asks.
+    """
+
+    deal: bytes
+    terms: DealTerms
+    version: int
+    layout: Layout
+    greeting: Greeting
+
+
+@dataclass(frozen=True)
+class DealAgreed:
+    """The peer agrees: its snapshot of this version, and so much mass, are this node's to fetch."""
+
+    version: int
+    units: int
+    news: News
+
+
+class ProposeSession:
+    """One proposal, from the first message to the answer."""
+
+    def __init__(self, request: int, proposal: Proposal) -> None:
+        self.request = request
+        self.proposal = proposal
+
+    def request_message(self, budget_ms: int) -> Propose:
+        """Return the message that proposes."""
+        proposal = self.proposal
+        return Propose(
+            request=self.request,
+            deal=proposal.deal,
+            name=proposal.greeting.name,
+            algorithm=proposal.greeting.algorithm,
+            terms=proposal.terms,
+            fingerprint=proposal.layout.fingerprint,
+            version=proposal.version,
+            news=proposal.greeting.news,
+            budget_ms=budget_ms,
+        )
+
+    def receive(self, message: Message, payload: Frame) -> DealAgreed | Ended:
+        """Take the answer.
+
+        Raises:
+            ProtocolError: it is none.
+        """
+        if isinstance(message, Agreed) and message.deal == self.proposal.deal:
+            return DealAgreed(message.version, message.units, message.news)
+        return refused(message, payload, self.proposal.layout, self.proposal.greeting)

@@ -1,0 +1,377 @@
+"""Push-sum: what a node holds and gives; nothing is ever lost, and all x tend to the mean."""
+
+from __future__ import annotations
+
+import doctest
+import random
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.lossy_networks import LossyNetwork
+
+from dpwa.policy import push_sum
+from dpwa.policy.deals import Acceptance, Deals, Verdict
+from dpwa.policy.push_sum import UNIT, Mass
+
+ONE, TWO = b"deal-001", b"deal-002"
+SEED = 23
+
+
+def published_mass():
+    mass = Mass()
+    mass.published()
+    return mass
+
+
+# One node
+
+
+def test_a_node_starts_with_weight_1_and_gives_nothing_before_it_publishes():
+    mass = Mass()
+    assert (mass.held, mass.in_flight, mass.weight) == (UNIT, 0, 1.0)
+    assert mass.share(ONE) is None
+
+
+def test_each_share_is_half_of_what_is_left():
+    mass = published_mass()
+    assert [mass.share(ONE), mass.share(TWO)] == [UNIT // 2, UNIT // 4]
+    assert (mass.held, mass.in_flight) == (UNIT // 4, 3 * UNIT // 4)
+
+
+def test_the_same_deal_gets_the_same_share_even_when_nothing_else_may_be_given():
+    mass = published_mass()
+    units = mass.share(ONE)
+    mass.received(1)
+    assert mass.share(TWO) is None
+    assert mass.share(ONE) == units
+    assert mass.in_flight == units
+
+
+def test_halves_are_rounded_down_until_one_unit_is_left_for_good():
+    mass = published_mass()
+    given_away = 0
+    for number in range(60):
+        units = mass.share(b"%8d" % number)
+        given_away += units or 0
+    assert units is None
+    assert mass.held == 1
+    assert given_away == UNIT - 1
+
+
+@pytest.mark.parametrize("touch", [lambda mass: mass.factor(7), lambda mass: mass.received(7)])
+def test_nothing_is_given_from_the_beginning_of_a_merge_to_the_next_snapshot(touch):
+    mass = published_mass()
+    touch(mass)
+    assert mass.share(ONE) is None
+    mass.published()
+    assert mass.share(ONE) is not None
+
+
+def test_the_factor_is_the_part_that_comes():
+    mass = Mass()
+    assert mass.factor(UNIT) == 0.5
+    assert mass.factor(UNIT // 4) == 0.2
+    assert mass.held == UNIT
+    mass.received(UNIT)
+    assert mass.weight == 2.0
+    assert mass.factor(UNIT) == 1 / 3
+
+
+def test_an_odd_unit_stays():
+    mass = Mass()
+    mass.received(1)
+    mass.published()
+    assert mass.share(ONE) == UNIT // 2
+    assert mass.held == UNIT // 2 + 1
+
+
+def test_a_share_ends_once():
+    mass = published_mass()
+    half = mass.share(ONE)
+    assert mass.returned(TWO) == 0.0
+    mass.delivered(TWO)
+    assert mass.in_flight == half
+    mass.delivered(ONE)
+    mass.delivered(ONE)
+    assert mass.returned(ONE) == 0.0
+    assert (mass.held, mass.in_flight) == (UNIT - half, 0)
+
+
+def test_a_share_that_comes_back_to_the_same_model_is_simply_held_again():
+    mass = published_mass()
+    mass.share(ONE)
+    mass.published()
+    assert mass.returned(ONE) == mass.returned(ONE) == 0.0
+    assert (mass.held, mass.in_flight) == (UNIT, 0)
+    assert mass.share(TWO) == UNIT // 2
+
+
+def test_a_share_that_comes_back_to_a_merged_model_pulls_it_by_its_part():
+    mass = published_mass()
+    mass.share(ONE)  # a half is left
+    mass.received(UNIT)
+    mass.published()
+    assert mass.returned(ONE) == 0.25  # a half of two
+    assert mass.held == 2 * UNIT
+    assert mass.share(TWO) is None  # not what was published any more
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), max_size=60))
+def test_no_unit_is_lost_or_made(steps):
+    mass, received, gone = Mass(), 0, 0
+    for what, number in steps:
+        deal = b"%8d" % number
+        before = mass.in_flight
+        if what == 0:
+            mass.published()
+        elif what == 1:
+            units = mass.share(deal)
+            assert units is None or units >= 1
+        elif what == 2:
+            mass.delivered(deal)
+            gone += before - mass.in_flight
+        elif what == 3:
+            assert 0.0 <= mass.returned(deal) < 1.0
+        else:
+            mass.received(number)
+            received += number
+        assert mass.held + mass.in_flight + gone == UNIT + received
+        assert mass.held >= 1
+
+
+# Whole nodes on bad networks: x is exact
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A share on its way, or that of a deal that is not over."""
+
+    units: int
+    x: Fraction
+
+
+class Node:
+    """A node that asks peers for shares. The snapshot travels with `agreed`, for short."""
+
+    BUDGET_S = 2.0
+
+    def __init__(self, name, network, rng):
+        self.name, self.network = name, network
+        self.deals = Deals(name, is_exclusive=False, remember_s=60.0)
+        self.mass = Mass()
+        self.x = self.published = Fraction(rng.randrange(-1000, 1000))
+        self.asked, self.merged = {}, set()
+        self.given = {}
+
+    def send(self, now, peer, *message):
+        self.network.send(now, peer, (self.name, *message))
+
+    def publish(self):
+        self.published = self.x
+        self.mass.published()
+
+    def propose(self, deal, peer, now):
+        if self.deals.propose(deal, peer, now, now + self.BUDGET_S):
+            self.asked[deal] = peer
+            self.send(now, peer, "propose", deal)
+
+    def tick(self, now):
+        for deal in self.deals.expire(now):
+            self._take_back(deal)
+        for deal, peer, commit in self.deals.undelivered(now):
+            self.send(now, peer, "decided", deal, commit)
+
+    def receive(self, now, message):
+        peer, kind, deal, *rest = message
+        getattr(self, "on_" + kind)(now, peer, deal, *rest)
+
+    def on_propose(self, now, peer, deal):
+        if self.deals.accept(deal, peer, now, now + self.BUDGET_S) is Acceptance.BUSY:
+            return self.send(now, peer, "refused", deal)
+        units = self.mass.share(deal)
+        if units is None:
+            self.deals.decided(deal, commit=False)
+            return self.send(now, peer, "refused", deal)
+        sent = self.given.setdefault(deal, Sent(units, self.published))
+        assert sent.units == units
+        return self.send(now, peer, "agreed", deal, sent)
+
+    def on_refused(self, now, peer, deal):
+        self.deals.refused(deal)
+
+    def on_agreed(self, now, peer, deal, sent):
+        if not self.deals.agreed(deal):
+            committed = self.deals.decide(deal, commit=False, now=now)
+            self.send(now, peer, "decided", deal, committed)
+        elif self.deals.decide(deal, commit=True, now=now):
+            assert deal not in self.merged
+            self.merged.add(deal)
+            self.mass.received(self._pull(sent, self.mass.held + sent.units))
+        self.tick(now)
+
+    def on_decided(self, now, peer, deal, commit):
+        verdict = self.deals.decided(deal, commit)
+        if verdict is Verdict.COMMIT:
+            self.mass.delivered(deal)
+            del self.given[deal]
+        elif verdict is Verdict.ABORT:
+            self._take_back(deal)
+        self.send(now, peer, "noted", deal)
+
+    def on_noted(self, now, peer, deal):
+        self.deals.noted(deal)
+
+    def _pull(self, sent, all_units):
+        """Merge, with the exact factor; there are no steps, so that x itself is the reference."""
+        factor = Fraction(sent.units, all_units)
+        assert self.mass.held == all_units or float(factor) == self.mass.factor(sent.units)
+        self.x += factor * (sent.x - self.x)
+        return sent.units
+
+    def _take_back(self, deal):
+        factor = self.mass.returned(deal)
+        sent = self.given.pop(deal)
+        if factor:
+            assert factor == float(Fraction(sent.units, self.mass.held))
+            self._pull(sent, self.mass.held)
+
+
+def totals(nodes):
+    """Sums of units and of units * x, with what was given and is merged nowhere yet."""
+    merged = set().union(*(node.merged for node in nodes))
+    shares = [Sent(node.mass.held, node.x) for node in nodes]
+    for node in nodes:
+        assert node.mass.in_flight == sum(sent.units for sent in node.given.values())
+        shares += [sent for deal, sent in node.given.items() if deal not in merged]
+    return sum(s.units for s in shares), sum(s.units * s.x for s in shares)
+
+
+def run(nodes, network, rng, seconds, is_asking):
+    """Live from one second to another; the sums are checked all the time."""
+    start = totals(nodes.values())
+    for quarter in range(4 * seconds[0], 4 * seconds[1]):
+        now = quarter / 4
+        for node in nodes.values():
+            node.tick(now)
+            if rng.random() < 0.7:
+                node.publish()
+            if is_asking and rng.random() < 0.7:
+                peer = rng.choice([name for name in nodes if name != node.name])
+                node.propose(rng.randbytes(8), peer, now)
+        for at, name, message in network.due(now):
+            nodes[name].receive(at, message)
+        assert totals(nodes.values()) == start
+
+
+def total_of(nodes, what):
+    return sum(node.deals.report()[what] for node in nodes.values())
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    loss=st.floats(0.0, 0.6),
+    duplication=st.floats(0.0, 0.5),
+    delay_s=st.floats(0.0, 3.0),
+)
+@settings(max_examples=15)
+def test_both_sums_are_exact_at_all_times_on_a_bad_network(seed, loss, duplication, delay_s):
+    rng = random.Random(seed)
+    network = LossyNetwork(rng, loss=loss, duplication=duplication, delay_s=delay_s)
+    nodes = {name: Node(name, network, rng) for name in ("a", "b", "c", "d")}
+    run(nodes, network, rng, (0, 12), is_asking=True)
+    network.mend()
+    run(nodes, network, rng, (12, 40), is_asking=False)
+    assert sum(node.mass.held for node in nodes.values()) == 4 * UNIT
+    assert not any(node.mass.in_flight for node in nodes.values())
+    assert total_of(nodes, "unresolved") == total_of(nodes, "given_up") == 0
+
+
+def test_the_bad_network_has_commits_and_shares_that_come_back():
+    print(f"seed {SEED}")
+    rng = random.Random(SEED)
+    network = LossyNetwork(rng, loss=0.3, duplication=0.3, delay_s=0.5)
+    nodes = {name: Node(name, network, rng) for name in ("a", "b", "c", "d")}
+    run(nodes, network, rng, (0, 15), is_asking=True)
+    print({what: total_of(nodes, what) for what in ("committed", "aborted", "busy")})
+    assert total_of(nodes, "committed") > 50
+    assert total_of(nodes, "aborted") > 20
+
+
+# The law: x tends to the mean on every strongly connected directed graph
+
+
+def ring_with_chords(count):
+    return [[(i + 1) % count] + [(i + 5) % count] * (i % 3 == 0) for i in range(count)]
+
+
+def random_directed_graph(count, rng):
+    """A ring through all nodes in any order, so that it is strongly connected, and more edges."""
+    order = rng.sample(range(count), count)
+    graph = [set() for _ in range(count)]
+    for here, there in zip(order, order[1:] + order[:1], strict=True):
+        graph[here].add(there)
+    for _ in range(2 * count):
+        here, there = rng.sample(range(count), 2)
+        graph[here].add(there)
+    return [sorted(peers) for peers in graph]
+
+
+def lockstep_round(x, masses, graph, rng, number):
+    """All publish; each takes a share from every peer that it may ask, in any order; all merge."""
+    for mass in masses:
+        mass.published()
+    published = x.copy()
+    edges = [(here, there) for here, peers in enumerate(graph) for there in peers]
+    rng.shuffle(edges)
+    deals = [b"%4d%4d" % (number, edge) for edge in range(len(edges))]
+    shares = [masses[there].share(deal) for deal, (_, there) in zip(deals, edges, strict=True)]
+    for deal, (here, there), units in zip(deals, edges, shares, strict=True):
+        if units is not None:
+            x[here] += masses[here].factor(units) * (published[there] - x[here])
+            masses[here].received(units)
+            masses[there].delivered(deal)
+
+
+def errors_after(rounds, graph, rng):
+    x = np.array([rng.gauss(0, 1) for _ in graph])
+    masses, mean = [Mass() for _ in graph], x.mean()
+    for number in range(rounds):
+        lockstep_round(x, masses, graph, rng, number)
+        assert sum(mass.held for mass in masses) == len(graph) * UNIT
+    return np.abs(x - mean)
+
+
+@pytest.mark.parametrize("count", [4, 9, 16])
+def test_all_come_to_the_mean_of_a_directed_ring_with_chords(count):
+    print(f"seed {SEED}")
+    errors = errors_after(200, ring_with_chords(count), random.Random(SEED))
+    print(f"N={count}: {errors.max():.1e}")
+    assert errors.max() < 1e-12
+
+
+@given(st.integers(2, 16), st.integers(0, 2**32))
+@settings(max_examples=20)
+def test_all_come_to_the_mean_of_a_random_directed_graph(count, seed):
+    rng = random.Random(seed)
+    graph = random_directed_graph(count, rng)
+    assert errors_after(200, graph, rng).max() < 1e-12
+
+
+def test_without_weights_a_directed_graph_is_biased():
+    """What push-sum is for: merged with the constant factor 1/2, all agree on something else."""
+    rng = random.Random(SEED)
+    graph = ring_with_chords(9)
+    x = np.array([rng.gauss(0, 1) for _ in graph])
+    mean = x.mean()
+    for _ in range(400):
+        x = 0.5 * x + 0.5 * np.array([np.mean(x[peers]) for peers in graph])
+    assert np.ptp(x) < 1e-6
+    assert abs(x[0] - mean) > 0.01
+
+
+def test_the_example_of_the_module_is_true():
+    assert doctest.testmod(push_sum).failed == 0
