@@ -9,6 +9,7 @@ import torch
 import yaml
 from support.nodes import config_of
 
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.config import load_config
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -40,9 +41,16 @@ def test_the_training_loop():
     assert len(steps) == 3
 
 
+def test_the_optimizer_that_gossips():
+    net = torch.nn.Linear(2, 1)
+    with DpwaPyTorchAdapter(net, "w1", "nodes.yaml") as gossip:
+        exec(blocks("python")[1], {"torch": torch, "net": net, "gossip": gossip, "loss": 0.5})
+        assert gossip.clock == 1.0
+
+
 def test_the_loop_of_raw_parameters():
     names = {"parameters": np.ones(5), "loss": 0.5}
-    exec(blocks("python")[1], names)
+    exec(blocks("python")[2], names)
     assert (names["parameters"] == 1).all()
 
 

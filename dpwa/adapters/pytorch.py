@@ -98,7 +98,8 @@ class DpwaPyTorchAdapter(Closeable):
             self._state = ModuleState(net, with_buffers=settings.buffers == "average")
             self._sent = self._state.layout
             self._generation = self._state.generation
-            self._algorithm = self._node.algorithm
+            self._rounds = self._node.rounds
+            self._algorithm = self._rounds.algorithm
             self._leader_loss = leader_loss
             self._clip = _clip_of(settings)
             self._control = _control_of(settings)
@@ -121,22 +122,22 @@ class DpwaPyTorchAdapter(Closeable):
         self._refresh()
         self._sent = self._state.layout
         if self._leader_loss is not None:
-            self._node.choose_leaders_by(loss_value(self._leader_loss()))
-        self._node.begin(loss_value(loss))
+            self._rounds.choose_leaders_by(loss_value(self._leader_loss()))
+        self._rounds.begin(loss_value(loss))
         self._publish_and_ask()
         self._has_sent = True
 
     def _publish_and_ask(self) -> None:
-        view, layout = self._node.view, self._state.layout
+        view, layout = self._rounds.view, self._state.layout
         view.model = self._state.values()
         values, is_published = self._algorithm.publishes(view), True
         if isinstance(values, TensorValues):
             write = partial(self._state.start_copy, check_finite=self._guards, values=values)
-            is_published = self._node.publish(layout, self._state.nbytes, write)
+            is_published = self._rounds.publish(layout, self._state.nbytes, write)
         ask = self._algorithm.asks(view)
         # Whoever merges by what it has published needs that, if it is not simply the model.
         if ask is not None and (is_published or values is view.model):
-            self._node.ask(ask, layout, self._terms)
+            self._rounds.ask(ask, layout, self._terms)
 
     def update_wait(self, loss: Loss = None) -> Merge | None:
         """Wait for the fetch that `update_send` started, and merge what came into the module.
@@ -157,12 +158,12 @@ class DpwaPyTorchAdapter(Closeable):
         """
         self._refresh()  # a tensor that was replaced meanwhile must not be merged into
         if self._state.layout != self._sent:
-            self._node.skip()
+            self._rounds.skip()
             return None
         if self._has_sent:
-            self._algorithm.after_step(self._node.view)
+            self._algorithm.after_step(self._rounds.view)
             self._has_sent = False
-        arrival = self._node.wait(loss_value(loss), self._merge)
+        arrival = self._rounds.wait(loss_value(loss), self._merge)
         if arrival is not None and self._control is not None:
             arrival = self._mix_more(self._control, arrival)
         return None if arrival is None else self._merged(arrival)
@@ -184,14 +185,14 @@ class DpwaPyTorchAdapter(Closeable):
         self._state.refresh()
         if self._generation != self._state.generation:
             self._generation = self._state.generation
-            self._algorithm = self._node.renew_algorithm()
+            self._algorithm = self._rounds.renew_algorithm()
 
     def _merge(self, arrival: Arrival) -> float:
         if self._control is not None and arrival.published is not None:
             self._control.observed(self._state.distance(arrival.published.data, 0, None))
-        keep = self._node.keep if self._algorithm.keeps else None
+        keep = self._rounds.keep if self._algorithm.keeps else None
         received = ReceivedSnapshot(arrival, self._state, self._clip, keep)
-        factor = self._algorithm.merge(self._node.view, received)
+        factor = self._algorithm.merge(self._rounds.view, received)
         self._consensus_distance = received.consensus_distance
         return factor
 
@@ -201,7 +202,7 @@ class DpwaPyTorchAdapter(Closeable):
         while control.wants_more(distance, rounds):
             rounds += 1
             self._publish_and_ask()
-            more = self._node.wait(None, self._merge_more)
+            more = self._rounds.wait(None, self._merge_more)
             if more is None:
                 break
             arrival, distance = more, self._consensus_distance
@@ -209,7 +210,7 @@ class DpwaPyTorchAdapter(Closeable):
 
     def _merge_more(self, arrival: Arrival) -> float:
         received = ReceivedSnapshot(arrival, self._state, self._clip)
-        factor = self._algorithm.merge(self._node.view, received)
+        factor = self._algorithm.merge(self._rounds.view, received)
         self._consensus_distance = received.consensus_distance
         return factor
 
@@ -234,7 +235,7 @@ class DpwaPyTorchAdapter(Closeable):
     @property
     def leader(self) -> str | None:
         """The node with the lowest running loss that this node knows of; it may be itself."""
-        return self._node.view.leader()
+        return self._rounds.view.leader()
 
     @property
     def name(self) -> str:

@@ -66,9 +66,28 @@ def _show(answers: Mapping[str, StatusAnswer]) -> None:
     console = Console(stderr=True, highlight=False)
     console.width = max(console.width, LEAST_WIDTH)  # the terminal wraps better than a table does
     console.print(_table(answers))
+    in_common = _in_common(answers)
+    if in_common:
+        console.print(in_common, markup=False, soft_wrap=True)
     for name, answer in answers.items():
         if answer.report is None:
             console.print(f"{name}: {answer.problem}", markup=False, soft_wrap=True)
+
+
+def _in_common(answers: Mapping[str, StatusAnswer]) -> str:
+    """Say what the nodes run, and whom they take for the leader; they should agree."""
+    from dpwa.wire.messages import printable
+
+    reports = [answer.report for answer in answers.values() if answer.report is not None]
+    news = [report.get("news") for report in reports]
+    leaders = [item.get("leader") for item in news if isinstance(item, dict)]
+    algorithms = [report.get("algorithm") for report in reports]
+    parts = []
+    for title, values in (("algorithm", algorithms), ("leader", leaders)):
+        found = dict.fromkeys(str(value) for value in values if value is not None)
+        if found:
+            parts.append(f"{title} {printable(', '.join(found))}")
+    return "; ".join(parts)
 
 
 def _table(answers: Mapping[str, StatusAnswer]) -> Table:

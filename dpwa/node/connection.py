@@ -84,7 +84,7 @@ class DpwaConnection(Closeable):
             return FinishedCopy(None if check is None else check(slot, layout.tensors[0].dtype))
 
         self._layout = layout
-        self.node.send(layout, source.nbytes, loss_value(loss), write, self._terms)
+        self.node.rounds.send(layout, source.nbytes, loss_value(loss), write, self._terms)
 
     def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:
         """Wait for the fetch that `update_send` started, at most until its timeout.
@@ -101,7 +101,7 @@ class DpwaConnection(Closeable):
             ClosedError: the connection was closed.
         """
         copy = _Copy()
-        arrival = self.node.wait(loss_value(loss), copy.take)
+        arrival = self.node.rounds.wait(loss_value(loss), copy.take)
         if arrival is None:
             return None, 0.0
         return _parameters(self._layout, copy.data), arrival.factor

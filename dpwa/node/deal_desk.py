@@ -25,6 +25,7 @@ log = logging.getLogger("dpwa.deals")
 
 REMEMBER_S = 60.0
 RESEND_S = 0.25
+MARGIN_S = 0.05
 
 
 @dataclass
@@ -219,9 +220,10 @@ class DealDesk:
             if own is None:
                 return Answer.NOT_READY
             now = self._clock.now()
+            expires = now + budget_s + MARGIN_S  # not before it expires for the peer
             if (
                 self._is_traded(own)
-                or self._deals.accept(deal, peer, now, now + budget_s) is not Acceptance.ACCEPTED
+                or self._deals.accept(deal, peer, now, expires) is not Acceptance.ACCEPTED
             ):
                 own.release()
                 return Answer.BUSY

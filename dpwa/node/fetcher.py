@@ -5,23 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from dpwa.algorithms import Terms
-from dpwa.clock import Clock, Deadline
+from dpwa.clock import Deadline
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease, Snapshot
 from dpwa.errors import ProtocolError
 from dpwa.node.arrival import divergence
-from dpwa.node.deal_desk import DealDesk
 from dpwa.node.fetch_order import FetchOrder, Found, SettledDeal
-from dpwa.node.incoming import BrokenFetchError, Incoming
+from dpwa.node.incoming import BrokenFetchError
+from dpwa.node.parts import Parts
 from dpwa.node.peer_channel import PeerChannel
-from dpwa.node.peers import PeerBook
+from dpwa.node.pursuit import Attempt, Pursuit
 from dpwa.policy.health import Outcome
 from dpwa.transport.link import LinkState
 from dpwa.types import Frame
@@ -29,57 +29,13 @@ from dpwa.wire.fetching import (
     Announced,
     Ended,
     FetchSession,
-    Greeting,
     HeldElsewhere,
     InSharedMemory,
     PieceArrived,
 )
-from dpwa.wire.messages import Cancel, Message, News
+from dpwa.wire.messages import Cancel, Message
 from dpwa.wire.messages import Prepared as PreparedMessage
 from dpwa.wire.proposing import DealAgreed, DealTerms, Proposal, ProposeSession
-
-Hear = Callable[[News], None]
-
-
-class _Attempt:
-    """A fetch from one peer, for an order; in a deal, a proposal comes first."""
-
-    def __init__(self, channel: PeerChannel, session: FetchSession | ProposeSession) -> None:
-        self.channel = channel
-        self.session = session
-        self.deal: bytes | None = None
-        self.version = 0
-        self.incoming: Incoming | None = None
-        self.asked_at: float | None = None  # None: the request is not on its way yet
-        self.deadline: Deadline | None = None
-
-
-class _Pursuit:
-    def __init__(self, order: FetchOrder) -> None:
-        self.order = order
-        self.tried: set[str] = set()
-        self.attempt: _Attempt | None = None
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What a fetcher works with.
-
-    Attributes:
-        book: the peers.
-        desk: the deals.
-        greet: says who this node is, with its news.
-        hear: takes in the news of others.
-        rng: where chance comes from.
-        clock: what time is taken from.
-    """
-
-    book: PeerBook
-    desk: DealDesk
-    greet: Callable[[], Greeting]
-    hear: Hear
-    rng: random.Random
-    clock: Clock
 
 
 class Fetcher:
@@ -89,15 +45,18 @@ class Fetcher:
 
     Args:
         channels: to the peers, by name.
-        surroundings: the rest of the node.
+        parts: of the node.
+        rng: where chance comes from.
     """
 
-    def __init__(self, channels: Mapping[str, PeerChannel], surroundings: Surroundings) -> None:
+    def __init__(
+        self, channels: Mapping[str, PeerChannel], parts: Parts, rng: random.Random
+    ) -> None:
         self._channels = channels
-        self._book, self._desk = surroundings.book, surroundings.desk
-        self._greet, self._hear = surroundings.greet, surroundings.hear
-        self._rng, self._clock = surroundings.rng, surroundings.clock
-        self._active: _Pursuit | None = None
+        self._book, self._desk, self._clock = parts.book, parts.desk, parts.clock
+        self._greet, self._hear = parts.greeting, parts.newsroom.hear
+        self._rng = rng
+        self._active: Pursuit | None = None
         self._requests = itertools.count(1)
         self._buffer: ByteArray = np.empty(0, np.uint8)
 
@@ -112,19 +71,13 @@ class Fetcher:
 
     def remaining_s(self) -> float | None:
         """Return when to call `keep_deadlines` again; `None`: there is nothing under way."""
-        if self._active is None:
-            return None
-        remaining_s = self._active.order.deadline.remaining_s()
-        attempt = self._active.attempt
-        if attempt is not None and attempt.deadline is not None:
-            remaining_s = min(remaining_s, attempt.deadline.remaining_s())
-        return remaining_s
+        return None if self._active is None else self._active.remaining_s
 
     def pursue(self, order: FetchOrder) -> None:
         """Begin with an order, in place of the one under way."""
         self.keep_deadlines()  # of the one before
         self.give_up(Outcome.TIMED_OUT)
-        self._active = _Pursuit(order)
+        self._active = Pursuit(order)
         self._ask_next_peer()
 
     def give_up(self, outcome: Outcome, *, charge: bool = False) -> None:
@@ -141,7 +94,7 @@ class Fetcher:
             return
         if active.order.deadline.expired():
             self.give_up(Outcome.TIMED_OUT, charge=True)
-        elif active.attempt is not None and _has_expired(active.attempt.deadline):
+        elif active.attempt is not None and active.attempt.has_expired:
             self._cancel()
             self._failed(active.attempt.channel, Outcome.TIMED_OUT, "slower than it used to be")
 
@@ -223,7 +176,7 @@ class Fetcher:
             self._attempt(active, channel)
             return
 
-    def _next_peer(self, active: _Pursuit) -> str | None:
+    def _next_peer(self, active: Pursuit) -> str | None:
         order = active.order
         if order.first is not None and order.first not in active.tried:
             return order.first
@@ -231,12 +184,12 @@ class Fetcher:
             return None
         return self._book.choose(self._rng, active.tried, order.wanted.among)
 
-    def _attempt(self, active: _Pursuit, channel: PeerChannel) -> None:
+    def _attempt(self, active: Pursuit, channel: PeerChannel) -> None:
         """Ask a peer, now or as soon as its link is up."""
         order, request = active.order, self.next_request()
         if order.wanted.terms is Terms.PULL or order.collects is not None:
             plan = channel.plan(order, self._greet())
-            active.attempt = _Attempt(channel, FetchSession(request, plan))
+            active.attempt = Attempt(channel, FetchSession(request, plan))
             active.attempt.version = order.wanted.version
         elif not self._propose(active, channel, request):
             self._finish(Outcome.BUSY)
@@ -244,7 +197,7 @@ class Fetcher:
         if channel.link.state is LinkState.UP and active.attempt is not None:
             self._request(active, active.attempt)
 
-    def _propose(self, active: _Pursuit, channel: PeerChannel, request: int) -> bool:
+    def _propose(self, active: Pursuit, channel: PeerChannel, request: int) -> bool:
         wanted = active.order.wanted
         expires = self._clock.now() + active.order.deadline.remaining_s()
         deal = self._desk.propose(channel.peer, wanted.own_version, expires)
@@ -252,11 +205,11 @@ class Fetcher:
             return False
         terms: DealTerms = "exchange" if wanted.terms is Terms.EXCHANGE else "share"
         proposal = Proposal(deal, terms, wanted.own_version, wanted.layout, self._greet())
-        active.attempt = _Attempt(channel, ProposeSession(request, proposal))
+        active.attempt = Attempt(channel, ProposeSession(request, proposal))
         active.attempt.deal = deal
         return True
 
-    def _request(self, active: _Pursuit, attempt: _Attempt) -> None:
+    def _request(self, active: Pursuit, attempt: Attempt) -> None:
         budget_s = active.order.deadline.remaining_s()
         patience_s = self._book.patience_s(attempt.channel.peer, budget_s)
         request = attempt.session.request_message(int(budget_s * 1000))
@@ -269,7 +222,7 @@ class Fetcher:
 
     # What comes
 
-    def _piece_arrived(self, attempt: _Attempt, arrived: PieceArrived) -> None:
+    def _piece_arrived(self, attempt: Attempt, arrived: PieceArrived) -> None:
         session = attempt.session
         credit = session.credit() if isinstance(session, FetchSession) else None
         if credit is not None:
@@ -279,7 +232,7 @@ class Fetcher:
         if arrived.is_last:
             self._all_arrived(attempt)
 
-    def _all_arrived(self, attempt: _Attempt) -> None:
+    def _all_arrived(self, attempt: Attempt) -> None:
         incoming, order = attempt.incoming, None if self._active is None else self._active.order
         if order is None or incoming is None or not _is_of_deal(order, attempt):
             self._succeeded(attempt)
@@ -289,7 +242,7 @@ class Fetcher:
         )
         self._have(attempt, Lease(snapshot, lambda _: None))
 
-    def _in_shared_memory(self, attempt: _Attempt, found: InSharedMemory) -> None:
+    def _in_shared_memory(self, attempt: Attempt, found: InSharedMemory) -> None:
         active, memory = self._active, attempt.channel.map(found)
         if active is None:
             return
@@ -304,7 +257,7 @@ class Fetcher:
         else:
             self._failed(attempt.channel, Outcome.NOT_MAPPED)
 
-    def _announced(self, attempt: _Attempt, announced: Announced) -> None:
+    def _announced(self, attempt: Attempt, announced: Announced) -> None:
         active, channel = self._active, attempt.channel
         if active is None:
             return
@@ -323,29 +276,36 @@ class Fetcher:
             attempt.incoming = channel.incoming(active.order, announced, buffer)
             return
         attempt.incoming = channel.incoming(active.order, announced, self._room(header.nbytes))
-        active.order.offer(Found(channel.peer, attempt.incoming))
+        source = channel if attempt.origin is None else attempt.origin
+        active.order.offer(Found(source.peer, attempt.incoming))
 
-    def _held_elsewhere(self, attempt: _Attempt, held: HeldElsewhere) -> None:
-        """Ask a node that has a copy, or if there is none to be had the same peer once more."""
-        active, origin = self._active, attempt.channel.peer
+    def _held_elsewhere(self, attempt: Attempt, held: HeldElsewhere) -> None:
+        """Ask a node that has a copy; if none can be asked, the same peer once more."""
+        active, origin = self._active, attempt.channel
         if active is None:
             return
-        names = [name for name in held.holders if self._is_up(name)]
-        if not names:
-            self._failed(attempt.channel, Outcome.NOT_READY)
+        holders = [self._channels[name] for name in held.holders if self._is_up(name)]
+        if not holders:
+            self._insist(active, origin)
             return
-        holder = self._channels[self._rng.choice(names)]
-        plan = replace(
-            holder.plan(active.order, self._greet()), version=held.version, origin=origin
-        )
-        active.attempt = _Attempt(holder, FetchSession(self.next_request(), plan))
+        holder = self._rng.choice(holders)
+        plan = holder.plan(active.order, self._greet())
+        plan = replace(plan, version=held.version, origin=origin.peer)
+        active.attempt = Attempt(holder, FetchSession(self.next_request(), plan))
+        active.attempt.origin = origin
+        self._request(active, active.attempt)
+
+    def _insist(self, active: Pursuit, origin: PeerChannel) -> None:
+        """Ask a peer that has sent this node elsewhere, without being sent there again."""
+        plan = replace(origin.plan(active.order, self._greet()), keeps=False)
+        active.attempt = Attempt(origin, FetchSession(self.next_request(), plan))
         self._request(active, active.attempt)
 
     def _is_up(self, name: str) -> bool:
         channel = self._channels.get(name)
         return channel is not None and channel.link.state is LinkState.UP
 
-    def _succeeded(self, attempt: _Attempt) -> None:
+    def _succeeded(self, attempt: Attempt) -> None:
         """All of it is there; whether it can be merged is for the node to tell and to record."""
         if attempt.asked_at is not None:
             self._book.fetched_in(attempt.channel.peer, self._clock.now() - attempt.asked_at)
@@ -355,7 +315,7 @@ class Fetcher:
 
     # Deals
 
-    def _agreed(self, attempt: _Attempt, agreed: DealAgreed) -> None:
+    def _agreed(self, attempt: Attempt, agreed: DealAgreed) -> None:
         """Fetch the snapshot that the peer has promised."""
         active = self._active
         if active is None or attempt.deal is None:
@@ -370,10 +330,10 @@ class Fetcher:
         else:
             self._fetch(active, attempt)
 
-    def _fetch(self, active: _Pursuit, attempt: _Attempt) -> None:
+    def _fetch(self, active: Pursuit, attempt: Attempt) -> None:
         """Go on with a fetch from the same peer, in the same deal if it is one."""
         plan = attempt.channel.plan(active.order, self._greet())
-        again = _Attempt(
+        again = Attempt(
             attempt.channel,
             FetchSession(self.next_request(), replace(plan, version=attempt.version)),
         )
@@ -381,7 +341,7 @@ class Fetcher:
         active.attempt = again
         self._request(active, again)
 
-    def _pin(self, attempt: _Attempt, memory: PeerMemory) -> None:
+    def _pin(self, attempt: Attempt, memory: PeerMemory) -> None:
         active = self._active
         if active is None:
             return
@@ -398,7 +358,7 @@ class Fetcher:
         else:
             self._have(attempt, lease)
 
-    def _have(self, attempt: _Attempt, lease: Lease) -> None:
+    def _have(self, attempt: Attempt, lease: Lease) -> None:
         """The peer's snapshot is there, and stays."""
         active = self._active
         if active is None:
@@ -411,7 +371,7 @@ class Fetcher:
         elif attempt.deal is not None and self._desk.complete(attempt.deal, lease):
             self._deal_holds(attempt)
 
-    def _deal_holds(self, attempt: _Attempt) -> None:
+    def _deal_holds(self, attempt: Attempt) -> None:
         if self._active is not None:
             self._active.order.offer(Found(attempt.channel.peer, SettledDeal()))
             self._succeeded(attempt)
@@ -429,8 +389,11 @@ class Fetcher:
         if self._active is None:
             return
         self._leave_deal(outcome)
+        attempt = self._active.attempt
         if not self._active.order.withdraw():
             self._finish(outcome, detail)
+        elif attempt is not None and attempt.origin is not None:
+            self._insist(self._active, attempt.origin)
         else:
             self._ask_next_peer()
 
@@ -465,7 +428,7 @@ class Fetcher:
             incoming.break_off(outcome, detail)
         active.order.end()
 
-    def _attempt_with(self, channel: PeerChannel) -> _Attempt | None:
+    def _attempt_with(self, channel: PeerChannel) -> Attempt | None:
         attempt = None if self._active is None else self._active.attempt
         return attempt if attempt is not None and attempt.channel is channel else None
 
@@ -476,9 +439,5 @@ class Fetcher:
         return self._buffer
 
 
-def _is_of_deal(order: FetchOrder, attempt: _Attempt) -> bool:
+def _is_of_deal(order: FetchOrder, attempt: Attempt) -> bool:
     return attempt.deal is not None or order.collects is not None
-
-
-def _has_expired(deadline: Deadline | None) -> bool:
-    return deadline is not None and deadline.expired()

@@ -9,7 +9,6 @@ from dpwa.clock import Clock, Deadline
 from dpwa.data.layout import Layout
 from dpwa.node.deal_desk import Agreement, Answer, DealDesk
 from dpwa.node.fetch_order import FetchOrder, Wanted
-from dpwa.node.peers import PeerBook
 from dpwa.node.rx_thread import Reply, Service
 from dpwa.node.snapshot_service import Introduction
 from dpwa.node.tx_thread import TxThread
@@ -27,7 +26,6 @@ from dpwa.wire.messages import (
     OtherModel,
     Prepared,
     Propose,
-    Refused,
     Status,
     pack,
     pack_layout,
@@ -55,7 +53,8 @@ class DealService(Service):
         introduction: of this node.
         desk: where its deals are.
         layout: returns that of its newest snapshot; `None` before the first.
-        collect: fetches the snapshot of a peer that was agreed with; `False` if it is not in view.
+        collect: fetches the snapshot of a peer that was agreed with; `False` if there is no
+            connection to it.
         prepared: passes on that a peer has all of this node's snapshot.
     """
 
@@ -109,7 +108,10 @@ class DealService(Service):
             reply(NotReady(request=message.request))
         elif not isinstance(found, Agreement):
             reply(Busy(request=message.request, deal=message.deal))
-        elif self._follows_up(message, layout, found):
+        elif not self._follows_up(message, layout, found):
+            self._desk.decided(message.deal, commit=False)
+            reply(Busy(request=message.request, deal=message.deal))
+        else:
             news = self._own.news()
             reply(
                 Agreed(
@@ -120,9 +122,6 @@ class DealService(Service):
                     news=news,
                 )
             )
-        else:
-            self._desk.decided(message.deal, commit=False)
-            reply(Refused(request=message.request, reason="this node does not know the other"))
 
     def _follows_up(self, message: Propose, layout: Layout, found: Agreement) -> bool:
         if self._desk.terms is not Terms.EXCHANGE or not found.is_new:
@@ -133,14 +132,13 @@ class DealService(Service):
 class Collector:
     """Has the snapshots fetched of peers that this node has agreed on an exchange with."""
 
-    def __init__(self, book: PeerBook, tx: TxThread, clock: Clock) -> None:
-        self._book = book
+    def __init__(self, tx: TxThread, clock: Clock) -> None:
         self._tx = tx
         self._clock = clock
 
     def __call__(self, message: Propose, layout: Layout) -> bool:
-        """Order a fetch; return whether that is possible."""
-        if not self._book.knows(message.name):
+        """Order a fetch; return whether there is a connection to make it."""
+        if not self._tx.reaches(message.name):
             return False
         wanted = Wanted(layout=layout, only=message.name, version=message.version)
         deadline = Deadline(self._clock, message.budget_ms / 1000)

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 import zmq
 
-from dpwa.clock import Clock
-from dpwa.node.fetcher import Surroundings
+from dpwa.node.parts import Parts
 from dpwa.node.rx_thread import RxThread, Service
 from dpwa.node.tx_thread import TxThread
 from dpwa.transport.sockets import keep_freed_memory
@@ -24,12 +23,12 @@ FAREWELL_S = 0.05
 class NodeThreads:
     """Owns the RxThread, the TxThread and the context in which their sockets live."""
 
-    def __init__(self, name: str, endpoint: str, surroundings: Surroundings, clock: Clock) -> None:
+    def __init__(self, endpoint: str, parts: Parts) -> None:
         self.endpoint = endpoint
         keep_freed_memory()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.rx = RxThread(name, self._context, endpoint, clock)
-        self.tx = TxThread(name, self._context, surroundings)
+        self.rx = RxThread(parts.name, self._context, endpoint, parts.clock)
+        self.tx = TxThread(self._context, parts)
 
     def open(self, services: Iterable[Service]) -> None:
         """Register the services and start both threads.

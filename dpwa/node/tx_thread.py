@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import zmq
 
+from dpwa.algorithms import Terms
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.node.fetch_order import FetchOrder
-from dpwa.node.fetcher import Fetcher, Surroundings
+from dpwa.node.fetcher import Fetcher
 from dpwa.node.incoming import BrokenFetchError
+from dpwa.node.parts import Parts
 from dpwa.node.peer_channel import ChannelSettings, PeerChannel
 from dpwa.policy.health import Outcome
 from dpwa.transport.link import LinkState, PeerLink
@@ -67,15 +69,15 @@ Command = FetchOrder | AddPeer | RemovePeer | PartnerPrepared | PassOnNews | Sto
 class TxThread(threading.Thread):
     """Talks to the peers, as the one who asks."""
 
-    def __init__(self, name: str, context: Context, surroundings: Surroundings) -> None:
-        super().__init__(name=f"dpwa-tx-{name}", daemon=True)
-        self._node_name = name
+    def __init__(self, context: Context, parts: Parts) -> None:
+        super().__init__(name=f"dpwa-tx-{parts.name}", daemon=True)
+        self._parts = parts
+        self._rng = parts.rng("other")
         self._context = context
-        self._surroundings = surroundings
         self._commands: Mailbox[Command] = Mailbox(context)
         self._poller = zmq.Poller()
         self._channels: dict[str, PeerChannel] = {}
-        self._fetcher = Fetcher(self._channels, surroundings)
+        self._fetcher = Fetcher(self._channels, parts, self._rng)
         self._stopping = False
         self.bytes_received = 0
         self.late_answers = 0
@@ -84,6 +86,11 @@ class TxThread(threading.Thread):
     def order(self, command: Command) -> None:
         """Hand over a command; returns at once. A new fetch replaces one still under way."""
         self._commands.put(command)
+
+    def reaches(self, peer: str) -> bool:
+        """Tell whether there is a connection to a peer; from any thread."""
+        channel = self._channels.get(peer)
+        return channel is not None and channel.link.state is LinkState.UP
 
     def discard(self) -> None:
         """Give up a thread that was never started."""
@@ -112,7 +119,7 @@ class TxThread(threading.Thread):
         self._deliver_decisions()
         for channel in self._channels.values():
             if channel.link.state is LinkState.UP:
-                self.said_goodbye |= channel.link.send(Goodbye(request=0, name=self._node_name))
+                self.said_goodbye |= channel.link.send(Goodbye(request=0, name=self._parts.name))
             channel.close(FAREWELL_MS)
 
     def memory_report(self) -> JsonObject:
@@ -125,7 +132,7 @@ class TxThread(threading.Thread):
         }
 
     def _patience_ms(self) -> int:
-        limit_ms = RESEND_POLL_MS if self._surroundings.desk.has_undelivered else IDLE_POLL_MS
+        limit_ms = RESEND_POLL_MS if self._parts.desk.has_undelivered else IDLE_POLL_MS
         remaining_s = self._fetcher.remaining_s()
         return limit_ms if remaining_s is None else min(limit_ms, int(remaining_s * 1000) + 1)
 
@@ -145,7 +152,7 @@ class TxThread(threading.Thread):
     def _obey(self, command: Command) -> None:
         match command:
             case FetchOrder():
-                self._fetcher.pursue(command)
+                self._pursue(command)
             case AddPeer():
                 self._add(command)
             case RemovePeer():
@@ -156,6 +163,14 @@ class TxThread(threading.Thread):
                 self._pass_on_news()
             case Stop():
                 self._stopping = True
+
+    def _pursue(self, order: FetchOrder) -> None:
+        """Fetch, unless this node has agreed to an exchange meanwhile: that goes first."""
+        is_late = order.wanted.terms is Terms.EXCHANGE and self._parts.desk.is_engaged
+        if is_late:
+            order.end()
+        else:
+            self._fetcher.pursue(order)
 
     def _add(self, command: AddPeer) -> None:
         try:
@@ -179,12 +194,11 @@ class TxThread(threading.Thread):
     def _pass_on_news(self) -> None:
         up = [c for c in self._channels.values() if c.link.state is LinkState.UP]
         if up:
-            news = self._surroundings.greet().news
-            message = NewsMessage(request=0, news=news)
-            self._surroundings.rng.choice(up).link.send(message)
+            message = self._parts.newsroom.message()
+            self._rng.choice(up).link.send(message)
 
     def _deliver_decisions(self) -> None:
-        for deal, peer, commit in self._surroundings.desk.decisions_due():
+        for deal, peer, commit in self._parts.desk.decisions_due():
             channel = self._channels.get(peer)
             if channel is not None and channel.link.state is LinkState.UP:
                 request = self._fetcher.next_request()
@@ -196,9 +210,9 @@ class TxThread(threading.Thread):
         """Act on what happened to a connection."""
         for state in channel.follow():
             if state is LinkState.UP:
-                self._surroundings.book.connected(channel.peer)
+                self._parts.book.connected(channel.peer)
             elif state is LinkState.DOWN:
-                self._surroundings.book.share(channel.peer, None)
+                self._parts.book.share(channel.peer, None)
             self._fetcher.link_changed(channel, state)
 
     def _read(self, channel: PeerChannel) -> None:
@@ -220,9 +234,9 @@ class TxThread(threading.Thread):
         self.bytes_received += len(payload)
         match message:
             case NewsMessage():
-                self._surroundings.hear(message.news)
+                self._parts.newsroom.hear(message.news)
             case Noted():
-                self._surroundings.desk.noted(message.deal)
+                self._parts.desk.noted(message.deal)
             case _:
                 if not self._fetcher.receive(channel, message, payload):
                     self.late_answers += 1

@@ -259,7 +259,7 @@ def test_a_stopped_reader_does_not_hold_the_publisher(config):
     big = np.zeros(20 * limits.CHUNK_BYTES, np.uint8)
     with DpwaConnection("w1", config) as node, zmq.Context() as context:
         node.update_send(big)
-        with node.node._pool.newest() as snapshot:
+        with node.node._parts.pool.newest() as snapshot:
             fingerprint = snapshot.layout.fingerprint
         dealers = []
         for _ in range(8):
@@ -323,7 +323,7 @@ def test_a_reader_that_does_not_read_is_given_up_and_costs_no_memory(config):
     big = np.zeros(100 * limits.CHUNK_BYTES, np.uint8)
     with DpwaConnection("w1", config) as node, zmq.Context() as context:
         node.update_send(big)
-        with node.node._pool.newest() as snapshot:
+        with node.node._parts.pool.newest() as snapshot:
             fingerprint = snapshot.layout.fingerprint
         dealer = context.socket(zmq.DEALER)
         dealer.linger = 0
@@ -344,7 +344,7 @@ def test_when_readers_hold_every_slot_this_node_still_fetches(config):
         eventually(lambda: timed_round(node)[0] is not None)
         held = []
         while len(held) < 3:
-            held.append(node.node._pool.newest())
+            held.append(node.node._parts.pool.newest())
             node.update_send(PARAMETERS, 0.1)
             node.update_wait(0.1)
         before = node.node.version
@@ -441,7 +441,7 @@ def asking(config):
 
 
 def fingerprint_of(connection):
-    with connection.node._pool.newest() as snapshot:
+    with connection.node._parts.pool.newest() as snapshot:
         return snapshot.layout.fingerprint
 
 
@@ -518,7 +518,8 @@ def test_what_broke_before_the_trainer_waited_is_not_even_begun(config, port):
             node.update_send(big)
             time.sleep(TIMEOUT_MS / 1000 + 0.1)
             start = time.monotonic()
-            assert node.node.wait(None, lambda arrival: begun.append(list(arrival.parts))) is None
+            begin = lambda arrival: begun.append(list(arrival.parts))  # noqa: E731
+            assert node.node.rounds.wait(None, begin) is None
             assert time.monotonic() - start < 0.05
             return status_of(node, "w2")["outcomes"].get("timed_out", 0) >= 2
 

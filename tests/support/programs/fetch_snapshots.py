@@ -45,6 +45,6 @@ def check(arrival):
 
 with Node("reader", config) as node:
     while fetched < count:
-        node.send(layout, 8 * elements, None, write)
-        node.wait(None, check)
+        node.rounds.send(layout, 8 * elements, None, write)
+        node.rounds.wait(None, check)
 print(fetched, torn)

@@ -34,7 +34,7 @@ def read(arrival):
 with Node(name, load_config(json.loads(config))) as node:
     print("ready", flush=True)
     while True:
-        node.send(layout, layout.nbytes, None, write)
-        if node.wait(None, read):
+        node.rounds.send(layout, layout.nbytes, None, write)
+        if node.rounds.wait(None, read):
             print("merged", flush=True)
         time.sleep(0.01)

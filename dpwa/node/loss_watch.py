@@ -1,0 +1,93 @@
+"""LossWatch: what the losses of this node say of its peers, and to them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Callable
+
+from dpwa.data.shared_memory import NEWS_BYTES
+from dpwa.node.parts import Parts
+from dpwa.policy.quarantine import Quarantine
+
+log = logging.getLogger("dpwa.node")
+
+NEWS_EVERY_S = 0.005
+
+
+class LossWatch:
+    """Tells the newsroom and the quarantine of each loss, once; belongs to the training thread.
+
+    Args:
+        parts: of the node.
+        pass_on: has the news sent to a peer.
+        spreads_news: whether to trade news at every update, and not only along with snapshots.
+    """
+
+    def __init__(self, parts: Parts, pass_on: Callable[[], None], *, spreads_news: bool) -> None:
+        self._parts = parts
+        self._pass_on = pass_on
+        self._spreads_news = spreads_news
+        self._rng: random.Random = parts.rng("board")
+        self._told_at = -math.inf
+        self._has_measured = False  # whether the loss of this update was told already
+        self._has_leader_loss = False
+        self._fresh_merges: list[tuple[str, float]] = []  # made after the last loss
+        duration_s = parts.config.quarantine_s
+        self._quarantine = Quarantine(duration_s=duration_s) if duration_s > 0.0 else None
+
+    def choose_leaders_by(self, loss: float | None) -> None:
+        """Take a loss by which leaders are chosen, from now on, in place of the training loss."""
+        self._has_leader_loss = True
+        self._parts.newsroom.measured(loss)
+
+    def begin(self, loss: float | None, updates: int) -> None:
+        """Begin an update, after so many; the loss counts if none was told in the one before."""
+        if not self._has_measured:
+            self.measured(loss)
+        self._has_measured = False
+        self._blame_later()
+        self._parts.newsroom.tell(updates)
+        if self._spreads_news:
+            self._spread_news()
+
+    def measured(self, loss: float | None) -> None:
+        """Take the loss of an update; it was computed before the merges of this update."""
+        self._has_measured = loss is not None
+        if not self._has_leader_loss:
+            self._parts.newsroom.measured(loss)
+        if self._quarantine is not None:
+            now, book = self._parts.clock.now(), self._parts.book
+            text = self._quarantine.measured(loss, now, len(book.names))
+            if text:
+                log.warning("%s: %s", self._parts.name, text)
+            book.quarantine(self._quarantine.quarantined(now))
+
+    def merged(self, peer: str, factor: float) -> None:
+        """Note a merge, for the next loss to tell what it has done."""
+        if self._quarantine is not None:
+            self._fresh_merges.append((peer, factor))
+
+    def _blame_later(self) -> None:
+        for peer, factor in self._fresh_merges:
+            if self._quarantine is not None:
+                self._quarantine.merged(peer, factor)
+        self._fresh_merges.clear()
+
+    def _spread_news(self) -> None:
+        """Trade news with one peer at random, unless there was no time for it since."""
+        parts, now = self._parts, self._parts.clock.now()
+        leader = parts.newsroom.leader(of_all=True)
+        if leader is not None:
+            parts.newsroom.note_leader(leader)
+        if now - self._told_at < NEWS_EVERY_S:
+            return
+        self._told_at = now
+        if parts.pool.shared is not None:
+            parts.pool.shared.tell(parts.newsroom.packed(NEWS_BYTES))
+        memory = parts.book.any_memory(self._rng)
+        if memory is not None:
+            parts.newsroom.hear_packed(memory.news())
+        if memory is None or parts.book.has_unmapped:
+            self._pass_on()

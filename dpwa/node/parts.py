@@ -1,0 +1,85 @@
+"""What a node is made of, beside its threads: the parts that several of its objects share."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from dpwa.algorithms import algorithm
+from dpwa.clock import Clock
+from dpwa.config import Config
+from dpwa.data.snapshot import SnapshotPool
+from dpwa.node.assembly import shared_memory_of
+from dpwa.node.deal_desk import DealDesk
+from dpwa.node.kept import KeptSnapshots
+from dpwa.node.newsroom import Newsroom
+from dpwa.node.peers import PeerBook
+from dpwa.wire.fetching import Greeting
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one node.
+
+    Attributes:
+        name, config, seed, clock: as given.
+        book: its peers.
+        newsroom: what it knows of losses and leaders.
+        pool: its snapshots.
+        kept: snapshots of others that it serves.
+        desk: its deals.
+    """
+
+    name: str
+    config: Config
+    seed: int
+    clock: Clock
+    book: PeerBook
+    newsroom: Newsroom
+    pool: SnapshotPool
+    kept: KeptSnapshots
+    desk: DealDesk
+
+    @classmethod
+    def of(cls, name: str, config: Config, seed: int, clock: Clock) -> Parts:
+        """Make the parts of a node.
+
+        Raises:
+            UserError: the configuration needs shared memory, and there is none.
+        """
+        group = config.node(name).group or ""
+        chance = random.Random(f"{seed}/{name}/news")
+        newsroom = Newsroom(name, group, config.loss_window, config.leader_silence_s, clock, chance)
+        pool = SnapshotPool(clock, longest_s(config), config.slots, shared_memory_of(config))
+        terms = algorithm(config.algorithm).terms
+        desk = DealDesk(name, terms, pool, clock)
+        book = PeerBook(name, clock)
+        return cls(name, config, seed, clock, book, newsroom, pool, KeptSnapshots(), desk)
+
+    def rng(self, purpose: str) -> random.Random:
+        """Return randomness of its own for a purpose."""
+        return random.Random(f"{self.seed}/{self.name}/{purpose}")
+
+    def greeting(self) -> Greeting:
+        """Return what requests say of this node."""
+        return Greeting(self.name, self.config.algorithm, self.newsroom.news())
+
+    def gone(self, peer: str) -> None:
+        """Note that a peer has ended on purpose."""
+        self.book.said_goodbye(peer)
+        self.forget(peer)
+
+    def forget(self, peer: str) -> None:
+        """End the deals with a peer, and what is known of its loss."""
+        self.desk.gone(peer)
+        self.newsroom.forget(peer)
+
+    def close(self) -> None:
+        """Let go of all memory."""
+        self.desk.close()
+        self.pool.close()
+
+
+def longest_s(config: Config) -> float:
+    """Return the most that serving a snapshot may take, whatever the peer asks."""
+    return 2 * config.timeout_ms / 1000

@@ -1,0 +1,313 @@
+"""Rounds: what the training thread does with its node: publish, ask, wait, merge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dpwa.algorithms import Algorithm, Ask, Terms
+from dpwa.clock import Deadline
+from dpwa.data.layout import Layout
+from dpwa.data.segments import ByteArray
+from dpwa.data.snapshot import Copy, Lease, Snapshot
+from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source, settled
+from dpwa.node.assembly import algorithm_of, neighbours_of
+from dpwa.node.deal_desk import Settled
+from dpwa.node.fetch_order import FetchOrder, Found, Wanted
+from dpwa.node.incoming import BrokenFetchError
+from dpwa.node.loss_watch import LossWatch
+from dpwa.node.parts import Parts
+from dpwa.node.sources import Sources
+from dpwa.node.tx_thread import PassOnNews, TxThread
+from dpwa.node.view import NodeView
+from dpwa.policy.health import Outcome
+from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
+from dpwa.types import Standing
+from dpwa.wire.fetching import share_of
+from dpwa.wire.shards import WHOLE, shard_of
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What is to be waited for: the fetch, if any, and what this node has published."""
+
+    order: FetchOrder | None
+    published: Lease | None
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return None if self.published is None else self.published.snapshot
+
+    def end(self) -> None:
+        if self.published is not None:
+            self.published.release()
+
+
+_NO_ROUND = _Round(None, None)
+
+
+class Rounds:
+    """The gossip of a node, on its training thread.
+
+    In each update: `begin`, `publish` and `ask` as the algorithm wants it, a training step, `wait`.
+
+    Args:
+        parts: of the node.
+        tx: the thread that asks.
+        check_open: raises `ClosedError` once the node is closed.
+
+    Attributes:
+        algorithm: what the node runs.
+        view: what the algorithm may know of the node.
+        standing: its clock and loss.
+        merges: how many there were that changed something.
+    """
+
+    def __init__(self, parts: Parts, tx: TxThread, check_open: Callable[[], None]) -> None:
+        config, name = parts.config, parts.name
+        self.algorithm = algorithm_of(config)
+        self.view = NodeView(name, config, parts.book, parts.newsroom, parts.rng("fetch"))
+        self.standing = Standing(clock=0.0)
+        self.merges = 0
+        self._parts = parts
+        self._tx = tx
+        self._check_open = check_open
+        self._method = interpolation(config.interpolation)
+        self._options = config.options_of(config.interpolation)
+        self._neighbours = neighbours_of(config, name)
+        self._rng = parts.rng("peer")
+        self._sources = Sources(parts.book, tx.order, parts.clock)
+        self._losses = LossWatch(
+            parts,
+            lambda: tx.order(PassOnNews()),
+            spreads_news=self.algorithm.follows_leaders or self.view.asks_leader,
+        )
+        self._round = _NO_ROUND
+        self._turn = 0  # which shard of the parameters is next
+
+    def choose_leaders_by(self, loss: float | None) -> None:
+        """Take a loss by which leaders are chosen, from now on, in place of the training loss."""
+        self._losses.choose_leaders_by(loss)
+
+    def begin(self, loss: float | None) -> NodeView:
+        """Begin an update: end the one before, advance the clock, tell the news.
+
+        Args:
+            loss: of this node now; `None` when it has not measured one.
+
+        Returns:
+            What this node knows, for the algorithm.
+
+        Raises:
+            ClosedError: the node was closed.
+        """
+        self._check_open()
+        self._end_round()
+        self.standing = Standing(clock=self.standing.clock + 1.0, loss=loss)
+        self.view.updates += 1
+        self._losses.begin(loss, self.view.updates)
+        return self.view
+
+    def publish(self, layout: Layout, nbytes: int, write: Callable[[ByteArray], Copy]) -> bool:
+        """Publish a snapshot that `write` fills; peers read it until the next one.
+
+        Never waits. When slow readers hold every slot of the pool, nothing is published this time.
+
+        Args:
+            layout: what the bytes mean.
+            nbytes: how many there are.
+            write: fills the snapshot, shape `(nbytes,)`, or starts to.
+
+        Returns:
+            Whether it is published.
+        """
+        lease = self._parts.pool.publish(layout, nbytes, self.standing, write)
+        if lease is not None:
+            self._parts.desk.published()
+        self._end_round()
+        self._round = _Round(None, lease)
+        return lease is not None
+
+    def ask(self, ask: Ask, layout: Layout, terms: FetchTerms = WHOLE_SNAPSHOT) -> None:
+        """Start a fetch. Never waits.
+
+        Args:
+            ask: whom, and for what.
+            layout: what the peer's snapshot must be like.
+            terms: of the fetch.
+        """
+        parts = self._parts
+        deadline = Deadline(parts.clock, parts.config.timeout_ms / 1000)
+        order = FetchOrder(self._wanted(ask, layout, terms), deadline)
+        self._round = replace(self._round, order=order)
+        if ask.terms is Terms.EXCHANGE and parts.desk.is_engaged:
+            order.end()
+        elif ask.terms is not Terms.PULL:
+            self._tx.order(order)
+        else:
+            self._pull(order)
+
+    def send(
+        self,
+        layout: Layout,
+        nbytes: int,
+        loss: float | None,
+        write: Callable[[ByteArray], Copy],
+        terms: FetchTerms = WHOLE_SNAPSHOT,
+    ) -> None:
+        """Begin an update, publish, and ask whom the algorithm wants to ask; never waits.
+
+        Raises:
+            ClosedError: the node was closed.
+        """
+        view = self.begin(loss)
+        self.publish(layout, nbytes, write)
+        ask = self.algorithm.asks(view)
+        if ask is not None:
+            self.ask(ask, layout, terms)
+
+    def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
+        """Wait for the fetch that the last `ask` started, and merge what comes.
+
+        Waits at most until `timeout_ms` after that. The clock is merged here, the parameters by
+        `merge`, on this thread, and so is what other nodes have agreed on with this one. A peer
+        that has diverged, by its loss or its parameters, is not merged.
+
+        Args:
+            loss: this node's at the moment of merging; `None` stands for the one passed to `begin`.
+            merge: merges an arrival; returns the factor that it took.
+
+        Returns:
+            What was merged, the last if there was more; `None` when nothing was, whatever the
+            reason.
+
+        Raises:
+            ClosedError: the node was closed.
+            UserError: a rule of the user's own returned an impossible factor.
+        """
+        self._check_open()
+        if loss is not None:
+            self.standing = Standing(clock=self.standing.clock, loss=loss)
+            self._losses.measured(loss)
+        round_, self._round = self._round, _NO_ROUND
+        try:
+            arrival = self._fetched(round_.order, round_.snapshot, merge)
+            for deal in self._parts.desk.take():
+                # What was merged before has moved this node away from what it has published.
+                own = round_.snapshot if arrival is None else None
+                arrival = self._merge_deal(deal, own, merge) or arrival
+            return arrival
+        finally:
+            round_.end()
+
+    def skip(self) -> None:
+        """Do without what the last `ask` started, and without what was agreed on."""
+        self._end_round()
+        for deal in self._parts.desk.take():
+            deal.release()
+
+    def renew_algorithm(self) -> Algorithm:
+        """Begin anew with the algorithm, as the parameters are others than before."""
+        self.algorithm = algorithm_of(self._parts.config)
+        return self.algorithm
+
+    def keep(self, arrival: Arrival, data: ByteArray) -> None:
+        """Keep a peer's snapshot, all of it, to serve it to others."""
+        layout = self._parts.pool.layout()
+        if layout is not None and arrival.can_keep:
+            snapshot = Snapshot(arrival.version, arrival.standing, layout, data, is_finite=True)
+            self._parts.kept.keep(arrival.peer, snapshot)
+
+    def _pull(self, order: FetchOrder) -> None:
+        book = self._parts.book
+        if order.first is None:
+            order.first = book.choose(self._rng, (), order.wanted.among)
+        memory = None if order.first is None else book.memory_of(order.first)
+        if order.first is not None and memory is not None:
+            order.offer(Found(order.first, memory))  # it lies there: nobody needs to be asked
+        else:
+            self._tx.order(order)
+
+    def _wanted(self, ask: Ask, layout: Layout, terms: FetchTerms) -> Wanted:
+        is_whole = ask.terms is not Terms.PULL or self.algorithm.keeps
+        peers, version = self._parts.book.names, self._parts.pool.version
+        is_tagged = ask.peer is None and self._neighbours.is_tagged(peers)
+        self._turn += 1
+        return Wanted(
+            layout=layout,
+            shard=WHOLE if is_whole else shard_of(layout, terms.fraction, self._turn - 1),
+            is_finite=terms.is_finite,
+            terms=ask.terms,
+            only=ask.peer,
+            among=None if ask.peer else self._neighbours.among(peers, self.view.updates - 1),
+            version=version if is_tagged else 0,
+            own_version=version,
+            keeps=self.algorithm.keeps,
+        )
+
+    def _fetched(
+        self, order: FetchOrder | None, published: Snapshot | None, merge: Merge
+    ) -> Arrival | None:
+        if order is None:
+            return None
+        before = self._parts.clock.now()
+        self._parts.pool.settle()
+        source = self._sources.wait(order)
+        if source is None:
+            return None
+        factor = merge_factor(
+            self._method,
+            self._options,
+            self.standing,
+            source.standing,
+            self._parts.config.divergence_threshold,
+        )
+        arrival = self._arrival(source, published, factor, self._parts.clock.now() - before)
+        share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
+        return self._merge(arrival, merge, share)
+
+    def _merge_deal(
+        self, deal: Settled, published: Snapshot | None, merge: Merge
+    ) -> Arrival | None:
+        factor = self._parts.desk.factor(deal)
+        if factor == 0.0:
+            deal.release()
+            return None
+        own = published if deal.own is None else deal.own.snapshot
+        return self._merge(self._arrival(settled(deal), own, factor), merge)
+
+    def _merge(self, arrival: Arrival, merge: Merge, share: float = 1.0) -> Arrival | None:
+        """Merge parameters and clock; a shard moves the clock by its `share` of the parameters."""
+        try:
+            factor = merge(arrival)
+        except BrokenFetchError:  # which the TxThread has recorded
+            return None
+        finally:
+            arrival.release()
+        if arrival.peer != self._parts.name:  # else it is a share that came back
+            self._parts.book.record(arrival.peer, Outcome.FETCHED)
+            self._losses.merged(arrival.peer, factor)
+        own = self.standing
+        clock = mixed_clock(own.clock, arrival.standing.clock, factor * share)
+        self.standing = Standing(clock=clock, loss=own.loss)
+        self.merges += factor > 0.0
+        return replace(arrival, factor=factor)
+
+    def _arrival(
+        self,
+        source: Source,
+        published: Snapshot | None,
+        factor: float,
+        waited_s: float = 0.0,
+    ) -> Arrival:
+        return Arrival(
+            **vars(source),
+            factor=factor,
+            published=published,
+            staleness=self.standing.clock - source.standing.clock,
+            waited_s=waited_s,
+        )
+
+    def _end_round(self) -> None:
+        round_, self._round = self._round, _NO_ROUND
+        round_.end()

@@ -1,0 +1,78 @@
+"""Sources: what a fetch has found, opened to be merged from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from dpwa.clock import Clock
+from dpwa.data.peer_memory import PeerMemory
+from dpwa.data.snapshot import Lease
+from dpwa.node.arrival import Source, divergence, mapped, streamed
+from dpwa.node.fetch_order import FetchOrder, Found
+from dpwa.node.incoming import Incoming
+from dpwa.node.peers import PeerBook
+from dpwa.policy.health import Outcome
+
+GRACE_S = 0.02  # what is granted to the TxThread past the deadline to report its result
+POLL_S = 0.001
+
+
+class Sources:
+    """Opens what fetches have found; belongs to the training thread.
+
+    Args:
+        book: the peers.
+        order: hands an order to the TxThread.
+        clock: what time is taken from.
+    """
+
+    def __init__(self, book: PeerBook, order: Callable[[FetchOrder], None], clock: Clock) -> None:
+        self._book = book
+        self._order = order
+        self._clock = clock
+
+    def wait(self, order: FetchOrder) -> Source | None:
+        """Wait for what an order finds; `None` when nothing is, or it must not be merged."""
+        found = order.take(order.deadline.remaining_s() + GRACE_S)
+        return None if found is None else self._open(found, order)
+
+    def _open(self, found: Found, order: FetchOrder, *, may_ask: bool = True) -> Source | None:
+        if isinstance(found.source, Incoming):
+            return streamed(found.peer, found.source, order.deadline)
+        if not isinstance(found.source, PeerMemory):
+            return None  # the deal desk has it
+        lease = self._pinned(found.source, order)
+        if lease is None:
+            return self._missing(found.peer, order, may_ask=may_ask)
+        why_not = divergence(lease.snapshot, order)
+        if why_not:
+            lease.release()
+            self._book.record(found.peer, Outcome.DIVERGED, why_not)
+            return None
+        return mapped(found.peer, lease, order)
+
+    def _pinned(self, memory: PeerMemory, order: FetchOrder) -> Lease | None:
+        """Pin the snapshot that is wanted; wait for one that the peer has yet to publish."""
+        wanted = order.wanted
+        lease = memory.pin(wanted.layout, wanted.version)
+        while lease is None and wanted.version and not order.deadline.expired():
+            if not memory.is_alive(self._clock.now()):
+                break
+            time.sleep(POLL_S)
+            lease = memory.pin(wanted.layout, wanted.version)
+        return lease
+
+    def _missing(self, peer: str, order: FetchOrder, *, may_ask: bool) -> Source | None:
+        """Ask a peer in whose memory there is nothing for this node any more: it tells why."""
+        if order.wanted.version and order.deadline.expired():
+            self._book.record(peer, Outcome.TIMED_OUT, "it is rounds behind")
+            return None
+        if not may_ask:
+            self._book.record(peer, Outcome.LOST, "its shared memory cannot be mapped")
+            return None
+        self._book.share(peer, None)
+        again = order.again(peer)
+        self._order(again)
+        found = again.take(again.deadline.remaining_s() + GRACE_S)
+        return None if found is None else self._open(found, again, may_ask=False)
