@@ -99,6 +99,7 @@ class DpwaPyTorchAdapter(Closeable):
             self._sent = self._state.layout
             self._generation = self._state.generation
             self._rounds = self._node.rounds
+            self._rounds.guard_deals(self._terms.is_finite)
             self._algorithm = self._rounds.algorithm
             self._leader_loss = leader_loss
             self._clip = _clip_of(settings)

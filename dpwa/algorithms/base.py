@@ -198,6 +198,8 @@ class Algorithm:
         follows_leaders: whether the nodes pass on the news of who has the lowest loss, at every
             update.
         keeps: whether a node keeps what it fetches, and serves it to others who want the same.
+        uses_rule: whether it goes by `Received.factor`, that of the configured interpolation rule.
+        needs_whole: whether it needs all values of a peer at once, and not a part of them.
     """
 
     name: ClassVar[str] = ""
@@ -205,6 +207,8 @@ class Algorithm:
     terms: ClassVar[Terms] = Terms.PULL
     follows_leaders: ClassVar[bool] = False
     keeps: ClassVar[bool] = False
+    uses_rule: ClassVar[bool] = True
+    needs_whole: ClassVar[bool] = False
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.options_model() if options is None else options

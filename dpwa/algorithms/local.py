@@ -27,11 +27,12 @@ class LocalOptions(StrictModel):
     @field_validator("lr")
     @classmethod
     def _is_stable(cls, lr: float, known: ValidationInfo) -> float:
-        limit = nesterov_limit(known.data.get("momentum", 0.0))
+        momentum = known.data.get("momentum", 0.0)
+        limit = nesterov_limit(momentum)
         if lr >= limit:
             raise refusal(
-                f"a number below {limit:.4g}, where nodes would drift apart without bound, "
-                f"for momentum {known.data['momentum']:g}"
+                f"a number below {limit:.4g}, the limit for momentum {momentum:g}: from there on "
+                "nodes drift apart without bound"
             )
         return lr
 
@@ -53,6 +54,8 @@ class Local(Algorithm):
     """
 
     options_model = LocalOptions
+    uses_rule = False
+    needs_whole = True
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)

@@ -53,6 +53,8 @@ class LSGD(Algorithm):
     options_model = LSGDOptions
     follows_leaders = True
     keeps = True
+    uses_rule = False
+    needs_whole = True
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)

@@ -30,11 +30,12 @@ class NoLoCoOptions(StrictModel):
     @field_validator("gamma")
     @classmethod
     def _is_stable(cls, gamma: float, known: ValidationInfo) -> float:
-        limit = noloco_limit(known.data.get("alpha", 0.0))
+        alpha = known.data.get("alpha", 0.0)
+        limit = noloco_limit(alpha)
         if gamma >= limit:
             raise refusal(
-                f"a number below {limit:.4g} = 2(1 - alpha^2), where nodes would drift apart "
-                f"without bound, for alpha {known.data['alpha']:g}"
+                f"a number below {limit:.4g}, which is 2(1 - alpha^2) for alpha {alpha:g}: from "
+                "there on nodes drift apart without bound"
             )
         return gamma
 
@@ -56,6 +57,8 @@ class NoLoCo(Algorithm):
     """
 
     options_model = NoLoCoOptions
+    uses_rule = False
+    needs_whole = True
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)

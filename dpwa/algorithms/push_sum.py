@@ -30,6 +30,7 @@ class PushSum(Algorithm):
 
     options_model = PushSumOptions
     terms = Terms.SHARE
+    uses_rule = False
 
     def asks(self, view: View) -> Ask | None:
         """Ask a neighbour, now and then."""

@@ -17,6 +17,7 @@ class Symmetric(Algorithm):
     """
 
     terms = Terms.EXCHANGE
+    uses_rule = False
 
     def asks(self, view: View) -> Ask | None:
         """Ask a neighbour for an exchange."""

@@ -45,6 +45,15 @@ def topology(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="An option of the topology; repeatable."),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "-c",
+            "--config",
+            metavar="FILE",
+            help="Take topology and nodes from a configuration, in place of NAME, -n and --set.",
+        ),
+    ] = None,
     draw: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw it: a file that ends in .svg or .png.")
     ] = None,
@@ -62,14 +71,18 @@ def topology(
 
     if not 0.0 <= factor <= 1.0:  # NaN is neither above nor below the limits that typer checks
         raise UserError(f"--factor: expected a number from 0 to 1 (got {factor})")
-    if name is None:
+    if config is not None:
+        _refuse_beside_config(name, nodes, settings)
+        chosen, options, names = _configured(config)
+    elif name is not None:
+        chosen = _known(name)
+        options = _options(chosen, settings or ())
+        chosen, names = _placed(chosen, options, nodes)
+    else:
         if settings or draw:
             raise UserError("NAME: expected a topology to set or draw something of (got none)")
         typer.echo(json.dumps({"topologies": listing_of()})) if as_json else show_listing()
         return
-    chosen = _known(name)
-    options = _options(chosen, settings or ())
-    chosen, names = _placed(chosen, options, nodes)
     if draw is not None:
         require_drawable(draw, len(names))
     description = describe(chosen, options, names, factor, round_number)
@@ -79,6 +92,33 @@ def topology(
     typer.echo(json.dumps(description.to_json())) if as_json else show(description)
     if description.figures.unreachable is not None:
         raise typer.Exit(exit_codes.FAILURE)
+
+
+def _refuse_beside_config(
+    name: str | None, nodes: int | None, settings: Sequence[str] | None
+) -> None:
+    for option, value in (("NAME", name), ("--nodes", nodes), ("--set", settings)):
+        if value:
+            shown = " ".join(value) if isinstance(value, list) else value
+            raise UserError(f"{option}: expected nothing beside --config (got {shown})")
+
+
+def _configured(file: Path) -> tuple[Topology, StrictModel, tuple[str, ...]]:
+    """Return the topology of a configuration, its options and the names of the nodes.
+
+    Raises:
+        ConfigError: the configuration has mistakes.
+        UserError: it has too many nodes.
+    """
+    from dpwa.config import load_config
+    from dpwa.config.graphs import topology_of
+
+    config = load_config(file)
+    names = tuple(node.name for node in config.nodes)
+    if len(names) > MOST_NODES:
+        raise UserError(f"{file}: expected at most {MOST_NODES} nodes (got {len(names)})")
+    options = config.options_of(config.topology)
+    return topology_of(config.topology, options, names), options, names
 
 
 def _known(name: str) -> Topology:

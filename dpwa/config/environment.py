@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from dpwa.config.methods import methods
 from dpwa.config.model import options_model, setting_names
-from dpwa.config.problems import Place, Problems, suggestion
+from dpwa.config.problems import Place, Problems, listing, suggestion
 from dpwa.config.python_source import scalar
 from dpwa.config.tree import ScalarNode
 
@@ -67,4 +67,4 @@ def _unknown(variable: str, known: tuple[str, ...]) -> str:
     hint = suggestion(variable.removeprefix(PREFIX), [k.removeprefix(PREFIX) for k in known])
     if hint:
         return "unknown variable" + hint.replace("mean ", f"mean {PREFIX}")
-    return f"unknown variable, expected one of {', '.join(known)}"
+    return f"unknown variable, expected one of {listing(known)}"

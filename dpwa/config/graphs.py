@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from dpwa.config.problems import Place, Problems, shown, suggestion
 from dpwa.config.yaml_source import read_text
 from dpwa.errors import ConfigError, UserError
-from dpwa.policy.topology import EdgeList, Topology
+from dpwa.policy.topology import EdgeList, Topology, edges_topology, topology
+from dpwa.policy.topology.rules import FileOptions
 from dpwa.types import StrictModel
 
 _NAME = r"[A-Za-z0-9._-]+"
@@ -57,6 +59,31 @@ def parse_edges(text: str, names: Sequence[str] | None = None, source: str = "<e
     if not edges:
         raise ConfigError([f"{source}: expected edges, such as w1 w2 (there are none)"])
     return EdgeList.of(names or tuple(dict.fromkeys(_flat(edges))), edges)
+
+
+def topology_of(name: str, options: StrictModel, names: Sequence[str]) -> Topology:
+    """Return the topology of this name, that of a file with its edges.
+
+    Raises:
+        UnknownNameError: no such topology is registered.
+        ConfigError: the file cannot be read, or has mistakes.
+    """
+    if isinstance(options, FileOptions):
+        return edges_topology(read_edges(options.path, names))
+    return topology(name)
+
+
+def found_from(folder: Path | None, options: StrictModel) -> StrictModel:
+    """Return options whose path, if they are those of a file, holds in any working directory.
+
+    Args:
+        folder: what the path is relative to; `None`: the working directory of now.
+        options: of any method.
+    """
+    if not isinstance(options, FileOptions):
+        return options
+    path = (folder or Path()).joinpath(options.path).absolute()
+    return options.model_copy(update={"path": str(path)})
 
 
 def require_connected(topology: Topology, options: StrictModel, names: Sequence[str]) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpwa.config.clashes import Plain, clashes
+from dpwa.config.combinations import combinations
 from dpwa.config.environment import environment_overrides
+from dpwa.config.graphs import found_from
 from dpwa.config.methods import KINDS, method_names, methods
 from dpwa.config.model import CLASH, Config, options_model, setting_names
 from dpwa.config.nodes import NodeConfig
+from dpwa.config.placement import Placement, note_misfit
 from dpwa.config.plugins import import_plugins
 from dpwa.config.problems import UNKNOWN_CODEC, Place, Problems, joined, joined_all
 from dpwa.config.python_source import PythonSource
@@ -132,19 +134,20 @@ class _Loading:
             self._forgive_methods()
         self._unknown_keys()
         options = self._options()
-        config = self._config(codecs_known=complete)
-        return config and Config.model_validate({**dict(config), "options": options})
+        config = self._config(options, codecs_known=complete)
+        if config is None or self._problems.lines():
+            return None
+        return Config.model_validate({**dict(config), "options": options})
 
     def _plugins(self) -> bool:
         entry = self._entries.get("plugins")
         folder = self._document.folder
         complete = entry is None or import_plugins(entry.value, folder, self._problems)
         place = entry.value.place if entry else self._document.place
-        for name, count in Counter([*method_names(), *setting_names()]).items():
-            if count > 1:
-                what = "the name of a setting" if name in setting_names() else "which is taken"
-                message = f"expected methods with names of their own (got {name}, {what})"
-                self._problems.add(place, "plugins", message)
+        for name, first, second in _taken_twice():
+            expected = "expected methods with names of their own"
+            message = f"{expected} (got {name}, used by both {first} and {second})"
+            self._problems.add(place, "plugins", message)
         return complete
 
     def _override(self, path: tuple[str, ...], value: ScalarNode) -> None:
@@ -186,21 +189,46 @@ class _Loading:
                 nothing = MapNode(selected.value.place, ())
                 defaults = Entry(name, selected.place, nothing)
                 found[name] = _read_options(defaults, method.options, self._problems)
-        return {name: options for name, options in found.items() if options is not None}
+        folder = self._document.folder
+        return {name: found_from(folder, read) for name, read in found.items() if read is not None}
 
-    def _config(self, *, codecs_known: bool) -> Config | None:
+    def _config(self, options: Mapping[str, StrictModel], *, codecs_known: bool) -> Config | None:
         entries = tuple(self._setting(key) for key in setting_names() if key in self._entries)
         settings = MapNode(self._document.place, entries)
         # An unknown codec may come from the plugin that cannot be imported.
         ignore = () if codecs_known else (UNKNOWN_CODEC,)
-        if _note_clashes(settings, self._problems):
+        plain = plain_values(schema_of(Config), settings, "", Problems())
+        values = plain if isinstance(plain, dict) else {}
+        if _note_clashes(settings, values, self._problems):
             ignore = (*ignore, CLASH)
+        self._note_misfit(values, options)
         return read_model(Config, settings, "", self._problems, ignore=ignore)
+
+    def _note_misfit(self, values: Plain, options: Mapping[str, StrictModel]) -> None:
+        """Note a topology that does not fit the nodes, if both are known well enough to tell."""
+        entry, chosen = self._entries.get("topology"), _text(self._entries.get("topology"))
+        names = [node.get("name") for node in _mappings(values, "nodes")]
+        known = [name for name in names if isinstance(name, str)]
+        if entry is None or chosen not in options or not names or len(set(known)) < len(names):
+            return
+        written = self._entries.get(chosen, entry).value
+        path = _value_at(written, ["path"]) or written
+        place = entry.value.place
+        note_misfit(Placement(chosen, place, options[chosen], path.place, known), self._problems)
 
     def _setting(self, key: str) -> Entry:
         entry = self._entries[key]
         model = options_model(key)
         return _options_map(entry, model, self._problems) if model else entry
+
+
+def _taken_twice() -> Iterator[tuple[str, str, str]]:
+    """Yield names that have two meanings, with both."""
+    users = dict.fromkeys(setting_names(), "a setting")
+    for method in methods():
+        if method.name in users:
+            yield method.name, users[method.name], method.kind
+        users[method.name] = method.kind
 
 
 def _text(entry: Entry | None) -> str:
@@ -236,12 +264,11 @@ def _options_map(entry: Entry, model: type[StrictModel], problems: Problems) -> 
     return Entry(entry.key, entry.place, MapNode(value.place, ()))
 
 
-def _note_clashes(settings: MapNode, problems: Problems) -> bool:
-    """Note nodes and links that do not fit together, whatever else is wrong; tell if any do not."""
-    plain = plain_values(schema_of(Config), settings, "", Problems())
-    values = plain if isinstance(plain, dict) else {}
+def _note_clashes(settings: MapNode, values: Plain, problems: Problems) -> bool:
+    """Note settings that do not fit together, whatever else is wrong; tell if any do not."""
+    nodes, links = _mappings(values, "nodes"), _mappings(values, "links")
     found = False
-    for path, message in clashes(_mappings(values, "nodes"), _mappings(values, "links")):
+    for path, message in (*clashes(nodes, links), *combinations(values, nodes, links)):
         node = _value_at(settings, path)
         if node:
             problems.add(node.place, joined_all(path), message)

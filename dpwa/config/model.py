@@ -24,6 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from dpwa.algorithms import algorithm_names
 from dpwa.config.clashes import clashes
+from dpwa.config.combinations import combinations
 from dpwa.config.methods import KINDS, method, method_names
 from dpwa.config.nodes import Codec, LinkConfig, NodeConfig
 from dpwa.config.problems import joined_all, listing, suggestion
@@ -189,7 +190,7 @@ class Config(StrictModel):
         ge=0.0,
         allow_inf_nan=False,
         description="more gossip within one step while the distance to a peer is above so many "
-        "times the running norm of the gradient; 0 = off",
+        "times the running norm of a step; 0 = off",
     )
     quarantine_s: float = Field(
         default=0.0,
@@ -231,12 +232,13 @@ class Config(StrictModel):
     ] = Field(default=(), description="options of methods that differ from their defaults")
 
     @model_validator(mode="after")
-    def _nodes_and_links_fit(self) -> Config:
+    def _settings_fit_together(self) -> Config:
         nodes = [node.to_mapping() for node in self.nodes]
         links = [link.model_dump() for link in self.links]
-        found = [f"{joined_all(path)}: {message}" for path, message in clashes(nodes, links)]
+        found = [*clashes(nodes, links), *combinations(dict(self), nodes, links)]
         if found:
-            raise PydanticCustomError(CLASH, "{text}", {"text": "; ".join(found)})
+            text = "; ".join(f"{joined_all(path)}: {message}" for path, message in found)
+            raise PydanticCustomError(CLASH, "{text}", {"text": text})
         return self
 
     def node(self, name: str) -> NodeConfig:
@@ -282,8 +284,10 @@ class Config(StrictModel):
         """
         found = method(name)
         if found is None:
+            known = method_names()
+            what = "interpolation rule, algorithm, topology or kind of robust merging"
             raise UnknownNameError(
-                f"no method is named {name!r} (known: {', '.join(method_names())})"
+                f"no {what} is named {name!r}{suggestion(name, known)} (known: {', '.join(known)})"
             )
         options = dict(self.options).get(name) or _defaults(found.options)
         if options is None:

@@ -50,15 +50,21 @@ class Problems:
     """Collects mistakes; the first one found about a key path at a place stands."""
 
     _found: dict[tuple[Place, str], str] = field(default_factory=dict)
+    _elsewhere: list[str] = field(default_factory=list)
 
     def add(self, place: Place, path: str, message: str) -> None:
         """Note a mistake."""
         self._found.setdefault((place, path), message)
 
+    def add_line(self, line: str) -> None:
+        """Note a mistake in another file, as a line that says where it is."""
+        self._elsewhere.append(line)
+
     def lines(self) -> list[str]:
-        """Return one line per mistake, sorted by position."""
+        """Return one line per mistake, sorted by position; those of other files come last."""
         ordered = sorted(self._found.items(), key=lambda item: item[0][0].order())
-        return [f"{place.prefix(path)}: {message}" for (place, path), message in ordered]
+        own = [f"{place.prefix(path)}: {message}" for (place, path), message in ordered]
+        return [*own, *self._elsewhere]
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

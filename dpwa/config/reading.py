@@ -17,6 +17,7 @@ from dpwa.config.problems import (
     alternatives,
     expectation,
     joined,
+    listing,
     suggestion,
 )
 from dpwa.config.scalars import meaning
@@ -82,7 +83,7 @@ def unknown_key(key: str, known: list[str]) -> str:
     """Return the message about a key that nothing is known by."""
     if not known:
         return "unknown key, expected none"
-    return f"unknown key{suggestion(key, known) or ', expected one of ' + ', '.join(known)}"
+    return f"unknown key{suggestion(key, known) or ', expected one of ' + listing(known)}"
 
 
 class _Reader:

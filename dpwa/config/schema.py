@@ -6,7 +6,7 @@ import inspect
 
 from pydantic.json_schema import models_json_schema
 
-from dpwa.config.methods import KINDS, methods
+from dpwa.config.methods import KINDS, Method, methods
 from dpwa.config.model import Config, options_model
 from dpwa.data.codecs import codec_names
 from dpwa.types import JsonObject, StrictModel
@@ -36,8 +36,7 @@ def config_schema() -> JsonObject:
             method.name,
             {
                 "description": f"options of {method.name}: {_first_line(method.described_by)}",
-                **_or_defaults(references[method.options, "validation"]),
-                "default": 0,
+                **_options_schema(method, references[method.options, "validation"]),
             },
         )
     single = {key: value for key, value in settings.items() if key != "required"}
@@ -69,6 +68,11 @@ def _with_off(setting: JsonObject) -> JsonObject:
     about: JsonObject = {key: setting[key] for key in texts if key in setting}
     number = {key: value for key, value in setting.items() if key not in about}
     return {**about, "anyOf": [number, {"enum": ["off", False]}]}
+
+
+def _options_schema(method: Method, reference: JsonObject) -> JsonObject:
+    needs_some = any(field.is_required() for field in method.options.model_fields.values())
+    return reference if needs_some else {**_or_defaults(reference), "default": 0}
 
 
 def _or_defaults(options: JsonObject) -> JsonObject:

@@ -84,7 +84,7 @@ class SharedMemory(Closeable):
         """Put news on the board, at most `NEWS_BYTES`; called by one thread."""
         sequence, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
         start = NEWS_AT + NEWS_HEADER.size
-        NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 1, 0)
+        NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 1, len(news))
         self._board[start : start + len(news)] = news
         NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 2, len(news))
 

@@ -170,6 +170,11 @@ class SnapshotPool(Closeable):
         return self._version
 
     @property
+    def most_slots(self) -> int:
+        """How many snapshots there are at once, beside those that were lost to their readers."""
+        return self._limit
+
+    @property
     def skipped(self) -> int:
         """How many snapshots were not published because readers held every slot."""
         return self._skipped

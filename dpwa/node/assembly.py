@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from dpwa.algorithms import Algorithm, algorithm
 from dpwa.config import Config
-from dpwa.config.graphs import read_edges
+from dpwa.config.graphs import topology_of
 from dpwa.data.codecs import Codec, codec
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.errors import UserError
 from dpwa.node.neighbours import Neighbours
 from dpwa.node.peer_channel import ChannelSettings
-from dpwa.policy.topology import edges_topology, topology
+from dpwa.policy.advice import Plan, advice
 
 log = logging.getLogger("dpwa.node")
 
@@ -35,13 +34,30 @@ def neighbours_of(config: Config, own: str) -> Neighbours:
         UserError: the file of a topology cannot be read, or does not fit the nodes.
     """
     names = [node.name for node in config.nodes]
-    options: Any = config.options_of(config.topology)
-    found = topology(config.topology)
-    if found.name == "file":
-        found = edges_topology(read_edges(options.path, names))
+    options = config.options_of(config.topology)
+    found = topology_of(config.topology, options, names)
     neighbours = Neighbours(found, options, own, names)
     neighbours.among([name for name in names if name != own], round_number=0)
     return neighbours
+
+
+def advice_on(config: Config) -> list[str]:
+    """Return what whoever starts a node should know of its configuration, a sentence each."""
+    names = [node.name for node in config.nodes]
+    options = config.options_of(config.topology)
+    plan = Plan(
+        algorithm=config.algorithm,
+        algorithm_options=config.options_of(config.algorithm),
+        interpolation=config.interpolation,
+        interpolation_options=config.options_of(config.interpolation),
+        topology=topology_of(config.topology, options, names),
+        topology_options=options,
+        names=names,
+        groups=len({node.group or "" for node in config.nodes}),
+        fetch_probability=config.fetch_probability,
+        loss_window=config.loss_window,
+    )
+    return advice(plan)
 
 
 def channel_settings(config: Config, own_name: str, peer: str) -> ChannelSettings:

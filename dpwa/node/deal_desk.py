@@ -16,6 +16,7 @@ from enum import Enum
 from dpwa.algorithms import Terms
 from dpwa.clock import Clock
 from dpwa.data.snapshot import Lease, SnapshotPool
+from dpwa.node.incoming import IsFinite
 from dpwa.policy.deals import Acceptance, Deals, Verdict
 from dpwa.policy.push_sum import Mass
 from dpwa.types import JsonObject
@@ -57,6 +58,7 @@ class Settled:
 class _Record:
     peer: str
     own: Lease
+    is_asked: bool  # whether this node has proposed it
     theirs: Lease | None = None
     units: int = 0
 
@@ -85,10 +87,19 @@ class DealDesk:
         terms: of its deals.
         pool: where its snapshots are.
         clock: what time is taken from.
+        longest_s: how long a deal may take at the most, whatever the peer asks.
+
+    Attributes:
+        is_finite: tells whether the values that a partner sends are finite numbers; `None` to take
+            any.
     """
 
-    def __init__(self, name: str, terms: Terms, pool: SnapshotPool, clock: Clock) -> None:
+    def __init__(
+        self, name: str, terms: Terms, pool: SnapshotPool, clock: Clock, longest_s: float
+    ) -> None:
         self.terms = terms
+        self.is_finite: IsFinite | None = None
+        self.longest_s = longest_s
         self._name = name
         self._pool = pool
         self._clock = clock
@@ -100,6 +111,7 @@ class DealDesk:
         self._settled: deque[Settled] = deque()
         self._sent_at: dict[bytes, float] = {}
         self._traded_version = 0  # the snapshot of the last exchange: each is traded once
+        self._published_version = 0  # the snapshot that the mass goes with
         self._lost_before = 0
 
     # The training thread
@@ -110,9 +122,10 @@ class DealDesk:
         with self._lock:
             return self._deals.is_engaged(self._clock.now())
 
-    def published(self) -> None:
-        """Note that the newest snapshot is the model as it is now."""
+    def published(self, version: int) -> None:
+        """Note that the snapshot of this version is the model as it is now."""
         with self._lock:
+            self._published_version = version
             self._mass.published()
 
     def take(self) -> list[Settled]:
@@ -136,7 +149,7 @@ class DealDesk:
     # The asking side: the TxThread
 
     def propose(self, peer: str, own_version: int, expires: float) -> bytes | None:
-        """Open a deal; `None` if this node is engaged, or its snapshot is gone or traded."""
+        """Open a deal; `None` if this node is engaged, or its snapshot is of no use for one."""
         with self._lock:
             deal, now = secrets.token_bytes(DEAL_BYTES), self._clock.now()
             if self.terms is Terms.EXCHANGE and own_version <= self._traded_version:
@@ -144,10 +157,11 @@ class DealDesk:
             own = self._pool.at(own_version)
             if own is None:
                 return None
-            if not self._deals.propose(deal, peer, now, expires):
+            has_diverged = own.snapshot.is_finite is False  # nobody would take it
+            if has_diverged or not self._deals.propose(deal, peer, now, expires):
                 own.release()
                 return None
-            self._records[deal] = _Record(peer, own)
+            self._records[deal] = _Record(peer, own, is_asked=True)
             return deal
 
     def agreed(self, deal: bytes, units: int) -> bool:
@@ -181,8 +195,11 @@ class DealDesk:
             return self._deals.prepared(deal) and self._try_commit(deal)
 
     def abort(self, deal: bytes) -> None:
-        """Give up a deal that is not decided yet."""
+        """Give up an own proposal that is not decided yet."""
         with self._lock:
+            record = self._records.get(deal)
+            if record is not None and not record.is_asked:
+                return
             if not self._deals.decide(deal, commit=False, now=self._clock.now()):
                 self._drop(deal)
 
@@ -220,9 +237,11 @@ class DealDesk:
             if own is None:
                 return Answer.NOT_READY
             now = self._clock.now()
-            expires = now + budget_s + MARGIN_S  # not before it expires for the peer
+            # Not before it expires for the peer.
+            expires = now + min(budget_s, self.longest_s) + MARGIN_S
             if (
                 self._is_traded(own)
+                or self._holds_too_many(own)
                 or self._deals.accept(deal, peer, now, expires) is not Acceptance.ACCEPTED
             ):
                 own.release()
@@ -232,13 +251,14 @@ class DealDesk:
     def _accepted(self, deal: bytes, peer: str, own: Lease) -> Agreement | Answer:
         units = 0
         if self.terms is Terms.SHARE:
-            share = self._mass.share(deal)
+            is_model = own.snapshot.version == self._published_version  # else it is on its way
+            share = self._mass.share(deal) if is_model else None
             if share is None:
                 self._deals.decided(deal, commit=False)
                 own.release()
                 return Answer.NOT_READY
             units = share
-        self._records[deal] = _Record(peer, own, units=units)
+        self._records[deal] = _Record(peer, own, is_asked=False, units=units)
         self._forget_decided()
         return Agreement(own.snapshot.version, units, is_new=True)
 
@@ -299,6 +319,11 @@ class DealDesk:
     def _is_traded(self, own: Lease) -> bool:
         is_exchange = self.terms is Terms.EXCHANGE
         return is_exchange and own.snapshot.version <= self._traded_version
+
+    def _holds_too_many(self, newest: Lease) -> bool:
+        """Tell whether deals keep so many older snapshots that there might be no room for more."""
+        versions = {record.own.snapshot.version for record in self._records.values()}
+        return len(versions - {newest.snapshot.version}) >= self._pool.most_slots
 
     def _try_commit(self, deal: bytes) -> bool:
         """Decide for the deal if both snapshots are where they belong."""

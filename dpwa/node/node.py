@@ -19,7 +19,7 @@ from dpwa.clock import Clock, SystemClock
 from dpwa.config import Config, NodeConfig, peer_config
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable
-from dpwa.node.assembly import channel_settings, codec_of
+from dpwa.node.assembly import advice_on, channel_settings, codec_of
 from dpwa.node.logs import configure_logging
 from dpwa.node.parts import Parts, longest_s
 from dpwa.node.rounds import Rounds
@@ -77,6 +77,8 @@ class Node(Closeable):
         self._close_all = weakref.finalize(self, _close, self._threads, self._parts)
         for peer in config.peers_of(name):
             self._connect(peer)
+        for sentence in advice_on(config):
+            log.warning("%s: %s", name, sentence)
         log.info("%s: listening on %s, seed %d", name, self._threads.endpoint, self.seed)
 
     def _prepare(self) -> None:
@@ -106,7 +108,7 @@ class Node(Closeable):
             introduction,
             parts.desk,
             parts.pool.layout,
-            Collector(tx, self._time),
+            Collector(parts.desk, tx, self._time),
             lambda deal: tx.order(PartnerPrepared(deal)),
         )
         self._threads.open(

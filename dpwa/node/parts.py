@@ -52,7 +52,7 @@ class Parts:
         newsroom = Newsroom(name, group, config.loss_window, config.leader_silence_s, clock, chance)
         pool = SnapshotPool(clock, longest_s(config), config.slots, shared_memory_of(config))
         terms = algorithm(config.algorithm).terms
-        desk = DealDesk(name, terms, pool, clock)
+        desk = DealDesk(name, terms, pool, clock, longest_s(config))
         book = PeerBook(name, clock)
         return cls(name, config, seed, clock, book, newsroom, pool, KeptSnapshots(), desk)
 

@@ -14,7 +14,7 @@ from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source
 from dpwa.node.assembly import algorithm_of, neighbours_of
 from dpwa.node.deal_desk import Settled
 from dpwa.node.fetch_order import FetchOrder, Found, Wanted
-from dpwa.node.incoming import BrokenFetchError
+from dpwa.node.incoming import BrokenFetchError, IsFinite
 from dpwa.node.loss_watch import LossWatch
 from dpwa.node.parts import Parts
 from dpwa.node.sources import Sources
@@ -84,10 +84,15 @@ class Rounds:
         )
         self._round = _NO_ROUND
         self._turn = 0  # which shard of the parameters is next
+        self._fingerprint = b""  # of the layout of the model
 
     def choose_leaders_by(self, loss: float | None) -> None:
         """Take a loss by which leaders are chosen, from now on, in place of the training loss."""
         self._losses.choose_leaders_by(loss)
+
+    def guard_deals(self, is_finite: IsFinite | None) -> None:
+        """Refuse exchanges of values that are not finite, by this test of the values of a dtype."""
+        self._parts.desk.is_finite = is_finite
 
     def begin(self, loss: float | None) -> NodeView:
         """Begin an update: end the one before, advance the clock, tell the news.
@@ -121,9 +126,10 @@ class Rounds:
         Returns:
             Whether it is published.
         """
+        self._fingerprint = layout.fingerprint
         lease = self._parts.pool.publish(layout, nbytes, self.standing, write)
         if lease is not None:
-            self._parts.desk.published()
+            self._parts.desk.published(lease.snapshot.version)
         self._end_round()
         self._round = _Round(None, lease)
         return lease is not None
@@ -204,6 +210,7 @@ class Rounds:
         """Do without what the last `ask` started, and without what was agreed on."""
         self._end_round()
         for deal in self._parts.desk.take():
+            self._parts.desk.factor(deal)  # its mass counts all the same
             deal.release()
 
     def renew_algorithm(self) -> Algorithm:
@@ -269,8 +276,9 @@ class Rounds:
     def _merge_deal(
         self, deal: Settled, published: Snapshot | None, merge: Merge
     ) -> Arrival | None:
+        is_other_model = deal.theirs.snapshot.layout.fingerprint != self._fingerprint
         factor = self._parts.desk.factor(deal)
-        if factor == 0.0:
+        if factor == 0.0 or is_other_model:
             deal.release()
             return None
         own = published if deal.own is None else deal.own.snapshot

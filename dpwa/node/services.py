@@ -132,7 +132,8 @@ class DealService(Service):
 class Collector:
     """Has the snapshots fetched of peers that this node has agreed on an exchange with."""
 
-    def __init__(self, tx: TxThread, clock: Clock) -> None:
+    def __init__(self, desk: DealDesk, tx: TxThread, clock: Clock) -> None:
+        self._desk = desk
         self._tx = tx
         self._clock = clock
 
@@ -140,8 +141,13 @@ class Collector:
         """Order a fetch; return whether there is a connection to make it."""
         if not self._tx.reaches(message.name):
             return False
-        wanted = Wanted(layout=layout, only=message.name, version=message.version)
-        deadline = Deadline(self._clock, message.budget_ms / 1000)
+        wanted = Wanted(
+            layout=layout,
+            is_finite=self._desk.is_finite,
+            only=message.name,
+            version=message.version,
+        )
+        deadline = Deadline(self._clock, min(message.budget_ms / 1000, self._desk.longest_s))
         self._tx.order(FetchOrder(wanted, deadline, collects=message.deal))
         return True
 

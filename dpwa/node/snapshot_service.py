@@ -68,9 +68,9 @@ class Introduction:
     news: Callable[[], News]
 
 
-@dataclass
-class _Waiting:
-    """A peer that waits for a snapshot which is not published yet."""
+@dataclass(frozen=True)
+class _Request:
+    """What a peer asks for, and until when it waits."""
 
     fetch: Fetch
     reply: Reply
@@ -127,7 +127,7 @@ class SnapshotService(Service):
         self._codecs = settings.codecs
         self._held = HeldByReaders(limits.MAX_HELD, settings.resync_every)
         self._serving: dict[bytes, _Serving] = {}
-        self._waiting: dict[bytes, _Waiting] = {}
+        self._waiting: dict[bytes, _Request] = {}  # for what is not published yet
         self._holders = Holders()
         self._description: tuple[Layout, bytes] | None = None
         self.served = 0
@@ -143,7 +143,8 @@ class SnapshotService(Service):
         if isinstance(message, Fetch):
             self._end(sender)
             self._own.hear(message.news)
-            self._answer(sender, message, reply)
+            budget_s = min(message.budget_ms / 1000, self._longest_session_s)
+            self._answer(sender, _Request(message, reply, self._clock.now() + budget_s))
             return
         waiting = self._waiting.get(sender)
         if waiting is not None and waiting.fetch.request == message.request:
@@ -172,16 +173,17 @@ class SnapshotService(Service):
         for sender, waiting in list(self._waiting.items()):
             del self._waiting[sender]
             if waiting.expires > now:
-                self._answer(sender, waiting.fetch, waiting.reply)
+                self._answer(sender, waiting)
         return bool(self._waiting) or any(s.is_blocked for s in self._serving.values())
 
-    def _answer(self, sender: bytes, fetch: Fetch, reply: Reply) -> None:
+    def _answer(self, sender: bytes, request: _Request) -> None:
+        fetch, reply = request.fetch, request.reply
         if fetch.algorithm != self._own.algorithm:
             reply(OtherAlgorithm(request=fetch.request, algorithm=self._own.algorithm))
             return
         lease = self._wanted(fetch)
         if lease is None:
-            self._decline(sender, fetch, reply)
+            self._decline(sender, request)
             return
         layout, shared = lease.snapshot.layout, self._pool.shared
         if layout.fingerprint != fetch.fingerprint:
@@ -198,7 +200,7 @@ class SnapshotService(Service):
             lease.release()
             reply(elsewhere)
         else:
-            self._start(sender, fetch, reply, lease)
+            self._start(sender, request, lease)
 
     def _wanted(self, fetch: Fetch) -> Lease | None:
         """Lease what is asked for; `None` if it is not there, or not yet."""
@@ -211,13 +213,13 @@ class SnapshotService(Service):
             return None
         return lease
 
-    def _decline(self, sender: bytes, fetch: Fetch, reply: Reply) -> None:
+    def _decline(self, sender: bytes, request: _Request) -> None:
         """Say that it is not there; whoever waits for a version that is to come is let wait."""
+        fetch = request.fetch
         if fetch.origin or not fetch.version or len(self._waiting) >= limits.MAX_SESSIONS:
-            reply(NotReady(request=fetch.request))
-            return
-        expires = self._clock.now() + min(fetch.budget_ms / 1000, self._longest_session_s)
-        self._waiting[sender] = _Waiting(fetch, reply, expires)
+            request.reply(NotReady(request=fetch.request))
+        else:
+            self._waiting[sender] = request
 
     def _elsewhere(self, fetch: Fetch) -> Elsewhere | None:
         """Return where else a peer can get a copy, if there is one and too many read here."""
@@ -229,7 +231,8 @@ class SnapshotService(Service):
         version, names = found
         return Elsewhere(request=fetch.request, version=version, holders=names)
 
-    def _start(self, sender: bytes, fetch: Fetch, reply: Reply, lease: Lease) -> None:
+    def _start(self, sender: bytes, request: _Request, lease: Lease) -> None:
+        fetch, reply = request.fetch, request.reply
         if len(self._serving) >= limits.MAX_SESSIONS:
             self._end(next(iter(self._serving)))  # the oldest: whoever still reads would be done
         try:
@@ -241,8 +244,7 @@ class SnapshotService(Service):
         except BaseException:
             lease.release()
             raise
-        expires = self._clock.now() + min(fetch.budget_ms / 1000, self._longest_session_s)
-        serving = _Serving(session, lease, reply, expires, held)
+        serving = _Serving(session, lease, reply, request.expires, held)
         if fetch.keeps and not fetch.origin and not fetch.count:
             serving.keeper = fetch.name
         self._serving[sender] = serving

@@ -34,7 +34,10 @@ def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
     return end.value.code
 
 
-@pytest.mark.parametrize("command", ["bench", "demo", "launch", "status", "config", "version"])
+COMMANDS = ["bench", "config", "demo", "launch", "status", "topology", "version"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: str) -> None:
     explained = run(command, "--help")
     assert explained.returncode == 0
@@ -44,7 +47,7 @@ def test_every_command_explains_itself(command: str) -> None:
 def test_the_help_lists_every_command() -> None:
     listed = run("--help").stdout.partition("Commands:")[2]
     names = [line.split()[0] for line in listed.strip().splitlines()]
-    assert sorted(names) == ["bench", "config", "demo", "launch", "status", "version"]
+    assert sorted(names) == COMMANDS
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from support.commands import run_dpwa
 
+from dpwa.algorithms import algorithm_names
 from dpwa.config import load_config
+from dpwa.policy.topology import topology_names
 
 
 def run(*arguments):
@@ -101,6 +103,13 @@ def test_schema_describes_every_key_and_both_forms() -> None:
     assert all("description" in key for key in definitions["NodeConfig"]["properties"].values())
     assert settings["interpolation"]["enum"] == ["constant", "clock", "loss", "leader"]
     assert settings["constant"]["anyOf"][0] == {"$ref": "#/$defs/ConstantOptions"}
+    assert settings["algorithm"]["enum"] == list(algorithm_names())
+    assert settings["topology"]["enum"] == list(topology_names())
+    assert settings["robust"]["enum"] == ["none", "clip"]
+    assert settings["noloco"]["anyOf"][0] == {"$ref": "#/$defs/NoLoCoOptions"}
+    assert settings["clip"]["description"] == "options of clip: Options of `robust: clip`."
+    for name in ("c1", "c2", "p1", "p2", "local_period", "global_period"):
+        assert "description" in definitions["LSGDOptions"]["properties"][name]
     assert definitions["Config"]["required"] == ["nodes"]
     assert "required" not in definitions["Setting"]
     assert schema["anyOf"][1]["items"] == {"$ref": "#/$defs/Setting"}
@@ -142,7 +151,11 @@ def test_the_schema_lets_settings_be_switched_off() -> None:
     assert {"enum": ["off", False]} in threshold["anyOf"]
     assert threshold["description"]
     assert settings["guard"]["enum"] == ["finite", "off", False]
-    assert {"enum": [0, False, None, "off"]} in settings["topk"]["anyOf"]
+    for name in ("topk", "lsgd", "ring", "clip"):
+        assert {"enum": [0, False, None, "off"]} in settings[name]["anyOf"]
+    for name in ("consensus_control", "quarantine_s"):
+        assert {"enum": ["off", False]} in settings[name]["anyOf"]
+    assert settings["file"]["$ref"] == "#/$defs/FileOptions"  # its path has no default
 
 
 def test_the_schema_knows_the_codecs() -> None:

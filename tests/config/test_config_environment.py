@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from dpwa.algorithms.lsgd import LSGDOptions
 from dpwa.config import load_config
+from dpwa.config.methods import ClipOptions
 from dpwa.config.model import TopKOptions
 from dpwa.errors import ConfigError
 from dpwa.policy.interpolation import ConstantOptions, LeaderOptions
+from dpwa.policy.topology.rules import StarOptions
 
 SOURCE = {"nodes": [{"name": "w1", "port": 1}], "timeout_ms": 100, "constant": {"value": 0.2}}
 
@@ -32,6 +35,14 @@ SOURCE = {"nodes": [{"name": "w1", "port": 1}], "timeout_ms": 100, "constant": {
         ("DPWA_GUARD", "off", "guard", "off"),
         ("DPWA_SEED", "7", "seed", 7),
         ("DPWA_LOG_LEVEL", "INFO", "log_level", "info"),
+        ("DPWA_ALGORITHM", "lsgd", "algorithm", "lsgd"),
+        ("DPWA_TOPOLOGY", "ring", "topology", "ring"),
+        ("DPWA_ROBUST", "CLIP", "robust", "clip"),
+        ("DPWA_CONSENSUS_CONTROL", "2", "consensus_control", 2.0),
+        ("DPWA_QUARANTINE_S", "60", "quarantine_s", 60.0),
+        ("DPWA_LOSS_WINDOW", "10", "loss_window", 10),
+        ("DPWA_LEADER_SILENCE_S", "2.5", "leader_silence_s", 2.5),
+        ("DPWA_LR_SPREAD", "linear", "lr_spread", "linear"),
     ],
 )
 def test_every_single_setting_can_be_overridden(
@@ -50,6 +61,22 @@ def test_options_of_rules_can_be_overridden(written: dict[str, object]) -> None:
     config = load_config({"nodes": SOURCE["nodes"], **written}, environ=environ)
     assert config.options_of("constant") == ConstantOptions(value=0.3)
     assert config.options_of("leader") == LeaderOptions(strength=1.0)
+
+
+@pytest.mark.parametrize("written", [{}, {"lsgd": 0}, {"lsgd": {"c1": 0.9}}])
+def test_options_of_algorithms_topologies_and_clipping_can_be_overridden(
+    written: dict[str, object],
+) -> None:
+    environ = {
+        "DPWA_LSGD__C1": "0.3",
+        "DPWA_LSGD__GLOBAL_PERIOD": "32",
+        "DPWA_STAR__CENTER": "5",
+        "DPWA_CLIP__WINDOW": "9",
+    }
+    config = load_config({"nodes": SOURCE["nodes"], **written}, environ=environ)
+    assert config.options_of("lsgd") == LSGDOptions(c1=0.3, global_period=32)
+    assert config.options_of("star") == StarOptions(center=5)
+    assert config.options_of("clip") == ClipOptions(window=9)
 
 
 @pytest.mark.parametrize("written", [{}, {"topk": 0}, {"topk": {"keep": 0.9}}])
@@ -83,16 +110,31 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
         ("DPWA_CONSTANT_VALUE", "1", "unknown variable; did you mean DPWA_CONSTANT__VALUE?"),
         ("DPWA_NODES", "1", "unknown variable, expected this list in the configuration itself"),
         ("DPWA_LINKS", "1", "unknown variable, expected this list in the configuration itself"),
+        ("DPWA_NOLOCO_GAMA", "1", "unknown variable; did you mean DPWA_NOLOCO__GAMMA?"),
+        (
+            "DPWA_ALGORITHM",
+            "lsdg",
+            "expected one of gossip, local, lsgd, noloco, push_sum, "
+            "symmetric (got lsdg); did you mean lsgd?",
+        ),
+        ("DPWA_LSGD__LOCAL_PERIOD", "0", "expected a whole number of at least 1 (got 0)"),
+        (
+            "DPWA_LOCAL__LR",
+            "2",
+            "expected a number below 2, the limit for momentum 0: from there "
+            "on nodes drift apart without bound (got 2)",
+        ),
         ("DPWA_TOPK_KEEP", "1", "unknown variable; did you mean DPWA_TOPK__KEEP?"),
         ("DPWA_SLOTS", "off", "expected a whole number from 2 to 16 (got off)"),
         (
             "DPWA_XYZZY",
             "",
             "unknown variable, expected one of DPWA_FETCH_PROBABILITY, DPWA_TIMEOUT_MS, "
-            "DPWA_INTERPOLATION, DPWA_DIVERGENCE_THRESHOLD, DPWA_MERGE, DPWA_BUFFERS, "
-            "DPWA_TRANSPORT, DPWA_SLOTS, DPWA_CODEC, DPWA_TOPK__KEEP, DPWA_TOPK__RESYNC_EVERY, "
-            "DPWA_FRACTION, DPWA_GUARD, DPWA_SEED, DPWA_LOG_LEVEL, DPWA_CONSTANT__VALUE, "
-            "DPWA_LEADER__STRENGTH",
+            "DPWA_ALGORITHM, DPWA_TOPOLOGY, DPWA_INTERPOLATION, DPWA_DIVERGENCE_THRESHOLD, "
+            "DPWA_MERGE, DPWA_BUFFERS, DPWA_TRANSPORT, DPWA_SLOTS, DPWA_CODEC, DPWA_TOPK__KEEP, "
+            "DPWA_TOPK__RESYNC_EVERY, DPWA_FRACTION, DPWA_GUARD, DPWA_ROBUST, "
+            "DPWA_CONSENSUS_CONTROL, DPWA_QUARANTINE_S, DPWA_LOSS_WINDOW, DPWA_LEADER_SILENCE_S "
+            "and 28 more",
         ),
         ("DPWA_TIMEOUT_MS", "fast", "expected a whole number from 1 to 3600000 (got fast)"),
         ("DPWA_CONSTANT__VALUE", "2", "expected a number from 0 to 1 (got 2)"),

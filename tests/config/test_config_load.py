@@ -11,9 +11,12 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from dpwa.algorithms.lsgd import LSGDOptions
 from dpwa.config import Config, NodeConfig, load_config
+from dpwa.config.methods import ClipOptions
 from dpwa.errors import ConfigError, UnknownNameError
 from dpwa.policy.interpolation import ConstantOptions, NoOptions
+from dpwa.policy.topology.rules import StarOptions
 
 LIST_FORM = """\
 - nodes:
@@ -68,10 +71,18 @@ def test_defaults_are_those_of_2017(tmp_path: Path) -> None:
         nodes=(NodeConfig(name="w1", port=1), NodeConfig(name="w2", port=2)),
         fetch_probability=1.0,
         timeout_ms=2500,
+        algorithm="gossip",
+        topology="random",
         interpolation="constant",
         divergence_threshold=0.0,
         merge="interpolate",
         buffers="average",
+        robust="none",
+        consensus_control=0.0,
+        quarantine_s=0.0,
+        loss_window=50,
+        leader_silence_s=10.0,
+        lr_spread="none",
         seed=None,
         log_level="warning",
         plugins=(),
@@ -103,6 +114,15 @@ def test_a_loaded_config_is_returned_as_it_is() -> None:
         ("seed: 9223372036854775807", "seed", 2**63 - 1),
         ("log_level: DEBUG", "log_level", "debug"),
         ("merge: 'delta'", "merge", "delta"),
+        ("algorithm: noloco", "algorithm", "noloco"),
+        ("topology: 'ring'", "topology", "ring"),
+        ("robust: Clip", "robust", "clip"),
+        ("consensus_control: off", "consensus_control", 0.0),
+        ("quarantine_s: off", "quarantine_s", 0.0),
+        ("quarantine_s: 1e2", "quarantine_s", 100.0),
+        ("loss_window: 1_000", "loss_window", 1000),
+        ("leader_silence_s: .5", "leader_silence_s", 0.5),
+        ("lr_spread: POWER", "lr_spread", "power"),
     ],
 )
 def test_scalars_mean_what_a_person_means(
@@ -126,7 +146,11 @@ def test_numbers_of_python_can_name_groups() -> None:
 
 @pytest.mark.parametrize("options", ["0", "", "off", "~", "{}", "0.0", "false", '"off"'])
 def test_no_options_can_be_written_in_many_ways(options: str, tmp_path: Path) -> None:
-    config = load_text(f"{TWO_NODES}constant: {options}\nclock: {options}", tmp_path)
+    names = ("constant", "clock", "lsgd", "push_sum", "noloco", "local", "star", "ring", "clip")
+    config = load_text(TWO_NODES + "\n".join(f"{n}: {options}" for n in names), tmp_path)
+    assert config.options_of("lsgd") == LSGDOptions(c1=0.1, c2=0.1, p1=0.1, p2=0.1)
+    assert config.options_of("star") == StarOptions(center=0)
+    assert config.options_of("clip") == ClipOptions(quantile=0.5, window=50)
     assert config.options_of("constant") == ConstantOptions(value=0.5)
     assert config.options_of("clock") == NoOptions()
     assert config == load_text(TWO_NODES, tmp_path)
@@ -165,8 +189,16 @@ def test_an_unknown_node_is_refused_with_the_known_names() -> None:
     for ask in (config.node, config.peers_of):
         with pytest.raises(UnknownNameError, match=expected):
             ask("worker")
-    with pytest.raises(UnknownNameError, match="no interpolation is named 'x'"):
-        config.options_of("x")
+
+
+def test_options_of_an_unknown_name_are_refused_with_the_known_names() -> None:
+    config = load_config({"nodes": [{"name": "a", "port": 1}]}, environ={})
+    expected = (
+        r"^no interpolation rule, algorithm, topology or kind of robust merging is named "
+        r"'nolocco'; did you mean noloco\? \(known: constant, .*, gossip, .*, random, .*, clip\)$"
+    )
+    with pytest.raises(UnknownNameError, match=expected):
+        config.options_of("nolocco")
 
 
 def test_a_config_is_a_frozen_value() -> None:
@@ -187,7 +219,7 @@ def test_a_config_built_by_hand_is_checked_too() -> None:
 
 def test_the_samples_load() -> None:
     files = sorted(CONFIGS.glob("*.yaml"))
-    assert len(files) >= 2
+    assert len(files) >= 4
     for file in files:
         assert len(load_config(file, environ={}).nodes) == 4
 

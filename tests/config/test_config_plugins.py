@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from dpwa.algorithms import base as algorithms
 from dpwa.config import Config, load_config
 from dpwa.config.schema import config_schema
 from dpwa.data import codecs
 from dpwa.errors import ConfigError, UserError
 from dpwa.policy import interpolation as registry
+from dpwa.policy.topology import registry as topologies
 
 RULES = """\
 from typing import Any
@@ -45,6 +47,42 @@ def own_rule(options, own, peer):
 def needy(options, own, peer):
     return options.rate
 """
+ALGORITHMS = """\
+from pydantic import Field
+from dpwa.algorithms import Algorithm, Ask, Terms, register_algorithm
+from dpwa.policy.topology import register_topology
+from dpwa.types import StrictModel
+
+class Options(StrictModel):
+    reach: int = Field(default=1, ge=1)
+
+@register_algorithm("own")
+class Own(Algorithm):
+    '''An algorithm of the user's own.'''
+    options_model = Options
+
+@register_algorithm("own-deals")
+class OwnDeals(Algorithm):
+    '''Both ends merge.'''
+    terms = Terms.EXCHANGE
+
+@register_topology("chain", Options)
+def chain(options, index, nodes, round_number):
+    '''The nodes before and after on a line.'''
+    if options.reach > 2:
+        raise KeyError("reach")
+    near = range(index - options.reach, index + options.reach + 1)
+    return [other for other in near if 0 <= other < nodes and other != index]
+
+@register_topology("next")
+def next_one(options, index, nodes, round_number):
+    '''The next on a line, which never closes.'''
+    return [index + 1] if index + 1 < nodes else []
+
+@register_topology("self")
+def itself(options, index, nodes, round_number):
+    return [index]
+"""
 CODEC = """\
 from dpwa.data.codecs import Codec, register_codec
 
@@ -61,7 +99,7 @@ NODES = "nodes: [{name: w1, port: 1}]\n"
 
 @pytest.fixture(autouse=True)
 def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for module in (registry, codecs):
+    for module in (registry, codecs, algorithms, topologies):
         monkeypatch.setattr(module, "_REGISTRY", dict(module._REGISTRY))
     before = set(sys.modules)
     path = list(sys.path)
@@ -73,6 +111,7 @@ def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def load(text: str, folder: Path, nodes: str = NODES, **environ: str) -> Config:
     (folder / "own_rules.py").write_text(RULES)
+    (folder / "own_algorithms.py").write_text(ALGORITHMS)
     path = folder / "run.yaml"
     path.write_text(nodes + text)
     return load_config(path, environ=environ)
@@ -168,5 +207,90 @@ seed: x
 def test_a_rule_cannot_have_the_name_of_a_setting(tmp_path: Path) -> None:
     registry.register_interpolation("seed")(lambda options, own, peer: 0.5)
     assert problems_of("plugins: []\n", tmp_path) == [
-        "2:10: plugins: expected rules with names of their own (got seed, the name of a setting)"
+        "2:10: plugins: expected methods with names of their own (got seed, used by both a setting "
+        "and interpolation)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("register", "name", "kinds"),
+    [
+        ("policy.interpolation.register_interpolation", "ring", "interpolation and topology"),
+        ("policy.topology.register_topology", "noloco", "algorithm and topology"),
+        ("algorithms.register_algorithm", "loss", "interpolation and algorithm"),
+        ("algorithms.register_algorithm", "clip", "algorithm and robust"),
+        ("policy.topology.register_topology", "topology", "a setting and topology"),
+    ],
+)
+def test_a_plugin_cannot_take_a_name_of_another_kind(
+    register: str, name: str, kinds: str, tmp_path: Path
+) -> None:
+    module, _, function = register.rpartition(".")
+    what = "type('Own', (Algorithm,), {})" if "algorithm" in register else "lambda *known: 0.5"
+    (tmp_path / "taking.py").write_text(
+        f"from dpwa.{module} import {function}\nfrom dpwa.algorithms import Algorithm\n"
+        f"{function}({name!r})({what})\n"
+    )
+    assert problems_of("plugins: [taking]\n", tmp_path) == [
+        f"2:10: plugins: expected methods with names of their own (got {name}, used by both "
+        f"{kinds})"
+    ]
+
+
+def test_options_under_a_name_that_is_taken_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "taking.py").write_text(RULES.replace('"needy"', '"star"'))
+    text = "plugins: [taking]\ntopology: star\nstar: {center: 0}\n"
+    found = problems_of(text, tmp_path)
+    assert "plugins: expected methods with names of their own (got star, used by " in found[0]
+
+
+THREE = "nodes: [{name: w1, port: 1}, {name: w2, port: 2}, {name: w3, port: 3}]\n"
+
+
+def test_a_module_beside_the_file_brings_its_algorithms_and_topologies(tmp_path: Path) -> None:
+    text = "plugins: [own_algorithms]\nalgorithm: own\nown: {reach: 4}\ntopology: chain\n"
+    config = load(text, tmp_path, nodes=THREE, DPWA_CHAIN__REACH="2")
+    assert (config.algorithm, config.topology) == ("own", "chain")
+    assert config.options_of("own").model_dump() == {"reach": 4}
+    assert config.options_of("chain").model_dump() == {"reach": 2}
+    assert load_config(config.to_mapping(), environ={}) == config
+    described = config_schema()["$defs"]["Config"]["properties"]
+    assert "own" in described["algorithm"]["enum"]
+    assert described["chain"]["description"].endswith("The nodes before and after on a line.")
+
+
+def test_an_algorithm_of_ones_own_may_use_rules_and_parts(tmp_path: Path) -> None:
+    text = "plugins: [own_algorithms]\nalgorithm: own\ninterpolation: loss\nfraction: 0.5\n"
+    assert load(text + "consensus_control: 1\n", tmp_path).interpolation == "loss"
+
+
+def test_deals_of_ones_own_keep_sums_exact_too(tmp_path: Path) -> None:
+    text = "plugins: [own_algorithms]\nalgorithm: own-deals\ncodec: int8\n"
+    assert problems_of(text, tmp_path) == [
+        "4:8: codec: expected none, as algorithm: own-deals keeps sums exact (got int8)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("topology", "problem"),
+    [
+        ("next", "expected a way from every node to every other one (nothing that w1 learns ever "
+         "comes to w2)"),
+        ("self", "topology 'self' returned [0] for node 0 of 3 in round 0; expected other nodes "
+         "from 0 to 2, each once"),
+        ("chain\nchain: {reach: 3}", "expected neighbours (got KeyError: 'reach')"),
+    ],
+)  # fmt: skip
+def test_a_topology_of_ones_own_must_work(topology: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "own_algorithms.py").write_text(ALGORITHMS)
+    path = tmp_path / "run.yaml"
+    path.write_text(f"{THREE}plugins: [own_algorithms]\ntopology: {topology}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, environ={})
+    assert caught.value.problems == (f"{path}:3:11: topology: {problem}",)
+
+
+def test_methods_get_the_benefit_of_the_doubt_while_a_plugin_is_broken(tmp_path: Path) -> None:
+    text = "plugins: [no_such]\nalgorithm: theirs\ntheirs: {x: 1}\ntopology: also\nrobust: x\n"
+    found = problems_of(text, tmp_path)
+    assert [problem.split(" ")[1] for problem in found] == ["plugins[0]:", "robust:"]

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from dpwa.algorithms import algorithm_names
 from dpwa.config import Config, NodeConfig, load_config
+from dpwa.config.methods import method_names, methods
 from dpwa.config.model import TopKOptions, setting_names
 from dpwa.config.nodes import LinkConfig
 from dpwa.errors import ConfigError
-from dpwa.policy.interpolation import interpolation_names
+from dpwa.policy.topology import topology_names
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -140,9 +142,64 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         (
             "quite_else: 1",
             "2:1: quite_else: unknown key, expected one of nodes, fetch_probability, timeout_ms, "
-            "interpolation, divergence_threshold, merge, buffers, transport, slots, codec, topk, "
-            "links, fraction, guard, seed, log_level, plugins, constant, clock, loss, leader",
+            "algorithm, topology, interpolation, divergence_threshold, merge, buffers, transport, "
+            "slots, codec, topk, links, fraction, guard, robust, consensus_control, quarantine_s, "
+            "loss_window and 26 more",
         ),
+        (
+            "algorithm: push-sum",
+            "2:12: algorithm: expected one of gossip, local, lsgd, noloco, push_sum, symmetric "
+            "(got push-sum); did you mean push_sum?",
+        ),
+        ("algorithm: clip", "2:12: algorithm: expected one of gossip, local, "),
+        (
+            "topology: rnig",
+            "2:11: topology: expected one of random, full, ring, grid, torus, exponential, "
+            "one_peer_exponential, star, small_world, file (got rnig); did you mean ring?",
+        ),
+        ("robust: clib", "2:9: robust: expected one of none, clip (got clib); did you mean clip?"),
+        ("lr_spread: log", "2:12: lr_spread: expected one of none, linear, power (got log)"),
+        (
+            "consensus_control: -1",
+            "2:20: consensus_control: expected a number of at least 0 (got -1)",
+        ),
+        ("quarantine_s: .inf", "2:15: quarantine_s: expected a finite number of at least 0 (got "
+         ".inf)"),
+        ("loss_window: off", "2:14: loss_window: expected a whole number from 1 to 100000 (got "
+         "off)"),
+        ("leader_silence_s: 0", "2:19: leader_silence_s: expected a number above 0 (got 0)"),
+        ("lsgd: {c1: 1.5}", "2:12: lsgd.c1: expected a number from 0 to 1 (got 1.5)"),
+        ("lsgd: {local_period: 0}", "2:22: lsgd.local_period: expected a whole number of at least "
+         "1 (got 0)"),
+        ("lsgd: {global_period: 18}", "2:23: lsgd.global_period: expected a multiple of "
+         "local_period, 4 (got 18)"),
+        ("lsgd: {local_period: 5}", "2:7: lsgd.global_period: missing, expected a multiple of "
+         "local_period, 5"),
+        ("lsgd: {gobal_period: 8}", "2:8: lsgd.gobal_period: unknown key; did you mean "
+         "global_period?"),
+        ("push_sum: {probability: 2}", "2:25: push_sum.probability: expected a number from 0 to 1 "
+         "(got 2)"),
+        ("symmetric: {factor: 1}", "2:13: symmetric.factor: unknown key, expected none"),
+        ("gossip: 1", "2:9: gossip: expected 0, for no options (got 1)"),
+        ("noloco: {gamma: 1.5}", "2:17: noloco.gamma: expected a number below 1.5, which is "
+         "2(1 - alpha^2) for alpha 0.5: from there on nodes drift apart without bound (got 1.5)"),
+        ("noloco: {gamma: .4, alpha: .9}", "2:17: noloco.gamma: expected a number below 0.38, "
+         "which is 2(1 - alpha^2) for alpha 0.9: from there on nodes drift apart without bound "
+         "(got .4)"),
+        ("noloco: {alpha: .9}", "2:9: noloco.gamma: missing, expected a number below 0.38, which "
+         "is 2(1 - alpha^2) for alpha 0.9: from there on nodes drift apart without bound"),
+        ("noloco: {alpha: 1}", "2:17: noloco.alpha: expected a number of at least 0 and below 1 "
+         "(got 1)"),
+        ("noloco: {beta: 0}", "2:16: noloco.beta: expected a number above 0 (got 0)"),
+        ("local: {momentum: .9}", "2:8: local.lr: missing, expected a number below 0.8478, the "
+         "limit for momentum 0.9: from there on nodes drift apart without bound"),
+        ("local: {lr: 2}", "2:13: local.lr: expected a number below 2, the limit for momentum 0: "
+         "from there on nodes drift apart without bound (got 2)"),
+        ("small_world: {neighbours: 3}", "2:27: small_world.neighbours: expected an even number of "
+         "at least 2 (got 3)"),
+        ("file: {}", "2:7: file.path: missing, expected text"),
+        ("topology: file", "2:11: file.path: missing, expected text"),
+        ("clip: {window: 4}", "2:16: clip.window: expected a whole number of at least 5 (got 4)"),
         ("options: 1", "2:1: options: unknown key, expected one of nodes, "),
         ("Seed: 1", "2:1: Seed: unknown key; did you mean seed?"),
         ('"a key\\n": 1', '2:1: "a key\\n": unknown key, expected one of nodes, '),
@@ -414,16 +471,33 @@ def test_the_documentation_shows_what_is_printed(tmp_path: Path) -> None:
     assert problems_of(example.removeprefix("yaml\n"), tmp_path) == printed.strip().splitlines()
 
 
+def test_stability_is_judged_even_beside_other_mistakes(tmp_path: Path) -> None:
+    text = f"{NODES}noloco: {{alpha: 2, gamma: 3}}\nlocal: {{momentum: x, lr: 5}}\nseed: x\n"
+    assert [problem.split(" ")[1] for problem in problems_of(text, tmp_path)] == [
+        "noloco.alpha:", "noloco.gamma:", "local.momentum:", "local.lr:", "seed:",
+    ]  # fmt: skip
+
+
 def test_the_documentation_names_every_key() -> None:
     text = DOCUMENTATION.read_text(encoding="utf-8")
     for key in (
         *setting_names(),
-        *interpolation_names(),
+        *method_names(),
+        *(option for method in methods() for option in method.options.model_fields),
         *NodeConfig.model_fields,
         *LinkConfig.model_fields,
         *TopKOptions.model_fields,
     ):
         assert f"`{key}`" in text
+
+
+def test_the_documentation_names_every_variable_and_what_a_method_may_be() -> None:
+    text = DOCUMENTATION.read_text(encoding="utf-8")
+    single = set(setting_names()) - {"nodes", "links", "plugins", "topk"}
+    for setting in single:
+        assert f"| `DPWA_{setting.upper()}` | `{setting}` |" in text
+    for name in (*algorithm_names(), *topology_names()):
+        assert re.search(rf"^\| [^|]*`{name}`[^|]* \|", text, flags=re.MULTILINE)
 
 
 def test_a_value_of_a_million_digits_is_refused_at_once(tmp_path: Path) -> None:

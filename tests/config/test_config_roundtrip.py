@@ -44,8 +44,35 @@ SETTINGS = st.fixed_dictionaries(
         "log_level": st.sampled_from(["debug", "info", "warning", "error"]),
         "constant": st.just(0) | st.fixed_dictionaries({"value": FRACTIONS}),
         "leader": st.none() | st.fixed_dictionaries({"strength": FRACTIONS}),
+        "robust": st.just("none"),
+        "consensus_control": st.sampled_from([0.0, "off", 0.5]),
+        "quarantine_s": st.floats(0.0, 1e9),
+        "loss_window": st.integers(1, 100_000),
+        "leader_silence_s": st.floats(1e-3, 1e9),
+        "lr_spread": st.sampled_from(["none", "linear", "power"]),
+        "topology": st.sampled_from(["random", "full", "ring", "torus", "star", "small_world"]),
+        "lsgd": st.fixed_dictionaries({}, optional={"c1": FRACTIONS, "global_period": st.just(8)}),
+        "push_sum": st.fixed_dictionaries({"probability": FRACTIONS}),
+        "noloco": st.fixed_dictionaries({"alpha": st.floats(0.0, 0.8), "period": st.integers(1)}),
+        "local": st.fixed_dictionaries({"lr": st.floats(0.1, 0.7), "momentum": st.floats(0, 0.9)}),
+        "torus": st.fixed_dictionaries({"columns": st.none() | st.integers(1, 5)}),
+        "small_world": st.fixed_dictionaries({"rewired": FRACTIONS, "neighbours": st.just(2)}),
+        "clip": st.just(0) | st.fixed_dictionaries({"quantile": FRACTIONS}),
     },
 )
+# What each of these has no use for, in place of what is drawn.
+WHOLE = {"fraction": 1.0, "consensus_control": 0.0}
+OTHERS = st.sampled_from(
+    [
+        {},
+        {"algorithm": "gossip"},
+        {"robust": "clip", "fraction": 1.0},
+        {"algorithm": "lsgd", "interpolation": "constant", **WHOLE},
+        {"algorithm": "noloco", "interpolation": "constant", "robust": "clip", **WHOLE},
+        {"algorithm": "local", "interpolation": "constant", **WHOLE},
+    ]
+)
+EXACT = st.sampled_from(["symmetric", "push_sum"])
 
 
 @st.composite
@@ -79,7 +106,17 @@ def configs(draw: st.DrawFn) -> Config:
     pairs = list(itertools.combinations(names, 2))
     linked = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     links = [{"between": list(pair), "codec": draw(CODECS)} for pair in linked]
-    return load_config({"nodes": nodes, "links": links, **draw(SETTINGS)}, environ={})
+    chosen = {"nodes": nodes, "links": links, **draw(SETTINGS), **draw(OTHERS)}
+    return load_config(chosen, environ={})
+
+
+@st.composite
+def exact_configs(draw: st.DrawFn) -> Config:
+    names = draw(st.lists(LABELS, min_size=1, max_size=4, unique=True))
+    nodes = [{"name": name, "port": 1 + index} for index, name in enumerate(names)]
+    plain = {"interpolation": "constant", "codec": "none", **WHOLE}
+    chosen = {"nodes": nodes, **draw(SETTINGS), **plain, "algorithm": draw(EXACT)}
+    return load_config(chosen, environ={})
 
 
 def reload(text: str) -> Config:
@@ -90,13 +127,13 @@ def reload(text: str) -> Config:
 
 
 @settings(deadline=None, max_examples=50)
-@given(configs())
+@given(configs() | exact_configs())
 def test_yaml_loads_to_an_equal_object(config: Config) -> None:
     assert reload(config.to_yaml()) == config
 
 
 @settings(deadline=None, max_examples=50)
-@given(configs())
+@given(configs() | exact_configs())
 def test_the_mapping_loads_to_an_equal_object_in_both_forms(config: Config) -> None:
     mapping = config.to_mapping()
     assert load_config(mapping, environ={}) == config
@@ -113,18 +150,31 @@ def test_defaults_are_filled_in() -> None:
     config = Config(nodes=(NodeConfig(name="w1", port=1),), interpolation="leader")
     written = yaml.safe_load(config.to_yaml())
     assert list(written) == [
-        "nodes", "fetch_probability", "timeout_ms", "interpolation", "divergence_threshold",
-        "merge", "buffers",
+        "nodes", "fetch_probability", "timeout_ms", "algorithm", "topology", "interpolation",
+        "divergence_threshold", "merge", "buffers",
         "transport", "slots", "codec", "topk", "links", "fraction", "guard",
-        "seed", "log_level", "plugins", "leader",
+        "robust", "consensus_control", "quarantine_s", "loss_window", "leader_silence_s",
+        "lr_spread", "seed", "log_level", "plugins", "leader",
     ]  # fmt: skip
     assert written["leader"] == {"strength": 0.1}
     assert written["nodes"] == [{"name": "w1", "host": "localhost", "port": 1}]
 
 
+def test_options_of_what_is_selected_are_written() -> None:
+    nodes = (NodeConfig(name="w1", port=1), NodeConfig(name="w2", port=2))
+    config = Config(nodes=nodes, algorithm="lsgd", topology="star", robust="clip")
+    written = yaml.safe_load(config.to_yaml())
+    assert list(written)[-4:] == ["constant", "lsgd", "star", "clip"]
+    assert written["lsgd"] == {
+        "c1": 0.1, "c2": 0.1, "p1": 0.1, "p2": 0.1, "local_period": 4, "global_period": 16,
+    }  # fmt: skip
+    assert (written["star"], written["clip"]) == ({"center": 0}, {"quantile": 0.5, "window": 50})
+    assert reload(config.to_yaml()) == config
+
+
 def test_a_new_configuration_explains_every_setting() -> None:
     lines = config_text(local_nodes([7000, 7001])).splitlines()
     keys = [index for index, line in enumerate(lines) if line[:1].isalpha()]
-    assert len(keys) == 18
+    assert len(keys) == 26
     assert all(lines[index - 1].startswith("# ") for index in keys)
     assert "  - {name: w2, host: localhost, port: 7001}" in lines

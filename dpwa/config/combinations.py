@@ -1,0 +1,67 @@
+"""Settings that are fine one by one, and cannot work together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dpwa.algorithms import Terms, algorithm, algorithm_names
+from dpwa.config.clashes import Clash, Plain
+from dpwa.policy.interpolation import interpolation_names
+
+
+def combinations(
+    settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]
+) -> Iterator[Clash]:
+    """Find settings that the algorithm, or another setting, makes impossible or useless.
+
+    All are plain values as written; those that are left out or wrong in themselves are passed over.
+    """
+    name = settings.get("algorithm", "gossip")
+    known = name if isinstance(name, str) and name in algorithm_names() else "gossip"
+    kind = algorithm(known)
+    is_deal = kind.terms is not Terms.PULL
+    if is_deal:
+        yield from _inexact(known, settings, nodes, links)
+    if is_deal or not kind.uses_rule:
+        yield from _extra_gossip(settings)
+    if not kind.uses_rule:
+        yield from _useless_rule(known, settings)
+    if is_deal or kind.keeps or kind.needs_whole:
+        yield from _partial(f"algorithm: {known} needs", settings)
+    elif settings.get("robust") == "clip":
+        yield from _partial("robust: clip measures", settings)
+
+
+def _inexact(
+    name: str, settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]
+) -> Iterator[Clash]:
+    """Find what would change the sums that both ends of a deal keep together."""
+    reason = f"as algorithm: {name} keeps sums exact"
+    codecs: list[tuple[tuple[str | int, ...], object]] = [(("codec",), settings.get("codec"))]
+    for key, items in (("nodes", nodes), ("links", links)):
+        codecs += [((key, index, "codec"), item.get("codec")) for index, item in enumerate(items)]
+    for path, codec in codecs:
+        if isinstance(codec, str) and codec != "none":
+            yield path, f"expected none, {reason} (got {codec})"
+    if settings.get("robust") == "clip":
+        yield ("robust",), f"expected none, {reason} (got clip)"
+
+
+def _extra_gossip(settings: Plain) -> Iterator[Clash]:
+    control = settings.get("consensus_control")
+    if isinstance(control, (int, float)) and control > 0.0:
+        expected = "expected 0, as only algorithm: gossip can mix more within a step"
+        yield ("consensus_control",), f"{expected} (got {control})"
+
+
+def _useless_rule(name: str, settings: Plain) -> Iterator[Clash]:
+    rule = settings.get("interpolation")
+    if rule != "constant" and rule in interpolation_names():
+        expected = f"expected constant, as rules have no effect with algorithm: {name}"
+        yield ("interpolation",), f"{expected} (got {rule})"
+
+
+def _partial(who: str, settings: Plain) -> Iterator[Clash]:
+    fraction = settings.get("fraction")
+    if isinstance(fraction, (int, float)) and 0.0 < fraction < 1.0:
+        yield ("fraction",), f"expected 1, as {who} whole snapshots (got {fraction})"

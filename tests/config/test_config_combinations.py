@@ -1,0 +1,141 @@
+"""Settings that cannot work together: told where they stand, together with all other mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from dpwa.config import Config, NodeConfig, load_config
+from dpwa.config.nodes import LinkConfig
+from dpwa.errors import ConfigError
+
+NODES = "nodes: [{name: w1, port: 1}, {name: w2, port: 2}]\n"
+MORE_GOSSIP = "expected 0, as only algorithm: gossip can mix more within a step"
+
+
+def problems_of(text: str, folder: Path, **environ: str) -> list[str]:
+    path = folder / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, environ=environ)
+    return [problem.removeprefix(f"{path}:") for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize("algorithm", ["symmetric", "push_sum"])
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("codec: fp16", "3:8: codec: expected none, as algorithm: {} keeps sums exact (got fp16)"),
+        ("codec: topk", "3:8: codec: expected none, as algorithm: {} keeps sums exact (got topk)"),
+        ("links: [{between: [w1, w2], codec: int8}]",
+         "3:36: links[0].codec: expected none, as algorithm: {} keeps sums exact (got int8)"),
+        ("robust: clip", "3:9: robust: expected none, as algorithm: {} keeps sums exact "
+         "(got clip)"),
+        ("fraction: 0.5", "3:11: fraction: expected 1, as algorithm: {} needs whole snapshots "
+         "(got 0.5)"),
+        ("consensus_control: 1e-3", f"3:20: consensus_control: {MORE_GOSSIP} (got 0.001)"),
+        ("interpolation: clock", "3:16: interpolation: expected constant, as rules have no effect "
+         "with algorithm: {} (got clock)"),
+    ],
+)  # fmt: skip
+def test_exact_sums_are_not_given_up(
+    algorithm: str, line: str, problem: str, tmp_path: Path
+) -> None:
+    found = problems_of(f"{NODES}algorithm: {algorithm}\n{line}\n", tmp_path)
+    assert found == [problem.format(algorithm)]
+
+
+def test_the_codec_of_a_node_is_told_at_the_node(tmp_path: Path) -> None:
+    text = (
+        "nodes:\n- {name: w1, port: 1}\n- {name: w2, port: 2, codec: bf16}\nalgorithm: push_sum\n"
+    )
+    assert problems_of(text, tmp_path) == [
+        "3:30: nodes[1].codec: expected none, as algorithm: push_sum keeps sums exact (got bf16)"
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ["lsgd", "noloco", "local"])
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("fraction: .25", "3:11: fraction: expected 1, as algorithm: {} needs whole snapshots "
+         "(got 0.25)"),
+        ("fraction: .25\nrobust: clip", "3:11: fraction: expected 1, as algorithm: {} needs whole "
+         "snapshots (got 0.25)"),
+        ("consensus_control: 1", f"3:20: consensus_control: {MORE_GOSSIP} (got 1)"),
+        ("interpolation: leader", "3:16: interpolation: expected constant, as rules have no effect "
+         "with algorithm: {} (got leader)"),
+    ],
+)  # fmt: skip
+def test_algorithms_that_need_whole_snapshots_or_decide_factors_say_so(
+    algorithm: str, line: str, problem: str, tmp_path: Path
+) -> None:
+    found = problems_of(f"{NODES}algorithm: {algorithm}\n{line}\n", tmp_path)
+    assert found == [problem.format(algorithm)]
+
+
+def test_clipping_needs_whole_snapshots(tmp_path: Path) -> None:
+    assert problems_of(f"{NODES}robust: clip\nfraction: 0.5\n", tmp_path) == [
+        "3:11: fraction: expected 1, as robust: clip measures whole snapshots (got 0.5)"
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "symmetric", "codec": "none", "interpolation": "constant", "fraction": 1},
+        {"algorithm": "push_sum", "merge": "delta", "robust": "none", "consensus_control": "off"},
+        {"algorithm": "lsgd", "codec": "int8", "robust": "clip"},
+        {"algorithm": "noloco", "codec": "topk", "constant": {"value": 0.3}},
+        {"algorithm": "local", "codec": "bf16", "robust": "clip"},
+        {"interpolation": "leader", "fraction": 0.1, "consensus_control": 2, "codec": "topk"},
+        {"robust": "clip", "consensus_control": 1, "quarantine_s": 60, "codec": "fp16"},
+    ],
+)
+def test_what_works_together_is_let_alone(settings: dict[str, object]) -> None:
+    nodes = [{"name": "w1", "port": 1}, {"name": "w2", "port": 2}]
+    config = load_config({"nodes": nodes, **settings}, environ={})
+    assert load_config(config.to_mapping(), environ={}) == config
+
+
+def test_all_is_told_beside_other_mistakes(tmp_path: Path) -> None:
+    text = """\
+- nodes: [{name: w1, port: 0, codec: fp16}, {name: w1, port: 2}]
+- seed: x
+- algorithm: symmetric
+- codec: int9
+- fraction: 0.5
+- interpolation: los
+- consensus_control: off
+"""
+    found = problems_of(text, tmp_path, DPWA_ROBUST="clip")
+    assert [" ".join(problem.split(" ")[:2]) for problem in found] == [
+        "1:28: nodes[0].port:",
+        "1:38: nodes[0].codec:",
+        "1:52: nodes[1].name:",
+        "2:9: seed:",
+        "4:10: codec:",
+        "5:13: fraction:",
+        "6:18: interpolation:",
+        "environment: DPWA_ROBUST:",
+    ]
+    assert found[6].endswith("(got los); did you mean loss?")
+
+
+def test_an_unknown_algorithm_is_told_alone(tmp_path: Path) -> None:
+    (found,) = problems_of(f"{NODES}algorithm: symetric\nfraction: 0.5\n", tmp_path)
+    assert found.endswith("(got symetric); did you mean symmetric?")
+
+
+def test_settings_made_in_python_must_fit_together_too() -> None:
+    nodes = (NodeConfig(name="a", port=1), NodeConfig(name="b", port=2, codec="fp16"))
+    link = LinkConfig(between=("a", "b"), codec="none")
+    with pytest.raises(ValidationError) as caught:
+        Config(nodes=nodes, links=(link,), algorithm="push_sum", fraction=0.5)
+    (error,) = caught.value.errors()
+    assert error["msg"] == (
+        "nodes[1].codec: expected none, as algorithm: push_sum keeps sums exact (got fp16); "
+        "fraction: expected 1, as algorithm: push_sum needs whole snapshots (got 0.5)"
+    )
