@@ -88,14 +88,16 @@ class LSGD(Algorithm):
     def _passed(self, view: View) -> bool | None:
         total, due = view.total_updates(), None
         for is_global, period in self._periods(view):
-            periods = int(total // period)
-            if periods > self._done[is_global]:
-                self._done[is_global] = periods
+            periods, done = int(total // period), self._done[is_global]
+            if periods > done:
                 due = is_global
+            # The total falls when a node leaves; by less than a period, it is only news that jitter.
+            if periods > done or periods < done - 1:
+                self._done[is_global] = periods
         return due
 
     def _periods(self, view: View) -> list[tuple[bool, int]]:
         o = self.options
-        if view.has_groups() and o.local_period < o.global_period:
+        if view.has_groups():
             return [(False, o.local_period), (True, o.global_period)]
         return [(True, o.global_period)]

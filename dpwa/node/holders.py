@@ -14,6 +14,17 @@ class Holders:
 
     def __init__(self) -> None:
         self._versions: OrderedDict[str, int] = OrderedDict()
+        self._newest = 0
+        self._copies = 0
+
+    def sending(self, version: int) -> None:
+        """Note that a snapshot is sent to one more peer, which will keep it."""
+        self._copies = self.copies(version) + 1
+        self._newest = version
+
+    def copies(self, version: int) -> int:
+        """Return how many peers the newest snapshot was sent to; 0 if it was not sent yet."""
+        return self._copies if version == self._newest else 0
 
     def add(self, name: str, version: int) -> None:
         """Note that a peer has got all of a snapshot."""

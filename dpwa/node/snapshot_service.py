@@ -34,7 +34,7 @@ from dpwa.wire.serving import ServeSession
 
 CodecMaker = Callable[[str], Codec]
 
-MOST_READERS = 2  # of one snapshot at once, before others are sent to those who have copies
+MOST_READERS = 2  # at once, or of one snapshot, before others are sent to those who have copies
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class SnapshotService(Service):
         elif lease.snapshot.data.nbytes > fetch.chunk_bytes * limits.MAX_PIECES:
             lease.release()
             reply(Refused(request=fetch.request, reason="the chunks are too small"))
-        elif elsewhere := self._elsewhere(fetch):
+        elif elsewhere := self._elsewhere(fetch, lease.snapshot.version):
             lease.release()
             reply(elsewhere)
         else:
@@ -221,9 +221,10 @@ class SnapshotService(Service):
         else:
             self._waiting[sender] = request
 
-    def _elsewhere(self, fetch: Fetch) -> Elsewhere | None:
+    def _elsewhere(self, fetch: Fetch, newest: int) -> Elsewhere | None:
         """Return where else a peer can get a copy, if there is one and too many read here."""
-        if not fetch.keeps or fetch.origin or len(self._serving) < MOST_READERS:
+        readers = max(len(self._serving), self._holders.copies(newest))
+        if not fetch.keeps or fetch.origin or readers < MOST_READERS:
             return None
         found = self._holders.of_late(self._pool.version, without=fetch.name)
         if found is None:
@@ -247,6 +248,7 @@ class SnapshotService(Service):
         serving = _Serving(session, lease, reply, request.expires, held)
         if fetch.keeps and not fetch.origin and not fetch.count:
             serving.keeper = fetch.name
+            self._holders.sending(lease.snapshot.version)
         self._serving[sender] = serving
         self._continue(sender, serving)
 

@@ -1,0 +1,305 @@
+"""Leaders against averages: factorise a matrix where the mean of two solutions is none.
+
+    python examples/matrix_factorisation.py [--seed 0] [--workers 8] [--out curves.png]
+
+Find X, shape (n, r), with X X^T = U U^T: minimise f(X) = |X X^T - U U^T|^2 / 4. If X is a
+solution, so is X Q for every rotation or reflection Q, and f is above 0 between them: the mean of X
+and -X is 0. Each worker begins at its own random point, so it goes to a Q of its own.
+
+Elastic averaging (EASGD) ties all workers to a centre, a mean of different X Q, and that is not a
+solution. They can slide along the solutions toward each other, but not from a rotation to a
+reflection: there is a hill between. So they come to rest where spring and gradient balance, and f
+stalls: the stronger the spring, the worse it is for the best worker, and the weaker, the worse for
+the centre. No spring at all means N lone workers. A spring that is stronger than the hill would
+help, but an alpha of 2 / (N + 1) or more is unstable.
+
+LSGD pulls toward the best worker, which is not pulled itself: it descends as if it were alone. A
+pull is not limited by the number of workers, so the others are taken over the hill to its solution.
+
+All methods have the same starts, step size, number of steps, and steps between communications.
+Plain gradient descent: nothing is random but the starts. The elastic constant is the best of a few.
+
+Source: Teng et al., Leader Stochastic Gradient Descent for Distributed Training of Deep Learning
+Models (2019), who compare the two on this problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpwa.algorithms import algorithm
+from dpwa.policy.elastic import elastic_round, elastic_warning
+from dpwa.policy.leaders import Rumours
+
+Array = NDArray[np.float64]
+
+SHAPE = (20, 3)  # of X
+SQUARED_SINGULAR_VALUES = (1.0, 0.75, 0.5)  # of U
+LARGEST_CURVATURE = 2.0 * max(SQUARED_SINGULAR_VALUES)  # of f at a solution
+LR = 0.4
+STEPS = 600
+STEPS_BETWEEN = 8  # communications
+BETAS = (0.1, 0.2, 0.43, 0.9, 1.6, 2.5)  # alpha = beta / N; EASGD's paper has 0.9
+PULLS = {"c2": 0.5, "p2": 0.1}
+SHOWN = (0, 20, 40, 80, 160, 320, STEPS)
+SOLVED = 1e-12
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The product U U^T, and where the workers begin: shapes (n, n) and (N, n, r)."""
+
+    product: Array
+    starts: Array
+
+    def f(self, x: Array) -> Array:
+        """Return f of every X, shape (..., n, r)."""
+        return np.square(self._residual(x)).sum(axis=(-2, -1)) / 4
+
+    def gradient(self, x: Array) -> Array:
+        """Return the gradient of f, of the shape of x."""
+        return self._residual(x) @ x
+
+    def _residual(self, x: Array) -> Array:
+        return x @ np.swapaxes(x, -2, -1) - self.product
+
+
+@dataclass
+class Curve:
+    """How f went, before the first step and after every one."""
+
+    label: str
+    best: list[float] = field(default_factory=list)  # of the workers
+    middle: list[float] = field(default_factory=list)  # at the centre, or at their mean
+
+    def add(self, problem: Problem, xs: Array, middle: Array) -> None:
+        """Note one more step."""
+        self.best.append(float(problem.f(xs).min()))
+        self.middle.append(float(problem.f(middle)))
+
+    def lowest(self, step: int) -> tuple[float, float]:
+        """Return the lowest of both in the last steps: a communication lifts f for a while."""
+        lately = slice(max(0, step - STEPS_BETWEEN + 1), step + 1)
+        return min(self.best[lately]), min(self.middle[lately])
+
+
+def make_problem(seed: int, workers: int) -> Problem:
+    rng = np.random.default_rng(seed)
+    u = np.linalg.qr(rng.normal(size=SHAPE))[0] * np.sqrt(SQUARED_SINGULAR_VALUES)
+    return Problem(u @ u.T, rng.normal(size=(workers, *SHAPE)) / np.sqrt(SHAPE[0]))
+
+
+# Without gossip, and elastic averaging
+
+
+def alone(problem: Problem) -> Curve:
+    curve, xs = Curve("alone"), problem.starts
+    curve.add(problem, xs, xs.mean(axis=0))
+    for _ in range(STEPS):
+        xs = xs - LR * problem.gradient(xs)
+        curve.add(problem, xs, xs.mean(axis=0))
+    return curve
+
+
+def elastic(problem: Problem, alpha: float) -> Curve:
+    curve, xs = Curve(f"elastic, alpha {alpha:.3g}"), problem.starts
+    center = xs.mean(axis=0)
+    curve.add(problem, xs, center)
+    for step in range(1, STEPS + 1):
+        xs = xs - LR * problem.gradient(xs)
+        if step % STEPS_BETWEEN == 0:
+            flat, middle = elastic_round(xs.reshape(len(xs), -1), center.ravel(), alpha)
+            xs, center = flat.reshape(xs.shape), middle.reshape(SHAPE)
+        curve.add(problem, xs, center)
+    return curve
+
+
+def best_elastic(problem: Problem) -> Curve:
+    """The one that has come furthest, by its best worker or its centre."""
+    nodes, curves = len(problem.starts), []
+    for beta in BETAS:
+        warning = elastic_warning(beta / nodes, nodes, LR * LARGEST_CURVATURE)
+        if warning is None:
+            curves.append(elastic(problem, beta / nodes))
+            print("{:22}{:12.1e}{:12.1e}".format(curves[-1].label, *curves[-1].lowest(STEPS)))
+        else:
+            print(f"not tried: {warning}")
+    return min(curves, key=lambda curve: min(curve.lowest(STEPS)))
+
+
+# LSGD, by the algorithm that nodes run: it needs values, a view, and what was received
+
+
+class ArrayValues:
+    """`dpwa.algorithms.Values`, as far as LSGD needs them."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    def lerp_(self, other: ArrayValues, weight: float) -> None:
+        """Move toward other values."""
+        self.array += weight * (other.array - self.array)
+
+
+@dataclass
+class Received:
+    """`dpwa.algorithms.Received`: the parameters that a leader has published."""
+
+    model: ArrayValues
+    published: Array
+
+    def merge(self, factor: float, *, buffers: float | None = None) -> float:  # noqa: ARG002
+        """Move the model toward it; there are no buffers."""
+        self.model.lerp_(ArrayValues(self.published), factor)
+        return factor
+
+    def values(self, into: ArrayValues | None = None) -> ArrayValues:  # noqa: ARG002
+        """Return the parameters."""
+        return ArrayValues(self.published)
+
+
+class Worker:
+    """`dpwa.algorithms.View`, as far as LSGD needs it, and one round of what a node does."""
+
+    fetch_probability = 1.0
+
+    def __init__(self, number: int, x: Array, names: Sequence[str]) -> None:
+        self.name, self.peers = names[number], names[:number] + names[number + 1 :]
+        self.model = ArrayValues(x.copy())
+        self.rng = random.Random(number)
+        self.rumours = Rumours(self.name, group="", incarnation=0, forget_after_s=10.0)
+        period = STEPS_BETWEEN * len(names)  # counted over all workers
+        lsgd = algorithm("lsgd")
+        self.algorithm = lsgd(lsgd.options_model(global_period=period, **PULLS))
+        self.updates = 0
+        self.now = 0.0
+
+    def leader(self, *, of_all: bool = True) -> str | None:  # noqa: ARG002
+        """Return who has the lowest f, as far as the news goes."""
+        best = self.rumours.leader(self.now)
+        return None if best is None else best.node
+
+    def has_groups(self) -> bool:
+        """Tell that all are in one group."""
+        return False
+
+    def total_updates(self) -> float:
+        """Return how many updates all have made together."""
+        return self.rumours.total_updates(self.now, len(self.peers) + 1)
+
+    def send(self, f: float) -> None:
+        """Begin an update, and say how good this worker is."""
+        self.updates, self.now = self.updates + 1, self.now + 1.0
+        self.rumours.tell(f, self.updates, self.now)
+
+    def step(self, gradient: Callable[[Array], Array]) -> None:
+        """Take a step of gradient descent, and be pulled toward the leader seen last."""
+        self.model.array -= LR * gradient(self.model.array)
+        self.algorithm.after_step(self)
+
+    def merge(self, published: dict[str, Array], asked: str | None) -> None:
+        """Jump toward who was asked."""
+        if asked is not None:
+            self.algorithm.merge(self, Received(self.model, published[asked]))
+
+
+def lsgd(problem: Problem) -> Curve:
+    names = [f"w{number}" for number in range(len(problem.starts))]
+    workers = [Worker(number, x, names) for number, x in enumerate(problem.starts)]
+    curve = Curve("LSGD")
+    for step in range(STEPS + 1):
+        published = {worker.name: worker.model.array.copy() for worker in workers}
+        xs = np.stack(list(published.values()))
+        curve.add(problem, xs, xs.mean(axis=0))
+        if step < STEPS:
+            lsgd_round(problem, workers, published)
+    return curve
+
+
+def lsgd_round(problem: Problem, workers: Sequence[Worker], published: dict[str, Array]) -> None:
+    for worker in workers:
+        worker.send(float(problem.f(published[worker.name])))
+    news = [worker.rumours.news(worker.now, worker.rng, most=1) for worker in workers]
+    asked = []
+    for worker in workers:
+        for of_one in news:
+            worker.rumours.hear(of_one, worker.now)
+        ask = worker.algorithm.asks(worker)
+        asked.append(None if ask is None else ask.peer)
+    for worker, peer in zip(workers, asked, strict=True):
+        worker.step(problem.gradient)
+        worker.merge(published, peer)
+
+
+# The command
+
+
+def show(curves: Sequence[Curve]) -> None:
+    print("\n" + " " * 8 + "".join(f"{curve.label:^24}" for curve in curves))
+    print(f"{'step':8}" + f"{'best worker':>12}{'mean':>10}  " * len(curves))
+    for step in SHOWN:
+        numbers = ("{:12.1e}{:10.1e}  ".format(*curve.lowest(step)) for curve in curves)
+        print(f"{step:<8}" + "".join(numbers))
+
+
+def conclude(curve: Curve) -> None:
+    solved = next((step for step, f in enumerate(curve.best) if f < SOLVED), None)
+    when = "never" if solved is None else f"after {solved} steps"
+    all_agree = "is" if curve.middle[-1] < SOLVED else "is not"
+    print(f"{curve.label}: best worker below {SOLVED:g} {when}; the mean {all_agree} a solution")
+
+
+def draw(curves: Sequence[Curve], file: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4))
+    for curve in curves:
+        (line,) = axes.semilogy(curve.best, label=f"{curve.label}: best worker")
+        axes.semilogy(curve.middle, "--", color=line.get_color(), label=f"{curve.label}: mean")
+    axes.set(xlabel="gradient steps of each worker", ylabel="f(X)", ylim=(1e-16, None))
+    axes.legend(fontsize="small", loc="center right")
+    figure.savefig(file, dpi=120, bbox_inches="tight")
+    plt.close(figure)
+    print(f"curves in {file}")
+
+
+def worker_count(text: str) -> int:
+    count = int(text)
+    if count < 2:
+        raise argparse.ArgumentTypeError("expected at least 2 workers")
+    return count
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="LSGD against elastic averaging.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=worker_count, default=8)
+    parser.add_argument("--out", type=Path, help="file for a plot; needs matplotlib")
+    options = parser.parse_args(arguments)
+    problem = make_problem(options.seed, options.workers)
+    print(f"{options.workers} workers, seed {options.seed}, step size {LR:g}, {STEPS} steps,")
+    print(
+        f"a communication every {STEPS_BETWEEN}; f is the lowest of the last {STEPS_BETWEEN} steps."
+    )
+    print("Elastic averaging, the best worker and the centre:")
+    curves = [alone(problem), best_elastic(problem), lsgd(problem)]
+    show(curves)
+    print()
+    for curve in curves:
+        conclude(curve)
+    if options.out is not None:
+        draw(curves, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""LSGD by its algorithm: who is pulled toward whom, when, and how far."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.swarms import LONG_S, Settings, Swarm
+
+from dpwa.policy.leaders import Rumours
+
+SEED = 53
+SIZE = 3
+LOSSES = (3.0, 4.0, 1.0, 2.0)  # w2 is the best of all, and w0 of the first two
+
+
+def starts(nodes, seed=SEED):
+    return np.random.default_rng(seed).normal(size=(nodes, SIZE))
+
+
+def swarm_of(losses=LOSSES, groups=(), **options):
+    swarm = Swarm("lsgd", starts(len(losses)), Settings(SEED, groups=groups), **options)
+    for worker, loss in zip(swarm.workers, losses, strict=True):
+        worker.loss = loss
+    return swarm
+
+
+def run(swarm, rounds):
+    for _ in range(rounds):
+        swarm.round(lambda worker: worker.loss)
+
+
+def asked(worker):
+    return [ask.peer for ask in worker.asked]
+
+
+# How far
+
+
+@given(
+    nodes=st.integers(2, 5),
+    rounds_between=st.integers(1, 4),
+    c=st.floats(0.0, 1.0),
+    p=st.floats(0.0, 1.0),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=30)
+def test_it_is_the_formula_step_by_step_while_leaders_change(nodes, rounds_between, c, p, seed):
+    """With steps at random, and losses at random: another leader in almost every round."""
+    rng, period = np.random.default_rng(seed), nodes * rounds_between
+    options = {"c2": c, "p2": p, "local_period": 1, "global_period": period}
+    swarm = Swarm("lsgd", starts(nodes, seed), Settings(seed), **options)
+    x, losses = swarm.x, rng.random(nodes)
+    for worker, loss in zip(swarm.workers, losses, strict=True):
+        worker.loss = loss
+    seen = [None] * nodes
+
+    def train(worker):
+        worker.model.array += steps[worker.number]
+        return new_losses[worker.number]
+
+    for rounds in range(1, 13):
+        steps, new_losses = rng.normal(size=(nodes, SIZE)), rng.random(nodes)
+        published, leader = x.copy(), losses.argmin()
+        swarm.round(train)
+        is_due = rounds % rounds_between == 0
+        for i in range(nodes):
+            if is_due and i == leader:
+                seen[i] = None  # who leads is not pulled toward its own past, nor that of another
+            x[i] += steps[i]
+            if seen[i] is not None:
+                x[i] += p / period * (seen[i] - x[i])
+            if is_due and i != leader:
+                seen[i] = published[leader]
+                x[i] += c * (seen[i] - x[i])
+        losses = new_losses
+        assert swarm.x == pytest.approx(x, rel=1e-11, abs=1e-11)
+
+
+def test_nobody_is_pulled_before_it_has_seen_a_leader():
+    swarm = swarm_of(global_period=16, c2=0.25, p2=0.5)
+    start = swarm.x
+    run(swarm, 3)  # 12 updates of all
+    assert (swarm.x == start).all()
+    run(swarm, 1)
+    jumped = start + 0.25 * (start[2] - start)
+    assert swarm.x == pytest.approx(jumped, abs=1e-15)
+    run(swarm, 1)
+    pulled = jumped + 0.5 / 16 * (start[2] - jumped)
+    assert swarm.x == pytest.approx(pulled, abs=1e-15)
+
+
+def test_the_leader_itself_is_not_pulled():
+    rng = np.random.default_rng(SEED)
+    swarm = swarm_of(groups="aabb", local_period=4, global_period=8)
+    leader = swarm.workers[2]
+    alone = leader.x.copy()
+
+    def train(worker):
+        step = rng.normal(size=SIZE)
+        worker.model.array += step
+        if worker is leader:
+            alone[...] += step
+        return worker.loss
+
+    for _ in range(20):
+        swarm.round(train)
+    assert (leader.x == alone).all()  # bit for bit
+    assert leader.merged == []
+
+
+def test_buffers_are_averaged_at_every_jump():
+    swarm = swarm_of(global_period=8, c2=0.1)
+    swarm.workers[2].buffers.array[...] = 8.0
+    run(swarm, 1)
+    assert float(swarm.workers[0].buffers.array[0]) == 0.0
+    run(swarm, 1)
+    assert [float(w.buffers.array[0]) for w in swarm.workers] == [4.0, 4.0, 8.0, 4.0]
+    run(swarm, 2)
+    assert float(swarm.workers[0].buffers.array[0]) == 6.0
+
+
+# Whom, and when
+
+
+def test_groups_follow_their_own_leaders_and_now_and_then_that_of_all():
+    swarm = swarm_of(groups="aabb", local_period=4, global_period=16, c1=0.3, c2=0.7)
+    run(swarm, 8)
+    first, second, third, fourth = swarm.workers
+    assert asked(first) == ["w2"] * 2
+    assert asked(second) == ["w0", "w0", "w0", "w2"] * 2
+    assert asked(third) == []
+    assert asked(fourth) == ["w2"] * 8
+    assert second.merged == [("w0", 0.3), ("w0", 0.3), ("w0", 0.3), ("w2", 0.7)] * 2
+    assert [factor for _, factor in fourth.merged] == [0.3, 0.3, 0.3, 0.7] * 2
+
+
+def test_snapshots_of_both_leaders_pull_after_every_step():
+    """Both are seen, at rounds 3 and 4 of 4 nodes; then a step that is no jump."""
+    swarm = swarm_of(groups="aabb", local_period=8, global_period=16, p1=0.4, p2=0.8)
+    run(swarm, 4)
+    second = swarm.workers[1]
+    assert asked(second) == ["w0", "w2"]
+    before, at_jump = second.x.copy(), starts(4)  # leaders have not moved before their jumps
+    run(swarm, 1)
+    x = before + 0.4 / 8 * (at_jump[0] - before)
+    x = x + 0.8 / 16 * (at_jump[2] - x)
+    assert second.x == pytest.approx(x, abs=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("groups", "local_period", "global_period"), [("", 4, 16), ("aaaa", 4, 16), ("aabb", 16, 16)]
+)
+def test_with_one_group_or_equal_periods_there_is_the_global_leader_only(
+    groups, local_period, global_period
+):
+    swarm = swarm_of(groups=groups, local_period=local_period, global_period=global_period)
+    run(swarm, 8)  # 32 updates of all
+    assert [asked(worker) for worker in swarm.workers] == [["w2"] * 2, ["w2"] * 2, [], ["w2"] * 2]
+
+
+def test_of_equals_all_follow_the_same():
+    swarm = swarm_of(losses=(1.0,) * 6, global_period=12)
+    run(swarm, 10)
+    assert [asked(worker) for worker in swarm.workers] == [[]] + [["w0"] * 5] * 5
+
+
+@pytest.mark.parametrize(("window", "leader"), [(1, "w3"), (4, "w2")])
+def test_one_lucky_loss_makes_a_leader_only_if_the_window_is_as_short(window, leader):
+    settings = Settings(SEED, loss_window=window)
+    swarm = Swarm("lsgd", starts(4), settings, local_period=1, global_period=4)
+    losses = [[LOSSES[i]] * 3 + [0.5 if i == 3 else LOSSES[i]] for i in range(4)]
+    for rounds in range(4):
+        for worker in swarm.workers:
+            worker.loss = losses[worker.number][rounds]
+        run(swarm, 1)
+    assert asked(swarm.workers[0]) == ["w2"] * 3 + [leader]
+
+
+def test_without_a_loss_nobody_leads_and_nobody_is_asked():
+    swarm = swarm_of(losses=(None,) * 4, global_period=4)
+    run(swarm, 5)
+    assert [asked(worker) for worker in swarm.workers] == [[]] * 4
+
+
+def test_periods_count_the_updates_of_all_so_a_fast_worker_jumps_more_often():
+    """One makes half of all updates, and a period is 4 of all.
+
+    After a first round in lockstep, a turn of 6 updates passes one period and a half. The fast one
+    sees them all, as it is there at every other update: 29 by its last one. The others make an
+    update a turn, and a jump in each: only in its first has `one` to wait, at 6 updates of all.
+    """
+    swarm = swarm_of(losses=(2.0, 3.0, 4.0, 1.0), local_period=4, global_period=4)
+    run(swarm, 1)
+    fast, one, two, leader = swarm.workers
+    for _ in range(20):
+        for worker in (fast, one, fast, two, fast, leader):
+            swarm.round(lambda w: w.loss, [worker])
+    assert [len(worker.merged) for worker in swarm.workers] == [1 + 29, 1 + 19, 1 + 20, 0]
+
+
+def test_a_leader_that_changes_is_followed_from_the_next_period_on_and_follows_itself():
+    swarm = swarm_of(global_period=8)
+    run(swarm, 4)
+    swarm.workers[2].loss, swarm.workers[3].loss = 9.0, 0.5
+    run(swarm, 4)
+    assert [asked(worker) for worker in swarm.workers] == [
+        ["w2", "w2", "w3", "w3"],
+        ["w2", "w2", "w3", "w3"],
+        ["w3", "w3"],
+        ["w2", "w2"],
+    ]
+
+
+def leave(swarm, worker):
+    swarm.workers.remove(worker)
+    for other in swarm.workers:
+        other.rumours.forget(worker.name, swarm.now)
+
+
+def restart(swarm, worker):
+    worker.updates = 0
+    worker.rumours = Rumours(worker.name, worker.group, incarnation=2, forget_after_s=LONG_S)
+
+
+@pytest.mark.parametrize("event", [leave, restart])
+def test_jumps_go_on_when_a_node_leaves_or_begins_anew(event):
+    """Its updates count no more, so the total falls: the next period must not wait for the old."""
+    swarm = swarm_of(global_period=8)
+    run(swarm, 40)
+    event(swarm, swarm.workers[0])
+    follower = swarm.workers[-1]
+    jumps = len(follower.asked)
+    run(swarm, 16)  # at least 5 periods of 8 updates, with three nodes or four
+    assert len(follower.asked) >= jumps + 5
