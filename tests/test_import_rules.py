@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "dpwa"
 # From the ground up. Rooms on one line do not know each other.
 STOREYS = [
     {"errors", "clock", "lifecycle"},
-    {"types"},
+    {"types", "registry"},
     {"policy", "data"},
     {"algorithms"},
     {"config", "wire"},

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from dpwa.errors import UnknownNameError, UserError
+from dpwa.registry import Registry
 from dpwa.types import NoOptions, Standing, StrictModel
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Algorithm:
 
 MakeAlgorithm = TypeVar("MakeAlgorithm", bound=type[Algorithm])
 
-_REGISTRY: dict[str, type[Algorithm]] = {}
+_REGISTRY: Registry[type[Algorithm]] = Registry("algorithm")
 
 
 def register_algorithm(name: str) -> Callable[[MakeAlgorithm], MakeAlgorithm]:
@@ -242,9 +242,7 @@ def register_algorithm(name: str) -> Callable[[MakeAlgorithm], MakeAlgorithm]:
     """
 
     def register(kind: MakeAlgorithm) -> MakeAlgorithm:
-        if _REGISTRY.get(name, kind) is not kind:
-            raise UserError(f"an algorithm named {name!r} is already registered")
-        _REGISTRY[name] = kind
+        _REGISTRY.add(name, kind, kind)
         kind.name = name
         return kind
 
@@ -257,13 +255,9 @@ def algorithm(name: str) -> type[Algorithm]:
     Raises:
         UnknownNameError: no such algorithm is registered.
     """
-    try:
-        return _REGISTRY[name]
-    except KeyError:
-        known = ", ".join(algorithm_names())
-        raise UnknownNameError(f"no algorithm is named {name!r} (known: {known})") from None
+    return _REGISTRY.get(name)
 
 
 def algorithm_names() -> tuple[str, ...]:
     """Names of all registered algorithms, in the order of registration."""
-    return tuple(_REGISTRY)
+    return _REGISTRY.names()

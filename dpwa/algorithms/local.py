@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from dpwa.algorithms.base import Algorithm, Ask, Received, Values, View, register_algorithm
+from dpwa.algorithms.base import Received, View, register_algorithm
+from dpwa.algorithms.outer_steps import OuterStepOptions, OuterSteps
 from dpwa.policy.outer import nesterov_limit
-from dpwa.types import StrictModel, refusal
+from dpwa.types import refusal
 
 
-class LocalOptions(StrictModel):
+class LocalOptions(OuterStepOptions):
     """Options of `local`."""
 
-    period: int = Field(default=50, ge=1, description="local steps H between outer steps")
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
         default=0.0, description="outer Nesterov momentum"
     )
@@ -38,7 +38,7 @@ class LocalOptions(StrictModel):
 
 
 @register_algorithm("local")
-class Local(Algorithm):
+class Local(OuterSteps):
     """Take an outer step with a random partner every H local steps.
 
     With the partner's parameters x_j and this node's outer ones phi:
@@ -54,38 +54,17 @@ class Local(Algorithm):
     """
 
     options_model = LocalOptions
-    uses_rule = False
-    needs_whole = True
-
-    def __init__(self, options: Any = None) -> None:
-        super().__init__(options)
-        self._phi: Values | None = None
-        self._velocity: Values | None = None
-        self._steps = 0
-
-    def publishes(self, view: View) -> Values | None:
-        """Publish the parameters when an outer step is due."""
-        is_first = self._phi is None
-        if self._phi is None:
-            self._phi = view.model.clone()
-        else:
-            self._steps += 1
-        return view.model if is_first or self._steps >= self.options.period else None
-
-    def asks(self, view: View) -> Ask | None:  # noqa: ARG002
-        """Ask for a partner when an outer step is due."""
-        return Ask() if self._steps >= self.options.period else None
 
     def merge(self, view: View, received: Received) -> float:
         """Take the outer step."""
-        self._steps = 0
-        lr, mu, phi = self.options.lr, self.options.momentum, self._phi
+        self.done()
+        lr, mu, phi = self.options.lr, self.options.momentum, self.phi
         if phi is None or (lr, mu) == (1.0, 0.0):
             return received.merge(0.5, delta=True)
         outer = phi.clone()  # D
         outer.add_(received.published, -0.5)
         outer.add_(received.values(), -0.5)
-        velocity = self._velocity_of(phi)
+        velocity = self.momentum(phi)
         velocity.mul_(mu)
         velocity.add_(outer)
         outer.add_(velocity, mu)
@@ -94,9 +73,3 @@ class Local(Algorithm):
         view.model.add_(received.published, -1.0)
         received.merge_buffers(0.5)
         return 0.5
-
-    def _velocity_of(self, phi: Values) -> Values:
-        if self._velocity is None:
-            self._velocity = phi.clone()
-            self._velocity.mul_(0.0)
-        return self._velocity

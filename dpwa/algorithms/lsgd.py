@@ -91,7 +91,7 @@ class LSGD(Algorithm):
             periods, done = int(total // period), self._done[is_global]
             if periods > done:
                 due = is_global
-            # The total falls when a node leaves; by less than a period, it is only news that jitter.
+            # The total falls when a node leaves; by less than a period, it is only news jittering.
             if periods > done or periods < done - 1:
                 self._done[is_global] = periods
         return due

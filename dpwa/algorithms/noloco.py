@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from dpwa.algorithms.base import Algorithm, Ask, Received, Values, View, register_algorithm
+from dpwa.algorithms.base import Received, Values, View, register_algorithm
+from dpwa.algorithms.outer_steps import OuterStepOptions, OuterSteps
 from dpwa.policy.outer import noloco_limit
-from dpwa.types import StrictModel, refusal
+from dpwa.types import refusal
 
 
-class NoLoCoOptions(StrictModel):
+class NoLoCoOptions(OuterStepOptions):
     """Options of `noloco`."""
 
-    period: int = Field(default=50, ge=1, description="local steps H between outer steps")
     alpha: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
         default=0.5, description="momentum of the outer step"
     )
@@ -41,7 +41,7 @@ class NoLoCoOptions(StrictModel):
 
 
 @register_algorithm("noloco")
-class NoLoCo(Algorithm):
+class NoLoCo(OuterSteps):
     """Take an outer momentum step with a random partner every H local steps.
 
     With the outer parameters phi of both, and means over the pair:
@@ -57,40 +57,22 @@ class NoLoCo(Algorithm):
     """
 
     options_model = NoLoCoOptions
-    uses_rule = False
-    needs_whole = True
 
-    def __init__(self, options: Any = None) -> None:
-        super().__init__(options)
-        self._phi: Values | None = None
-        self._momentum: Values | None = None
-        self._steps = 0
-
-    def publishes(self, view: View) -> Values | None:
-        """Publish y when an outer step is due."""
-        if self._phi is None:
-            self._phi = view.model.clone()
-            return view.model  # so that partners that are ahead find something
-        self._steps += 1
-        if self._steps < self.options.period:
-            return None
-        y = self._phi.clone()
+    def outer(self, view: View, phi: Values) -> Values:
+        """Return y."""
+        y = phi.clone()
         y.lerp_(view.model, self.options.beta / self.options.gamma)
         return y
 
-    def asks(self, view: View) -> Ask | None:  # noqa: ARG002
-        """Ask for a partner when an outer step is due."""
-        return Ask() if self._steps >= self.options.period else None
-
     def merge(self, view: View, received: Received) -> float:
         """Take the outer step."""
-        if self._phi is None:
+        if self.phi is None:
             return 0.0
-        o, phi = self.options, self._phi
+        o, phi = self.options, self.phi
         drift = received.published.clone()  # x - phi when it was published
         drift.add_(phi, -1.0)
         drift.mul_(o.gamma / o.beta)
-        momentum = self._momentum_of(phi)
+        momentum = self.momentum(phi)
         momentum.mul_(o.alpha)
         momentum.add_(drift, o.beta / 2)
         momentum.add_(received.values(), o.gamma / 2)
@@ -99,11 +81,5 @@ class NoLoCo(Algorithm):
         view.model.add_(momentum)  # x = phi and what was stepped since
         view.model.add_(drift, -1.0)
         received.merge_buffers(0.5)
-        self._steps = 0
+        self.done()
         return 0.5
-
-    def _momentum_of(self, phi: Values) -> Values:
-        if self._momentum is None:
-            self._momentum = phi.clone()
-            self._momentum.mul_(0.0)
-        return self._momentum

@@ -23,7 +23,8 @@ from typing import Any
 
 from pydantic import Field
 
-from dpwa.errors import UnknownNameError, UserError
+from dpwa.errors import UserError
+from dpwa.registry import Registry
 from dpwa.types import Fraction, NoOptions, Standing, StrictModel
 
 FactorRule = Callable[[Any, Standing, Standing], float]
@@ -54,7 +55,7 @@ class Interpolation:
     asks_leader: bool = False
 
 
-_REGISTRY: dict[str, Interpolation] = {}
+_REGISTRY: Registry[Interpolation] = Registry("interpolation")
 
 
 def register_interpolation(
@@ -67,10 +68,7 @@ def register_interpolation(
     """
 
     def register(rule: FactorRule) -> FactorRule:
-        known = _REGISTRY.get(name)
-        if known is not None and known.rule is not rule:
-            raise UserError(f"an interpolation named {name!r} is already registered")
-        _REGISTRY[name] = Interpolation(name, options, rule, asks_leader)
+        _REGISTRY.add(name, rule, Interpolation(name, options, rule, asks_leader))
         return rule
 
     return register
@@ -82,16 +80,12 @@ def interpolation(name: str) -> Interpolation:
     Raises:
         UnknownNameError: no such rule is registered.
     """
-    try:
-        return _REGISTRY[name]
-    except KeyError:
-        known = ", ".join(interpolation_names())
-        raise UnknownNameError(f"no interpolation is named {name!r} (known: {known})") from None
+    return _REGISTRY.get(name)
 
 
 def interpolation_names() -> tuple[str, ...]:
     """Names of all registered rules, in the order of registration."""
-    return tuple(_REGISTRY)
+    return _REGISTRY.names()
 
 
 @register_interpolation("constant", ConstantOptions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,7 @@ NODES = "nodes: [{name: w1, port: 1}]\n"
 @pytest.fixture(autouse=True)
 def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (registry, codecs, algorithms, topologies):
-        monkeypatch.setattr(module, "_REGISTRY", dict(module._REGISTRY))
+        monkeypatch.setattr(module, "_REGISTRY", deepcopy(module._REGISTRY))
     before = set(sys.modules)
     path = list(sys.path)
     yield

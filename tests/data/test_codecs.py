@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -172,7 +173,7 @@ def test_the_names_are_known_without_torch_or_numpy():
 class TestRegistry:
     @pytest.fixture(autouse=True)
     def _own_registry(self, monkeypatch):
-        monkeypatch.setattr(codecs, "_REGISTRY", dict(codecs._REGISTRY))
+        monkeypatch.setattr(codecs, "_REGISTRY", deepcopy(codecs._REGISTRY))
 
     def test_a_codec_of_the_users_own_is_made_by_name_with_its_options(self):
         @register_codec("mine")

@@ -449,7 +449,7 @@ def test_a_codec_that_cannot_be_made_costs_no_slot(node, config, monkeypatch):
     def broken():
         raise ValueError("no")
 
-    monkeypatch.setitem(codecs._REGISTRY, "broken", broken)
+    monkeypatch.setitem(codecs._REGISTRY._items, "broken", (broken, broken))
     node.update_send(PARAMETERS)
     with asking(config) as dealer:
         for request in range(20):

@@ -1,4 +1,5 @@
 import math
+from copy import deepcopy
 
 import pytest
 from hypothesis import given
@@ -116,7 +117,7 @@ def test_the_mixed_clock_lies_between_both(own, peer, f):
 class TestRegistry:
     @pytest.fixture(autouse=True)
     def _own_registry(self, monkeypatch):
-        monkeypatch.setattr(rules, "_REGISTRY", dict(rules._REGISTRY))
+        monkeypatch.setattr(rules, "_REGISTRY", deepcopy(rules._REGISTRY))
 
     def test_a_rule_of_the_users_own_is_found_by_name_with_its_options(self):
         class CautiousOptions(StrictModel):

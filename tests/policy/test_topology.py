@@ -1,5 +1,6 @@
 import math
 import random
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -423,7 +424,7 @@ class TestEdges:
 class TestRegistry:
     @pytest.fixture(autouse=True)
     def _own_registry(self, monkeypatch):
-        monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+        monkeypatch.setattr(registry, "_REGISTRY", deepcopy(registry._REGISTRY))
 
     def test_a_topology_of_the_users_own_is_found_by_name_with_its_options(self):
         @register_topology("chain", topology("star").options)

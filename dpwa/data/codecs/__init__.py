@@ -25,14 +25,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dpwa.data.codecs.base import Codec
-from dpwa.errors import UnknownNameError, UserError
+from dpwa.registry import Registry
 from dpwa.types import Frame
 
 __all__ = ["Codec", "Frame", "codec", "codec_names", "register_codec"]
 
 MakeCodec = TypeVar("MakeCodec", bound=Callable[..., Codec])
 
-_REGISTRY: dict[str, Callable[..., Codec]] = {}
+_REGISTRY: Registry[Callable[..., Codec]] = Registry("codec")
 
 
 def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
@@ -45,9 +45,7 @@ def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
     """
 
     def register(make: MakeCodec) -> MakeCodec:
-        if _REGISTRY.get(name, make) is not make:
-            raise UserError(f"a codec named {name!r} is already registered")
-        _REGISTRY[name] = make
+        _REGISTRY.add(name, make, make)
         return make
 
     return register
@@ -63,19 +61,14 @@ def codec(name: str, **options: Any) -> Codec:
     Raises:
         UnknownNameError: no such codec is registered.
     """
-    try:
-        make = _REGISTRY[name]
-    except KeyError:
-        known = ", ".join(codec_names())
-        raise UnknownNameError(f"no codec is named {name!r} (known: {known})") from None
-    made = make(**options)
+    made = _REGISTRY.get(name)(**options)
     made.name = name
     return made
 
 
 def codec_names() -> tuple[str, ...]:
     """Names of all registered codecs, in the order of registration."""
-    return tuple(_REGISTRY)
+    return _REGISTRY.names()
 
 
 @register_codec("none")

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpwa.errors import UnknownNameError, UserError
+from dpwa.errors import UserError
+from dpwa.registry import Registry
 from dpwa.types import NoOptions, StrictModel
 
 NeighbourRule = Callable[[Any, int, int, int], Sequence[int]]
@@ -41,7 +42,7 @@ class Topology:
         return (self.rule.__doc__ or "").strip().partition("\n")[0]
 
 
-_REGISTRY: dict[str, Topology] = {}
+_REGISTRY: Registry[Topology] = Registry("topology")
 
 
 def register_topology(
@@ -54,10 +55,7 @@ def register_topology(
     """
 
     def register(rule: NeighbourRule) -> NeighbourRule:
-        known = _REGISTRY.get(name)
-        if known is not None and known.rule is not rule:
-            raise UserError(f"a topology named {name!r} is already registered")
-        _REGISTRY[name] = Topology(name, options, rule, period)
+        _REGISTRY.add(name, rule, Topology(name, options, rule, period))
         return rule
 
     return register
@@ -69,16 +67,12 @@ def topology(name: str) -> Topology:
     Raises:
         UnknownNameError: no such topology is registered.
     """
-    try:
-        return _REGISTRY[name]
-    except KeyError:
-        known = ", ".join(topology_names())
-        raise UnknownNameError(f"no topology is named {name!r} (known: {known})") from None
+    return _REGISTRY.get(name)
 
 
 def topology_names() -> tuple[str, ...]:
     """Names of all registered topologies, in the order of registration."""
-    return tuple(_REGISTRY)
+    return _REGISTRY.names()
 
 
 def neighbours_of(

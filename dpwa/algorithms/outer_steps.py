@@ -1,0 +1,65 @@
+"""What algorithms with outer steps share: many local steps, then one with a random partner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from dpwa.algorithms.base import Algorithm, Ask, Values, View
+from dpwa.types import StrictModel
+
+
+class OuterStepOptions(StrictModel):
+    """Options of every algorithm with outer steps."""
+
+    period: int = Field(default=50, ge=1, description="local steps H between outer steps")
+
+
+class OuterSteps(Algorithm):
+    """Publish and ask every `period` local steps only; if nobody answers, again after the next one.
+
+    Attributes:
+        phi: the outer parameters, those after the last outer step; `None` before the first update.
+    """
+
+    options_model = OuterStepOptions
+    uses_rule = False
+    needs_whole = True
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.phi: Values | None = None
+        self._momentum: Values | None = None
+        self._steps = 0
+
+    def publishes(self, view: View) -> Values | None:
+        """Publish when an outer step is due; and at first, for partners that are ahead."""
+        if self.phi is None:
+            self.phi = view.model.clone()
+            return view.model
+        self._steps += 1
+        return self.outer(view, self.phi) if self._is_due else None
+
+    def outer(self, view: View, phi: Values) -> Values:  # noqa: ARG002
+        """Return what to publish for an outer step."""
+        return view.model
+
+    def asks(self, view: View) -> Ask | None:  # noqa: ARG002
+        """Ask for a partner when an outer step is due."""
+        return Ask() if self._is_due else None
+
+    def done(self) -> None:
+        """Begin the next period."""
+        self._steps = 0
+
+    def momentum(self, phi: Values) -> Values:
+        """Return the momentum of the outer steps, zero at first."""
+        if self._momentum is None:
+            self._momentum = phi.clone()
+            self._momentum.mul_(0.0)
+        return self._momentum
+
+    @property
+    def _is_due(self) -> bool:
+        return bool(self._steps >= self.options.period)
