@@ -215,8 +215,9 @@ class Fetcher:
         request = attempt.session.request_message(int(budget_s * 1000))
         if attempt.channel.link.send(request):
             attempt.asked_at = self._clock.now()
-            # A deal waits for the other side's fetch, too.
-            attempt.deadline = Deadline(self._clock, budget_s if attempt.deal else patience_s)
+            # A deal waits for the other side, and so does whoever wants what is yet to come.
+            waits = _is_of_deal(active.order, attempt) or active.order.wanted.version > 0
+            attempt.deadline = Deadline(self._clock, budget_s if waits else patience_s)
         else:
             self._failed(attempt.channel, Outcome.UNREACHABLE)
 

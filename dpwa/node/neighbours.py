@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from dpwa.policy.topology import Topology, neighbours_of
+from dpwa.policy.topology.registry import same_every_round
 from dpwa.types import StrictModel
 
 
@@ -30,10 +31,10 @@ class Neighbours:
         self._order = {name: position for position, name in enumerate(names)}
         self._is_everybody = topology.name in ("random", "full")
 
-    def is_tagged(self, peers: Collection[str]) -> bool:
-        """Tell whether the neighbours change with the round, so that rounds must match."""
-        period = self._topology.period(self._options, len(peers) + 1)
-        return not self._is_everybody and period > 1
+    @property
+    def are_tagged(self) -> bool:
+        """Whether they change with the round, so that the rounds of both ends must match."""
+        return self._topology.period is not same_every_round
 
     def among(self, peers: Collection[str], round_number: int) -> Collection[str] | None:
         """Return the names of the neighbours in a round; `None` when all peers are.

@@ -238,7 +238,7 @@ class Rounds:
     def _wanted(self, ask: Ask, layout: Layout, terms: FetchTerms) -> Wanted:
         is_whole = ask.terms is not Terms.PULL or self.algorithm.keeps
         peers, version = self._parts.book.names, self._parts.pool.version
-        is_tagged = ask.peer is None and self._neighbours.is_tagged(peers)
+        is_tagged = ask.peer is None and self._neighbours.are_tagged
         self._turn += 1
         return Wanted(
             layout=layout,

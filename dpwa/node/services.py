@@ -161,7 +161,11 @@ class GoodbyeService(Service):
         self._note = note
 
     def handle(self, sender: bytes, message: Goodbye, reply: Reply) -> None:  # noqa: ARG002
-        """Pass on the name; anybody may say it, as it changes no more than what is logged."""
+        """Pass on the name.
+
+        Anybody may say it, as nodes have no keys: a false one is logged, ends the deals with that
+        peer that are under way, and makes it no leader until it is heard of again.
+        """
         self._note(message.name)
 
 

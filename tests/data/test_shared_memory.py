@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -22,7 +23,15 @@ from dpwa.clock import SystemClock
 from dpwa.data.layout import FINGERPRINT_BYTES, Layout, TensorSpec
 from dpwa.data.peer_memory import NotMappedError, PeerMemory
 from dpwa.data.segments import NONCE_BYTES, PAGE_BYTES, SegmentHeader
-from dpwa.data.shared_memory import UNFINISHED_FOR_S, SharedMemory, remains, sweep
+from dpwa.data.shared_memory import (
+    NEWS_AT,
+    NEWS_BYTES,
+    NEWS_HEADER,
+    UNFINISHED_FOR_S,
+    SharedMemory,
+    remains,
+    sweep,
+)
 from dpwa.data.snapshot import SnapshotPool
 from dpwa.types import Standing
 
@@ -409,3 +418,102 @@ def test_one_folder_remains_as_long_as_its_node_lives(shared, tmp_path):
         assert not remains(name, tmp_path)
     assert not remains(name, tmp_path)
     assert remains(shared.name, tmp_path)
+
+
+# A certain version
+
+
+def test_a_version_that_is_there_is_pinned_rather_than_the_newest(shared, tmp_path):
+    with pool_of(shared, slots=3) as pool, PeerMemory(shared.name, shared.nonce, tmp_path) as peer:
+        for _ in range(3):
+            publish(pool)
+        for version in (2, 3):  # the slot of the first was free for the third
+            with peer.pin(LAYOUT, version) as snapshot:
+                assert snapshot.version == version
+                assert (snapshot.data == version).all()
+
+
+def test_for_a_version_that_is_gone_a_later_one_is_pinned_and_never_an_earlier_one(
+    shared, tmp_path
+):
+    with pool_of(shared) as pool, PeerMemory(shared.name, shared.nonce, tmp_path) as peer:
+        assert peer.pin(LAYOUT, 1) is None
+        for _ in range(4):
+            publish(pool)
+        with peer.pin(LAYOUT, 1) as snapshot:
+            assert snapshot.version == 4
+        assert peer.pin(LAYOUT, 5) is None
+        assert publish(pool) == 5  # nothing was left pinned
+        assert publish(pool) == 6
+
+
+def test_looking_for_a_version_leaves_nothing_pinned(shared, tmp_path):
+    other = Layout((TensorSpec("w", "uint8", (NBYTES,), 1),))
+    with pool_of(shared) as pool, PeerMemory(shared.name, shared.nonce, tmp_path) as peer:
+        for _ in range(8):
+            assert publish(pool) is not None
+            assert peer.pin(LAYOUT, 10**6) is None
+            assert peer.pin(other, 1) is None
+        assert pool.skipped == 0
+
+
+def test_a_version_is_pinned_while_the_publisher_hurries(shared, tmp_path):
+    stop = threading.Event()
+    with pool_of(shared, slots=4) as pool, PeerMemory(shared.name, shared.nonce, tmp_path) as peer:
+        publish(pool)
+
+        def hurry():
+            while not stop.is_set():
+                publish(pool)
+
+        thread = threading.Thread(target=hurry)
+        thread.start()
+        try:
+            for _ in range(300):
+                wanted = pool.version
+                lease = peer.pin(LAYOUT, wanted)
+                if lease is not None:
+                    with lease as snapshot:
+                        assert snapshot.version >= wanted
+                        assert (snapshot.data == snapshot.version % 256).all()
+        finally:
+            stop.set()
+            thread.join()
+
+
+# News on the board
+
+
+@given(st.lists(st.binary(max_size=NEWS_BYTES), min_size=1, max_size=8))
+def test_the_last_news_is_on_the_board(news):
+    with (
+        TemporaryDirectory() as folder,
+        SharedMemory(Path(folder)) as shared,
+        mapped(shared, Path(folder)) as peer,
+    ):
+        assert peer.news() == b""
+        for each in news:
+            shared.tell(each)
+            assert peer.news() == each
+
+
+def test_news_that_is_being_written_is_not_there(shared, tmp_path):
+    with PeerMemory(shared.name, shared.nonce, tmp_path) as peer:
+        shared.tell(b"old")
+        sequence, nbytes = NEWS_HEADER.unpack_from(shared._board, NEWS_AT)
+        NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 1, nbytes)
+        assert peer.news() == b""
+        NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 2, 2**32 - 1)
+        assert len(peer.news()) == NEWS_BYTES  # whatever it says of its length
+
+
+def test_no_reader_of_a_board_ever_sees_half_of_one_news_and_half_of_another(tmp_path):
+    with told("publisher.py", tmp_path, 1, 2) as publisher:
+        name, nonce = publisher.tell("name")
+        with PeerMemory(name, bytes.fromhex(nonce), tmp_path) as peer:
+            assert publisher.tell("tell_for_ever") == "telling"
+            seen = [peer.news() for _ in range(100_000)]
+    whole = [news for news in seen if news]
+    assert len({news[0] for news in whole}) > 10
+    for news in whole:
+        assert news == bytes([news[0]]) * (1 + 15 * news[0])

@@ -244,6 +244,42 @@ def test_a_closed_pool_publishes_nothing(make_pool):
     assert publish(pool, 2) is None
 
 
+def test_an_older_snapshot_is_there_until_its_slot_is_written_again(make_pool):
+    pool = make_pool(slots=3)
+    for value in (1, 2, 3):
+        publish(pool, value).release()
+    with pool.at(2) as snapshot:
+        assert snapshot.version == 2
+        assert (snapshot.data == 2).all()
+        for value in range(4, 8):
+            publish(pool, value).release()
+        assert (snapshot.data == 2).all()  # as long as it is leased
+    assert pool.at(1) is None
+    assert pool.at(8) is None
+    publish(pool, 8).release()
+    publish(pool, 9).release()
+    assert pool.at(2) is None
+
+
+def test_a_snapshot_that_is_still_being_copied_has_no_version_yet(make_pool):
+    pool = make_pool()
+    publish(pool, 1).release()
+    lease, copy = publish_late(pool, 2)
+    assert pool.at(2) is None
+    copy.finish()
+    with pool.at(2) as snapshot:
+        assert (snapshot.data == 2).all()
+    lease.release()
+
+
+def test_the_layout_is_that_of_the_newest_snapshot(make_pool):
+    pool = make_pool()
+    assert pool.layout() is None
+    publish(pool, 1).release()
+    assert pool.layout() is LAYOUT
+    assert pool.most_slots == 3
+
+
 def test_a_pool_needs_two_slots(make_pool):
     with pytest.raises(ValueError, match="2 slots or more"):
         make_pool(slots=1)

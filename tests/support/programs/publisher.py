@@ -3,6 +3,7 @@
 Usage: publisher.py ROOT NBYTES SLOTS
 """
 
+import itertools
 import signal
 import sys
 from pathlib import Path
@@ -49,9 +50,17 @@ def publish_for_ever():
         publish()
 
 
+def tell_for_ever():
+    """Put news on the board until this process is killed: bytes that say how many there are."""
+    answer("telling")
+    for value in itertools.cycle(range(256)):
+        shared.tell(bytes([value]) * (1 + 15 * value))
+
+
 obey(
     name=lambda: [shared.name, shared.nonce.hex()],
     publish=publish,
     publish_half=lambda: publish(write_half),
     publish_for_ever=publish_for_ever,
+    tell_for_ever=tell_for_ever,
 )

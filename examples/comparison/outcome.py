@@ -1,0 +1,84 @@
+"""Outcomes: what trajectories are worth, by the accuracy on the test set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import numpy as np
+import torch
+from comparison.node import Plan, learner_of
+from comparison.runs import Trajectory
+from torch.nn.utils import vector_to_parameters
+
+GOAL = 0.93
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one variant did, or the median over several seeds.
+
+    Attributes:
+        steps: (n,) after how many steps
+        accuracy: (n,) which mean accuracy of the nodes was measured.
+        steps_to_goal: the first of `steps` with a mean of `GOAL`; infinite if there is none.
+        seconds_to_goal: the mean of the nodes' times then; NaN if they took turns in one process.
+        mean, worst: final accuracy, of all nodes and of the worst one.
+        mean_model: final accuracy of the mean of all nodes' parameters.
+        mb_sent: 10^6 bytes that each node has sent, on average.
+    """
+
+    steps: np.ndarray
+    accuracy: np.ndarray
+    steps_to_goal: float
+    seconds_to_goal: float
+    mean: float
+    worst: float
+    mean_model: float
+    mb_sent: float
+
+
+class Jury:
+    """Measures the accuracy of parameter vectors."""
+
+    def __init__(self) -> None:
+        self._learner = learner_of(0, Plan(nodes=1, steps=1, seed=0))
+
+    def accuracy(self, vector: np.ndarray) -> float:
+        """Return the share of the test set that a model with these parameters classifies well."""
+        vector_to_parameters(torch.from_numpy(vector.copy()), self._learner.model.parameters())
+        return float(self._learner.accuracy())
+
+    def judge(self, trajectories: Sequence[Trajectory]) -> Outcome:
+        """Return the outcome of one run."""
+        steps = trajectories[0].steps
+        by_node = np.array([[self.accuracy(v) for v in t.vectors] for t in trajectories])
+        accuracy, first = by_node.mean(axis=0), reached(by_node.mean(axis=0))
+        times = [math.nan if t.seconds is None else t.seconds[first or 0] for t in trajectories]
+        return Outcome(
+            steps=steps,
+            accuracy=accuracy,
+            steps_to_goal=math.inf if first is None else float(steps[first]),
+            seconds_to_goal=math.inf if first is None else fmean(times),
+            mean=float(accuracy[-1]),
+            worst=float(by_node[:, -1].min()),
+            mean_model=self.accuracy(np.mean([t.vectors[-1] for t in trajectories], axis=0)),
+            mb_sent=fmean(t.bytes_sent for t in trajectories) / 1e6,
+        )
+
+
+def reached(accuracy: np.ndarray, goal: float = GOAL) -> int | None:
+    """Return the first position where the goal is reached; `None` if there is none."""
+    # Three nodes at 0.93 have a mean of 0.9299999: it counts.
+    (positions,) = np.nonzero(accuracy >= goal - 1e-9)
+    return int(positions[0]) if len(positions) else None
+
+
+def over_seeds(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the medians of every figure, and of every point of the curve."""
+    names = ("steps_to_goal", "seconds_to_goal", "mean", "worst", "mean_model", "mb_sent")
+    figures = {name: median(getattr(outcome, name) for outcome in outcomes) for name in names}
+    curve = np.median([outcome.accuracy for outcome in outcomes], axis=0)
+    return Outcome(steps=outcomes[0].steps, accuracy=curve, **figures)

@@ -1,0 +1,71 @@
+"""What is compared: one configuration for each algorithm, and two ways to train without gossip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dpwa.types import JsonObject
+
+ALONE, SYNCHRONOUS = "alone", "synchronous"
+PERIOD = 10  # local steps between outer steps: there are only a few hundred steps
+
+
+@dataclass(frozen=True, eq=False)  # hashable, by identity
+class Variant:
+    """One line of the table.
+
+    Attributes:
+        name: on the command line.
+        label: in tables and pictures.
+        settings: of the configuration, beside its nodes.
+        groups: how many groups the nodes are dealt to.
+    """
+
+    name: str
+    label: str
+    settings: JsonObject = field(default_factory=dict)
+    groups: int = 1
+
+    @property
+    def gossips(self) -> bool:
+        """Whether it needs processes that talk to each other."""
+        return bool(self.settings)
+
+
+VARIANTS = (
+    Variant(ALONE, "alone"),
+    Variant(SYNCHRONOUS, "synchronous averaging"),
+    Variant("delta", "gossip, merge: delta", {"merge": "delta"}),
+    Variant("interpolate", "gossip, merge: interpolate", {"merge": "interpolate"}),
+    Variant(
+        "quarter",
+        "gossip, merge: delta, f = .25",
+        {"merge": "delta", "constant": {"value": 0.25}},
+    ),
+    Variant(
+        "leader", "gossip, merge: delta, leader", {"merge": "delta", "interpolation": "leader"}
+    ),
+    Variant("lsgd", "lsgd", {"algorithm": "lsgd"}, groups=2),
+    Variant("symmetric", "symmetric", {"algorithm": "symmetric"}),
+    Variant("push_sum", "push_sum", {"algorithm": "push_sum"}),
+    Variant("noloco", "noloco", {"algorithm": "noloco", "noloco": {"period": PERIOD}}),
+    Variant("local", "local", {"algorithm": "local", "local": {"period": PERIOD}}),
+    Variant(
+        "diloco",
+        "local, lr .7, momentum .9",
+        {"algorithm": "local", "local": {"period": PERIOD, "lr": 0.7, "momentum": 0.9}},
+    ),
+)
+
+
+def variants_named(names: str) -> tuple[Variant, ...]:
+    """Return the variants of a list with commas, in the order of the table.
+
+    Raises:
+        ValueError: one is not known, or none is named.
+    """
+    wanted = {name.strip() for name in names.split(",")}
+    known = [variant.name for variant in VARIANTS]
+    for name in wanted.difference(known):
+        raise ValueError(f"expected some of {','.join(known)} (got {name!r})")
+    return tuple(variant for variant in VARIANTS if variant.name in wanted)

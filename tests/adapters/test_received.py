@@ -1,0 +1,215 @@
+"""What becomes of a snapshot on its way into a module: clipped, mixed more, blamed, or refused."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from support.members import Member, gossip, in_lockstep, members, vector
+from support.nodes import config_of, eventually, status_of
+from support.partners import partner_of
+
+from dpwa.adapters.optimizer import GossipOptimizer
+from dpwa.adapters.pytorch import MOST_EXTRA_ROUNDS
+from dpwa.wire.messages import Fetch
+
+WARM_UP = 5
+
+
+def norm_net(value):
+    net = torch.nn.Sequential(vector(value), torch.nn.BatchNorm1d(1, dtype=torch.float64))
+    with torch.no_grad():
+        net[1].running_mean.fill_(value)
+    return net
+
+
+def served(member, partner, value):
+    """One round in which the partner serves this value."""
+    member.adapter.update_send()
+    partner.version += 1
+    partner.serve(partner.heard(Fetch), value)
+    return member.adapter.update_wait()
+
+
+@pytest.fixture
+def clipping():
+    """A node that clips, and a partner that serves what it likes."""
+    config = config_of(2, transport="tcp", robust="clip", merge="delta")
+    with members(config, [0.0]) as [member], partner_of(member) as partner:
+        eventually(lambda: member.node._threads.tx.reaches("w2"))
+        yield member, partner
+
+
+def test_nothing_is_merged_before_the_radius_is_known(clipping):
+    member, partner = clipping
+    for _ in range(WARM_UP - 1):
+        served(member, partner, 1.0)
+        assert (member.x == 0.0).all()
+    merge = served(member, partner, 1.0)
+    assert merge.factor == 0.5
+    assert (member.x == 0.5).all()
+
+
+def test_an_adversary_moves_a_node_no_farther_than_an_honest_peer(clipping):
+    member, partner = clipping
+    for _ in range(WARM_UP):
+        served(member, partner, 1.0)
+    with torch.no_grad():
+        member.net.weight.zero_()
+    merge = served(member, partner, 1e6)
+    assert merge.consensus_distance == pytest.approx(1e6 * math.sqrt(8))
+    assert merge.factor == pytest.approx(0.5e-6)
+    torch.testing.assert_close(member.x, torch.full((8,), 0.5, dtype=torch.float64))
+    assert served(member, partner, 1.0).factor == 0.5
+
+
+def test_an_adversary_is_clipped_in_the_buffers_too():
+    config = config_of(2, robust="clip", merge="delta", fetch_probability=1.0)
+    one, two = (Member(name, config, net=norm_net(0.0)) for name in ("w1", "w2"))
+    try:
+
+        def honest():
+            with torch.no_grad():
+                for member, value in ((one, 0.0), (two, 1.0)):
+                    member.net[0].weight.fill_(value)
+                    member.net[1].running_mean.fill_(value)
+            in_lockstep([one, two], 1)
+
+        eventually(lambda: honest() or one.net[1].running_mean.item() > 0.0)
+        with torch.no_grad():
+            one.net[1].running_mean.zero_()
+            two.net[1].running_mean.fill_(1e6)
+        in_lockstep([one, two], 1)
+        assert 0.0 < one.net[1].running_mean.item() < 3.0
+    finally:
+        one.adapter.close()
+        two.adapter.close()
+
+
+@pytest.mark.parametrize("algorithm", ["gossip", "noloco", "local"])
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_swarm_that_clips_comes_to_agree(algorithm, transport):
+    options = {} if algorithm == "gossip" else {algorithm: {"period": 1}}
+    config = config_of(3, algorithm=algorithm, robust="clip", transport=transport, **options)
+    with members(config, [1.0, 2.0, 3.0]) as nodes:
+
+        def spread():
+            gossip(nodes, 10)
+            values = torch.stack([member.x for member in nodes])
+            return (values.max(0).values - values.min(0).values).max()
+
+        eventually(lambda: spread() < 0.1)
+
+
+# Consensus control
+
+
+def test_nodes_that_are_too_far_apart_mix_more_but_not_for_ever():
+    config = config_of(2, transport="tcp", consensus_control=1e-6, timeout_ms=300)
+    with members(config, [0.0]) as [member], partner_of(member) as partner:
+        eventually(lambda: member.node._threads.tx.reaches("w2"))
+        step = 1.0
+        for _ in range(2):
+            member.adapter.update_send()
+            with torch.no_grad():
+                member.net.weight.add_(step)
+            for index in range(1 + MOST_EXTRA_ROUNDS):
+                fetch = partner.heard(Fetch)
+                partner.serve(fetch, 1e3 * (index + 1))
+                if index == 0:
+                    waited = _in_background(member)
+            merge = waited()
+            partner.hears_no(Fetch, 0.05)
+            assert merge is not None
+            assert merge.factor == 0.5
+
+
+def _in_background(member):
+    threads = ThreadPoolExecutor(1)
+    called = threads.submit(member.adapter.update_wait)
+    threads.shutdown(wait=False)
+    return called.result
+
+
+def test_nodes_that_are_close_enough_mix_once():
+    config = config_of(2, transport="tcp", consensus_control=1e6, timeout_ms=300)
+    with members(config, [0.0]) as [member], partner_of(member) as partner:
+        eventually(lambda: member.node._threads.tx.reaches("w2"))
+        member.adapter.update_send()
+        with torch.no_grad():
+            member.net.weight.add_(1.0)
+        partner.serve(partner.heard(Fetch), 2.0)
+        assert member.adapter.update_wait().factor == 0.5
+        partner.hears_no(Fetch, 0.1)
+
+
+# Quarantine
+
+
+def test_a_peer_that_does_harm_is_left_alone():
+    config = config_of(3, transport="tcp", quarantine_s=60.0, timeout_ms=300)
+    with (
+        members(config, [0.0]) as [member],
+        partner_of(member, "w2") as harmful,
+        partner_of(member, "w3") as honest,
+    ):
+        eventually(lambda: all(member.node._threads.tx.reaches(n) for n in ("w2", "w3")))
+        connection = member.adapter.connection
+        noise = [0.02, -0.01, 0.01, -0.02]
+
+        def one_round(loss):
+            member.adapter.update_send()
+            while True:
+                for partner in (harmful, honest):
+                    if partner._router.poll(5):
+                        partner.serve(partner.heard(Fetch), 0.0)
+                        return member.adapter.update_wait(loss).peer
+
+        for index in range(30):
+            one_round(1.0 + noise[index % 4])
+        loss, asked = 1.0, []
+        for index in range(60):
+            asked.append(one_round(loss))
+            loss = 100.0 if asked[-1] == "w2" else 1.0 + noise[index % 4]
+            if status_of(connection, "w2")["quarantined"]:
+                break
+        assert status_of(connection, "w2")["quarantined"], asked
+        assert not status_of(connection, "w3")["quarantined"]
+        assert {one_round(1.0) for _ in range(10)} == {"w3"}
+
+
+# The other loops
+
+
+@pytest.mark.parametrize("algorithm", ["gossip", "symmetric", "push_sum", "local"])
+def test_one_call_a_step_gossips_like_two(algorithm):
+    options = {"local": {"period": 1}} if algorithm == "local" else {}
+    config = config_of(2, algorithm=algorithm, **options)
+    with members(config, [1.0, 3.0]) as nodes:
+        assert nodes[0].adapter.step() is None  # the first time there is nothing to wait for
+        nodes[1].adapter.step()
+
+        def have_come():
+            in_lockstep(nodes, 2, lambda member: member.adapter.step())
+            return (nodes[0].x - nodes[1].x).abs().max() < 1e-3
+
+        eventually(have_come)
+
+
+def test_the_optimizer_that_gossips_takes_any_algorithm():
+    config = config_of(2, algorithm="symmetric")
+    with members(config, [1.0, 3.0]) as nodes:
+        optimizers = [
+            GossipOptimizer(torch.optim.SGD(m.net.parameters(), lr=0.0), m.adapter) for m in nodes
+        ]
+        by_name = dict(zip(("w1", "w2"), optimizers, strict=True))
+
+        def step(member):
+            optimizer = by_name[member.name]
+            optimizer.zero_grad()
+            member.net(torch.ones(1, 8, dtype=torch.float64)).sum().backward()
+            optimizer.step()
+
+        eventually(
+            lambda: in_lockstep(nodes, 2, step) or (nodes[0].x - nodes[1].x).abs().max() < 1e-3
+        )

@@ -1,0 +1,99 @@
+"""Nodes that run different algorithms: refused on first contact, which both logs say."""
+
+import pytest
+from support.members import Member, in_lockstep
+from support.nodes import config_of, eventually, status_of
+from support.partners import partner_of
+
+from dpwa import DpwaConnection
+from dpwa.errors import UserError
+from dpwa.wire.messages import OtherAlgorithm
+
+EAGER = {
+    "symmetric": {},
+    "push_sum": {"push_sum": {"probability": 1.0}},
+    "gossip": {},
+    "lsgd": {"lsgd": {"local_period": 1, "global_period": 1}, "loss_window": 1},
+    "noloco": {"noloco": {"period": 1}},
+    "local": {"local": {"period": 1}},
+}
+PAIRS = [
+    ("gossip", "symmetric"),
+    ("gossip", "push_sum"),
+    ("symmetric", "push_sum"),
+    ("noloco", "local"),
+    ("gossip", "lsgd"),
+]
+
+
+def of_another(member):
+    return status_of(member.adapter.connection, _other(member))["health"] == "other_algorithm"
+
+
+def _other(member):
+    return "w2" if member.name == "w1" else "w1"
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("algorithms", PAIRS, ids="-".join)
+def test_nodes_of_different_algorithms_refuse_each_other(algorithms, transport, caplog):
+    config = config_of(2, transport=transport, timeout_ms=500)
+    nodes = []
+    try:
+        for name, algorithm, value in zip(("w1", "w2"), algorithms, (1.0, 2.0), strict=True):
+            settings = {**config, "algorithm": algorithm, **EAGER[algorithm]}
+            nodes.append(Member(name, settings, value))
+
+        def have_met():
+            in_lockstep(nodes, 2, lambda member: member.round(float(member.name[1:])))
+            return all(map(of_another, nodes))
+
+        eventually(have_met)
+        assert [member.x[0].item() for member in nodes] == [1.0, 2.0]
+        for member in nodes:
+            assert member.node.report()["merges"] == 0
+            told = [r.getMessage() for r in caplog.records if "another algorithm" in r.getMessage()]
+            own = [line for line in told if line.startswith(f"{member.name}: ")]
+            assert len(own) == 1, told
+            assert all(f"`algorithm: {algorithm}`" in own[0] for algorithm in algorithms)
+    finally:
+        for member in nodes:
+            member.adapter.close()
+
+
+def test_a_proposal_of_other_terms_is_refused():
+    config = config_of(2, algorithm="symmetric", transport="tcp", fetch_probability=0.0)
+    member = Member("w1", config, 1.0)
+    try:
+        with partner_of(member) as partner:
+            member.round()
+            for fields in ({"terms": "share"}, {"algorithm": "push_sum"}, {"algorithm": ""}):
+                answer = partner.ask(partner.proposal(**fields))
+                assert isinstance(answer, OtherAlgorithm)
+                assert answer.algorithm == "symmetric"
+            assert not member.desk._records
+    finally:
+        member.adapter.close()
+
+
+def test_a_proposal_to_a_node_that_makes_no_deals_is_refused():
+    config = config_of(2, transport="tcp", fetch_probability=0.0)
+    member = Member("w1", config, 1.0)
+    try:
+        with partner_of(member) as partner:
+            member.round()
+            for algorithm in ("gossip", "symmetric"):
+                answer = partner.ask(partner.proposal(algorithm=algorithm, terms="exchange"))
+                assert isinstance(answer, OtherAlgorithm)
+    finally:
+        member.adapter.close()
+
+
+@pytest.mark.parametrize("algorithm", ["symmetric", "push_sum", "lsgd", "noloco", "local"])
+def test_raw_bytes_can_only_be_gossiped(algorithm):
+    config = config_of(2, algorithm=algorithm)
+    with DpwaConnection("w1", config) as connection:
+        with pytest.raises(UserError) as raised:
+            connection.update_send(bytes(8))
+        assert f"algorithm: {algorithm}" in str(raised.value)
+        assert "DpwaPyTorchAdapter" in str(raised.value)

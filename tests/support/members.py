@@ -1,0 +1,113 @@
+"""Nodes that train a small module, several in this process, each on a thread of its own."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from support.nodes import eventually
+
+
+class Member:
+    """A node, and the module that it trains.
+
+    Args:
+        name: of the node.
+        config: of all nodes.
+        net: the module; `None` for one vector of `size` values, all of them `value`.
+    """
+
+    def __init__(self, name, config, value=0.0, size=8, net=None, **options):
+        self.net = vector(value, size) if net is None else net
+        self.adapter = DpwaPyTorchAdapter(self.net, name, config, **options)
+        self.name = name
+
+    @property
+    def node(self):
+        return self.adapter.connection.node
+
+    @property
+    def desk(self):
+        return self.node._parts.desk
+
+    @property
+    def x(self):
+        """All parameters, as one vector."""
+        return torch.cat([p.detach().flatten().double() for p in self.net.parameters()])
+
+    def round(self, loss=None):
+        """One quiet round: nothing is trained."""
+        self.adapter.update_send(loss)
+        return self.adapter.update_wait(loss)
+
+    @property
+    def is_settled(self):
+        """Whether no deal is under way, and nothing waits to be merged."""
+        desk = self.desk
+        return not (desk._records or desk._settled or desk.has_undelivered)
+
+
+def vector(value, size=8):
+    """A module of one vector in double precision, all values the same."""
+    net = torch.nn.Linear(size, 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        net.weight.fill_(float(value))
+    return net
+
+
+@contextmanager
+def members(config, values, **options):
+    """Nodes w1, w2, ... of a configuration, each with a vector of one of these values."""
+    with ExitStack() as stack:
+        made = []
+        for index, value in enumerate(values, start=1):
+            member = Member(f"w{index}", config, value, **options)
+            stack.callback(member.adapter.close)
+            made.append(member)
+        yield made
+
+
+def at_once(tasks):
+    """Call all of these at once, each on a thread; raise what one of them raises."""
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        for called in [threads.submit(task) for task in tasks]:
+            called.result()
+
+
+def gossip(nodes, rounds, each=Member.round):
+    """Let all nodes make so many rounds at once, at their own pace."""
+
+    def task(member):
+        for _ in range(rounds):
+            each(member)
+
+    at_once([lambda member=member: task(member) for member in nodes])
+
+
+def in_lockstep(nodes, rounds, each=Member.round):
+    """Let all nodes make so many rounds, each of them beginning together."""
+    barrier = threading.Barrier(len(nodes))
+
+    def task(member):
+        try:
+            for _ in range(rounds):
+                barrier.wait(20)
+                each(member)
+        except BaseException:
+            barrier.abort()
+            raise
+
+    at_once([lambda member=member: task(member) for member in nodes])
+
+
+def settle(nodes, timeout_s=20.0):
+    """Merge what is agreed on, and wait until no deal is under way."""
+
+    def is_quiet():
+        for member in nodes:
+            member.adapter.update_wait()
+        return all(member.is_settled for member in nodes)
+
+    eventually(is_quiet, timeout_s)

@@ -1,0 +1,158 @@
+"""A partner in deals that does what a test wants, step by step, over real sockets."""
+
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import zmq
+
+from dpwa.data.checksum import checksum
+from dpwa.wire.messages import (
+    Agreed,
+    Chunk,
+    Decided,
+    Fetch,
+    Noted,
+    Prepared,
+    Propose,
+    SnapshotHeader,
+    decode,
+    encode,
+)
+from support.requests import fetch_of
+
+PATIENCE_S = 5.0
+
+
+class Partner:
+    """Plays the node `name`: listens on its port, and talks to one real node.
+
+    Args:
+        router: listens as this node.
+        dealer: is connected to the real node.
+        member: the real node.
+        name: of this one.
+    """
+
+    def __init__(self, router, dealer, member, name="w2"):
+        self._router, self._dealer = router, dealer
+        self._identity = None
+        self.member, self.name = member, name
+        self.version = 1
+
+    # What the real node sends as the one who asks
+
+    def heard(self, kind, timeout_s=PATIENCE_S):
+        """Return the next message of this kind; leave others."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            if self._router.poll(20):
+                self._identity, *frames = self._router.recv_multipart()
+                message, _ = decode(frames)
+                if isinstance(message, kind):
+                    return message
+        raise AssertionError(f"no {kind.__name__} within {timeout_s} s")
+
+    def hears_no(self, kind, for_s):
+        """Fail if a message of this kind comes."""
+        end = time.monotonic() + for_s
+        while time.monotonic() < end:
+            if self._router.poll(10):
+                self._identity, *frames = self._router.recv_multipart()
+                assert not isinstance(decode(frames)[0], kind)
+
+    def answer(self, message, *payload):
+        """Send an answer, to whoever was heard last."""
+        self._router.send_multipart([self._identity, encode(message), *payload])
+
+    def agree(self, proposal, **fields):
+        """Agree to a deal."""
+        said = {"version": self.version, "units": 0, "news": (), **fields}
+        self.answer(Agreed(**{"request": proposal.request, "deal": proposal.deal, **said}))
+
+    def serve(self, fetch, value=0.0, version=None, **fields):
+        """Send a snapshot, all values the same."""
+        data = np.full(self.member.x.numel(), float(value)).tobytes()
+        said = {"version": version or self.version, "clock": 1.0, "loss": None, "is_finite": None}
+        said.update(nbytes=len(data), codec="none", token=0, news=(), **fields)
+        self.answer(SnapshotHeader(request=fetch.request, **said))
+        self.answer(Chunk(request=fetch.request, index=0, checksum=checksum(data)), data)
+
+    def note(self, decided):
+        """Take note of a decision."""
+        self.answer(Noted(request=decided.request, deal=decided.deal))
+
+    # What the real node answers
+
+    def say(self, message):
+        """Send a message that is not answered."""
+        self._dealer.send(encode(message))
+
+    def ask(self, message, timeout_s=PATIENCE_S):
+        """Send a request; return the answer, the values of a snapshot, or `None` for silence."""
+        self.say(message)
+        return self.answered(timeout_s)
+
+    def answered(self, timeout_s=PATIENCE_S):
+        """Return the next answer, and its payload if it has one."""
+        if not self._dealer.poll(timeout_s * 1000):
+            return None
+        message, payload = decode(self._dealer.recv_multipart())
+        return (message, payload) if payload else message
+
+    def proposal(self, deal=b"deal-one", **fields):
+        """A proposal of this node to the real one."""
+        config = self.member.node.config
+        terms = "share" if config.algorithm == "push_sum" else "exchange"
+        said = {
+            "request": 1,
+            "deal": deal,
+            "name": self.name,
+            "algorithm": config.algorithm,
+            "terms": terms,
+            "fingerprint": self.member.adapter._state.layout.fingerprint,
+            "version": self.version,
+            "news": (),
+            "budget_ms": config.timeout_ms,
+        }
+        return Propose(**{**said, **fields})
+
+    def fetched(self, version):
+        """Fetch a snapshot of the real node; return its header and its values."""
+        fingerprint = self.member.adapter._state.layout.fingerprint
+        algorithm = self.member.node.config.algorithm
+        header = self.ask(fetch_of(fingerprint, version=version, algorithm=algorithm))
+        assert isinstance(header, SnapshotHeader), header
+        _, data = self.answered()
+        return header, np.frombuffer(data)
+
+    def prepare(self, deal):
+        """Say that the real node's snapshot is there."""
+        self.say(Prepared(request=0, deal=deal))
+
+    def decide(self, deal, *, commit):
+        """Tell a decision; return whether it was noted."""
+        answer = self.ask(Decided(request=7, deal=deal, commit=commit))
+        return isinstance(answer, Noted) and answer.deal == deal
+
+    def exchange(self, deal=b"deal-one", value=0.0):
+        """Propose an exchange, and let the real node prepare it; return what it agreed to."""
+        agreed = self.ask(self.proposal(deal))
+        assert isinstance(agreed, Agreed), agreed
+        self.serve(self.heard(Fetch), value)
+        assert self.heard(Prepared).deal == deal
+        return agreed
+
+
+@contextmanager
+def partner_of(member, name="w2"):
+    """A partner that plays the node `name` of the configuration of a member."""
+    config = member.node.config
+    port, other = config.node(name).port, config.node(member.name).port
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.linger = 0
+        router.bind(f"tcp://127.0.0.1:{port}")
+        with context.socket(zmq.DEALER) as dealer:
+            dealer.linger = 0
+            dealer.connect(f"tcp://127.0.0.1:{other}")
+            yield Partner(router, dealer, member, name)

@@ -1,0 +1,47 @@
+"""A node that gossips one vector as told, quietly: nothing is trained.
+
+Usage: told_member.py NAME CONFIG VALUE SIZE     (CONFIG: a path)
+"""
+
+import sys
+import time
+
+import torch
+from obeying import obey
+
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+
+name, config, value, size = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
+torch.set_num_threads(1)
+net = torch.nn.Linear(size, 1, bias=False, dtype=torch.float64)
+with torch.no_grad():
+    net.weight.fill_(value)
+adapter = DpwaPyTorchAdapter(net, name, config)
+node = adapter.connection.node
+desk = node._parts.desk
+
+
+def run(seconds, loss=None):
+    """Gossip for so long; return the longest wait and how many rounds merged."""
+    longest_s, merges, end = 0.0, 0, time.monotonic() + float(seconds)
+    loss = None if loss is None else float(loss)
+    while time.monotonic() < end:
+        adapter.update_send(loss)
+        start = time.monotonic()
+        merges += adapter.update_wait(loss) is not None
+        longest_s = max(longest_s, time.monotonic() - start)
+    return [longest_s, merges]
+
+
+def settle():
+    """Merge what is agreed on; return whether no deal is under way."""
+    adapter.update_wait()
+    return not (desk._records or desk._settled or desk.has_undelivered)
+
+
+def state():
+    """Return the lowest and the highest value, and the report."""
+    return [net.weight.min().item(), net.weight.max().item(), node.report()]
+
+
+obey(run=run, settle=settle, state=state, close=adapter.close, exit=sys.exit)

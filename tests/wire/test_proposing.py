@@ -1,0 +1,115 @@
+"""The asking side of a deal, without sockets."""
+
+import msgpack
+import pytest
+
+from dpwa.data.layout import Layout, TensorSpec
+from dpwa.errors import ProtocolError
+from dpwa.policy.health import Outcome
+from dpwa.wire.fetching import Ended, Greeting
+from dpwa.wire.limits import PROTOCOL_VERSION
+from dpwa.wire.messages import (
+    Agreed,
+    Busy,
+    Noted,
+    NotReady,
+    OtherAlgorithm,
+    OtherModel,
+    Propose,
+    Refused,
+    decode,
+    encode,
+    pack_layout,
+)
+from dpwa.wire.proposing import DealAgreed, Proposal, ProposeSession
+
+DEAL = b"deal-one"
+NEWS = (("w1", "a", 0.5, 1, 2, 0.25),)
+
+
+def layout_of(*shape):
+    return Layout((TensorSpec("weight", "float32", shape, 4),))
+
+
+def session(terms="exchange", layout=None):
+    greeting = Greeting("w1", "symmetric", NEWS)
+    return ProposeSession(7, Proposal(DEAL, terms, 3, layout or layout_of(4), greeting))
+
+
+def agreed(**fields):
+    return Agreed(**{"request": 7, "deal": DEAL, "version": 5, "units": 0, "news": (), **fields})
+
+
+@pytest.mark.parametrize("terms", ["exchange", "share"])
+def test_a_proposal_says_who_asks_for_what(terms):
+    message = session(terms).request_message(budget_ms=250)
+    again, _ = decode([encode(message)])
+    assert again == message
+    assert message == Propose(
+        request=7,
+        deal=DEAL,
+        name="w1",
+        algorithm="symmetric",
+        terms=terms,
+        fingerprint=layout_of(4).fingerprint,
+        version=3,
+        news=NEWS,
+        budget_ms=250,
+    )
+
+
+def test_an_agreement_says_which_snapshot_and_how_much_mass():
+    event = session().receive(agreed(version=9, units=2**40, news=NEWS), b"")
+    assert event == DealAgreed(version=9, units=2**40, news=NEWS)
+
+
+def test_an_agreement_to_another_deal_is_no_answer():
+    with pytest.raises(ProtocolError):
+        session().receive(agreed(deal=b"whatever"), b"")
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "words"),
+    [
+        (NotReady(request=7), Outcome.NOT_READY, ""),
+        (Busy(request=7, deal=DEAL), Outcome.BUSY, ""),
+        (Refused(request=7, reason="no"), Outcome.MISBEHAVED, "it refuses: no"),
+        (
+            OtherAlgorithm(request=7, algorithm="push\nsum"),
+            Outcome.OTHER_ALGORITHM,
+            "it runs `algorithm: push?sum`, and w1 runs `algorithm: symmetric`",
+        ),
+    ],
+)
+def test_a_refusal_says_why(answer, outcome, words):
+    assert session().receive(answer, b"") == Ended(outcome, words)
+
+
+def test_another_model_is_described_by_its_first_difference():
+    event = session().receive(OtherModel(request=7), pack_layout(layout_of(5)))
+    assert event.outcome is Outcome.OTHER_MODEL
+    assert "weight" in event.detail
+
+
+def test_what_is_no_answer_to_a_proposal_is_not_allowed():
+    with pytest.raises(ProtocolError):
+        session().receive(Noted(request=7, deal=DEAL), b"")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"deal": b"short"},
+        {"deal": b"nine-byte"},
+        {"version": -1},
+        {"version": 2**63},
+        {"units": -1},
+        {"units": 2**63},
+        {"units": 0.5},
+        {"news": (("w1",),)},
+    ],
+)
+def test_an_agreement_out_of_bounds_is_not_decoded(fields):
+    header = {"v": PROTOCOL_VERSION, "type": "agreed", **agreed().model_dump(), **fields}
+    with pytest.raises(ProtocolError):
+        decode([msgpack.packb(header)])
