@@ -51,7 +51,9 @@ class ReceivedSnapshot:
     def published(self) -> TensorValues:
         """What this node has published in the same round, or if it could not, its parameters."""
         own = self._arrival.published
-        return self._state.values() if own is None else self._state.view_of(own.data)
+        if own is None:
+            return self._state.values().clone()
+        return self._state.view_of(own.data)
 
     def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
         """Merge it into the module, in one pass, while it comes."""

@@ -21,11 +21,13 @@ class in a module that the setting `plugins` names:
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from dpwa.errors import UserError
 from dpwa.registry import Registry
 from dpwa.types import NoOptions, Standing, StrictModel
 
@@ -229,6 +231,8 @@ class Algorithm:
         """Do what follows every step of the optimizer, before anything is merged."""
 
 
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
 MakeAlgorithm = TypeVar("MakeAlgorithm", bound=type[Algorithm])
 
 _REGISTRY: Registry[type[Algorithm]] = Registry("algorithm")
@@ -238,8 +242,13 @@ def register_algorithm(name: str) -> Callable[[MakeAlgorithm], MakeAlgorithm]:
     """Return a decorator that makes a class available to configurations as `algorithm: NAME`.
 
     Raises:
-        UserError: another algorithm already has this name.
+        UserError: another algorithm already has this name, or it cannot be one.
     """
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"an algorithm is named {name!r}; expected 1 to 64 letters, digits, dots, underscores "
+            "or hyphens, as peers tell each other what they run"
+        )
 
     def register(kind: MakeAlgorithm) -> MakeAlgorithm:
         _REGISTRY.add(name, kind, kind)

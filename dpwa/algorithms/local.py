@@ -57,13 +57,15 @@ class Local(OuterSteps):
 
     def merge(self, view: View, received: Received) -> float:
         """Take the outer step."""
-        self.done()
         lr, mu, phi = self.options.lr, self.options.momentum, self.phi
         if phi is None or (lr, mu) == (1.0, 0.0):
-            return received.merge(0.5, delta=True)
+            factor = received.merge(0.5, delta=True)
+            self.done()
+            return factor
+        peer = received.values()
         outer = phi.clone()  # D
         outer.add_(received.published, -0.5)
-        outer.add_(received.values(), -0.5)
+        outer.add_(peer, -0.5)
         velocity = self.momentum(phi)
         velocity.mul_(mu)
         velocity.add_(outer)
@@ -72,4 +74,5 @@ class Local(OuterSteps):
         view.model.add_(phi)  # x = phi and what was stepped since it was published
         view.model.add_(received.published, -1.0)
         received.merge_buffers(0.5)
+        self.done()
         return 0.5

@@ -68,14 +68,14 @@ class NoLoCo(OuterSteps):
         """Take the outer step."""
         if self.phi is None:
             return 0.0
-        o, phi = self.options, self.phi
+        o, phi, peer = self.options, self.phi, received.values()
         drift = received.published.clone()  # x - phi when it was published
         drift.add_(phi, -1.0)
         drift.mul_(o.gamma / o.beta)
         momentum = self.momentum(phi)
         momentum.mul_(o.alpha)
         momentum.add_(drift, o.beta / 2)
-        momentum.add_(received.values(), o.gamma / 2)
+        momentum.add_(peer, o.gamma / 2)
         momentum.add_(phi, -o.gamma / 2)
         phi.add_(momentum)
         view.model.add_(momentum)  # x = phi and what was stepped since

@@ -7,6 +7,7 @@ merges it in its next `wait`.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 from collections import deque
@@ -27,6 +28,7 @@ log = logging.getLogger("dpwa.deals")
 REMEMBER_S = 60.0
 RESEND_S = 0.25
 MARGIN_S = 0.05
+MOST_OF_ONE_PEER = 4  # proposals: one, and those of which it does not know yet how they ended
 
 
 @dataclass
@@ -128,12 +130,10 @@ class DealDesk:
             self._published_version = version
             self._mass.published()
 
-    def take(self) -> list[Settled]:
-        """Take what is to be merged now, and must be released then."""
+    def take(self) -> Settled | None:
+        """Take one of what is to be merged now, and must be released then."""
         with self._lock:
-            settled = list(self._settled)
-            self._settled.clear()
-            return settled
+            return self._settled.popleft() if self._settled else None
 
     def factor(self, settled: Settled) -> float:
         """Return the weight to merge with; the mass that comes counts as received."""
@@ -157,8 +157,7 @@ class DealDesk:
             own = self._pool.at(own_version)
             if own is None:
                 return None
-            has_diverged = own.snapshot.is_finite is False  # nobody would take it
-            if has_diverged or not self._deals.propose(deal, peer, now, expires):
+            if _has_diverged(own) or not self._deals.propose(deal, peer, now, expires):
                 own.release()
                 return None
             self._records[deal] = _Record(peer, own, is_asked=True)
@@ -183,16 +182,28 @@ class DealDesk:
         """Note that the peer's snapshot is there; return whether the deal holds by that."""
         with self._lock:
             record = self._records.get(deal)
-            if record is None:
+            if record is None or record.theirs is not None:
                 theirs.release()
                 return False
             record.theirs = theirs
             return self._try_commit(deal)
 
-    def prepared(self, deal: bytes) -> bool:
-        """Take that the peer has this node's snapshot; return whether the deal holds by that."""
+    def prepared(self, deal: bytes) -> bool | None:
+        """Take that the peer has this node's snapshot.
+
+        Returns:
+            Whether the deal holds by that; `None` when it is over, or was never proposed.
+        """
         with self._lock:
-            return self._deals.prepared(deal) and self._try_commit(deal)
+            record = self._records.get(deal)
+            if record is not None and not record.is_asked:
+                return False  # it is the peer's own to decide
+            return self._try_commit(deal) if self._deals.prepared(deal) else None
+
+    def outcome(self, deal: bytes) -> bool:
+        """Return how an own proposal ended; one that is not known was never to be."""
+        with self._lock:
+            return self._deals.decide(deal, commit=False, now=self._clock.now())
 
     def abort(self, deal: bytes) -> None:
         """Give up an own proposal that is not decided yet."""
@@ -213,6 +224,12 @@ class DealDesk:
             due = [d for d in undelivered if now - self._sent_at.get(d[0], -RESEND_S) >= RESEND_S]
             self._sent_at.update((deal, now) for deal, _, _ in due)
             return due
+
+    def decisions_for(self, peer: str) -> list[tuple[bytes, bool]]:
+        """Return all that a peer has not noted."""
+        with self._lock:
+            undelivered = self._deals.undelivered(self._clock.now())
+            return [(deal, commit) for deal, name, commit in undelivered if name == peer]
 
     @property
     def has_undelivered(self) -> bool:
@@ -240,8 +257,10 @@ class DealDesk:
             # Not before it expires for the peer.
             expires = now + min(budget_s, self.longest_s) + MARGIN_S
             if (
-                self._is_traded(own)
+                _has_diverged(own)
+                or self._is_traded(own)
                 or self._holds_too_many(own)
+                or self._has_too_many_of(peer)
                 or self._deals.accept(deal, peer, now, expires) is not Acceptance.ACCEPTED
             ):
                 own.release()
@@ -266,10 +285,19 @@ class DealDesk:
         """Note that the asking side's snapshot is there; return whether to say so."""
         with self._lock:
             record = self._records.get(deal)
-            if record is None or not self._deals.ready(deal):
+            if record is None or record.theirs is not None or not self._deals.ready(deal):
                 theirs.release()
                 return False
             record.theirs = theirs
+            return True
+
+    def collect_failed(self, deal: bytes) -> bool:
+        """Note that it cannot be had; return whether the deal is off by that."""
+        with self._lock:
+            record = self._records.get(deal)
+            if record is None or record.theirs is not None:
+                return False
+            self.decided(deal, commit=False)
             return True
 
     def decided(self, deal: bytes, *, commit: bool) -> None:
@@ -313,7 +341,7 @@ class DealDesk:
         with self._lock:
             for deal in list(self._records):
                 self._drop(deal)
-            for settled in self.take():
+            while (settled := self.take()) is not None:
                 settled.release()
 
     def _is_traded(self, own: Lease) -> bool:
@@ -324,6 +352,11 @@ class DealDesk:
         """Tell whether deals keep so many older snapshots that there might be no room for more."""
         versions = {record.own.snapshot.version for record in self._records.values()}
         return len(versions - {newest.snapshot.version}) >= self._pool.most_slots
+
+    def _has_too_many_of(self, peer: str) -> bool:
+        """Tell whether one peer has more proposals open than it has reason to."""
+        names = [record.peer for record in self._records.values() if not record.is_asked]
+        return names.count(peer) >= MOST_OF_ONE_PEER
 
     def _try_commit(self, deal: bytes) -> bool:
         """Decide for the deal if both snapshots are where they belong."""
@@ -390,3 +423,8 @@ class DealDesk:
                 REMEMBER_S,
                 what,
             )
+
+
+def _has_diverged(own: Lease) -> bool:
+    """Tell whether nobody would take this snapshot."""
+    return own.snapshot.is_finite is False or own.snapshot.standing.loss == math.inf

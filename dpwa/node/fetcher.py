@@ -23,6 +23,7 @@ from dpwa.node.parts import Parts
 from dpwa.node.peer_channel import PeerChannel
 from dpwa.node.pursuit import Attempt, Pursuit
 from dpwa.policy.health import Outcome
+from dpwa.policy.push_sum import UNIT
 from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire.fetching import (
@@ -149,13 +150,19 @@ class Fetcher:
                 self._failed(channel, ended.outcome, ended.detail)
         return True
 
-    def partner_prepared(self, deal: bytes) -> None:
-        """Take that a peer has all of this node's snapshot."""
-        active, attempt = self._active, None if self._active is None else self._active.attempt
-        if self._desk.prepared(deal) and attempt is not None and attempt.deal == deal:
+    def partner_prepared(self, deal: bytes) -> bool:
+        """Take that a peer has all of this node's snapshot; return whether the deal is open."""
+        attempt = None if self._active is None else self._active.attempt
+        holds = self._desk.prepared(deal)
+        if holds and attempt is not None and attempt.deal == deal:
             self._deal_holds(attempt)
-        elif active is None:
-            self._desk.abort(deal)
+        return holds is not None
+
+    def partner_failed(self, deal: bytes) -> None:
+        """Take that a peer cannot have this node's snapshot, or must not merge it."""
+        attempt = None if self._active is None else self._active.attempt
+        if attempt is not None and attempt.deal == deal:
+            self._failed(attempt.channel, Outcome.BUSY)
 
     # Asking
 
@@ -272,7 +279,7 @@ class Fetcher:
             raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
         if _is_of_deal(active.order, attempt):
             if header.version != attempt.version:
-                raise ProtocolError(f"version {header.version}, expected {attempt.version}")
+                raise BrokenFetchError(Outcome.LOST, "its snapshot is gone")
             buffer = np.empty(header.nbytes, np.uint8)  # until the trainer has merged it
             attempt.incoming = channel.incoming(active.order, announced, buffer)
             return
@@ -321,6 +328,8 @@ class Fetcher:
         active = self._active
         if active is None or attempt.deal is None:
             return
+        if agreed.units > UNIT * (len(self._book.names) + 1):
+            raise ProtocolError(f"{agreed.units} units of mass: more than there are")
         if not self._desk.agreed(attempt.deal, agreed.units):
             self._finish(Outcome.LOST)  # this node has agreed to another one meanwhile
             return
@@ -367,10 +376,14 @@ class Fetcher:
         elif active.order.collects is not None:
             deal = active.order.collects
             if self._desk.collected(deal, lease):
-                attempt.channel.link.send(PreparedMessage(request=0, deal=deal))
+                self._say_prepared(attempt.channel, deal, is_there=True)
             self._succeeded(attempt)
         elif attempt.deal is not None and self._desk.complete(attempt.deal, lease):
             self._deal_holds(attempt)
+
+    def _say_prepared(self, channel: PeerChannel, deal: bytes, *, is_there: bool) -> None:
+        message = PreparedMessage(request=0, deal=deal, name=self._greet().name, is_there=is_there)
+        channel.link.send(message)
 
     def _deal_holds(self, attempt: Attempt) -> None:
         if self._active is not None:
@@ -424,10 +437,17 @@ class Fetcher:
         active, self._active = self._active, None
         if active is None:
             return
+        self._give_up_collecting(active.order)
         incoming = None if active.attempt is None else active.attempt.incoming
         if not active.order.withdraw() and incoming is not None:
             incoming.break_off(outcome, detail)
         active.order.end()
+
+    def _give_up_collecting(self, order: FetchOrder) -> None:
+        """Let a peer know that its snapshot is not to be had; the deal is off."""
+        channel = self._channels.get(order.wanted.only or "")
+        if order.collects is not None and self._desk.collect_failed(order.collects) and channel:
+            self._say_prepared(channel, order.collects, is_there=False)
 
     def _attempt_with(self, channel: PeerChannel) -> Attempt | None:
         attempt = None if self._active is None else self._active.attempt

@@ -7,7 +7,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dpwa.clock import Clock
 from dpwa.errors import ProtocolError
@@ -16,9 +16,11 @@ from dpwa.policy.lock_in import LockIn
 from dpwa.policy.running_loss import RunningLoss
 from dpwa.types import JsonObject
 from dpwa.wire.limits import MAX_NEWS
-from dpwa.wire.messages import News, NewsMessage, pack, unpack_news
+from dpwa.wire.messages import News, pack, unpack_news
 
 log = logging.getLogger("dpwa.leaders")
+
+MADE_EVERY_S = 0.002
 
 
 class Newsroom:
@@ -29,6 +31,7 @@ class Newsroom:
         group: of this node; empty for none.
         loss_window: updates whose mean loss counts.
         silence_s: after which a node that nobody hears of leads no longer.
+        most: how many other nodes to know of.
         clock: what time is taken from.
         rng: where chance comes from.
     """
@@ -39,6 +42,7 @@ class Newsroom:
         group: str,
         loss_window: int,
         silence_s: float,
+        most: int,
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -50,8 +54,10 @@ class Newsroom:
         self._lock = threading.RLock()
         self._loss = RunningLoss(loss_window)
         # The wall clock: the number must rise from one process of this node to the next.
-        self._rumours = Rumours(name, group, int(time.time() * 1000), silence_s)
+        self._rumours = Rumours(name, group, int(time.time() * 1000), silence_s, most)
         self._lock_in = LockIn()
+        self._news: News = ()
+        self._made_at = -math.inf
 
     def measured(self, loss: float | None) -> None:
         """Take one more training loss into the running mean."""
@@ -78,10 +84,16 @@ class Newsroom:
             return  # it was being written
 
     def news(self) -> News:
-        """Return what to pass on."""
+        """Return what to pass on, made anew every few milliseconds."""
+        now = self._clock.now()
         with self._lock:
-            rumours = self._rumours.news(self._clock.now(), self._rng, MAX_NEWS)
-        return tuple((r.node, r.group, r.loss, r.incarnation, r.version, r.age_s) for r in rumours)
+            if now - self._made_at >= MADE_EVERY_S:
+                rumours = self._rumours.news(now, self._rng, MAX_NEWS)
+                self._news = tuple(
+                    (r.node, r.group, r.loss, r.incarnation, r.version, r.age_s) for r in rumours
+                )
+                self._made_at = now
+            return self._news
 
     def packed(self, most_bytes: int) -> bytes:
         """Return what to pass on as bytes, as much as fits."""
@@ -90,20 +102,21 @@ class Newsroom:
             news = news[: len(news) // 2]
         return packed
 
-    def message(self, request: int = 0) -> NewsMessage:
-        """Return what to pass on as a message of its own."""
-        return NewsMessage(request=request, news=self.news())
-
     def forget(self, node: str) -> None:
         """Drop a node that has ended."""
         with self._lock:
             self._rumours.forget(node, self._clock.now())
 
-    def leader(self, *, of_all: bool) -> str | None:
+    def welcome(self, node: str) -> None:
+        """Listen to a node that is back in view."""
+        with self._lock:
+            self._rumours.welcome(node)
+
+    def leader(self, *, of_all: bool, among: Collection[str] | None = None) -> str | None:
         """Return the node with the lowest loss, of all or of the own group."""
         with self._lock:
             group = None if of_all else self._group
-            best = self._rumours.leader(self._clock.now(), group)
+            best = self._rumours.leader(self._clock.now(), group, among)
         return None if best is None else best.node
 
     def note_leader(self, leader: str) -> None:

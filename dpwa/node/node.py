@@ -32,7 +32,7 @@ from dpwa.node.services import (
 )
 from dpwa.node.snapshot_service import Introduction, ServingSettings, SnapshotService
 from dpwa.node.threads import NodeThreads
-from dpwa.node.tx_thread import AddPeer, PartnerPrepared, RemovePeer
+from dpwa.node.tx_thread import AddPeer, PartnerPrepared, PeerEnded, RemovePeer
 from dpwa.transport.addresses import resolved
 from dpwa.types import JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
@@ -104,12 +104,17 @@ class Node(Closeable):
     def _open(self) -> None:
         report = weakref.WeakMethod(self.report)
         parts, tx, introduction = self._parts, self._threads.tx, self._introduction()
+
+        def gone(peer: str) -> None:
+            parts.book.said_goodbye(peer)
+            tx.order(PeerEnded(peer))
+
         deals = DealService(
             introduction,
             parts.desk,
             parts.pool.layout,
-            Collector(parts.desk, tx, self._time),
-            lambda deal: tx.order(PartnerPrepared(deal)),
+            Collector(parts.desk, parts.book, tx, self._time),
+            lambda said: tx.order(PartnerPrepared(said.deal, said.name, said.is_there)),
         )
         self._threads.open(
             [
@@ -117,7 +122,7 @@ class Node(Closeable):
                 NewsService(introduction),
                 deals,
                 StatusService(lambda: _called(report)),
-                GoodbyeService(parts.gone),
+                GoodbyeService(gone),
             ]
         )
 
@@ -151,6 +156,7 @@ class Node(Closeable):
     def _connect(self, peer: NodeConfig) -> None:
         endpoint = peer.connect_endpoint
         if self._parts.book.add(peer.name, endpoint):
+            self._parts.newsroom.welcome(peer.name)
             settings = channel_settings(self.config, self.name, peer.name)
             self._threads.tx.order(AddPeer(peer.name, endpoint, settings))
 

@@ -16,6 +16,9 @@ from dpwa.node.newsroom import Newsroom
 from dpwa.node.peers import PeerBook
 from dpwa.wire.fetching import Greeting
 
+FEWEST_KNOWN = 64  # nodes that may join later
+KNOWN_PER_NODE = 4  # so that strangers cannot make the news grow for ever
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -49,7 +52,15 @@ class Parts:
         """
         group = config.node(name).group or ""
         chance = random.Random(f"{seed}/{name}/news")
-        newsroom = Newsroom(name, group, config.loss_window, config.leader_silence_s, clock, chance)
+        newsroom = Newsroom(
+            name,
+            group,
+            config.loss_window,
+            config.leader_silence_s,
+            FEWEST_KNOWN + KNOWN_PER_NODE * len(config.nodes),
+            clock,
+            chance,
+        )
         pool = SnapshotPool(clock, longest_s(config), config.slots, shared_memory_of(config))
         terms = algorithm(config.algorithm).terms
         desk = DealDesk(name, terms, pool, clock, longest_s(config))
@@ -63,11 +74,6 @@ class Parts:
     def greeting(self) -> Greeting:
         """Return what requests say of this node."""
         return Greeting(self.name, self.config.algorithm, self.newsroom.news())
-
-    def gone(self, peer: str) -> None:
-        """Note that a peer has ended on purpose."""
-        self.book.said_goodbye(peer)
-        self.forget(peer)
 
     def forget(self, peer: str) -> None:
         """End the deals with a peer, and what is known of its loss."""

@@ -35,6 +35,8 @@ _IN_WORDS = {
     Health.NOT_MAPPED: "shares no memory with this node, which `transport: shm` needs",
 }
 
+_UNFIT = (Health.GONE, Health.OTHER_VERSION, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
+
 
 @dataclass
 class _Peer:
@@ -164,10 +166,20 @@ class PeerBook:
         with self._lock:
             return any(peer.memory is None for peer in self._peers.values())
 
-    def knows(self, name: str) -> bool:
-        """Tell whether a peer is in view."""
+    @property
+    def mergeable(self) -> frozenset[str]:
+        """Names of the peers in view that can be merged with, as far as is known."""
         with self._lock:
-            return name in self._peers
+            return frozenset(
+                name
+                for name, peer in self._peers.items()
+                if peer.health not in _UNFIT and name not in self._quarantined
+            )
+
+    def is_quarantined(self, name: str) -> bool:
+        """Tell whether a peer is to be left alone for now."""
+        with self._lock:
+            return name in self._quarantined
 
     def patience_s(self, name: str, ceiling_s: float) -> float:
         """Return for how many seconds to wait for a peer, as its fetches so far suggest."""
@@ -190,6 +202,12 @@ class PeerBook:
                 return
             before, peer.health = peer.health, Health.GONE
         self._log_change(name, before, Health.GONE, "")
+
+    def has_ended(self, name: str) -> bool:
+        """Tell whether a peer has said goodbye, and is not back."""
+        with self._lock:
+            peer = self._peers.get(name)
+            return peer is not None and peer.health is Health.GONE
 
     def connected(self, name: str) -> None:
         """Note that a connection to a peer was made: one that had ended may be back."""

@@ -83,6 +83,7 @@ class Rounds:
             spreads_news=self.algorithm.follows_leaders or self.view.asks_leader,
         )
         self._round = _NO_ROUND
+        self._deadline: Deadline | None = None  # of all fetches of this update
         self._turn = 0  # which shard of the parameters is next
         self._fingerprint = b""  # of the layout of the model
 
@@ -110,6 +111,7 @@ class Rounds:
         self._end_round()
         self.standing = Standing(clock=self.standing.clock + 1.0, loss=loss)
         self.view.updates += 1
+        self._deadline = None
         self._losses.begin(loss, self.view.updates)
         return self.view
 
@@ -143,8 +145,9 @@ class Rounds:
             terms: of the fetch.
         """
         parts = self._parts
-        deadline = Deadline(parts.clock, parts.config.timeout_ms / 1000)
-        order = FetchOrder(self._wanted(ask, layout, terms), deadline)
+        if self._deadline is None:  # else it is more gossip within one update
+            self._deadline = Deadline(parts.clock, parts.config.timeout_ms / 1000)
+        order = FetchOrder(self._wanted(ask, layout, terms), self._deadline)
         self._round = replace(self._round, order=order)
         if ask.terms is Terms.EXCHANGE and parts.desk.is_engaged:
             order.end()
@@ -198,7 +201,8 @@ class Rounds:
         round_, self._round = self._round, _NO_ROUND
         try:
             arrival = self._fetched(round_.order, round_.snapshot, merge)
-            for deal in self._parts.desk.take():
+            while (deal := self._parts.desk.take()) is not None:
+                self._parts.pool.settle()
                 # What was merged before has moved this node away from what it has published.
                 own = round_.snapshot if arrival is None else None
                 arrival = self._merge_deal(deal, own, merge) or arrival
@@ -209,7 +213,7 @@ class Rounds:
     def skip(self) -> None:
         """Do without what the last `ask` started, and without what was agreed on."""
         self._end_round()
-        for deal in self._parts.desk.take():
+        while (deal := self._parts.desk.take()) is not None:
             self._parts.desk.factor(deal)  # its mass counts all the same
             deal.release()
 
@@ -237,7 +241,8 @@ class Rounds:
 
     def _wanted(self, ask: Ask, layout: Layout, terms: FetchTerms) -> Wanted:
         is_whole = ask.terms is not Terms.PULL or self.algorithm.keeps
-        peers, version = self._parts.book.names, self._parts.pool.version
+        peers, own = self._parts.book.names, self._round.snapshot
+        version = self._parts.pool.version if own is None else own.version
         is_tagged = ask.peer is None and self._neighbours.are_tagged
         self._turn += 1
         return Wanted(

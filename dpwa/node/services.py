@@ -9,6 +9,7 @@ from dpwa.clock import Clock, Deadline
 from dpwa.data.layout import Layout
 from dpwa.node.deal_desk import Agreement, Answer, DealDesk
 from dpwa.node.fetch_order import FetchOrder, Wanted
+from dpwa.node.peers import PeerBook
 from dpwa.node.rx_thread import Reply, Service
 from dpwa.node.snapshot_service import Introduction
 from dpwa.node.tx_thread import TxThread
@@ -41,9 +42,37 @@ class NewsService(Service):
         self._own = introduction
 
     def handle(self, sender: bytes, message: NewsMessage, reply: Reply) -> None:  # noqa: ARG002
-        """Take in the peer's, and answer with this node's."""
-        self._own.hear(message.news)
-        reply(NewsMessage(request=message.request, news=self._own.news()))
+        """Take in the peer's, and answer with this node's; who runs something else is no leader."""
+        if message.algorithm == self._own.algorithm:
+            self._own.hear(message.news)
+        news = self._own.news()
+        reply(NewsMessage(request=message.request, algorithm=self._own.algorithm, news=news))
+
+
+class Collector:
+    """Has the snapshots fetched of peers that this node has agreed on an exchange with."""
+
+    def __init__(self, desk: DealDesk, book: PeerBook, tx: TxThread, clock: Clock) -> None:
+        self._desk = desk
+        self._book = book
+        self._tx = tx
+        self._clock = clock
+
+    def is_welcome(self, message: Propose) -> bool:
+        """Tell whether a deal with this peer makes sense: it can be reached, and may be merged."""
+        can_collect = self._desk.terms is not Terms.EXCHANGE or self._tx.reaches(message.name)
+        return can_collect and not self._book.is_quarantined(message.name)
+
+    def __call__(self, message: Propose, layout: Layout) -> None:
+        """Order a fetch."""
+        wanted = Wanted(
+            layout=layout,
+            is_finite=self._desk.is_finite,
+            only=message.name,
+            version=message.version,
+        )
+        deadline = Deadline(self._clock, min(message.budget_ms / 1000, self._desk.longest_s))
+        self._tx.order(FetchOrder(wanted, deadline, collects=message.deal))
 
 
 class DealService(Service):
@@ -53,8 +82,7 @@ class DealService(Service):
         introduction: of this node.
         desk: where its deals are.
         layout: returns that of its newest snapshot; `None` before the first.
-        collect: fetches the snapshot of a peer that was agreed with; `False` if there is no
-            connection to it.
+        collect: fetches the snapshot of a peer that was agreed with.
         prepared: passes on that a peer has all of this node's snapshot.
     """
 
@@ -65,8 +93,8 @@ class DealService(Service):
         introduction: Introduction,
         desk: DealDesk,
         layout: Callable[[], Layout | None],
-        collect: Callable[[Propose, Layout], bool],
-        prepared: Callable[[bytes], None],
+        collect: Collector,
+        prepared: Callable[[Prepared], None],
     ) -> None:
         self._own = introduction
         self._desk = desk
@@ -78,10 +106,9 @@ class DealService(Service):
         """Answer one message of a deal."""
         match message:
             case Propose():
-                self._own.hear(message.news)
                 self._answer(message, reply)
             case Prepared():
-                self._prepared(message.deal)
+                self._prepared(message)
             case Decided():
                 self._desk.decided(message.deal, commit=message.commit)
                 reply(Noted(request=message.request, deal=message.deal))
@@ -100,18 +127,21 @@ class DealService(Service):
         elif layout.fingerprint != message.fingerprint:
             reply(OtherModel(request=message.request), pack_layout(layout))
         else:
+            self._own.hear(message.news)
             self._consider(message, layout, reply)
 
     def _consider(self, message: Propose, layout: Layout, reply: Reply) -> None:
+        if not self._collect.is_welcome(message):
+            reply(Busy(request=message.request, deal=message.deal))
+            return
         found = self._desk.accept(message.deal, message.name, message.budget_ms / 1000)
         if found is Answer.NOT_READY:
             reply(NotReady(request=message.request))
         elif not isinstance(found, Agreement):
             reply(Busy(request=message.request, deal=message.deal))
-        elif not self._follows_up(message, layout, found):
-            self._desk.decided(message.deal, commit=False)
-            reply(Busy(request=message.request, deal=message.deal))
         else:
+            if found.is_new and self._desk.terms is Terms.EXCHANGE:
+                self._collect(message, layout)
             news = self._own.news()
             reply(
                 Agreed(
@@ -123,34 +153,6 @@ class DealService(Service):
                 )
             )
 
-    def _follows_up(self, message: Propose, layout: Layout, found: Agreement) -> bool:
-        if self._desk.terms is not Terms.EXCHANGE or not found.is_new:
-            return True
-        return self._collect(message, layout)
-
-
-class Collector:
-    """Has the snapshots fetched of peers that this node has agreed on an exchange with."""
-
-    def __init__(self, desk: DealDesk, tx: TxThread, clock: Clock) -> None:
-        self._desk = desk
-        self._tx = tx
-        self._clock = clock
-
-    def __call__(self, message: Propose, layout: Layout) -> bool:
-        """Order a fetch; return whether there is a connection to make it."""
-        if not self._tx.reaches(message.name):
-            return False
-        wanted = Wanted(
-            layout=layout,
-            is_finite=self._desk.is_finite,
-            only=message.name,
-            version=message.version,
-        )
-        deadline = Deadline(self._clock, min(message.budget_ms / 1000, self._desk.longest_s))
-        self._tx.order(FetchOrder(wanted, deadline, collects=message.deal))
-        return True
-
 
 class GoodbyeService(Service):
     """Takes note of peers that end on purpose."""
@@ -161,11 +163,7 @@ class GoodbyeService(Service):
         self._note = note
 
     def handle(self, sender: bytes, message: Goodbye, reply: Reply) -> None:  # noqa: ARG002
-        """Pass on the name.
-
-        Anybody may say it, as nodes have no keys: a false one is logged, ends the deals with that
-        peer that are under way, and makes it no leader until it is heard of again.
-        """
+        """Pass on the name; anybody may say it, so little changes while that peer is connected."""
         self._note(message.name)
 
 

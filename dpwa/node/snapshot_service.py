@@ -34,6 +34,7 @@ from dpwa.wire.serving import ServeSession
 
 CodecMaker = Callable[[str], Codec]
 
+MOST_ROUNDS_BEHIND = 2  # that a reader of a certain round waits for
 MOST_READERS = 2  # at once, or of one snapshot, before others are sent to those who have copies
 
 
@@ -142,7 +143,6 @@ class SnapshotService(Service):
         """Start, continue or end the session of this peer."""
         if isinstance(message, Fetch):
             self._end(sender)
-            self._own.hear(message.news)
             budget_s = min(message.budget_ms / 1000, self._longest_session_s)
             self._answer(sender, _Request(message, reply, self._clock.now() + budget_s))
             return
@@ -181,6 +181,7 @@ class SnapshotService(Service):
         if fetch.algorithm != self._own.algorithm:
             reply(OtherAlgorithm(request=fetch.request, algorithm=self._own.algorithm))
             return
+        self._own.hear(fetch.news)
         lease = self._wanted(fetch)
         if lease is None:
             self._decline(sender, request)
@@ -196,9 +197,10 @@ class SnapshotService(Service):
         elif lease.snapshot.data.nbytes > fetch.chunk_bytes * limits.MAX_PIECES:
             lease.release()
             reply(Refused(request=fetch.request, reason="the chunks are too small"))
-        elif elsewhere := self._elsewhere(fetch, lease.snapshot.version):
+        elif self._is_crowded(fetch, lease.snapshot.version) and self._goes_elsewhere(
+            sender, request
+        ):
             lease.release()
-            reply(elsewhere)
         else:
             self._start(sender, request, lease)
 
@@ -208,7 +210,8 @@ class SnapshotService(Service):
             return self._kept.lease(fetch.origin, fetch.version)
         lease = self._pool.at(fetch.version) if fetch.version else None
         lease = lease or self._pool.newest()
-        if lease is not None and lease.snapshot.version < fetch.version:
+        # Whoever is rounds behind, as after a restart, is not waited for.
+        if lease is not None and 0 < fetch.version - lease.snapshot.version <= MOST_ROUNDS_BEHIND:
             lease.release()
             return None
         return lease
@@ -221,16 +224,23 @@ class SnapshotService(Service):
         else:
             self._waiting[sender] = request
 
-    def _elsewhere(self, fetch: Fetch, newest: int) -> Elsewhere | None:
-        """Return where else a peer can get a copy, if there is one and too many read here."""
+    def _is_crowded(self, fetch: Fetch, newest: int) -> bool:
+        """Tell whether so many read here that a peer should read a copy elsewhere."""
         readers = max(len(self._serving), self._holders.copies(newest))
-        if not fetch.keeps or fetch.origin or readers < MOST_READERS:
-            return None
-        found = self._holders.of_late(self._pool.version, without=fetch.name)
-        if found is None:
-            return None
-        version, names = found
-        return Elsewhere(request=fetch.request, version=version, holders=names)
+        return fetch.keeps and not fetch.origin and readers >= MOST_READERS
+
+    def _goes_elsewhere(self, sender: bytes, request: _Request) -> bool:
+        """Tell a peer who has a copy; if nobody has yet, it is told when somebody does."""
+        found = self._holders.of_late(self._pool.version, without=request.fetch.name)
+        if found is not None:
+            version, names = found
+            number = request.fetch.request
+            request.reply(Elsewhere(request=number, version=version, holders=names))
+        elif self._serving and len(self._waiting) < limits.MAX_SESSIONS:
+            self._waiting[sender] = request
+        else:
+            return False
+        return True
 
     def _start(self, sender: bytes, request: _Request, lease: Lease) -> None:
         fetch, reply = request.fetch, request.reply

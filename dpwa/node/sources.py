@@ -12,6 +12,7 @@ from dpwa.node.arrival import Source, divergence, mapped, streamed
 from dpwa.node.fetch_order import FetchOrder, Found
 from dpwa.node.incoming import Incoming
 from dpwa.node.peers import PeerBook
+from dpwa.node.snapshot_service import MOST_ROUNDS_BEHIND
 from dpwa.policy.health import Outcome
 
 GRACE_S = 0.02  # what is granted to the TxThread past the deadline to report its result
@@ -59,6 +60,10 @@ class Sources:
         while lease is None and wanted.version and not order.deadline.expired():
             if not memory.is_alive(self._clock.now()):
                 break
+            lease = memory.pin(wanted.layout)
+            if lease is None or wanted.version - lease.snapshot.version > MOST_ROUNDS_BEHIND:
+                break  # it is far behind, as after a restart: that one will do
+            lease.release()
             time.sleep(POLL_S)
             lease = memory.pin(wanted.layout, wanted.version)
         return lease

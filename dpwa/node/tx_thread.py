@@ -20,6 +20,7 @@ from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame, JsonObject
+from dpwa.wire.fetching import other_algorithm
 from dpwa.wire.messages import Decided, Goodbye, NewsMessage, Noted, decode
 
 log = logging.getLogger("dpwa.tx")
@@ -53,9 +54,18 @@ class Stop:
 
 @dataclass(frozen=True)
 class PartnerPrepared:
-    """A peer has all of this node's snapshot, for a deal."""
+    """A peer has all of this node's snapshot, for a deal; or it cannot have it."""
 
     deal: bytes
+    name: str
+    is_there: bool
+
+
+@dataclass(frozen=True)
+class PeerEnded:
+    """A peer has said goodbye."""
+
+    name: str
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class PassOnNews:
     """Tell a peer, drawn at random, what this node knows, and hear what that one does."""
 
 
-Command = FetchOrder | AddPeer | RemovePeer | PartnerPrepared | PassOnNews | Stop
+Command = FetchOrder | AddPeer | RemovePeer | PartnerPrepared | PeerEnded | PassOnNews | Stop
 
 
 class TxThread(threading.Thread):
@@ -158,7 +168,9 @@ class TxThread(threading.Thread):
             case RemovePeer():
                 self._remove(command.name)
             case PartnerPrepared():
-                self._fetcher.partner_prepared(command.deal)
+                self._partner_prepared(command)
+            case PeerEnded():
+                self._ended(command.name)
             case PassOnNews():
                 self._pass_on_news()
             case Stop():
@@ -183,26 +195,49 @@ class TxThread(threading.Thread):
         self._poller.register(link.monitor, zmq.POLLIN)
 
     def _remove(self, name: str) -> None:
-        channel = self._channels.pop(name, None)
+        channel = self._channels.get(name)
         if channel is None:
             return
+        self._fetcher.removed(channel)
+        for deal, commit in self._parts.desk.decisions_for(name):  # the last chance to tell it
+            self._tell(channel, deal, commit=commit)
+            self._parts.desk.noted(deal)
+        del self._channels[name]
         self._poller.unregister(channel.link.socket)
         self._poller.unregister(channel.link.monitor)
-        channel.close()
-        self._fetcher.removed(channel)
+        channel.close(FAREWELL_MS)
+
+    def _ended(self, name: str) -> None:
+        """Forget a peer that has said goodbye, once its connection is gone: anybody may say it."""
+        channel = self._channels.get(name)
+        if channel is None or channel.link.state is LinkState.DOWN:
+            self._parts.forget(name)
+
+    def _partner_prepared(self, command: PartnerPrepared) -> None:
+        """Go on with a deal; whoever speaks of one that is over is told how it ended."""
+        if command.is_there and not self._fetcher.partner_prepared(command.deal):
+            channel = self._channels.get(command.name)
+            if channel is not None:
+                self._tell(channel, command.deal, commit=self._parts.desk.outcome(command.deal))
+        elif not command.is_there:
+            self._fetcher.partner_failed(command.deal)
 
     def _pass_on_news(self) -> None:
         up = [c for c in self._channels.values() if c.link.state is LinkState.UP]
         if up:
-            message = self._parts.newsroom.message()
+            greeting = self._parts.greeting()
+            message = NewsMessage(request=0, algorithm=greeting.algorithm, news=greeting.news)
             self._rng.choice(up).link.send(message)
 
     def _deliver_decisions(self) -> None:
         for deal, peer, commit in self._parts.desk.decisions_due():
             channel = self._channels.get(peer)
             if channel is not None and channel.link.state is LinkState.UP:
-                request = self._fetcher.next_request()
-                channel.link.send(Decided(request=request, deal=deal, commit=commit))
+                self._tell(channel, deal, commit=commit)
+
+    def _tell(self, channel: PeerChannel, deal: bytes, *, commit: bool) -> None:
+        request = self._fetcher.next_request()
+        channel.link.send(Decided(request=request, deal=deal, commit=commit))
 
     # The links
 
@@ -213,6 +248,8 @@ class TxThread(threading.Thread):
                 self._parts.book.connected(channel.peer)
             elif state is LinkState.DOWN:
                 self._parts.book.share(channel.peer, None)
+                if self._parts.book.has_ended(channel.peer):
+                    self._parts.forget(channel.peer)
             self._fetcher.link_changed(channel, state)
 
     def _read(self, channel: PeerChannel) -> None:
@@ -234,9 +271,17 @@ class TxThread(threading.Thread):
         self.bytes_received += len(payload)
         match message:
             case NewsMessage():
-                self._parts.newsroom.hear(message.news)
+                self._hear(channel.peer, message)
             case Noted():
                 self._parts.desk.noted(message.deal)
             case _:
                 if not self._fetcher.receive(channel, message, payload):
                     self.late_answers += 1
+
+    def _hear(self, peer: str, message: NewsMessage) -> None:
+        own, book = self._parts.config.algorithm, self._parts.book
+        if message.algorithm == own:
+            self._parts.newsroom.hear(message.news)
+        elif peer in book.mergeable:  # as far as was known
+            detail = other_algorithm(message.algorithm, self._parts.name, own)
+            book.record(peer, Outcome.OTHER_ALGORITHM, detail)

@@ -52,8 +52,8 @@ class NodeView:
 
     def leader(self, *, of_all: bool = True) -> str | None:
         """Return the node with the lowest running loss, of all or of the own group."""
-        leader = self._newsroom.leader(of_all=of_all)
-        return leader if leader == self.name or leader in self._book.names else None
+        able = {self.name, *self._book.mergeable}
+        return self._newsroom.leader(of_all=of_all, among=able)
 
     def has_groups(self) -> bool:
         """Tell whether the nodes belong to more than one group."""

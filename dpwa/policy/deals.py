@@ -183,15 +183,21 @@ class Deals:
         return over
 
     def forget_peer(self, peer: str, now: float) -> tuple[bytes, ...]:
-        """Abort all deals with a process that has ended; return those this side was answering.
+        """Abort what is open with a peer that has ended, or was removed.
 
-        What was decided is not sent to it any more. A commit that it had not noted is `given_up`.
+        What was decided stands, and is sent to it as long as it can be. A deal that this side has
+        prepared stays in doubt like any other: the peer may have committed.
+
+        Returns:
+            The deals that this side was answering and that are over now.
         """
         for deal in [deal for deal, asked in self._asked.items() if asked.peer == peer]:
             self.decide(deal, commit=False, now=now)
-        for deal in [deal for deal, made in self._decisions.items() if made.peer == peer]:
-            self._give_up(deal)
-        over = tuple(deal for deal, answered in self._answered.items() if answered.peer == peer)
+        over = tuple(
+            deal
+            for deal, answered in self._answered.items()
+            if answered.peer == peer and not answered.is_ready
+        )
         for deal in over:
             self._end(deal, "aborted")
         return over

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from heapq import nsmallest
 from operator import attrgetter
 from typing import NamedTuple
@@ -159,15 +159,27 @@ class Rumours:
         chosen = [*first.values(), *rng.sample(rest, min(room, len(rest)))]
         return tuple([heard.rumour(now) for heard in chosen[:most]])
 
-    def leader(self, now: float, group: str | None = None) -> Rumour | None:
+    def leader(
+        self, now: float, group: str | None = None, among: Collection[str] | None = None
+    ) -> Rumour | None:
         """Return who has the lowest loss, of all or of one group; of equals the first by name.
 
-        `None` when nobody has a loss that is not too old.
+        Args:
+            now: the time at which it is asked.
+            group: the one group to look at; `None` for all.
+            among: nodes that can lead; `None` for all that are known.
+
+        Returns:
+            `None` when nobody has a loss that is not too old.
         """
         ranked = (heard for heard in self._fresh(now) if heard.loss < math.inf)
-        among = (heard for heard in ranked if group is None or heard.group == group)
-        best = min(among, default=None)
+        members = (heard for heard in ranked if group is None or heard.group == group)
+        best = min((h for h in members if among is None or h.node in among), default=None)
         return None if best is None else best.rumour(now)
+
+    def welcome(self, node: str) -> None:
+        """Listen to a node again that was forgotten: it is back in view."""
+        self._graves.pop(node, None)
 
     def total_updates(self, now: float, nodes: int) -> float:
         """Estimate how many updates all nodes have made: mean known version * number of nodes.

@@ -46,6 +46,9 @@ class LockIn:
 
     def _count(self, leader: str) -> None:
         if len(self._leaders) == self._window:
-            self._rounds_led[self._leaders.popleft()] -= 1
+            oldest = self._leaders.popleft()
+            self._rounds_led[oldest] -= 1
+            if not self._rounds_led[oldest]:
+                del self._rounds_led[oldest]
         self._leaders.append(leader)
         self._rounds_led[leader] += 1

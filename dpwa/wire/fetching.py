@@ -169,7 +169,7 @@ class FetchSession:
                 return self._arrived(message, payload)
             case SharedMemoryName() if self._plan.can_map and self._pieces is None:
                 return InSharedMemory(message.name, message.nonce)
-            case Elsewhere() if self._pieces is None and not self._plan.origin:
+            case Elsewhere() if self._pieces is None and self._plan.keeps and not self._plan.origin:
                 return HeldElsewhere(message.version, message.holders)
             case _:
                 return refused(message, payload, self._plan.layout, self._plan.greeting)
@@ -214,12 +214,8 @@ def refused(message: Message, payload: Frame, layout: Layout, greeting: Greeting
         case Busy():
             return Ended(Outcome.BUSY)
         case OtherAlgorithm():
-            theirs = printable(message.algorithm)
-            return Ended(
-                Outcome.OTHER_ALGORITHM,
-                f"it runs `algorithm: {theirs}`, and {greeting.name} runs "
-                f"`algorithm: {greeting.algorithm}`",
-            )
+            detail = other_algorithm(message.algorithm, greeting.name, greeting.algorithm)
+            return Ended(Outcome.OTHER_ALGORITHM, detail)
         case OtherModel():
             count, descriptions = unpack_layout(payload)
             difference = layout.difference(descriptions, count) or "none that it describes"
@@ -228,6 +224,11 @@ def refused(message: Message, payload: Frame, layout: Layout, greeting: Greeting
             return Ended(Outcome.MISBEHAVED, f"it refuses: {printable(message.reason)}")
         case _:
             raise ProtocolError(f"{message.type!r} is no answer to this request")
+
+
+def other_algorithm(theirs: str, name: str, own: str) -> str:
+    """Say that a peer runs another algorithm than this node."""
+    return f"it runs `algorithm: {theirs}`, and {name} runs `algorithm: {own}`"
 
 
 def pieces_of(layout: Layout, nbytes: int, shard: Shard) -> Sequence[Piece]:

@@ -36,7 +36,8 @@ ChunkBytes = Annotated[
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Fingerprint = Annotated[bytes, Field(min_length=FINGERPRINT_BYTES, max_length=FINGERPRINT_BYTES)]
 
-Name = Annotated[str, Field(max_length=limits.MAX_NAME_CHARACTERS)]
+# As in configurations: in news, names of wide characters could fill a header.
+Name = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{0,{limits.MAX_NAME_CHARACTERS}}}$")]
 Deal = Annotated[bytes, Field(min_length=limits.DEAL_BYTES, max_length=limits.DEAL_BYTES)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # Node, group, running loss, incarnation, version, age in seconds; see `dpwa.policy.leaders.Rumour`.
@@ -108,7 +109,7 @@ class Goodbye(_Message):
     """This node ends on purpose: whoever misses it need not worry. Not answered."""
 
     type: Literal["goodbye"] = "goodbye"
-    name: Annotated[str, Field(max_length=64)]
+    name: Name
 
 
 class SharedMemoryName(_Message):
@@ -158,6 +159,7 @@ class NewsMessage(_Message):
     """Pass on who has what loss; answered with the other side's news."""
 
     type: Literal["news"] = "news"
+    algorithm: Name
     news: News
 
 
@@ -197,10 +199,15 @@ class Busy(_Message):
 
 
 class Prepared(_Message):
-    """Say that all of the other's snapshot is there, and will be merged if it decides so."""
+    """Say whether all of the other's snapshot is there, and will be merged if it decides so.
+
+    If not, it could not be had or must not be merged, and the deal is off.
+    """
 
     type: Literal["prepared"] = "prepared"
     deal: Deal
+    name: Name
+    is_there: bool
 
 
 class Decided(_Message):

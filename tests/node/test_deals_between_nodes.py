@@ -181,11 +181,12 @@ def test_prepared_after_the_deadline_commits_nothing():
         torch.testing.assert_close(member.x, vector_of(1.0))
 
 
-def test_prepared_for_a_deal_that_nobody_knows_changes_nothing():
+def test_who_is_prepared_for_a_deal_that_nobody_knows_is_told_that_it_is_off():
     with pair(asks=False) as (member, partner):
         member.round()
         partner.prepare(b"whatever")
-        partner.hears_no(Decided, 0.3)
+        decided = partner.heard(Decided)
+        assert (decided.deal, decided.commit) == (b"whatever", False)
         assert_nothing_is_held(member)
 
 
@@ -217,8 +218,9 @@ def test_garbage_in_place_of_an_answer_is_no_deal(what):
         assert not partner.heard(Decided).commit
         assert waited(member) is None
         torch.testing.assert_close(member.x, vector_of(1.0))
-        expected = "diverged" if what == "no number" else "misbehaving"
-        assert status_of(member.adapter.connection, "w2")["health"] == expected
+        outcome = {"agreed to another version": "lost", "no number": "diverged"}
+        outcomes = status_of(member.adapter.connection, "w2")["outcomes"]
+        assert outcomes == {outcome.get(what, "misbehaved"): 1}
         assert_nothing_is_held(member)
 
 
@@ -312,7 +314,8 @@ def test_values_that_are_not_finite_are_not_taken_by_the_answering_side():
         member.round()
         partner.ask(partner.proposal(SMALLEST))
         partner.serve(partner.heard(Fetch), math.nan)
-        partner.hears_no(Prepared, 0.3)
+        assert not partner.heard(Prepared).is_there
+        assert not member.desk.is_engaged
         assert status_of(member.adapter.connection, "w2")["health"] == "diverged"
         assert partner.decide(SMALLEST, commit=True)
         member.round()
@@ -521,11 +524,14 @@ def test_askers_of_shares_that_vanish_stop_neither_snapshots_nor_memory():
         assert memory["slots"] + memory["lost_slots"] <= 6
 
 
-def test_a_peer_that_says_goodbye_gives_its_share_back():
+def test_a_share_of_a_peer_that_has_ended_is_in_doubt_until_its_word_is_here():
     with pair("push_sum", asks=False) as (member, partner):
         member.round()
         given(partner)
-        member.node._parts.gone("w2")
+        member.node._parts.forget("w2")
+        member.round()
+        assert deals_of(member)["units_in_flight"] == UNIT // 2
+        partner.decide(SMALLEST, commit=False)
         member.round()
         assert (deals_of(member)["units"], deals_of(member)["units_in_flight"]) == (UNIT, 0)
 

@@ -184,7 +184,7 @@ def follower_of_two():
     ):
         eventually(lambda: all(follower.node._threads.tx.reaches(n) for n in ("w2", "w3")))
         news = (("w2", "", 0.01, 2**60, 100, 0.0),)
-        leader.ask(NewsMessage(request=1, news=news))
+        leader.ask(NewsMessage(request=1, algorithm="lsgd", news=news))
         follower.adapter.update_send(0.5)
         yield follower, leader, holder
 

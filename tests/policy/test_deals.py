@@ -319,20 +319,25 @@ def test_of_simultaneous_proposals_the_smallest_accepted_one_succeeds(seed):
 # Peers that end, and memory
 
 
-def test_deals_with_a_peer_that_has_ended_are_over():
+def test_a_peer_that_has_ended_changes_no_decision_and_nothing_in_doubt():
+    """It may have committed what this side has prepared, and its news of that be under way."""
     deals = asking(ONE, prepared=True)
     deals.decide(ONE, commit=True, now=0.1)
-    assert deals.propose(THREE, "b", 0.1, 2.1)
-    assert deals.accept(TWO, "c", 0.1, 2.1) is ACCEPTED  # gives up deal 3
+    assert deals.accept(TWO, "b", 0.1, 2.1) is ACCEPTED
     assert deals.ready(TWO)
     assert deals.forget_peer("b", 0.2) == ()
-    assert deals.undelivered(0.2) == ()
-    assert deals.report()["given_up"] == 1
-    assert deals.is_engaged(0.2)
+    assert deals.undelivered(0.2) == ((ONE, "b", True),)
+    assert deals.decided(TWO, commit=True) is Verdict.COMMIT
+
+
+def test_what_a_peer_that_has_ended_could_not_commit_is_over():
+    deals = deals_of("a")
+    assert deals.accept(TWO, "c", 0.1, 2.1) is ACCEPTED
+    assert deals.forget_peer("b", 0.2) == ()
     assert deals.forget_peer("c", 0.3) == (TWO,)
     assert not deals.is_engaged(0.3)
     assert deals.decided(TWO, commit=True) is Verdict.KNOWN
-    assert deals.report()["aborted"] == 2
+    assert deals.report()["aborted"] == 1
 
 
 def test_an_open_proposal_to_a_peer_that_has_ended_frees_the_node():
@@ -340,7 +345,7 @@ def test_an_open_proposal_to_a_peer_that_has_ended_frees_the_node():
     deals.forget_peer("b", 0.5)
     assert not deals.is_engaged(0.5)
     assert not deals.decide(TWO, commit=True, now=0.5)
-    assert deals.undelivered(0.5) == ()
+    assert [commit for _, _, commit in deals.undelivered(0.5)] == [False]
 
 
 def test_finished_deals_are_remembered_for_a_while_and_not_too_many():

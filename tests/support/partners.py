@@ -61,6 +61,10 @@ class Partner:
                 self._identity, *frames = self._router.recv_multipart()
                 assert not isinstance(decode(frames)[0], kind)
 
+    def hang_up(self):
+        """Listen no more, so that the real node loses its connection."""
+        self._router.close(0)
+
     def answer(self, message, *payload):
         """Send an answer, to whoever was heard last."""
         self._router.send_multipart([self._identity, encode(message), *payload])
@@ -128,7 +132,7 @@ class Partner:
 
     def prepare(self, deal):
         """Say that the real node's snapshot is there."""
-        self.say(Prepared(request=0, deal=deal))
+        self.say(Prepared(request=0, deal=deal, name=self.name, is_there=True))
 
     def decide(self, deal, *, commit):
         """Tell a decision; return whether it was noted."""

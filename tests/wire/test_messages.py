@@ -79,7 +79,7 @@ MESSAGES = [
     SNAPSHOT.model_copy(update={"is_finite": None}),
     SharedMemoryName(request=7, name="dpwa-0", nonce=b"n" * 16),
     Chunk(request=7, index=0, checksum=2**64 - 1),
-    NewsMessage(request=0, news=FETCH.news),
+    NewsMessage(request=0, algorithm="gossip", news=FETCH.news),
     Propose(
         request=7,
         deal=b"12345678",
@@ -93,7 +93,7 @@ MESSAGES = [
     ),
     Agreed(request=7, deal=b"12345678", version=4, units=2**40, news=()),
     Busy(request=7, deal=b"12345678"),
-    Prepared(request=0, deal=b"12345678"),
+    Prepared(request=0, deal=b"12345678", name="w1", is_there=True),
     Decided(request=8, deal=b"12345678", commit=True),
     Noted(request=8, deal=b"12345678"),
     Elsewhere(request=7, version=3, holders=("w2", "w3")),

@@ -75,9 +75,9 @@ def test_an_agreement_to_another_deal_is_no_answer():
         (Busy(request=7, deal=DEAL), Outcome.BUSY, ""),
         (Refused(request=7, reason="no"), Outcome.MISBEHAVED, "it refuses: no"),
         (
-            OtherAlgorithm(request=7, algorithm="push\nsum"),
+            OtherAlgorithm(request=7, algorithm="push_sum"),
             Outcome.OTHER_ALGORITHM,
-            "it runs `algorithm: push?sum`, and w1 runs `algorithm: symmetric`",
+            "it runs `algorithm: push_sum`, and w1 runs `algorithm: symmetric`",
         ),
     ],
 )
