@@ -222,8 +222,9 @@ class Fetcher:
         request = attempt.session.request_message(int(budget_s * 1000))
         if attempt.channel.link.send(request):
             attempt.asked_at = self._clock.now()
-            # A deal waits for the other side, and so does whoever wants what is yet to come.
-            waits = _is_of_deal(active.order, attempt) or active.order.wanted.version > 0
+            # An agreed deal waits for the other side, and a round for those who are behind.
+            is_deal = attempt.version > 0 and _is_of_deal(active.order, attempt)
+            waits = is_deal or active.order.wanted.version > 0
             attempt.deadline = Deadline(self._clock, budget_s if waits else patience_s)
         else:
             self._failed(attempt.channel, Outcome.UNREACHABLE)
@@ -334,6 +335,7 @@ class Fetcher:
             self._finish(Outcome.LOST)  # this node has agreed to another one meanwhile
             return
         attempt.version = agreed.version
+        attempt.deadline = active.order.deadline
         memory = self._book.memory_of(attempt.channel.peer)
         if memory is not None:
             self._pin(attempt, memory)

@@ -13,7 +13,7 @@ from dpwa.policy.quarantine import Quarantine
 
 log = logging.getLogger("dpwa.node")
 
-NEWS_EVERY_S = 0.005
+NEWS_EVERY_S = 0.002
 
 
 class LossWatch:

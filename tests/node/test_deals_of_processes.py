@@ -80,7 +80,7 @@ def states(nodes):
     return [lowest for lowest, _, _ in told_of], [report for _, _, report in told_of]
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("transport", ["auto", pytest.param("tcp", marks=pytest.mark.slow)])
 def test_exchanges_of_processes_keep_the_sum(tmp_path, transport):
     with processes(tmp_path, "symmetric", transport) as nodes:
         run(nodes, 0.3)  # to find each other
@@ -103,12 +103,13 @@ def test_a_partner_that_is_killed_is_missed_by_nobody(tmp_path):
         longest_s = max(node.answer()[0] for node in others)
         assert longest_s <= LONGEST_S
         before = [report["version"] for report in states(others)[1]]
-        assert min(run(others, 0.7)) > 3
+        assert min(run(others, 2.5)) > 3  # once flow control has learnt whom not to ask
         for report, version in zip(states(others)[1], before, strict=True):
             assert report["version"] > version + 10
             assert report["memory"]["slots"] + report["memory"]["lost_slots"] <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_a_partner_that_is_stopped_for_a_while_neither_holds_up_nor_changes_the_sum(
     tmp_path, transport
@@ -125,7 +126,7 @@ def test_a_partner_that_is_stopped_for_a_while_neither_holds_up_nor_changes_the_
         stopped.signal(signal.SIGSTOP)
         longest_s = max(node.answer()[0] for node in others)
         assert longest_s <= LONGEST_S
-        assert min(run(others, 0.7)) > 3
+        assert min(run(others, 2.5)) > 3  # once flow control has learnt whom not to ask
         stopped.signal(signal.SIGCONT)
         stopped.answer()
         settle(nodes)
@@ -134,6 +135,7 @@ def test_a_partner_that_is_stopped_for_a_while_neither_holds_up_nor_changes_the_
         assert not any(r["deals"]["unresolved"] + r["deals"]["given_up"] for r in reports)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_mass_survives_a_process_that_is_stopped_for_a_while(tmp_path, transport):
     with processes(tmp_path, "push_sum", transport, push_sum={"probability": 1.0}) as nodes:
@@ -146,7 +148,7 @@ def test_mass_survives_a_process_that_is_stopped_for_a_while(tmp_path, transport
         stopped.signal(signal.SIGSTOP)
         longest_s = max(node.answer()[0] for node in others)
         assert longest_s <= LONGEST_S
-        assert min(run(others, 0.7)) > 3
+        assert min(run(others, 2.5)) > 3  # once flow control has learnt whom not to ask
         stopped.signal(signal.SIGCONT)
         stopped.answer()
         settle(nodes)
@@ -160,6 +162,7 @@ def test_mass_survives_a_process_that_is_stopped_for_a_while(tmp_path, transport
         assert sum(weighted) == pytest.approx(sum(VALUES), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_process_that_closes_takes_only_its_own_mass_along(tmp_path):
     with processes(tmp_path, "push_sum", push_sum={"probability": 1.0}) as nodes:
         *others, leaver = nodes
