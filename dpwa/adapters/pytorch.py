@@ -191,8 +191,9 @@ class DpwaPyTorchAdapter(Closeable):
     def _merge(self, arrival: Arrival) -> float:
         if self._control is not None and arrival.published is not None:
             self._control.observed(self._state.distance(arrival.published.data, 0, None))
-        keep = self._rounds.keep if self._algorithm.keeps else None
-        received = ReceivedSnapshot(arrival, self._state, self._clip, keep)
+        received = ReceivedSnapshot(
+            arrival, self._state, self._clip, waits_for_all=self._algorithm.keeps
+        )
         factor = self._algorithm.merge(self._rounds.view, received)
         self._consensus_distance = received.consensus_distance
         return factor
@@ -235,8 +236,11 @@ class DpwaPyTorchAdapter(Closeable):
 
     @property
     def leader(self) -> str | None:
-        """The node with the lowest running loss that this node knows of; it may be itself."""
-        return self._rounds.view.leader()
+        """The node with the lowest running loss that this node knows of; it may be itself.
+
+        `None` when none is known, or the nodes follow no leader.
+        """
+        return self._rounds.view.leader() if self._rounds.follows_leaders else None
 
     @property
     def name(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from dpwa.adapters.merging import Terms
 from dpwa.adapters.module_state import ModuleState
@@ -23,7 +23,7 @@ class ReceivedSnapshot:
         arrival: what came.
         state: of the module that it is merged into.
         clip: shortens merges that go too far; `None`: none are.
-        keep: passes on all of a snapshot that was copied, to be served to others.
+        waits_for_all: whether to merge nothing before all of it is there.
 
     Attributes:
         consensus_distance: between the peer's parameters and this node's, as far as measured.
@@ -34,7 +34,8 @@ class ReceivedSnapshot:
         arrival: Arrival,
         state: ModuleState,
         clip: ClipRadius | None = None,
-        keep: Callable[[Arrival, ByteArray], None] | None = None,
+        *,
+        waits_for_all: bool = False,
     ) -> None:
         self.peer: str = arrival.peer
         self.standing: Standing = arrival.standing
@@ -43,7 +44,8 @@ class ReceivedSnapshot:
         self._arrival = arrival
         self._state = state
         self._clip = clip
-        self._keep = keep
+        self._waits_for_all = waits_for_all
+        self._stand_in: TensorValues | None = None
         self._whole: ByteArray | None = None
         self._scale: float | None = None
 
@@ -51,12 +53,18 @@ class ReceivedSnapshot:
     def published(self) -> TensorValues:
         """What this node has published in the same round, or if it could not, its parameters."""
         own = self._arrival.published
-        if own is None:
-            return self._state.values().clone()
-        return self._state.view_of(own.data)
+        if own is not None:
+            return self._state.view_of(own.data)
+        if self._stand_in is None:
+            self._stand_in = self._state.values().clone()
+        return self._stand_in
 
     def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
         """Merge it into the module, in one pass, while it comes."""
+        _require_factor("merge", factor)
+        _require_factor("merge(buffers=...)", 0.0 if buffers is None else buffers)
+        if self._waits_for_all:
+            self._all()
         scale = self._scale_of_clip()
         published = self._arrival.published if delta else None
         weight = factor if buffers is None else buffers
@@ -71,6 +79,7 @@ class ReceivedSnapshot:
 
     def merge_buffers(self, factor: float) -> None:
         """Interpolate the floating buffers alone."""
+        _require_factor("merge_buffers", factor)
         weight = factor * self._scale_of_clip()
         self._merge(Terms(factor=0.0, undo=self._undo, buffers=weight, parameters=False))
 
@@ -82,8 +91,6 @@ class ReceivedSnapshot:
             UserError: the round fetches a part of the parameters only.
         """
         scale, whole = self._scale_of_clip(), self._all()
-        if self._keep is not None:
-            self._keep(self._arrival, whole)
         room = into if isinstance(into, TensorValues) else None
         values = self._state.values_of(whole, room)
         own = self._state.values()
@@ -145,3 +152,13 @@ class ReceivedSnapshot:
             distance = self._state.distance(self._all(), 0, None if own is None else own.data)
             self._scale = self._clip.scale(distance)
         return self._scale
+
+
+def _require_factor(method: str, factor: float) -> None:
+    """Refuse what no algorithm can mean.
+
+    Raises:
+        UserError: it is no number from 0 to 1.
+    """
+    if not 0.0 <= factor <= 1.0:
+        raise UserError(f"received.{method}: expected a factor from 0 to 1 (got {factor!r})")

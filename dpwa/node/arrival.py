@@ -48,7 +48,6 @@ class Source:
         room: memory for the bytes of a snapshot, to keep in it what a broken fetch must bring back;
             a part may lie at its own place in it. `None` when all of it has come.
         release: gives the snapshot back; the node calls it.
-        can_keep: whether all of it can be read again and again, and be kept for others.
     """
 
     peer: str
@@ -58,7 +57,6 @@ class Source:
     parts: Iterable[Part]
     room: ByteArray | None
     release: Callable[[], None]
-    can_keep: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,6 @@ def streamed(peer: str, incoming: Incoming, deadline: Deadline) -> Source:
         parts=incoming.parts(deadline),
         room=None if is_complete else incoming.buffer,
         release=incoming.abandon,
-        can_keep=True,
     )
 
 

@@ -53,7 +53,7 @@ def advice_on(config: Config) -> list[str]:
         topology=topology_of(config.topology, options, names),
         topology_options=options,
         names=names,
-        groups=len({node.group or "" for node in config.nodes}),
+        group_of=[node.group or "" for node in config.nodes],
         fetch_probability=config.fetch_probability,
         loss_window=config.loss_window,
     )

@@ -70,6 +70,7 @@ class Answer(Enum):
 
     BUSY = "busy"
     NOT_READY = "not_ready"
+    NOT_YET = "not_yet"  # the newest snapshot is still being copied
 
 
 @dataclass(frozen=True)
@@ -253,6 +254,10 @@ class DealDesk:
             own = self._pool.newest()
             if own is None:
                 return Answer.NOT_READY
+            is_model = own.snapshot.version == self._published_version  # else it is on its way
+            if self.terms is Terms.SHARE and not is_model:
+                own.release()
+                return Answer.NOT_YET
             now = self._clock.now()
             # Not before it expires for the peer.
             expires = now + min(budget_s, self.longest_s) + MARGIN_S
@@ -270,8 +275,7 @@ class DealDesk:
     def _accepted(self, deal: bytes, peer: str, own: Lease) -> Agreement | Answer:
         units = 0
         if self.terms is Terms.SHARE:
-            is_model = own.snapshot.version == self._published_version  # else it is on its way
-            share = self._mass.share(deal) if is_model else None
+            share = self._mass.share(deal)
             if share is None:
                 self._deals.decided(deal, commit=False)
                 own.release()

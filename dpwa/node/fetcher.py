@@ -55,6 +55,7 @@ class Fetcher:
     ) -> None:
         self._channels = channels
         self._book, self._desk, self._clock = parts.book, parts.desk, parts.clock
+        self._kept, self._most_units = parts.kept, UNIT * len(parts.config.nodes)
         self._greet, self._hear = parts.greeting, parts.newsroom.hear
         self._rng = rng
         self._active: Pursuit | None = None
@@ -243,12 +244,18 @@ class Fetcher:
 
     def _all_arrived(self, attempt: Attempt) -> None:
         incoming, order = attempt.incoming, None if self._active is None else self._active.order
-        if order is None or incoming is None or not _is_of_deal(order, attempt):
+        if order is None or incoming is None:
             self._succeeded(attempt)
             return
         snapshot = Snapshot(
             incoming.version, incoming.standing, order.layout, incoming.buffer, is_finite=True
         )
+        if not _is_of_deal(order, attempt):
+            if order.wanted.keeps:
+                origin = attempt.channel if attempt.origin is None else attempt.origin
+                self._kept.keep(origin.peer, snapshot)
+            self._succeeded(attempt)
+            return
         self._have(attempt, Lease(snapshot, lambda _: None))
 
     def _in_shared_memory(self, attempt: Attempt, found: InSharedMemory) -> None:
@@ -329,7 +336,7 @@ class Fetcher:
         active = self._active
         if active is None or attempt.deal is None:
             return
-        if agreed.units > UNIT * (len(self._book.names) + 1):
+        if agreed.units > max(self._most_units, UNIT * (len(self._book.names) + 1)):
             raise ProtocolError(f"{agreed.units} units of mass: more than there are")
         if not self._desk.agreed(attempt.deal, agreed.units):
             self._finish(Outcome.LOST)  # this node has agreed to another one meanwhile

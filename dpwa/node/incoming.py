@@ -46,6 +46,7 @@ class Incoming:
         buffer: room for the whole snapshot, shape `(nbytes,)`.
         held: what this node holds of this peer, for a codec that sends differences.
         is_finite: tells whether values of a dtype are finite numbers; `None` to take any.
+        is_kept: whether all of it is to lie in the buffer in the end.
 
     Attributes:
         version: of the snapshot.
@@ -60,6 +61,8 @@ class Incoming:
         buffer: ByteArray,
         held: Held | None = None,
         is_finite: IsFinite | None = None,
+        *,
+        is_kept: bool = False,
     ) -> None:
         header, pieces = announced.header, announced.pieces
         self.version = header.version
@@ -70,6 +73,7 @@ class Incoming:
         self._codec = codec
         self._held = held
         self._is_finite = is_finite
+        self._is_kept = is_kept
         self._room = buffer if held is None else held.data
         self._lock = threading.RLock()
         self._queue: queue.SimpleQueue[Part | BrokenFetchError] = queue.SimpleQueue()
@@ -96,7 +100,7 @@ class Incoming:
             raise BrokenFetchError(Outcome.DIVERGED, "its parameters are not finite")
         with self._lock:
             is_passed_on = self._is_read and self._queue.qsize() < QUEUED_PIECES
-            if self._held is not None or not is_passed_on:
+            if self._held is not None or self._is_kept or not is_passed_on:
                 if not np.may_share_memory(decoded, place):
                     np.copyto(place, decoded)
                 decoded = place

@@ -14,6 +14,7 @@ from dpwa.policy.quarantine import Quarantine
 log = logging.getLogger("dpwa.node")
 
 NEWS_EVERY_S = 0.002
+PATIENCE_UPDATES = 100
 
 
 class LossWatch:
@@ -31,6 +32,7 @@ class LossWatch:
         self._spreads_news = spreads_news
         self._rng: random.Random = parts.rng("board")
         self._told_at = -math.inf
+        self._updates_without_leader = 0
         self._has_measured = False  # whether the loss of this update was told already
         self._has_leader_loss = False
         self._fresh_merges: list[tuple[str, float]] = []  # made after the last loss
@@ -81,6 +83,14 @@ class LossWatch:
         leader = parts.newsroom.leader(of_all=True)
         if leader is not None:
             parts.newsroom.note_leader(leader)
+        self._updates_without_leader = 0 if leader else self._updates_without_leader + 1
+        if self._updates_without_leader == PATIENCE_UPDATES:
+            log.warning(
+                "%s: no node has told a loss in %d updates, so nobody leads and nothing is merged: "
+                "pass the loss to update_send, update_wait or step, or set leader_loss",
+                parts.name,
+                PATIENCE_UPDATES,
+            )
         if now - self._told_at < NEWS_EVERY_S:
             return
         self._told_at = now

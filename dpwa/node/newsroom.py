@@ -126,16 +126,16 @@ class Newsroom:
         if warning:
             log.warning("%s: %s", self._name, warning)
 
-    def total_updates(self, nodes: int) -> float:
-        """Estimate how many updates all of these nodes have made."""
+    def total_updates(self, peers: Collection[str]) -> float:
+        """Estimate how many updates this node and its peers have made."""
         with self._lock:
-            return self._rumours.total_updates(self._clock.now(), nodes)
+            return self._rumours.total_updates(self._clock.now(), len(peers) + 1, peers)
 
-    def has_groups(self) -> bool:
-        """Tell whether any node is known to be of another group."""
+    def has_groups(self, peers: Collection[str]) -> bool:
+        """Tell whether any of these peers is known to be of another group."""
         with self._lock:
             known: Iterable[Rumour] = self._rumours.known(self._clock.now())
-            return any(rumour.group != self._group for rumour in known)
+            return any(r.group != self._group for r in known if r.node in peers)
 
     def report(self) -> JsonObject:
         """Describe what is known in plain data."""

@@ -115,6 +115,7 @@ class Node(Closeable):
             parts.pool.layout,
             Collector(parts.desk, parts.book, tx, self._time),
             lambda said: tx.order(PartnerPrepared(said.deal, said.name, said.is_there)),
+            self._time,
         )
         self._threads.open(
             [

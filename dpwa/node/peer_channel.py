@@ -99,7 +99,7 @@ class PeerChannel:
         if codec.is_delta:
             held = self._held_of(header.nbytes)
             codec = codec if header.codec == codec.name else self._settings.plain
-        return Incoming(announced, codec, buffer, held, order.is_finite)
+        return Incoming(announced, codec, buffer, held, order.is_finite, is_kept=order.wanted.keeps)
 
     def follow(self) -> list[LinkState]:
         """Read what happened to the connection; return the states entered since, in order."""

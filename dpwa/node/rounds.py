@@ -10,6 +10,7 @@ from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Copy, Lease, Snapshot
+from dpwa.errors import UserError
 from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source, settled
 from dpwa.node.assembly import algorithm_of, neighbours_of
 from dpwa.node.deal_desk import Settled
@@ -61,6 +62,7 @@ class Rounds:
         view: what the algorithm may know of the node.
         standing: its clock and loss.
         merges: how many there were that changed something.
+        follows_leaders: whether news of leaders is traded at every update.
     """
 
     def __init__(self, parts: Parts, tx: TxThread, check_open: Callable[[], None]) -> None:
@@ -77,10 +79,9 @@ class Rounds:
         self._neighbours = neighbours_of(config, name)
         self._rng = parts.rng("peer")
         self._sources = Sources(parts.book, tx.order, parts.clock)
+        self.follows_leaders = self.algorithm.follows_leaders or self.view.asks_leader
         self._losses = LossWatch(
-            parts,
-            lambda: tx.order(PassOnNews()),
-            spreads_news=self.algorithm.follows_leaders or self.view.asks_leader,
+            parts, lambda: tx.order(PassOnNews()), spreads_news=self.follows_leaders
         )
         self._round = _NO_ROUND
         self._deadline: Deadline | None = None  # of all fetches of this update
@@ -145,6 +146,7 @@ class Rounds:
             terms: of the fetch.
         """
         parts = self._parts
+        self._require_ask(ask)
         if self._deadline is None:  # else it is more gossip within one update
             self._deadline = Deadline(parts.clock, parts.config.timeout_ms / 1000)
         order = FetchOrder(self._wanted(ask, layout, terms), self._deadline)
@@ -222,12 +224,23 @@ class Rounds:
         self.algorithm = algorithm_of(self._parts.config)
         return self.algorithm
 
-    def keep(self, arrival: Arrival, data: ByteArray) -> None:
-        """Keep a peer's snapshot, all of it, to serve it to others."""
-        layout = self._parts.pool.layout()
-        if layout is not None and arrival.can_keep:
-            snapshot = Snapshot(arrival.version, arrival.standing, layout, data, is_finite=True)
-            self._parts.kept.keep(arrival.peer, snapshot)
+    def _require_ask(self, ask: object) -> None:
+        """Refuse what an algorithm of the user's own cannot mean.
+
+        Raises:
+            UserError: it is no `Ask`, or is for a node that is not in view.
+        """
+        who = f"algorithm {self._parts.config.algorithm!r}: asks"
+        peers = self._parts.book.names
+        if not isinstance(ask, Ask):
+            raise UserError(f"{who} returned {ask!r}; expected an Ask, or None")
+        if ask.peer is not None and ask.peer not in peers:
+            known = ", ".join(peers) or "none"
+            raise UserError(f"{who} returned {ask!r}; expected one of the peers in view: {known}")
+        if ask.terms is not self.algorithm.terms:
+            raise UserError(
+                f"{who} returned {ask!r}; expected the terms of the class, {self.algorithm.terms}"
+            )
 
     def _pull(self, order: FetchOrder) -> None:
         book = self._parts.book
@@ -253,7 +266,7 @@ class Rounds:
             only=ask.peer,
             among=None if ask.peer else self._neighbours.among(peers, self.view.updates - 1),
             version=version if is_tagged else 0,
-            own_version=version,
+            own_version=self._parts.pool.version,  # that is complete
             keeps=self.algorithm.keeps,
         )
 
@@ -297,6 +310,11 @@ class Rounds:
             return None
         finally:
             arrival.release()
+        if not isinstance(factor, (int, float)) or not 0.0 <= factor <= 1.0:
+            raise UserError(
+                f"algorithm {self._parts.config.algorithm!r}: merge returned {factor!r}; expected "
+                "the factor that the clock is moved by, from 0 to 1"
+            )
         if arrival.peer != self._parts.name:  # else it is a share that came back
             self._parts.book.record(arrival.peer, Outcome.FETCHED)
             self._losses.merged(arrival.peer, factor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from dpwa.algorithms import Terms
 from dpwa.clock import Clock, Deadline
@@ -14,6 +15,7 @@ from dpwa.node.rx_thread import Reply, Service
 from dpwa.node.snapshot_service import Introduction
 from dpwa.node.tx_thread import TxThread
 from dpwa.types import JsonObject
+from dpwa.wire import limits
 from dpwa.wire.messages import (
     Agreed,
     AskStatus,
@@ -58,6 +60,10 @@ class Collector:
         self._tx = tx
         self._clock = clock
 
+    def known_as(self, message: Propose) -> str:
+        """Return the name of a peer in view; all strangers count as one."""
+        return message.name if message.name in self._book.names else ""
+
     def is_welcome(self, message: Propose) -> bool:
         """Tell whether a deal with this peer makes sense: it can be reached, and may be merged."""
         can_collect = self._desk.terms is not Terms.EXCHANGE or self._tx.reaches(message.name)
@@ -75,6 +81,16 @@ class Collector:
         self._tx.order(FetchOrder(wanted, deadline, collects=message.deal))
 
 
+@dataclass(frozen=True)
+class _Early:
+    """A proposal that came while the newest snapshot was still being copied."""
+
+    message: Propose
+    layout: Layout
+    reply: Reply
+    expires: float
+
+
 class DealService(Service):
     """Answers proposals, and takes note of what becomes of deals.
 
@@ -84,6 +100,7 @@ class DealService(Service):
         layout: returns that of its newest snapshot; `None` before the first.
         collect: fetches the snapshot of a peer that was agreed with.
         prepared: passes on that a peer has all of this node's snapshot.
+        clock: what time is taken from.
     """
 
     handles = (Propose, Prepared, Decided)
@@ -95,12 +112,15 @@ class DealService(Service):
         layout: Callable[[], Layout | None],
         collect: Collector,
         prepared: Callable[[Prepared], None],
+        clock: Clock,
     ) -> None:
         self._own = introduction
         self._desk = desk
         self._layout = layout
         self._collect = collect
         self._prepared = prepared
+        self._clock = clock
+        self._early: dict[bytes, _Early] = {}
 
     def handle(self, sender: bytes, message: Propose | Prepared | Decided, reply: Reply) -> None:  # noqa: ARG002
         """Answer one message of a deal."""
@@ -113,10 +133,14 @@ class DealService(Service):
                 self._desk.decided(message.deal, commit=message.commit)
                 reply(Noted(request=message.request, deal=message.deal))
 
-    def tick(self, now: float) -> bool:  # noqa: ARG002
-        """End what has run out of time."""
+    def tick(self, now: float) -> bool:
+        """End what has run out of time; look again at proposals that came too early."""
         self._desk.expire()
-        return False
+        for deal, early in list(self._early.items()):
+            del self._early[deal]
+            if early.expires > now:
+                self._consider(early.message, early.layout, early.reply, early.expires)
+        return bool(self._early)
 
     def _answer(self, message: Propose, reply: Reply) -> None:
         layout = self._layout()
@@ -128,14 +152,19 @@ class DealService(Service):
             reply(OtherModel(request=message.request), pack_layout(layout))
         else:
             self._own.hear(message.news)
-            self._consider(message, layout, reply)
+            budget_s = min(message.budget_ms / 1000, self._desk.longest_s)
+            self._consider(message, layout, reply, self._clock.now() + budget_s)
 
-    def _consider(self, message: Propose, layout: Layout, reply: Reply) -> None:
+    def _consider(self, message: Propose, layout: Layout, reply: Reply, expires: float) -> None:
         if not self._collect.is_welcome(message):
             reply(Busy(request=message.request, deal=message.deal))
             return
-        found = self._desk.accept(message.deal, message.name, message.budget_ms / 1000)
-        if found is Answer.NOT_READY:
+        peer = self._collect.known_as(message)
+        found = self._desk.accept(message.deal, peer, message.budget_ms / 1000)
+        if found is Answer.NOT_YET and len(self._early) < limits.MAX_SESSIONS:
+            self._early[message.deal] = _Early(message, layout, reply, expires)
+            return
+        if found in (Answer.NOT_READY, Answer.NOT_YET):
             reply(NotReady(request=message.request))
         elif not isinstance(found, Agreement):
             reply(Busy(request=message.request, deal=message.deal))

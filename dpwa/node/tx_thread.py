@@ -199,9 +199,10 @@ class TxThread(threading.Thread):
         if channel is None:
             return
         self._fetcher.removed(channel)
-        for deal, commit in self._parts.desk.decisions_for(name):  # the last chance to tell it
-            self._tell(channel, deal, commit=commit)
-            self._parts.desk.noted(deal)
+        if channel.link.state is LinkState.UP:
+            for deal, commit in self._parts.desk.decisions_for(name):  # the last chance to tell it
+                self._tell(channel, deal, commit=commit)
+                self._parts.desk.noted(deal)
         del self._channels[name]
         self._poller.unregister(channel.link.socket)
         self._poller.unregister(channel.link.monitor)

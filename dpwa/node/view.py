@@ -57,8 +57,8 @@ class NodeView:
 
     def has_groups(self) -> bool:
         """Tell whether the nodes belong to more than one group."""
-        return self._newsroom.has_groups()
+        return self._newsroom.has_groups(self._book.names)
 
     def total_updates(self) -> float:
         """Return how many updates all nodes have made together, as far as the news goes."""
-        return self._newsroom.total_updates(len(self._book.names) + 1)
+        return self._newsroom.total_updates(self._book.names)

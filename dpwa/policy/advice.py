@@ -7,6 +7,7 @@ work at all is no matter of advice: the configuration refuses it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,7 @@ class Plan:
         topology: who pulls from whom; with the edges, if they are from a file.
         topology_options: those of the topology.
         names: of all nodes, in the order of their positions.
-        groups: how many different groups they are in, those without any being one.
+        group_of: the group of each of them, empty for none; or nothing, if there are no groups.
         fetch_probability: the setting.
         loss_window: the setting.
     """
@@ -52,9 +53,14 @@ class Plan:
     topology: Topology
     topology_options: StrictModel
     names: Sequence[str]
-    groups: int = 1
+    group_of: Sequence[str] = ()
     fetch_probability: float = 1.0
     loss_window: int = GOOD_WINDOW
+
+    @property
+    def groups(self) -> int:
+        """How many different groups there are; the nodes without any are one."""
+        return max(1, len(set(self.group_of)))
 
     @property
     def nodes(self) -> int:
@@ -76,6 +82,7 @@ def advice(plan: Plan) -> list[str]:
     if plan.nodes < 2:
         return []
     return [
+        *_lonely(plan),
         *_collapse(plan),
         *_noise_decides(plan),
         *_nothing_moves(plan),
@@ -149,6 +156,18 @@ def _noise_decides(plan: Plan) -> Iterator[str]:
             f"that of a whole validation batch; recommended is {GOOD_WINDOW}, with a "
             f"{GOOD_WINDOW**0.5:.0f}th of the noise"
         )
+
+
+def _lonely(plan: Plan) -> Iterator[str]:
+    """Warn of groups of one beside larger ones: as a rule a name that is misspelt or left out."""
+    sizes = Counter(plan.group_of)
+    if plan.algorithm != "lsgd" or max(sizes.values(), default=1) < 2:
+        return
+    for group, size in sizes.items():
+        if size == 1:
+            node = plan.names[list(plan.group_of).index(group)]
+            of_what = f"the only one of group {group}" if group else "the only one without a group"
+            yield f"{node} is {of_what}, and other groups have up to {max(sizes.values())} nodes"
 
 
 def _nothing_moves(plan: Plan) -> Iterator[str]:

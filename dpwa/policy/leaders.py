@@ -181,7 +181,7 @@ class Rumours:
         """Listen to a node again that was forgotten: it is back in view."""
         self._graves.pop(node, None)
 
-    def total_updates(self, now: float, nodes: int) -> float:
+    def total_updates(self, now: float, nodes: int, among: Collection[str] | None = None) -> float:
         """Estimate how many updates all nodes have made: mean known version * number of nodes.
 
         So a node that was not heard of counts as the mean of the others. The estimate may fall, as
@@ -190,9 +190,12 @@ class Rumours:
         Args:
             now: the time at which it is asked.
             nodes: how many there are, this one included; more are counted if more are known.
+            among: the others that count; `None` for all that are known.
         """
         self._drop_aged(now)
-        versions = [heard.version for heard in self._heard.values()]
+        versions = [
+            heard.version for heard in self._heard.values() if among is None or heard.node in among
+        ]
         if self._said is not None:
             versions.append(self._said.version)  # known for sure, however long ago
         return sum(versions) * max(nodes, len(versions)) / max(1, len(versions))

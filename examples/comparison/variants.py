@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from dpwa.types import JsonObject
 
@@ -25,6 +26,13 @@ class Variant:
     label: str
     settings: JsonObject = field(default_factory=dict)
     groups: int = 1
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What it is called on the command line: by its name, or by that of its algorithm."""
+        if not self.gossips:
+            return (self.name,)
+        return str(self.settings.get("algorithm", "gossip")), self.name
 
     @property
     def gossips(self) -> bool:
@@ -61,11 +69,15 @@ VARIANTS = (
 def variants_named(names: str) -> tuple[Variant, ...]:
     """Return the variants of a list with commas, in the order of the table.
 
+    The name of an algorithm stands for all its variants.
+
     Raises:
         ValueError: one is not known, or none is named.
     """
     wanted = {name.strip() for name in names.split(",")}
-    known = [variant.name for variant in VARIANTS]
+    known = dict.fromkeys([word for variant in VARIANTS for word in variant.words])
     for name in wanted.difference(known):
-        raise ValueError(f"expected some of {','.join(known)} (got {name!r})")
-    return tuple(variant for variant in VARIANTS if variant.name in wanted)
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"expected some of {','.join(known)} (got {name!r}){hint}")
+    return tuple(variant for variant in VARIANTS if wanted.intersection(variant.words))

@@ -22,6 +22,7 @@ SEED = 17
 def plan(nodes=8, *, rule="constant", edges=None, of_topology=None, options=None, **changes):
     """Return the plan of a run with defaults for all that is not given."""
     name, place = changes.pop("algorithm", "gossip"), changes.pop("topology", "random")
+    groups = changes.pop("groups", 1)
     found = edges_topology(edges) if edges else topology(place)
     return Plan(
         algorithm=name,
@@ -33,6 +34,7 @@ def plan(nodes=8, *, rule="constant", edges=None, of_topology=None, options=None
         if edges
         else found.options(**of_topology or {}),
         names=[f"w{number}" for number in range(1, nodes + 1)],
+        group_of=changes.pop("group_of", [str(number % groups) for number in range(nodes)]),
         **changes,
     )
 
@@ -46,7 +48,7 @@ def only(found):
 @pytest.mark.parametrize("rule", interpolation_names())
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 64])
 def test_defaults_need_no_advice(name, rule, nodes):
-    assert advice(plan(nodes, algorithm=name, rule=rule, groups=min(nodes, 2))) == []
+    assert advice(plan(nodes, algorithm=name, rule=rule, groups=2 if nodes >= 4 else 1)) == []
 
 
 @pytest.mark.parametrize("place", sorted(set(topology_names()) - {"star", "file"}))
@@ -209,3 +211,13 @@ class TestTopologies:
 def test_all_that_is_wrong_is_told_at_once():
     found = advice(plan(8, rule="leader", of_rule={"strength": 1.0}, loss_window=1))
     assert len(found) == 2
+
+
+def test_a_group_of_one_beside_larger_ones_is_told_of():
+    found = advice(plan(4, algorithm="lsgd", group_of=["a", "a", "b", "bb"]))
+    assert found == [
+        "w3 is the only one of group b, and other groups have up to 2 nodes",
+        "w4 is the only one of group bb, and other groups have up to 2 nodes",
+    ]
+    found = advice(plan(4, algorithm="lsgd", group_of=["a", "a", "a", ""]))
+    assert found == ["w4 is the only one without a group, and other groups have up to 3 nodes"]

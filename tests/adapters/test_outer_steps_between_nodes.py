@@ -1,0 +1,125 @@
+"""Outer steps, and more gossip within one update, with partners that fail or are slow."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from support.members import members
+from support.nodes import config_of, eventually
+from support.partners import partner_of
+
+from dpwa.wire.messages import Fetch, SnapshotHeader
+
+TIMEOUT_MS = 150
+OUTER = [
+    ("noloco", {}),
+    ("local", {"momentum": 0.5, "lr": 0.7}),
+]
+
+
+def announce_only(member, partner):
+    """Begin to serve a snapshot that never comes."""
+    fetch = partner.heard(Fetch)
+    nbytes = member.x.numel() * np.float64().nbytes
+    said = {"version": partner.version, "clock": 1.0, "loss": None, "is_finite": None}
+    said.update(nbytes=nbytes, codec="none", token=0, news=())
+    partner.answer(SnapshotHeader(request=fetch.request, **said))
+
+
+def after_one_step(algorithm, options, broken):
+    """Return where one outer step leads to, after so many whose partner broke off."""
+    config = config_of(
+        2,
+        algorithm=algorithm,
+        transport="tcp",
+        timeout_ms=TIMEOUT_MS,
+        **{algorithm: {"period": 2, **options}},
+    )
+    with members(config, [1.0]) as [member], partner_of(member) as partner:
+        eventually(lambda: member.node._threads.tx.reaches("w2"))
+        member.round()
+        with torch.no_grad():
+            member.net.weight.add_(2.0)  # what is trained between two outer steps
+        member.round()
+        for _ in range(broken):
+            member.adapter.update_send()
+            announce_only(member, partner)
+            assert member.adapter.update_wait() is None
+        member.adapter.update_send()  # not only after another period
+        partner.serve(partner.heard(Fetch), 4.0)
+        assert member.adapter.update_wait() is not None
+        return member.x
+
+
+@pytest.mark.parametrize(("algorithm", "options"), OUTER)
+def test_a_partner_that_breaks_off_changes_nothing_and_the_step_is_taken_later(algorithm, options):
+    quiet = after_one_step(algorithm, options, broken=0)
+    assert (quiet != 3.0).all()
+    torch.testing.assert_close(after_one_step(algorithm, options, broken=2), quiet)
+
+
+class Server(threading.Thread):
+    """Serves whatever is asked of a partner, after a while."""
+
+    def __init__(self, partner, delay_s):
+        super().__init__()
+        self.partner, self.delay_s = partner, delay_s
+        self.served = 0
+        self.ends = threading.Event()
+
+    def run(self):
+        while not self.ends.is_set():
+            try:
+                fetch = self.partner.heard(Fetch, 0.02)
+            except AssertionError:
+                continue
+            time.sleep(self.delay_s)
+            self.partner.version += 1
+            self.partner.serve(fetch, 100.0)
+            self.served += 1
+
+
+def test_more_gossip_in_one_update_takes_no_more_time_than_one_fetch_may():
+    timeout_ms, delay_s = 500, 0.2
+    config = config_of(
+        2, consensus_control=1e-9, transport="tcp", timeout_ms=timeout_ms, merge="delta"
+    )
+    with members(config, [1.0]) as [member], partner_of(member) as partner:
+        eventually(lambda: member.node._threads.tx.reaches("w2"))
+        server = Server(partner, delay_s)
+        server.start()
+        try:
+            for _ in range(2):  # the first tells how far a step leads
+                with torch.no_grad():
+                    member.net.weight.add_(0.01)
+                member.adapter.update_send()
+                start = time.monotonic()
+                assert member.adapter.update_wait() is not None
+                assert time.monotonic() - start < timeout_ms / 1000 + 0.15
+            assert server.served > 2  # there was more
+        finally:
+            server.ends.set()
+            server.join()
+
+
+OUTER = [("local", {"momentum": 0.9, "lr": 0.7}), ("local", {}), ("noloco", {})]
+
+
+@pytest.mark.parametrize(("algorithm", "options"), OUTER)
+def test_a_round_without_a_slot_to_publish_in_leaves_a_sound_model(algorithm, options):
+    settings = {"algorithm": algorithm, algorithm: {"period": 1, **options}}
+    config = config_of(2, transport="tcp", timeout_ms=1000, **settings)
+    with members(config, [1.0, 1.0]) as (one, other):
+        eventually(lambda: one.node._threads.tx.reaches("w2"))
+        other.round()
+        one.round()
+        pool, held = one.node._parts.pool, []
+        for _ in range(6):
+            held.append(pool.newest())
+            one.round()
+            assert (one.x == 1.0).all()  # both are where they began
+        assert one.node.report()["rounds_skipped"] > 0
+        for lease in held:
+            lease.release()
