@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpwa.data.checksum import checksum
 from dpwa.data.layout import Layout
 from dpwa.data.segments import NONCE_BYTES, PAGE_BYTES, ByteArray, SegmentHeader
 from dpwa.data.shared_memory import (
@@ -81,11 +82,12 @@ class PeerMemory(Closeable):
 
     def news(self) -> bytes:
         """Return the news on the board; nothing while they are being written."""
-        before, nbytes = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
+        before, total, nbytes = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
         start = NEWS_AT + NEWS_HEADER.size
         news = bytes(self._board[start : start + min(nbytes, NEWS_BYTES)])
-        after, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
-        return news if before == after and before % 2 == 0 else b""
+        after, _, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
+        is_whole = before == after and before % 2 == 0 and checksum(news) == total
+        return news if is_whole else b""
 
     def pin(self, layout: Layout, version: int = 0) -> Lease | None:
         """Lease the newest snapshot; `None` when there is none of this layout to be had.

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpwa.data.checksum import checksum
 from dpwa.data.segments import NONCE_BYTES, PAGE_BYTES, SharedSegment
 from dpwa.lifecycle import Closeable
 
@@ -35,7 +36,7 @@ BOARD_MAGIC = b"dpwaboad"
 NEWEST_AT = 64  # where the board has the number of the newest slot
 ALIVE_AT = 72  # and the time when the node was last seen to be at work, in seconds
 NEWS_AT = 128  # what the node knows of others: a sequence number, odd while it is written, and
-NEWS_HEADER = struct.Struct("<QI")  # the length, then the bytes
+NEWS_HEADER = struct.Struct("<QQI")  # a checksum and the length, then the bytes
 NEWS_BYTES = PAGE_BYTES - NEWS_AT - NEWS_HEADER.size
 UNFINISHED = ".new"
 UNFINISHED_FOR_S = 60.0
@@ -81,12 +82,15 @@ class SharedMemory(Closeable):
         self._alive[0] = now
 
     def tell(self, news: bytes) -> None:
-        """Put news on the board, at most `NEWS_BYTES`; called by one thread."""
-        sequence, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
-        start = NEWS_AT + NEWS_HEADER.size
-        NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 1, len(news))
+        """Put news on the board, at most `NEWS_BYTES`; called by one thread.
+
+        Copying may be seen out of order by other cores, so the number alone would not do.
+        """
+        sequence, _, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
+        start, total = NEWS_AT + NEWS_HEADER.size, checksum(news)
+        NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 1, total, len(news))
         self._board[start : start + len(news)] = news
-        NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 2, len(news))
+        NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 2, total, len(news))
 
     def close(self) -> None:
         """Remove the folder; peers that have mapped a segment keep it until they are done."""

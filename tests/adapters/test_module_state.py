@@ -431,6 +431,7 @@ def transpose(net):
 
 
 def cast_in_place(net):
+    net.weight.data.fill_(1.0)  # half of a random number may stand for NaN
     net.half().weight.data = net.weight.data.view(torch.bfloat16)
 
 

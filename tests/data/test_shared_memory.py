@@ -500,11 +500,15 @@ def test_the_last_news_is_on_the_board(news):
 def test_news_that_is_being_written_is_not_there(shared, tmp_path):
     with PeerMemory(shared.name, shared.nonce, tmp_path) as peer:
         shared.tell(b"old")
-        sequence, nbytes = NEWS_HEADER.unpack_from(shared._board, NEWS_AT)
-        NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 1, nbytes)
+        sequence, total, nbytes = NEWS_HEADER.unpack_from(shared._board, NEWS_AT)
+        NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 1, total, nbytes)
         assert peer.news() == b""
-        NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 2, 2**32 - 1)
-        assert len(peer.news()) == NEWS_BYTES  # whatever it says of its length
+        NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 2, total + 1, nbytes)
+        assert peer.news() == b""  # parts of it are still to be seen
+        NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 2, total, 2**32 - 1)
+        assert peer.news() == b""  # whatever it says of its length
+        NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 2, total, nbytes)
+        assert peer.news() == b"old"
 
 
 def test_no_reader_of_a_board_ever_sees_half_of_one_news_and_half_of_another(tmp_path):
