@@ -78,6 +78,7 @@ def test_only_what_is_wanted_is_measured_and_people_need_no_json():
     assert "copy" not in done.stderr
 
 
+@pytest.mark.slow
 def test_more_processes_and_tensors_work_as_well():
     done = run_dpwa(
         *("bench", "plane", "--size-mb", 0.1, "--repetitions", 2, "--processes", 3),

@@ -72,7 +72,7 @@ def test_any_text_gives_two_nodes_or_says_what_is_wrong(text):
     except ConfigError as error:
         told = error.problems
     else:
-        assert set(edges.names) <= set(re.findall(r"[ab-]+", text))
+        assert all(re.fullmatch(r"[ab-]+", name) and name in text for name in edges.names)
     assert all(re.match(r"<edges>:(\d+:\d+:)? ", line) and line.isprintable() for line in told)
 
 

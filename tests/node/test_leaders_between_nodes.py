@@ -217,7 +217,7 @@ def test_garbage_on_a_board_is_no_news(one, garbage):
 # Processes
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", ["auto", pytest.param("tcp", marks=pytest.mark.slow)])
 def test_a_leader_that_is_killed_is_replaced(tmp_path, transport):
     silence_s = 1.0
     path = tmp_path / "nodes.yaml"
