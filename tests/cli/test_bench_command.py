@@ -68,6 +68,7 @@ def test_one_run_tells_every_figure_and_ratio():
         assert name in done.stderr
 
 
+@pytest.mark.slow
 def test_only_what_is_wanted_is_measured_and_people_need_no_json():
     done = run_dpwa(
         "bench", "plane", "--size-mb", 1, "--repetitions", 1, "--only", "lerp, gloo_pair"

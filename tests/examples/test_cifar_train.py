@@ -102,6 +102,7 @@ def test_batch_norm_statistics_are_recomputed_before_a_test_unless_switched_off(
     assert changed == (statistics if is_recomputed else set())
 
 
+@pytest.mark.slow
 def test_two_launched_nodes_merge_and_write_files_of_their_own(
     run: Runner, data_dir: Path, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def baseline(comparison: SimpleNamespace, name: str, steps: int = 20) -> list:
     return trajectories
 
 
+@pytest.mark.slow
 def test_processes_and_baselines_stand_in_one_table_with_a_picture(
     run: Runner, tmp_path: Path
 ) -> None:

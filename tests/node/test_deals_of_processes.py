@@ -80,7 +80,8 @@ def states(nodes):
     return [lowest for lowest, _, _ in told_of], [report for _, _, report in told_of]
 
 
-@pytest.mark.parametrize("transport", ["auto", pytest.param("tcp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_exchanges_of_processes_keep_the_sum(tmp_path, transport):
     with processes(tmp_path, "symmetric", transport) as nodes:
         run(nodes, 0.3)  # to find each other
