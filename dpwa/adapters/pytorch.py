@@ -23,6 +23,7 @@ from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import Loss, loss_value
 
 MOST_EXTRA_ROUNDS = 3
+WARM_UP = 15  # distances: of fewer, most may be those of one adversary among eight, by chance
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ def _clip_of(config: Config) -> ClipRadius | None:
     if config.robust == "none":
         return None
     options: Any = config.options_of(config.robust)
-    return ClipRadius(options.quantile, options.window)
+    return ClipRadius(options.quantile, options.window, min(WARM_UP, options.window))
 
 
 def _control_of(config: Config) -> ConsensusControl | None:

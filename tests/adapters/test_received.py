@@ -10,10 +10,11 @@ from support.nodes import config_of, eventually, status_of
 from support.partners import partner_of
 
 from dpwa.adapters.optimizer import GossipOptimizer
-from dpwa.adapters.pytorch import MOST_EXTRA_ROUNDS
+from dpwa.adapters.pytorch import (
+    MOST_EXTRA_ROUNDS,
+    WARM_UP,
+)
 from dpwa.wire.messages import Fetch
-
-WARM_UP = 5
 
 
 def norm_net(value):
