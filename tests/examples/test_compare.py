@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,9 +17,16 @@ import pytest
 import torch
 from examples_support import EXAMPLES, Runner
 
+from dpwa.algorithms import base
+
 COMPARE, ADVERSARY = EXAMPLES / "compare.py", EXAMPLES / "adversary.py"
 ALGORITHMS_PAGE = EXAMPLES.parent / "docs" / "algorithms.md"
 PNG = b"\x89PNG"
+
+
+@pytest.fixture(autouse=True)
+def _what_the_page_registers_is_forgotten(monkeypatch):
+    monkeypatch.setattr(base, "_REGISTRY", deepcopy(base._REGISTRY))
 
 
 @pytest.fixture
