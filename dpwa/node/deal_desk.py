@@ -217,6 +217,8 @@ class DealDesk:
 
     def decisions_due(self) -> list[tuple[bytes, str, bool]]:
         """Return what to tell whom, now or again: the deal, the peer, and whether it holds."""
+        if self.terms is Terms.PULL:
+            return []
         with self._lock:
             now = self._clock.now()
             undelivered = self._deals.undelivered(now)
@@ -235,6 +237,8 @@ class DealDesk:
     @property
     def has_undelivered(self) -> bool:
         """Whether there are decisions that a peer has not noted."""
+        if self.terms is Terms.PULL:
+            return False
         with self._lock:
             return bool(self._deals.undelivered(self._clock.now()))
 
@@ -323,7 +327,9 @@ class DealDesk:
             self._forget_decided()
 
     def expire(self) -> None:
-        """End what has run out of time."""
+        """End what has run out of time; called after every message, so free without deals."""
+        if self.terms is Terms.PULL:
+            return
         with self._lock:
             for deal in self._deals.expire(self._clock.now()):
                 self._take_back(deal)

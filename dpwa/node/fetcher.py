@@ -252,8 +252,7 @@ class Fetcher:
         )
         if not _is_of_deal(order, attempt):
             if order.wanted.keeps:
-                origin = attempt.channel if attempt.origin is None else attempt.origin
-                self._kept.keep(origin.peer, snapshot)
+                self._kept.keep(attempt.source, snapshot)
             self._succeeded(attempt)
             return
         self._have(attempt, Lease(snapshot, lambda _: None))
@@ -292,8 +291,7 @@ class Fetcher:
             attempt.incoming = channel.incoming(active.order, announced, buffer)
             return
         attempt.incoming = channel.incoming(active.order, announced, self._room(header.nbytes))
-        source = channel if attempt.origin is None else attempt.origin
-        active.order.offer(Found(source.peer, attempt.incoming))
+        active.order.offer(Found(attempt.source, attempt.incoming))
 
     def _held_elsewhere(self, attempt: Attempt, held: HeldElsewhere) -> None:
         """Ask a node that has a copy; if none can be asked, the same peer once more."""

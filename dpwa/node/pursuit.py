@@ -35,6 +35,11 @@ class Attempt:
         self.deadline: Deadline | None = None
 
     @property
+    def source(self) -> str:
+        """Name of the node whose snapshot it is."""
+        return (self.channel if self.origin is None else self.origin).peer
+
+    @property
     def has_expired(self) -> bool:
         """Whether it is time to ask another peer."""
         return self.deadline is not None and self.deadline.expired()
