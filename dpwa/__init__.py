@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpwa.config import Config, load_config
     from dpwa.errors import ConfigError, DpwaError
-    from dpwa.node.connection import DpwaConnection
+    from dpwa.connection import DpwaConnection
     from dpwa.policy.interpolation import register_interpolation
 
 __version__ = "0.1.0"
@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Config": "dpwa.config",
     "ConfigError": "dpwa.errors",
-    "DpwaConnection": "dpwa.node.connection",
+    "DpwaConnection": "dpwa.connection",
     "DpwaError": "dpwa.errors",
     "load_config": "dpwa.config",
     "register_interpolation": "dpwa.policy.interpolation",

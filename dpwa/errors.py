@@ -42,6 +42,34 @@ class ClosedError(UserError):
     """The object was used after `close()`."""
 
 
+class MismatchError(UserError):
+    """Nodes called different collectives, or the same one on values of different form."""
+
+
+class CollectiveError(DpwaError):
+    """A collective has failed, for all who took part in it; their values are as they were."""
+
+
+class PeerLost(CollectiveError):  # noqa: N818  (what happened, in the words of users)
+    """Peers died or stalled in a collective; the next one runs without them.
+
+    Attributes:
+        names: of the peers.
+    """
+
+    def __init__(self, names: Iterable[str], detail: str) -> None:
+        self.names = tuple(names)
+        super().__init__(detail)
+
+
+class LeftBehindError(PeerLost):
+    """The others have gone on without this node; its next collective waits to be let in again."""
+
+
+class CollectiveTimeoutError(CollectiveError):
+    """All peers are there, but the collective did not end in time."""
+
+
 class PeerError(DpwaError):
     """Something that another process did wrong. Never raised into a training loop."""
 

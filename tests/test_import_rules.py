@@ -11,14 +11,18 @@ PACKAGE = Path(__file__).parent.parent / "dpwa"
 
 # From the ground up. Rooms on one line do not know each other.
 STOREYS = [
-    {"errors", "clock", "lifecycle"},
+    {"errors", "clock", "lifecycle", "fault_points"},
     {"types", "registry"},
     {"policy", "data"},
     {"algorithms"},
     {"config", "wire"},
     {"transport"},
     {"node"},
+    {"collectives"},
+    {"connection"},
+    {"tables"},
     {"adapters", "launch"},
+    {"distributed", "multiverso"},
     {"demo", "bench"},
     {"cli"},
     {"__main__"},

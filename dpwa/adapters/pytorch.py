@@ -16,7 +16,7 @@ from dpwa.config import Config
 from dpwa.data.kernels import are_finite
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
-from dpwa.node.connection import ConfigSource, DpwaConnection
+from dpwa.connection import ConfigSource, DpwaConnection
 from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.policy.learning_rates import lr_scale

@@ -11,6 +11,8 @@ docs/algorithms.md describes them, and how to write one of your own.
 """
 
 from dpwa.algorithms import gossip, local, lsgd, noloco, push_sum, symmetric  # noqa: F401
+from dpwa.algorithms.all_reduce_ea import EASGD, AllReduceEA
+from dpwa.algorithms.all_reduce_sgd import AllReduceSGD
 from dpwa.algorithms.base import (
     Algorithm,
     Ask,
@@ -24,6 +26,9 @@ from dpwa.algorithms.base import (
 )
 
 __all__ = [
+    "EASGD",
+    "AllReduceEA",
+    "AllReduceSGD",
     "Algorithm",
     "Ask",
     "Received",

@@ -117,6 +117,12 @@ class Config(StrictModel):
         le=MAX_TIMEOUT_MS,
         description="longest time to wait for a peer, in milliseconds",
     )
+    collective_timeout_s: float = Field(
+        default=30.0,
+        gt=0.0,
+        allow_inf_nan=False,
+        description="longest time that a collective, such as all_reduce, waits for a node",
+    )
     algorithm: Annotated[str, _one_of(algorithm_names)] = Field(
         default="gossip",
         description="training algorithm: gossip, lsgd, symmetric, push_sum, noloco, local or one "

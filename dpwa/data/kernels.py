@@ -114,6 +114,13 @@ def are_finite(data: ByteArray, dtype: str) -> bool:
     return is_finite(torch.from_numpy(data).view(getattr(torch, dtype)))
 
 
+def convert(source: ByteArray, dtype: str, target: ByteArray, target_dtype: str) -> None:
+    """Set the values in the bytes of `target` to those in `source`, rounded to nearest."""
+    values = torch.from_numpy(source if source.flags.writeable else source.copy())
+    rounded = torch.from_numpy(target).view(getattr(torch, target_dtype))
+    rounded.copy_(values.view(getattr(torch, dtype)))
+
+
 def total(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum of all elements, shape `()`, in float32 or wider; a single fast pass.
 

@@ -57,22 +57,12 @@ class PeerMemory(Closeable):
     """
 
     def __init__(self, name: str, nonce: bytes, root: Path = SHARED_MEMORY_ROOT) -> None:
-        if not _NAME.fullmatch(name):
-            raise NotMappedError("that is no name of a folder")
         self.name = name
         self.nonce = nonce
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self._segments: dict[int, _MappedSegment] = {}
-        try:
-            self._folder = os.open(root / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError as error:
-            raise NotMappedError(f"its folder cannot be opened: {error.strerror}") from None
-        try:
-            self._board = self._map_board()
-        except BaseException:
-            os.close(self._folder)
-            raise
+        self._folder, self._board = _open_folder(name, nonce, root)
         self._newest = np.frombuffer(self._board, np.uint64, 1, NEWEST_AT)
         self._alive = np.frombuffer(self._board, np.float64, 1, ALIVE_AT)
 
@@ -174,18 +164,42 @@ class PeerMemory(Closeable):
         for number in [n for n in self._segments if f"slot-{n}" not in keep]:
             self._segments.pop(number).close()
 
-    def _map_board(self) -> mmap.mmap:
+
+class PeerFiles(Closeable):
+    """Named segments in the folder of a peer, proved to be the one that it speaks of.
+
+    What is mapped stays readable as long as somebody holds it, whatever becomes of the peer.
+
+    Raises:
+        NotMappedError: it cannot be mapped, or it is another one.
+    """
+
+    def __init__(self, name: str, nonce: bytes, root: Path = SHARED_MEMORY_ROOT) -> None:
+        self._folder, _ = _open_folder(name, nonce, root)
+
+    def map(self, name: str) -> ByteArray | None:
+        """Return the bytes of a segment, read-only; `None` when there is none of this name."""
+        if self._folder < 0:
+            return None
         try:
-            fd = _open(BOARD, self._folder)
-            try:
-                board = mmap.mmap(fd, PAGE_BYTES, access=mmap.ACCESS_READ)
-            finally:
-                os.close(fd)
-        except (OSError, ValueError) as error:
-            raise NotMappedError(f"its board cannot be mapped: {error}") from None
-        if board[: len(BOARD_MAGIC) + NONCE_BYTES] != BOARD_MAGIC + self.nonce:
-            raise NotMappedError("another node's folder has its name")
-        return board
+            fd = _open(name, self._folder)
+        except OSError:
+            return None
+        try:
+            memory = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):
+            return None  # it is just being made
+        finally:
+            os.close(fd)
+        if len(memory) <= PAGE_BYTES:
+            return None
+        return np.frombuffer(memory, np.uint8, offset=PAGE_BYTES)
+
+    def close(self) -> None:
+        """Let go of the folder; what is mapped stays."""
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
 
 
 class _MappedSegment:
@@ -241,6 +255,35 @@ class _MappedSegment:
         if self._data.nbytes != expected:
             return None
         return Snapshot(header.version, header.standing, layout, self._data, header.is_finite)
+
+
+def _open_folder(name: str, nonce: bytes, root: Path) -> tuple[int, mmap.mmap]:
+    """Open the folder of a peer and map its board, which must have the nonce."""
+    if not _NAME.fullmatch(name):
+        raise NotMappedError("that is no name of a folder")
+    try:
+        folder = os.open(root / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotMappedError(f"its folder cannot be opened: {error.strerror}") from None
+    try:
+        return folder, _map_board(folder, nonce)
+    except BaseException:
+        os.close(folder)
+        raise
+
+
+def _map_board(folder: int, nonce: bytes) -> mmap.mmap:
+    try:
+        fd = _open(BOARD, folder)
+        try:
+            board = mmap.mmap(fd, PAGE_BYTES, access=mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+    except (OSError, ValueError) as error:
+        raise NotMappedError(f"its board cannot be mapped: {error}") from None
+    if board[: len(BOARD_MAGIC) + NONCE_BYTES] != BOARD_MAGIC + nonce:
+        raise NotMappedError("another node's folder has its name")
+    return board
 
 
 def _open(name: str, folder: int) -> int:

@@ -73,6 +73,14 @@ class SharedMemory(Closeable):
         number = next(self._numbers)
         return SharedSegment(str(self._path / f"slot-{number}"), number, nbytes, self._remove)
 
+    def create(self, name: str, nbytes: int) -> SharedSegment:
+        """Return a new segment that peers find by its name; see `PeerFiles`.
+
+        Raises:
+            OSError: there is no room for it, or there is one of this name.
+        """
+        return SharedSegment(str(self._path / name), 0, nbytes, self._remove)
+
     def announce(self, segment: SharedSegment) -> None:
         """Say that this segment is the newest."""
         self._newest[0] = segment.number

@@ -23,6 +23,7 @@ from dpwa.node.assembly import advice_on, channel_settings, codec_of
 from dpwa.node.logs import configure_logging
 from dpwa.node.parts import Parts, longest_s
 from dpwa.node.rounds import Rounds
+from dpwa.node.rx_thread import Service
 from dpwa.node.services import (
     Collector,
     DealService,
@@ -32,10 +33,19 @@ from dpwa.node.services import (
 )
 from dpwa.node.snapshot_service import Introduction, ServingSettings, SnapshotService
 from dpwa.node.threads import NodeThreads
-from dpwa.node.tx_thread import AddPeer, PartnerPrepared, PeerEnded, RemovePeer
+from dpwa.node.tx_thread import (
+    AddPeer,
+    Attach,
+    Listener,
+    PartnerPrepared,
+    PeerEnded,
+    RemovePeer,
+    Tell,
+)
 from dpwa.transport.addresses import resolved
 from dpwa.types import JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
+from dpwa.wire.messages import Message
 
 log = logging.getLogger("dpwa.node")
 
@@ -171,6 +181,22 @@ class Node(Closeable):
         self._parts.book.remove(name)
         self._parts.forget(name)
         self._threads.tx.order(RemovePeer(name))
+
+    # What stands on the node
+
+    def attach(self, service: Service, listener: Listener) -> None:
+        """Let a service answer messages of peers, and a listener hear of connections."""
+        self._check_open()
+        self._threads.rx.register(service)
+        self._threads.tx.order(Attach(listener))
+
+    def tell(self, peer: str, message: Message) -> None:
+        """Send a message to a peer, if there is a connection; returns at once."""
+        self._threads.tx.order(Tell(peer, message))
+
+    def nudge(self) -> None:
+        """Have the services look at once whether something has become due."""
+        self._threads.rx.nudge()
 
     # Life
 

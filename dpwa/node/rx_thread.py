@@ -63,16 +63,17 @@ class RxThread(threading.Thread):
         self._endpoint = endpoint
         self._clock = clock
         self._services: dict[type[Any], Service] = {}
-        self._stop_requests: Mailbox[None] = Mailbox(context)
+        self._nudges: Mailbox[None] = Mailbox(context)
+        self._is_stopping = False
         self._listening = threading.Event()
         self._listen_error: Exception | None = None
         self.bad_messages = 0
         self.bytes_sent = 0
 
     def register(self, service: Service) -> None:
-        """Dispatch the messages that a service handles to it; before the thread starts."""
-        for message_type in service.handles:
-            self._services[message_type] = service
+        """Dispatch the messages that a service handles to it; from any thread, at any time."""
+        # Another dictionary: the thread may be looking at this one.
+        self._services = {**self._services, **dict.fromkeys(service.handles, service)}
 
     def open(self) -> None:
         """Start, and wait until the socket listens.
@@ -88,16 +89,21 @@ class RxThread(threading.Thread):
 
     def discard(self) -> None:
         """Give up a thread that was never started."""
-        self._stop_requests.close()
+        self._nudges.close()
 
     def stop(self, timeout_s: float) -> bool:
         """Ask the thread to end; return whether it did within the time."""
-        self._stop_requests.put(None)
+        self._is_stopping = True
+        self.nudge()
         self.join(timeout_s)
         if self.is_alive():
             return False
-        self._stop_requests.close()
+        self._nudges.close()
         return True
+
+    def nudge(self) -> None:
+        """Have the services look at once whether something has become due; from any thread."""
+        self._nudges.put(None)
 
     def run(self) -> None:
         """Own the socket from here to the end."""
@@ -114,12 +120,14 @@ class RxThread(threading.Thread):
     def _serve(self, router: Socket) -> None:
         poller = zmq.Poller()
         poller.register(router, zmq.POLLIN)
-        poller.register(self._stop_requests.receiver, zmq.POLLIN)
+        poller.register(self._nudges.receiver, zmq.POLLIN)
         is_busy = False
         while True:
             ready = dict(poller.poll(BUSY_POLL_MS if is_busy else IDLE_POLL_MS))
-            if self._stop_requests.receiver in ready:
+            if self._is_stopping:
                 return
+            if self._nudges.receiver in ready:
+                self._nudges.discard_all()
             try:
                 if router in ready:
                     self._answer(router)

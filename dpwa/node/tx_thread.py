@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import zmq
 
@@ -21,7 +22,7 @@ from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.fetching import other_algorithm
-from dpwa.wire.messages import Decided, Goodbye, NewsMessage, Noted, decode
+from dpwa.wire.messages import Decided, Goodbye, Message, NewsMessage, Noted, decode
 
 log = logging.getLogger("dpwa.tx")
 
@@ -45,6 +46,37 @@ class RemovePeer:
     """Disconnect from a peer."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Send a message to a peer, if there is a connection."""
+
+    peer: str
+    message: Message
+
+
+class Listener:
+    """Something that hears of connections and of answers; called on the TxThread only.
+
+    Attributes:
+        handles: types of answers that are for it.
+    """
+
+    handles: tuple[type[Any], ...] = ()
+
+    def link_changed(self, peer: str, *, is_up: bool) -> None:
+        """Take note that the connection to a peer has come up, or is gone."""
+
+    def receive(self, peer: str, message: Any, payload: Frame) -> None:
+        """Take in an answer."""
+
+
+@dataclass(frozen=True)
+class Attach:
+    """Let something hear of connections, beginning with those that there are."""
+
+    listener: Listener
 
 
 @dataclass(frozen=True)
@@ -73,7 +105,17 @@ class PassOnNews:
     """Tell a peer, drawn at random, what this node knows, and hear what that one does."""
 
 
-Command = FetchOrder | AddPeer | RemovePeer | PartnerPrepared | PeerEnded | PassOnNews | Stop
+Command = (
+    FetchOrder
+    | AddPeer
+    | RemovePeer
+    | PartnerPrepared
+    | PeerEnded
+    | PassOnNews
+    | Tell
+    | Attach
+    | Stop
+)
 
 
 class TxThread(threading.Thread):
@@ -88,6 +130,7 @@ class TxThread(threading.Thread):
         self._poller = zmq.Poller()
         self._channels: dict[str, PeerChannel] = {}
         self._fetcher = Fetcher(self._channels, parts, self._rng)
+        self._listeners: list[Listener] = []
         self._stopping = False
         self.bytes_received = 0
         self.late_answers = 0
@@ -173,6 +216,10 @@ class TxThread(threading.Thread):
                 self._ended(command.name)
             case PassOnNews():
                 self._pass_on_news()
+            case Tell():
+                self._send(command)
+            case Attach():
+                self._attach(command.listener)
             case Stop():
                 self._stopping = True
 
@@ -183,6 +230,17 @@ class TxThread(threading.Thread):
             order.end()
         else:
             self._fetcher.pursue(order)
+
+    def _send(self, command: Tell) -> None:
+        channel = self._channels.get(command.peer)
+        if channel is not None and channel.link.state is LinkState.UP:
+            channel.link.send(command.message)
+
+    def _attach(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+        for name, channel in self._channels.items():
+            if channel.link.state is LinkState.UP:
+                listener.link_changed(name, is_up=True)
 
     def _add(self, command: AddPeer) -> None:
         try:
@@ -204,6 +262,8 @@ class TxThread(threading.Thread):
                 self._tell(channel, deal, commit=commit)
                 self._parts.desk.noted(deal)
         del self._channels[name]
+        for listener in self._listeners:
+            listener.link_changed(name, is_up=False)
         self._poller.unregister(channel.link.socket)
         self._poller.unregister(channel.link.monitor)
         channel.close(FAREWELL_MS)
@@ -252,6 +312,8 @@ class TxThread(threading.Thread):
                 if self._parts.book.has_ended(channel.peer):
                     self._parts.forget(channel.peer)
             self._fetcher.link_changed(channel, state)
+            for listener in self._listeners:
+                listener.link_changed(channel.peer, is_up=state is LinkState.UP)
 
     def _read(self, channel: PeerChannel) -> None:
         for _ in range(ANSWERS_PER_TURN):
@@ -275,9 +337,14 @@ class TxThread(threading.Thread):
                 self._hear(channel.peer, message)
             case Noted():
                 self._parts.desk.noted(message.deal)
+            case _ if listener := self._listener(message):
+                listener.receive(channel.peer, message, payload)
             case _:
                 if not self._fetcher.receive(channel, message, payload):
                     self.late_answers += 1
+
+    def _listener(self, message: Message) -> Listener | None:
+        return next((each for each in self._listeners if isinstance(message, each.handles)), None)
 
     def _hear(self, peer: str, message: NewsMessage) -> None:
         own, book = self._parts.config.algorithm, self._parts.book

@@ -53,6 +53,11 @@ class Mailbox(Generic[Item]):
         while not self._items.empty():
             yield self._items.get()
 
+    def discard_all(self) -> None:
+        """Forget every waiting item: they only said that something was up."""
+        for _ in self.take_all():
+            pass
+
     def close(self) -> None:
         """Close both ends, after the reader has ended."""
         with self._sending:

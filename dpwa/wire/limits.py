@@ -6,7 +6,7 @@ full.
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
@@ -30,3 +30,8 @@ MAX_NAME_CHARACTERS = 64  # of a node, a group, an algorithm
 DEAL_BYTES = 8
 MAX_NEWS = 32  # rumours in one message: about 1.5 KB, 20 us to check
 MAX_HOLDERS = 8
+
+INCARNATION_BYTES = 8
+MAX_MEMBERS = 128  # of a view: their names must fit a header
+MAX_RECORD_BYTES = 12 * 1024  # what a node posts of a collective
+MAX_WAITING_PULLS = 1024  # for what is still being reduced

@@ -17,12 +17,12 @@ import msgpack
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpwa.data.layout import DESCRIPTION_CHARACTERS, FINGERPRINT_BYTES, Layout
-from dpwa.data.segments import NONCE_BYTES
 from dpwa.errors import ProtocolError, VersionError
-from dpwa.types import Frame, StrictModel
+from dpwa.types import Frame
 from dpwa.wire import limits
+from dpwa.wire.collecting import CollectiveMessage
+from dpwa.wire.fields import BaseMessage, Count, Name, Nonce
 
-Count = Annotated[int, Field(ge=0, lt=2**63)]
 Unsigned = Annotated[int, Field(ge=0, lt=2**64)]
 Codec = Annotated[str, Field(min_length=1, max_length=limits.MAX_CODEC_CHARACTERS)]
 ChunkBytes = Annotated[
@@ -33,11 +33,8 @@ ChunkBytes = Annotated[
         multiple_of=limits.CHUNK_MULTIPLE_BYTES,
     ),
 ]
-Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Fingerprint = Annotated[bytes, Field(min_length=FINGERPRINT_BYTES, max_length=FINGERPRINT_BYTES)]
 
-# As in configurations: in news, names of wide characters could fill a header.
-Name = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{0,{limits.MAX_NAME_CHARACTERS}}}$")]
 Deal = Annotated[bytes, Field(min_length=limits.DEAL_BYTES, max_length=limits.DEAL_BYTES)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # Node, group, running loss, incarnation, version, age in seconds; see `dpwa.policy.leaders.Rumour`.
@@ -49,14 +46,7 @@ NewsItem = Annotated[
 News = Annotated[tuple[NewsItem, ...], Field(strict=False, max_length=limits.MAX_NEWS)]
 
 
-class _Message(StrictModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    max_payload_bytes: ClassVar[int | None] = None  # None: carries no payload
-
-    request: Count  # chosen by the asking side; every answer repeats it
-
-
-class Fetch(_Message):
+class Fetch(BaseMessage):
     """Ask for the newest snapshot, or some of its pieces, if its layout has this fingerprint.
 
     `chunk_bytes`, `first` and `count` say which pieces of `Layout.pieces` (`count` 0: all from
@@ -86,33 +76,33 @@ class Fetch(_Message):
     budget_ms: Annotated[int, Field(ge=0, le=2**31)]  # after that, nobody waits for the answer
 
 
-class Credit(_Message):
+class Credit(BaseMessage):
     """Allow this many more chunks."""
 
     type: Literal["credit"] = "credit"
     chunks: Annotated[int, Field(ge=1, le=limits.MAX_CREDIT_CHUNKS)]
 
 
-class Cancel(_Message):
+class Cancel(BaseMessage):
     """No longer interested in this request."""
 
     type: Literal["cancel"] = "cancel"
 
 
-class AskStatus(_Message):
+class AskStatus(BaseMessage):
     """Ask a node how it is."""
 
     type: Literal["ask_status"] = "ask_status"
 
 
-class Goodbye(_Message):
+class Goodbye(BaseMessage):
     """This node ends on purpose: whoever misses it need not worry. Not answered."""
 
     type: Literal["goodbye"] = "goodbye"
     name: Name
 
 
-class SharedMemoryName(_Message):
+class SharedMemoryName(BaseMessage):
     """The newest snapshot is in shared memory; the nonce proves that it is this folder."""
 
     type: Literal["shared_memory"] = "shared_memory"
@@ -120,7 +110,7 @@ class SharedMemoryName(_Message):
     nonce: Nonce
 
 
-class SnapshotHeader(_Message):
+class SnapshotHeader(BaseMessage):
     """Pieces of a snapshot follow, one a chunk.
 
     `codec` is what they are encoded with. `token`, unless it is 0, names what the asking side holds
@@ -138,7 +128,7 @@ class SnapshotHeader(_Message):
     news: News
 
 
-class Chunk(_Message):
+class Chunk(BaseMessage):
     """The next piece of a snapshot; the payload has it, encoded."""
 
     type: Literal["chunk"] = "chunk"
@@ -147,7 +137,7 @@ class Chunk(_Message):
     checksum: Unsigned  # of the payload
 
 
-class Elsewhere(_Message):
+class Elsewhere(BaseMessage):
     """Too many read here just now; these nodes have a copy of this version or a later one."""
 
     type: Literal["elsewhere"] = "elsewhere"
@@ -155,7 +145,7 @@ class Elsewhere(_Message):
     holders: Annotated[tuple[Name, ...], Field(strict=False, max_length=limits.MAX_HOLDERS)]
 
 
-class NewsMessage(_Message):
+class NewsMessage(BaseMessage):
     """Pass on who has what loss; answered with the other side's news."""
 
     type: Literal["news"] = "news"
@@ -163,7 +153,7 @@ class NewsMessage(_Message):
     news: News
 
 
-class Propose(_Message):
+class Propose(BaseMessage):
     """Ask for a deal, on this node's snapshot of this version.
 
     With `exchange` both ends will merge the other's snapshot, or neither; with `share` the serving
@@ -181,7 +171,7 @@ class Propose(_Message):
     budget_ms: Annotated[int, Field(ge=0, le=2**31)]  # after that, the deal is off
 
 
-class Agreed(_Message):
+class Agreed(BaseMessage):
     """Agree to a deal, on the serving node's snapshot of this version, with so much mass."""
 
     type: Literal["agreed"] = "agreed"
@@ -191,14 +181,14 @@ class Agreed(_Message):
     news: News
 
 
-class Busy(_Message):
+class Busy(BaseMessage):
     """Decline a deal: the serving node is in another one."""
 
     type: Literal["busy"] = "busy"
     deal: Deal
 
 
-class Prepared(_Message):
+class Prepared(BaseMessage):
     """Say whether all of the other's snapshot is there, and will be merged if it decides so.
 
     If not, it could not be had or must not be merged, and the deal is off.
@@ -210,7 +200,7 @@ class Prepared(_Message):
     is_there: bool
 
 
-class Decided(_Message):
+class Decided(BaseMessage):
     """Say whether a deal holds; repeated until it is noted."""
 
     type: Literal["decided"] = "decided"
@@ -218,41 +208,41 @@ class Decided(_Message):
     commit: bool
 
 
-class Noted(_Message):
+class Noted(BaseMessage):
     """Acknowledge a decision."""
 
     type: Literal["noted"] = "noted"
     deal: Deal
 
 
-class NotReady(_Message):
+class NotReady(BaseMessage):
     """Nothing was published yet."""
 
     type: Literal["not_ready"] = "not_ready"
 
 
-class OtherModel(_Message):
+class OtherModel(BaseMessage):
     """Refused: the layouts differ; the payload describes the serving node's tensors."""
 
     type: Literal["other_model"] = "other_model"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
 
 
-class OtherAlgorithm(_Message):
+class OtherAlgorithm(BaseMessage):
     """Refused: the serving node runs another algorithm."""
 
     type: Literal["other_algorithm"] = "other_algorithm"
     algorithm: Name
 
 
-class Refused(_Message):
+class Refused(BaseMessage):
     """The request cannot be served: another protocol version, or a codec that is not known."""
 
     type: Literal["refused"] = "refused"
     reason: Annotated[str, Field(max_length=200)]
 
 
-class Status(_Message):
+class Status(BaseMessage):
     """How a node is; the payload is a msgpack map."""
 
     type: Literal["status"] = "status"
@@ -281,6 +271,7 @@ Message = (
     | OtherAlgorithm
     | Refused
     | Status
+    | CollectiveMessage
 )
 _ANY_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 

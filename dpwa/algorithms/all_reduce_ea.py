@@ -1,0 +1,261 @@
+"""AllReduceEA and EASGD: elastic averaging around a center of which every node has a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpwa.algorithms.collective import Collective
+from dpwa.algorithms.uneven_steps import UnevenSteps
+from dpwa.data.layout import Layout
+from dpwa.data.payload import Payload
+from dpwa.data.segments import ByteArray
+from dpwa.errors import ParametersError, UserError
+from dpwa.policy.elastic import elastic_warning
+
+MOST_ALPHA = 0.2
+BETA = 0.9
+
+_NARROW = ("float16", "bfloat16")
+_WIDE = ("float32", "float64")
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+class AllReduceEA:
+    """Elastic averaging: now and then each node and the center are drawn to each other.
+
+    With parameters x_i on N nodes, every `tau` steps
+
+        d_i = alpha*(x_i - c);    x_i -= d_i;    c += sum d_i
+
+    where every node has its own copy of the center c. Without gradients the sum of all x_i and c is
+    conserved, and the gap between their mean and c becomes 1 - (N+1)*alpha times what it was.
+
+        ea = AllReduceEA(connection)
+        ea.synchronize_parameters(params)              # all begin alike
+        for epoch in range(epochs):
+            for batch in batches:                      # not equally many on all nodes
+                train_step(batch)
+                ea.average_parameters(params)
+            ea.synchronize_center(params)              # waits for those who have batches left
+
+    Parameters are nested lists, tuples or dicts of tensors or arrays of floating-point numbers,
+    changed in place. The center and the differences are in float32 where parameters are narrower,
+    as differences are small beside what they are added to.
+
+    A center that is not equal everywhere stays so, as all copies get equal sums. So the first
+    `average_parameters` begins with a copy of the first node's parameters on all nodes, if they
+    were not synchronized before; the parameters stay what they are, to be drawn together.
+
+    Nodes may die, be restarted and be left behind, with errors and consequences as told at
+    `AllReduceSGD`: whatever a call raises, parameters and center are as they were, and the
+    step is not counted.
+
+    Sources: AllReduceEA of torch-distlearn (2016); S. Zhang, A. Choromanska and Y. LeCun, Deep
+    Learning with Elastic Averaging SGD (2015).
+
+    Args:
+        node: its collectives: a connection, or an adapter.
+        tau: steps between two exchanges.
+        alpha: how far to go; must be below 2/(N+1), and further below with a large learning rate
+            (see `dpwa.policy.elastic`). By default min(0.2, 0.9/N), which follows N.
+
+    Raises:
+        UserError: `tau` is below 1, or this `alpha` is unstable with so many nodes. That is also
+            raised on all nodes by the call that finds N grown too large, when its work is done.
+    """
+
+    def __init__(self, node: Collective, tau: int = 10, alpha: float | None = None) -> None:
+        if tau < 1:
+            raise UserError(f"tau: expected at least 1 step between exchanges (got {tau})")
+        self.tau = tau
+        self._given = alpha
+        self._steps = UnevenSteps(node, "AllReduceEA")
+        self._center: Center | None = None
+        self._check_alpha()
+
+    @property
+    def alpha(self) -> float:
+        """How far an exchange goes, with as many nodes as were synchronized last."""
+        return self._alpha_of(self._steps.nodes)
+
+    def average_parameters(self, params: Any) -> None:
+        """Count a step, and exchange if it is the `tau`-th; call it after every step.
+
+        Raises:
+            ParametersError: parameters are not floating-point numbers, or have another form than
+                the center.
+        """
+        if self._center is None:
+            center = Center(FlatFloats(params))
+            self._steps.begin(center.values)
+            self._center = center
+        if (self._steps.taken + 1) % self.tau == 0:
+            self._exchange(FlatFloats(params), self._center)
+        self._steps.taken += 1
+
+    def synchronize_center(self, params: Any) -> None:
+        """Wait until nobody has a step left; then make the centers equal, bit by bit.
+
+        They are that of the node that has taken the most steps, whose center has all sums: who
+        waits for the others takes no part in their exchanges. Parameters stay what they are.
+
+        Raises:
+            ParametersError: as above.
+        """
+        flat = FlatFloats(params)
+        center = Center(flat) if self._center is None else self._center
+        center.check(flat.layout)
+        self._steps.synchronize(center.values)
+        self._center = center
+        self._check_alpha()
+
+    def synchronize_parameters(self, params: Any) -> None:
+        """Wait until nobody has a step left; then make the parameters equal, and the center, too.
+
+        They are those of the node that has taken the most steps; of several, the one with the
+        lowest rank; the first node's if there were no steps at all.
+
+        Raises:
+            ParametersError: parameters are not floating-point numbers.
+        """
+        FlatFloats(params)  # to be refused, if so, before others are made to wait
+        self._steps.synchronize(params)
+        self._center = Center(FlatFloats(params))
+        self._check_alpha()
+
+    def copy_center(self, into: Any) -> None:
+        """Copy the center of this node into values of the form of the parameters.
+
+        Raises:
+            UserError: there is no center yet.
+            ParametersError: as above.
+        """
+        if self._center is None:
+            raise UserError("there is no center before the first call that takes parameters")
+        flat = FlatFloats(into)
+        self._center.check(flat.layout)
+        flat.write(self._center.values)
+
+    def _alpha_of(self, nodes: int) -> float:
+        return min(MOST_ALPHA, BETA / nodes) if self._given is None else self._given
+
+    def _check_alpha(self) -> None:
+        alpha, who = self.alpha, type(self).__name__
+        if not alpha > 0.0:
+            raise UserError(f"{who}: expected a strength above 0 (alpha is {alpha:.3g})")
+        warning = elastic_warning(alpha, self._steps.nodes)
+        if warning is not None:
+            raise UserError(f"{who}: {warning}")
+
+    def _exchange(self, flat: FlatFloats, center: Center) -> None:
+        self._check_alpha()
+        center.check(flat.layout)
+        alpha, xs = self.alpha, flat.read()
+        pulls = [alpha * (x - c) for x, c in zip(xs, center.values, strict=True)]
+        sums = [pull.copy() for pull in pulls]
+        self._steps.reduce(sums, "sum")
+        flat.write([x - pull for x, pull in zip(xs, pulls, strict=True)])
+        for c, total in zip(center.values, sums, strict=True):
+            c += total
+
+
+class EASGD(AllReduceEA):
+    """Synchronous EASGD: elastic averaging at every step, with alpha = beta/N.
+
+    Source: S. Zhang, A. Choromanska and Y. LeCun, Deep Learning with Elastic Averaging SGD (2015).
+
+    Args:
+        node: its collectives: a connection, or an adapter.
+        beta: how far the center goes to the mean of the nodes; 2N/(N+1) and more are unstable.
+        tau: steps between two exchanges.
+    """
+
+    def __init__(self, node: Collective, beta: float = BETA, tau: int = 1) -> None:
+        self.beta = beta
+        super().__init__(node, tau)
+
+    def _alpha_of(self, nodes: int) -> float:
+        return self.beta / nodes
+
+
+class FlatFloats:
+    """Nested floating-point values, as flat arrays: one for each dtype, in float32 or float64.
+
+    Args:
+        values: tensors, arrays, or containers of them; they must not change meanwhile.
+
+    Raises:
+        ParametersError: something else is among them, or a number that cannot change in place.
+    """
+
+    def __init__(self, values: Any) -> None:
+        self._payload = Payload(values)
+        self.layout = self._payload.layout
+        for tensor in self.layout.tensors:
+            if tensor.dtype not in _NARROW + _WIDE:
+                expected = ", ".join(_NARROW + _WIDE)
+                raise ParametersError(f"elastic averaging needs {expected} (got {tensor})")
+        if self._payload.result() is not values:
+            raise ParametersError("expected tensors and writable arrays, to be changed in place")
+        self._runs = self.layout.pieces(self._payload.nbytes, self._payload.nbytes)
+
+    def read(self) -> list[Floats]:
+        """Return a copy of the values."""
+        arrays = []
+        for run in self._runs:
+            data = np.empty(run.nbytes, np.uint8)
+            self._payload.copy_into(run.start, run.stop, data)
+            arrays.append(_widened(data, run.dtype))
+        return arrays
+
+    def write(self, arrays: Sequence[Floats]) -> None:
+        """Set the values, rounded to nearest where they are narrower."""
+        for run, array in zip(self._runs, arrays, strict=True):
+            self._payload.assign(run.start, run.stop, _narrowed(array, run.dtype))
+        self._payload.result()
+
+
+class Center:
+    """One node's copy of the center."""
+
+    def __init__(self, flat: FlatFloats) -> None:
+        self._layout = flat.layout
+        self.values = flat.read()
+
+    def check(self, layout: Layout) -> None:
+        """Check that parameters have the form of the center.
+
+        Raises:
+            ParametersError: they have another one.
+        """
+        difference = layout.difference(self._layout.descriptions, len(self._layout.tensors))
+        if difference is not None:
+            raise ParametersError(
+                "the parameters have another form than the center (there), which only "
+                f"synchronize_parameters makes anew: {difference}"
+            )
+
+
+def _widened(data: ByteArray, dtype: str) -> Floats:
+    if dtype in _WIDE:
+        return data.view(dtype)
+    return _converted(data, dtype, "float32").view(np.float32)
+
+
+def _narrowed(values: Floats, dtype: str) -> ByteArray:
+    data = values.view(np.uint8)
+    return data if dtype in _WIDE else _converted(data, "float32", dtype)
+
+
+def _converted(data: ByteArray, dtype: str, wanted: str) -> ByteArray:
+    from dpwa.data.kernels import convert  # imports torch, which only narrow values need
+
+    size = data.nbytes * 2 if wanted == "float32" else data.nbytes // 2
+    converted = np.empty(size, np.uint8)
+    convert(data, dtype, converted, wanted)
+    return converted

@@ -1,0 +1,121 @@
+"""Nodes that take steps together, not all of them equally many, and go on when some of them die.
+
+Why the survivors stay in step: a collective ends alike for all who live through it, either with its
+result or with `PeerLost`. So all of them learn at the same place of the sequence that somebody is
+lost, also if that was between two collectives, as it is noticed in the next one. What each does
+then depends on nothing but the call that has failed:
+
+- `all_reduce` and `join` are called again. Those who have joined join again, the others reduce
+  again: nobody has passed a collective that failed for another.
+- After a failed `all_gather` or `broadcast` all go back to the `all_gather`, as the node to copy
+  from may be the one that died. All who take part were in the same call, since nobody begins to
+  copy before all have joined (or, at the very first step, only those who have not joined copy, and
+  the others join again).
+
+A node that comes in later, as one that was restarted, does not know where the others are. So it
+must first synchronize: that begins with `join`, which is in step with whatever the others do.
+It waits, contributes nothing, and gets their values when they synchronize next. If it called
+anything else, there would be a `MismatchError` for all, or it would contribute what is out of date.
+A node that was left behind is such a node, too; it is refused until it synchronizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dpwa.algorithms.collective import Collective, ReduceOp
+from dpwa.errors import LeftBehindError, ParametersError, PeerLost, UserError
+
+Result = TypeVar("Result")
+
+LEFT_BEHIND = -1
+
+
+class UnevenSteps:
+    """The steps of one node among its peers.
+
+    Nodes that have synchronized as often are of one generation, and only among these do numbers of
+    steps compare: a node that has just been restarted, or was left behind, is of an earlier one.
+
+    Attributes:
+        taken: by this node, since the nodes were synchronized last.
+        nodes: how many there are, counted when they were synchronized last.
+
+    Args:
+        node: this one.
+        tag: of its collectives. All of them have the same, as who has joined serves one tag only.
+    """
+
+    def __init__(self, node: Collective, tag: str) -> None:
+        self._node = node
+        self._tag = tag
+        self._generation = 0
+        self.taken = 0
+        self.nodes = node.world_size
+
+    def begin(self, value: Any) -> None:
+        """Copy the value of the first node; all who have not joined call it before any step."""
+        self._refuse_if_left_behind()
+        self._repeated(lambda: self._copy_newest(value), self._node.world_size)
+
+    def reduce(self, value: Any, op: ReduceOp) -> int:
+        """Reduce a value in place over all who take this step; return how many they are.
+
+        Raises:
+            UserError: this node was left behind, and has not synchronized since.
+        """
+        self._refuse_if_left_behind()
+        result, contributors = self._repeated(
+            lambda: self._node.all_reduce(value, op, tag=self._tag), self._node.world_size
+        )
+        _check_in_place(value, result)
+        return contributors
+
+    def synchronize(self, value: Any) -> None:
+        """Wait until nobody has a step left; then copy the value of who has taken the most.
+
+        The lowest rank of several, so the first node if no step was taken anywhere. Copies are
+        equal bit by bit, and steps count from 0 again.
+        """
+        # Who waits may see more peers die and come back than there are nodes.
+        self._repeated(lambda: self._node.join(tag=self._tag), math.inf)
+        self._repeated(lambda: self._copy_newest(value), self._node.world_size)
+
+    def _copy_newest(self, value: Any) -> None:
+        said = self._node.all_gather([self._generation, self.taken], tag=self._tag)
+        newest = max(said, key=lambda name: tuple(said[name]))  # the first of equals
+        result = self._node.broadcast(value, newest, tag=self._tag)
+        self._generation = max(generation for generation, _ in said.values()) + 1
+        self.taken = 0
+        self.nodes = len(said)
+        _check_in_place(value, result)
+
+    def _repeated(self, operation: Callable[[], Result], most: float) -> Result:
+        """Do it; again among the survivors, at most so often, each time that peers are lost."""
+        left = most
+        while True:
+            try:
+                return operation()
+            except LeftBehindError:
+                self._generation = LEFT_BEHIND
+                raise
+            except PeerLost:
+                if left < 1:
+                    raise
+                left -= 1
+
+    def _refuse_if_left_behind(self) -> None:
+        if self._generation == LEFT_BEHIND:
+            raise UserError(
+                f"{self._tag}: the others have gone on without {self._node.name}, whose values are "
+                "out of date; expected synchronize_parameters before the next step"
+            )
+
+
+def _check_in_place(value: Any, result: Any) -> None:
+    if result is not value:
+        raise ParametersError(
+            "values are changed in place: expected tensors and writable arrays, not numbers"
+        )

@@ -1,0 +1,213 @@
+"""Who can be reached, which life of a node that is, and the memory that it shares on this host."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dpwa.data.boards import BOARD_BYTES, BoardReader, BoardWriter
+from dpwa.data.peer_memory import NotMappedError, PeerFiles
+from dpwa.data.segments import NONCE_BYTES, ByteArray, SharedSegment
+from dpwa.data.shared_memory import SharedMemory
+from dpwa.lifecycle import Closeable
+from dpwa.policy.views import Member
+from dpwa.wire.collecting import Hello
+from dpwa.wire.messages import Message
+
+log = logging.getLogger("dpwa.collectives")
+
+Tell = Callable[[str, Message], None]
+
+
+@dataclass
+class _Contact:
+    """What is known of one peer."""
+
+    is_up: bool = False
+    incarnation: bytes = b""  # empty: it has not introduced itself yet
+    folder: str = ""
+    files: PeerFiles | None = None
+    reads_us: bool = False  # it has mapped this node's memory
+
+
+class Contacts(Closeable):
+    """The peers of a node, as its collectives see them; every method may be called by any thread.
+
+    Args:
+        own: this life of this node.
+        may_map: whether memory is shared with peers on this host.
+        tell: sends a message to a peer.
+        changed: called when somebody has been met, has come back, or is gone.
+    """
+
+    def __init__(
+        self, own: Member, tell: Tell, changed: Callable[[str], None], *, may_map: bool
+    ) -> None:
+        self.own = own
+        self._may_map = may_map
+        self._tell = tell
+        self._changed = changed
+        self._lock = threading.RLock()
+        self._contacts: dict[str, _Contact] = {}
+        self._memory: SharedMemory | None = None
+        self._numbers = 0
+        self._is_closed = False
+
+    # Peers
+
+    def link_changed(self, peer: str, *, is_up: bool) -> None:
+        """Take note of a connection."""
+        with self._lock:
+            contact = self._of(peer)
+            contact.is_up = is_up
+            if is_up:
+                self._greet(peer)
+        self._changed(peer)
+
+    def hear(self, hello: Hello) -> None:
+        """Take note of an introduction; answer it when it says something new."""
+        with self._lock:
+            contact = self._of(hello.name)
+            was_mapped = contact.files is not None
+            is_new = contact.incarnation != hello.incarnation
+            if is_new:
+                contact.incarnation = hello.incarnation
+                self._unmap(contact)
+            contact.reads_us = hello.is_mapped and self._memory is not None
+            if hello.folder != contact.folder:
+                self._map(contact, hello)
+            if is_new or was_mapped != (contact.files is not None):
+                self._greet(hello.name)
+        self._changed(hello.name)
+
+    def incarnation(self, peer: str) -> bytes:
+        """Return which life of a peer has introduced itself last; empty if none has."""
+        with self._lock:
+            return self._of(peer).incarnation
+
+    def is_up(self, peer: str) -> bool:
+        """Tell whether there is a connection."""
+        with self._lock:
+            return self._of(peer).is_up
+
+    def is_gone(self, peer: str, incarnation: bytes) -> bool:
+        """Tell whether a peer that was there is not any more, or has started anew."""
+        with self._lock:
+            contact = self._of(peer)
+            is_met = contact.incarnation != b""
+            is_other = incarnation not in (b"", contact.incarnation)
+            return is_met and (is_other or not contact.is_up)
+
+    def reads_us(self, peer: str) -> bool:
+        """Tell whether a peer reads this node's boards, so that it needs no posts."""
+        with self._lock:
+            return self._of(peer).reads_us
+
+    def tell(self, peer: str, message: Message) -> None:
+        """Send a message."""
+        self._tell(peer, message)
+
+    # Memory
+
+    def share(self) -> bool:
+        """Make memory for peers on this host, the first time; return whether there is any."""
+        with self._lock:
+            if self._memory is None and self._may_map and not self._is_closed:
+                try:
+                    self._memory = SharedMemory()
+                except OSError as error:
+                    log.warning("shared memory cannot be used (%s): collectives stream", error)
+                    self._may_map = False
+                else:
+                    for peer, contact in self._contacts.items():
+                        if contact.is_up:
+                            self._greet(peer)
+            return self._memory is not None
+
+    def board(self, tag: str) -> BoardWriter | None:
+        """Make this node's board of a group; `None` without shared memory."""
+        segment = self._segment(_board_name(tag), BOARD_BYTES)
+        return None if segment is None else BoardWriter(segment.data)
+
+    def image(self, nbytes: int) -> tuple[int, SharedSegment] | None:
+        """Make memory for a value; return it with the number by which peers find it."""
+        with self._lock:
+            self._numbers += 1
+            segment = self._segment(_image_name(self._numbers), nbytes)
+            return None if segment is None else (self._numbers, segment)
+
+    def board_of(self, peer: str, tag: str) -> BoardReader | None:
+        """Map a peer's board of a group; `None` if there is none, or not yet."""
+        memory = self._map_file(peer, _board_name(tag))
+        return None if memory is None or memory.nbytes < BOARD_BYTES else BoardReader(memory)
+
+    def image_of(self, peer: str, number: int) -> ByteArray | None:
+        """Map a peer's memory for a value; `None` if that cannot be."""
+        return self._map_file(peer, _image_name(number))
+
+    def close(self) -> None:
+        """Remove this node's memory, and let go of the others'."""
+        with self._lock:
+            self._is_closed = True
+            for contact in self._contacts.values():
+                self._unmap(contact)
+            if self._memory is not None:
+                self._memory.close()
+                self._memory = None
+
+    def _of(self, peer: str) -> _Contact:
+        return self._contacts.setdefault(peer, _Contact())
+
+    def _greet(self, peer: str) -> None:
+        memory = self._memory
+        hello = Hello(
+            request=0,
+            name=self.own.name,
+            incarnation=self.own.incarnation,
+            folder="" if memory is None else memory.name,
+            nonce=bytes(NONCE_BYTES) if memory is None else memory.nonce,
+            is_mapped=self._of(peer).files is not None,
+        )
+        self._tell(peer, hello)
+
+    def _segment(self, name: str, nbytes: int) -> SharedSegment | None:
+        with self._lock:
+            if self._memory is None:
+                return None
+            try:
+                return self._memory.create(name, nbytes)
+            except OSError as error:
+                log.warning("no room for %d bytes of shared memory (%s)", nbytes, error)
+                return None
+
+    def _map(self, contact: _Contact, hello: Hello) -> None:
+        self._unmap(contact)
+        contact.folder = hello.folder
+        if not hello.folder or not self._may_map:
+            return
+        try:
+            contact.files = PeerFiles(hello.folder, hello.nonce)
+        except NotMappedError as error:
+            log.info("%s: collectives with %s stream: %s", self.own.name, hello.name, error)
+
+    def _map_file(self, peer: str, name: str) -> ByteArray | None:
+        with self._lock:
+            files = self._of(peer).files
+            return None if files is None else files.map(name)
+
+    def _unmap(self, contact: _Contact) -> None:
+        contact.folder, contact.reads_us = "", False
+        files, contact.files = contact.files, None
+        if files is not None:
+            files.close()
+
+
+def _board_name(tag: str) -> str:
+    return "board-" + hashlib.blake2b(tag.encode(), digest_size=8).hexdigest()
+
+
+def _image_name(number: int) -> str:
+    return f"image-{number}"

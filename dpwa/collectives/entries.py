@@ -1,0 +1,123 @@
+"""What members say when they enter a collective: what they call, on what, and where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgpack
+
+from dpwa.data.layout import Layout
+from dpwa.errors import ProtocolError
+from dpwa.policy.views import Member
+from dpwa.wire.messages import printable, unpack
+
+INLINE_BYTES = 8 * 1024  # values that are told along with the entry
+_DESCRIPTIONS = 16
+_DESCRIPTION_CHARACTERS = 100
+JOIN = "join"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one member brings to a collective.
+
+    Attributes:
+        call: what it has called, such as `all_reduce sum`; equal for all who take part.
+        contributes: whether it brings a value; a node without data left does not.
+        fingerprint: of the layout of its value; empty where values may differ.
+        count: number of leaves of the value.
+        descriptions: the first of them in words.
+        nbytes: size of its image.
+        images: numbers by which peers on its host find what it brings, and what it will reduce.
+        inline: the image itself, if it is small.
+    """
+
+    call: str
+    contributes: bool = True
+    fingerprint: bytes = b""
+    count: int = 0
+    descriptions: tuple[str, ...] = ()
+    nbytes: int = 0
+    images: tuple[int, int] = (0, 0)
+    inline: bytes = b""
+
+    def pack(self) -> bytes:
+        """Return the record that is posted."""
+        fields = [self.call, self.contributes, self.fingerprint, self.count]
+        place = [self.nbytes, list(self.images), self.inline]
+        return bytes(msgpack.packb([*fields, list(self.descriptions), *place]))
+
+    @classmethod
+    def unpack(cls, record: bytes) -> Entry:
+        """Read a record.
+
+        Raises:
+            ProtocolError: it is something else.
+        """
+        match unpack(record):
+            case [
+                str(call),
+                bool(contributes),
+                bytes(fingerprint),
+                int(count),
+                list(descriptions),
+                int(nbytes),
+                [int(brought), int(reduced)],
+                bytes(inline),
+            ] if all(isinstance(text, str) for text in descriptions) and nbytes >= 0:
+                words = tuple(printable(text) for text in descriptions)
+                kind = printable(call)
+                images = brought, reduced
+                return cls(kind, contributes, fingerprint, count, words, nbytes, images, inline)
+        raise ProtocolError("not an entry of a collective")
+
+
+def described(layout: Layout) -> tuple[str, ...]:
+    """Return the first leaves of a value in words."""
+    return tuple(str(tensor)[:_DESCRIPTION_CHARACTERS] for tensor in layout.tensors[:_DESCRIPTIONS])
+
+
+def mismatch(entries: Mapping[str, Entry]) -> str | None:
+    """Return in words how two members differ, the same for all members; `None` if none do."""
+    contributing = {name: entry for name, entry in entries.items() if entry.contributes}
+    first = next(iter(contributing), None)
+    if first is None:
+        return None
+    mine = contributing[first]
+    for name, theirs in contributing.items():
+        if theirs.call != mine.call:
+            return f"{first} called {mine.call}, {name} called {theirs.call}"
+        if theirs.fingerprint != mine.fingerprint:
+            return f"{mine.call} of different values: " + _difference(first, mine, name, theirs)
+    return None
+
+
+def _difference(first: str, mine: Entry, name: str, theirs: Entry) -> str:
+    for here, there in zip(mine.descriptions, theirs.descriptions, strict=False):
+        if here != there:
+            return f"{first} has {here}, {name} has {there}"
+    if mine.count != theirs.count:
+        return f"{first} has {mine.count} leaves, {name} has {theirs.count}"
+    return f"{first} and {name} differ after the first {len(mine.descriptions)} leaves"
+
+
+def pack_knocks(knocks: tuple[Member, ...]) -> bytes:
+    """Return the record of a member that is ready: who wants to be let in, as far as it knows."""
+    return bytes(msgpack.packb([[knock.name, knock.incarnation] for knock in knocks]))
+
+
+def unpack_knocks(record: bytes) -> tuple[Member, ...]:
+    """Read such a record.
+
+    Raises:
+        ProtocolError: it is something else.
+    """
+    rows = unpack(record)
+    try:
+        members = tuple(Member(name, incarnation) for name, incarnation in rows)
+    except (TypeError, ValueError):
+        raise ProtocolError("not a record of a member that is ready") from None
+    if not all(isinstance(m.name, str) and isinstance(m.incarnation, bytes) for m in members):
+        raise ProtocolError("not a record of a member that is ready")
+    return members

@@ -1,0 +1,503 @@
+"""Group: the members that call collectives with one tag, and how far each of them has come.
+
+The training thread enters a collective, and waits; the RxThread brings what the others say. Both
+work on this state under its lock, and a node whose training thread is elsewhere still votes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpwa.clock import Clock
+from dpwa.collectives.contacts import Contacts
+from dpwa.data.boards import BoardReader, BoardWriter, Posted
+from dpwa.policy.ballots import Ballot, Decision, Stand
+from dpwa.policy.views import Member, View, is_senior
+from dpwa.wire.collecting import Knock, Outcome, Outside, Post, Vote
+
+log = logging.getLogger("dpwa.collectives")
+
+ENTERED, READY = 0, 1
+PATIENCE_S = 0.5  # for a vote; whoever is silent for so long is left behind
+REPEAT_S = 0.1  # between two times that a vote is told
+KNOCK_LASTS_S = 2.0  # after which a node that wanted to be let in has given up
+SEEK_EVERY_S = 1.0
+REMEMBERED = 16  # collectives whose outcome is told to whoever asks
+
+Key = tuple[bytes, int]  # identity of a view, number of a collective
+
+
+@dataclass
+class _Turn:
+    """The collective that is called now, or will be next."""
+
+    entered: bool = False
+    ready: bool = False
+    posted: dict[int, bytes] = field(default_factory=dict)  # this node's records, by phase
+
+
+@dataclass(frozen=True)
+class _Ended:
+    outcome: Outcome
+    lives: dict[str, bytes]
+
+
+class Group:
+    """The state of one group, as this node sees it.
+
+    Args:
+        tag: of its collectives.
+        ranks: names of all nodes in the order of the configuration.
+        contacts: of this node.
+        clock: what time is taken from.
+
+    Attributes:
+        view: who takes part.
+        number: of the collective that comes next, or is under way.
+        is_outside: whether this node was left behind, and must be let in again.
+        is_answered: whether it has heard of a view since then.
+    """
+
+    def __init__(self, tag: str, ranks: Sequence[str], contacts: Contacts, clock: Clock) -> None:
+        self.tag = tag
+        self.ranks = tuple(ranks)
+        self._contacts = contacts
+        self._own = contacts.own
+        self._clock = clock
+        # Reentrant: a signal handler may close the node while its thread is in here.
+        self._lock = threading.RLock()
+        self.changed = threading.Condition(self._lock)
+        self.view = View(tuple(Member(name) for name in self.ranks))
+        self.number = 0
+        self.is_outside = False
+        self._called = 0  # number of the collective that the training thread calls next
+        self._decided: dict[int, Decision] = {}  # what became of those that it has not ended yet
+        self._is_knocking = False
+        self.is_answered = False
+        self._is_moving = False  # to a larger view, as soon as no collective is under way
+        self._has_part = False  # whether it has ever ended a collective in this view
+        self._is_untold = False  # that it was left behind, after it had part
+        self._lives: dict[str, bytes] = {}
+        self._turn = _Turn()
+        self._heard: dict[tuple[str, int], Posted] = {}
+        self._boards: dict[str, tuple[bytes, BoardReader]] = {}
+        self._board: BoardWriter | None = None
+        self._ballot: Ballot | None = None
+        self._told_at = 0.0
+        self._ended: OrderedDict[Key, _Ended] = OrderedDict()
+        self._knocks: dict[str, tuple[Member, float]] = {}
+        self._sought_at: dict[str, float] = {}
+
+    # The training thread
+
+    def begin(self) -> None:
+        """Make ready for a collective."""
+        with self._lock:
+            if self._is_moving and self._called == self.number:
+                self.leave()
+
+    def enter(self, record: bytes) -> None:
+        """Say that this node has called the next collective, unless that is over already."""
+        with self._lock:
+            if self._called < self.number or self.is_outside:
+                return
+            if self._contacts.share() and self._board is None:
+                self._board = self._contacts.board(self.tag)
+            self._turn.entered = True
+            if self._ballot is None:
+                self._post(ENTERED, record)
+            self._seek()
+
+    def ready(self, record: bytes) -> None:
+        """Say that this node has done its part, unless it has voted already."""
+        with self._lock:
+            if self._ballot is None and self._called == self.number and not self.is_outside:
+                self._turn.ready = True
+                self._post(READY, record)
+
+    def records(self, phase: int) -> dict[str, bytes]:
+        """Return what members have posted of the collective, by name; this node's too."""
+        with self._lock:
+            own = self._turn.posted.get(phase)
+            found = {} if own is None else {self._own.name: own}
+            for name in self.view.names:
+                record = None if name == self._own.name else self._record(name, phase)
+                if record is not None:
+                    found[name] = record
+            return found
+
+    def end(self, joiners: Iterable[Member]) -> None:
+        """End a collective of which all members are known to be ready.
+
+        If a ballot is under way, it can only decide likewise, and is to be waited for.
+        """
+        with self._lock:
+            if self._ballot is None and self._called == self.number and not self.is_outside:
+                self._conclude(Decision(holds=True, joiners=tuple(joiners)))
+
+    @property
+    def decision(self) -> Decision | None:
+        """What became of the collective that this node has called; `None` if it is not known."""
+        with self._lock:
+            if self.is_outside and self._called == self.number:
+                return Decision(holds=False, lost=(self._own.name,))
+            return self._decided.get(self._called)
+
+    def finish(self) -> None:
+        """Go on to the next collective, after the decision was taken note of."""
+        with self._lock:
+            if self._called < self.number:
+                self._decided.pop(self._called, None)
+                self._called += 1
+
+    def told(self) -> bool:
+        """Return, once, whether this node has lost its part in a view."""
+        with self._lock:
+            was_untold, self._is_untold = self._is_untold, False
+            return was_untold
+
+    def expire(self) -> None:
+        """Hold a ballot, as the time of this node is over."""
+        with self._lock:
+            if self._called == self.number:
+                self._open_ballot(expired=True)
+
+    def look_around(self) -> None:
+        """Hold a ballot if a member is gone, or has gone on without this node."""
+        with self._lock:
+            if self._ballot is not None or self._called < self.number or self.is_outside:
+                return
+            others = [name for name in self.view.names if name != self._own.name]
+            if any(self._is_missing(name) for name in others):
+                self._open_ballot()
+
+    def leave(self) -> None:
+        """Tell the others that this node takes no part any more, so that nobody waits for it."""
+        with self._lock:
+            if self.is_outside:
+                return
+            ballot = self._ballot or self._new_ballot(expired=False)
+            ballot.suspects.add(self._own.name)
+            self._tell_vote(ballot)
+            self._has_part = False
+            self._step_outside()
+
+    def say_goodbye(self) -> None:
+        """Tell the members how the last collective has ended: they may not be able to read it."""
+        with self._lock:
+            if self._ended:
+                self._tell_members(next(reversed(self._ended.values())).outcome)
+
+    def knock(self) -> list[str]:
+        """Ask all who can be reached to be let in; return whom."""
+        with self._lock:
+            self._is_knocking = True
+            reached = [n for n in self.ranks if n != self._own.name and self._contacts.is_up(n)]
+            for name in reached:
+                self._tell(name, Knock(**self._signed, size=0, first=""))
+            return reached
+
+    def start_alone(self) -> None:
+        """Go on in a view of this node only: there is nobody else."""
+        with self._lock:
+            self._enter_view(View((self._own,), self.number), self.number)
+
+    def knocks(self) -> tuple[Member, ...]:
+        """Return who wants to be let in."""
+        with self._lock:
+            now = self._clock.now()
+            fresh = {n: k for n, k in self._knocks.items() if now - k[1] < KNOCK_LASTS_S}
+            self._knocks = fresh
+            return tuple(sorted(member for member, _ in fresh.values()))
+
+    # What the others say
+
+    def hear_post(self, post: Post) -> None:
+        """Take in that a member has entered, or is ready."""
+        with self._lock:
+            if self._answers_late(post.name, post.incarnation, post.view, post.number):
+                return
+            if post.view == self.view.identity and not self._knows(post.name, post.incarnation):
+                self._tell_outside(post.name)
+                return
+            self._heard[post.name, post.phase] = Posted(post.number, post.view, post.record)
+            self.changed.notify_all()
+
+    def hear_vote(self, vote: Vote) -> None:
+        """Take in a vote, and vote too."""
+        with self._lock:
+            if self._answers_late(vote.name, vote.incarnation, vote.view, vote.number):
+                return
+            if (vote.view, vote.number) != (self.view.identity, self.number) or self.is_outside:
+                return  # told again when this node has come so far
+            if not self._knows(vote.name, vote.incarnation):
+                self._tell_outside(vote.name)
+                return
+            ballot = self._open_ballot()
+            if ballot is None:
+                return
+            knocks = tuple(Member(name, life) for name, life in vote.knocks)
+            seen = frozenset(vote.seen)
+            stand = Stand(vote.entered, vote.ready, vote.expired, seen, knocks)
+            if ballot.hear(vote.name, vote.suspects, stand, self._clock.now()):
+                self._tell_vote(ballot)
+            self._decide(ballot)
+
+    def hear_outcome(self, outcome: Outcome) -> None:
+        """Adopt what others have decided, if this node has not."""
+        with self._lock:
+            members = tuple(Member(name, life) for name, life in outcome.members)
+            view = View(members, outcome.since)
+            if self.is_outside:
+                if self._own in members and self._is_knocking:
+                    self._enter_view(view, outcome.since)
+            elif (outcome.view, outcome.number) == (self.view.identity, self.number):
+                if not self._knows(outcome.name, outcome.incarnation):
+                    return
+                self._adopt(outcome, view)
+
+    def hear_outside(self, message: Outside | Knock) -> None:
+        """Take note of a view that this node has no part in."""
+        with self._lock:
+            is_of_view = message.name in self.view.names
+            self.is_answered |= self.is_outside
+            if isinstance(message, Outside) and is_of_view and not self.is_outside:
+                self._step_outside()
+            elif not is_of_view and message.size and not self.is_outside:
+                theirs = message.size, message.first
+                if is_senior(*theirs, len(self.view.names), self.view.names[0], self.ranks):
+                    self._is_moving = True
+                elif isinstance(message, Knock):
+                    self._tell_outside(message.name)
+
+    def hear_knock(self, knock: Knock) -> None:
+        """Take note of a node that wants to be let in."""
+        with self._lock:
+            if knock.size:
+                self.hear_outside(knock)
+            elif not self.is_outside and knock.name in self.ranks:
+                member = Member(knock.name, knock.incarnation)
+                self._knocks[knock.name] = member, self._clock.now()
+                self._tell_outside(knock.name)
+
+    def contact_changed(self, peer: str) -> None:
+        """Tell a peer that has been met, or has come back, where this node is."""
+        with self._lock:
+            if self._turn.entered and not self._contacts.reads_us(peer):
+                for phase, record in self._turn.posted.items():
+                    self._tell_post(peer, phase, record)
+            self.changed.notify_all()
+
+    def tick(self, now: float) -> bool:
+        """Go on with a ballot; return whether there is one."""
+        with self._lock:
+            ballot = self._ballot
+            if ballot is None:
+                return False
+            gone = [n for n in self.view.names if self._contacts.is_gone(n, self._life(n))]
+            has_changed = ballot.pass_time(now, PATIENCE_S, gone)
+            if has_changed or now - self._told_at >= REPEAT_S:
+                self._tell_vote(ballot)
+            self._decide(ballot)
+            return self._ballot is not None
+
+    # Posts
+
+    def _post(self, phase: int, record: bytes) -> None:
+        self._turn.posted[phase] = record
+        if self._board is not None:
+            self._board.post(phase, Posted(self.number, self.view.identity, record))
+        for name in self.view.names:
+            if name != self._own.name and not self._contacts.reads_us(name):
+                self._tell_post(name, phase, record)
+
+    def _tell_post(self, peer: str, phase: int, record: bytes) -> None:
+        view = self.view.identity
+        fields = {"view": view, "number": self.number, "phase": phase, "record": record}
+        self._tell(peer, Post(**{**self._signed, **fields}))
+
+    def _record(self, name: str, phase: int) -> bytes | None:
+        for posted in (self._heard.get((name, phase)), self._on_board(name, phase)):
+            if posted and (posted.view, posted.number) == (self.view.identity, self.number):
+                return posted.record
+        return None
+
+    def _on_board(self, name: str, phase: int) -> Posted | None:
+        life = self._contacts.incarnation(name)
+        known = self._boards.get(name)
+        if known is None or known[0] != life:
+            board = self._contacts.board_of(name, self.tag)
+            if board is None:
+                return None
+            known = self._boards[name] = life, board
+        if not self._knows(name, life):
+            return None
+        return known[1].read(phase)
+
+    def _is_missing(self, name: str) -> bool:
+        """Tell whether a member is gone, or is ready in a collective that comes after this one."""
+        if self._contacts.is_gone(name, self._life(name)):
+            return True
+        posted = self._on_board(name, READY)
+        return posted is not None and posted.number > self.number
+
+    def _life(self, name: str) -> bytes:
+        """Return which life of a node is a member; empty as long as it is not known."""
+        return self.view.incarnation_of(name) or self._lives.get(name, b"")
+
+    def _knows(self, name: str, incarnation: bytes) -> bool:
+        """Tell whether this life of a node is a member; the first one that speaks is."""
+        if name not in self.view.names:
+            return False
+        return (self._life(name) or self._lives.setdefault(name, incarnation)) == incarnation
+
+    # Ballots
+
+    def _open_ballot(self, *, expired: bool = False) -> Ballot | None:
+        if self._ballot is None and not self.is_outside:
+            self._ballot = self._new_ballot(expired=expired)
+            self._tell_vote(self._ballot)
+            self._decide(self._ballot)
+        return self._ballot
+
+    def _new_ballot(self, *, expired: bool) -> Ballot:
+        ready = frozenset(self.records(READY))
+        turn = self._turn
+        stand = Stand(turn.entered, turn.ready, expired, ready, self.knocks())
+        return Ballot(self._own.name, self.view.names, stand, self._clock.now())
+
+    def _tell_vote(self, ballot: Ballot) -> None:
+        self._told_at = self._clock.now()
+        stand = ballot.stand
+        vote = Vote(
+            **self._signed,
+            view=self.view.identity,
+            number=self.number,
+            suspects=tuple(sorted(ballot.suspects)),
+            entered=stand.entered,
+            ready=stand.ready,
+            expired=stand.expired,
+            seen=tuple(sorted(stand.seen)),
+            knocks=tuple((knock.name, knock.incarnation) for knock in stand.knocks),
+        )
+        self._tell_members(vote)
+
+    def _decide(self, ballot: Ballot) -> None:
+        if self._ballot is not ballot:
+            return
+        decision = ballot.decision()
+        if ballot.is_left_behind:
+            self._step_outside()
+        elif decision is not None:
+            self._conclude(decision)
+
+    def _conclude(self, decision: Decision) -> None:
+        after = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
+        outcome = Outcome(
+            **self._signed,
+            view=self.view.identity,
+            number=self.number,
+            holds=decision.holds,
+            lost=decision.lost,
+            members=tuple((member.name, member.incarnation) for member in after.members),
+            since=after.since,
+        )
+        if self._ballot is not None:
+            self._tell_members(outcome)
+        for joiner in decision.joiners:
+            self._tell(joiner.name, outcome)
+        self._remember(outcome)
+        if self._own.name in decision.lost:
+            self._step_outside()
+        else:
+            self._go_on(decision, after)
+
+    def _adopt(self, outcome: Outcome, view: View) -> None:
+        self._remember(outcome.model_copy(update=self._signed))
+        if self._own.name in view.names:
+            joiners = tuple(m for m in view.members if m.name not in self.view.names)
+            self._go_on(Decision(outcome.holds, outcome.lost, joiners), view)
+        else:
+            self._step_outside()
+
+    def _remember(self, outcome: Outcome) -> None:
+        lives = {name: self._life(name) for name in self.view.names}
+        self._ended[outcome.view, outcome.number] = _Ended(outcome, lives)
+        if len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
+
+    def _go_on(self, decision: Decision, view: View) -> None:
+        self._has_part = True
+        for joiner in decision.joiners:
+            self._knocks.pop(joiner.name, None)
+        self._decided[self.number] = decision
+        self._start(view, self.number + 1)
+
+    def _enter_view(self, view: View, number: int) -> None:
+        self._has_part = self.is_outside = self._is_moving = self._is_knocking = False
+        self._called = number
+        self._decided.clear()
+        self._start(view, number)
+
+    def _start(self, view: View, number: int) -> None:
+        if view != self.view:
+            log.info("%s: collectives among %s", self._own.name, ", ".join(view.names))
+            self._lives = {name: life for name, life in self._lives.items() if name in view.names}
+        self.view, self.number = view, number
+        self._ballot, self._turn = None, _Turn()
+        self.changed.notify_all()
+
+    def _step_outside(self) -> None:
+        """Take note that the others go on without this node."""
+        self._ballot, self._turn = None, _Turn()
+        self.is_outside, self.is_answered = True, False
+        self._is_untold |= self._has_part
+        self._has_part = False
+        self.changed.notify_all()
+
+    # Messages
+
+    @property
+    def _signed(self) -> dict[str, Any]:
+        own = self._own
+        return {"request": 0, "tag": self.tag, "name": own.name, "incarnation": own.incarnation}
+
+    def _answers_late(self, name: str, incarnation: bytes, view: bytes, number: int) -> bool:
+        """Answer a node that is in a collective which has ended here; tell whether it was one."""
+        ended = self._ended.get((view, number))
+        if ended is not None:
+            is_known = ended.lives.get(name) in (b"", incarnation)
+            self._tell(name, ended.outcome) if is_known else self._tell_outside(name)
+            return True
+        is_past = number < self.number or (number == self.number and view != self.view.identity)
+        if is_past and not self.is_outside:
+            self._tell_outside(name)
+        return is_past
+
+    def _tell_outside(self, name: str) -> None:
+        size, first = len(self.view.names), self.view.names[0]
+        self._tell(name, Outside(**self._signed, size=size, first=first))
+
+    def _tell_members(self, message: Vote | Outcome) -> None:
+        for name in self.view.names:
+            self._tell(name, message)
+
+    def _tell(self, name: str, message: Post | Vote | Outcome | Outside | Knock) -> None:
+        if name != self._own.name:
+            self._contacts.tell(name, message)
+
+    def _seek(self) -> None:
+        """Look for nodes that are in no view with this one, or in another one."""
+        now = self._clock.now()
+        for name in self.ranks:
+            if name in self.view.names or now - self._sought_at.get(name, -SEEK_EVERY_S) < 1:
+                continue
+            if self._contacts.is_up(name):
+                self._sought_at[name] = now
+                size, first = len(self.view.names), self.view.names[0]
+                self._tell(name, Knock(**self._signed, size=size, first=first))

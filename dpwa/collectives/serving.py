@@ -1,0 +1,151 @@
+"""The RxThread's side of collectives: takes in what members say, and serves their pulls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.group import Group
+from dpwa.data.segments import ByteArray
+from dpwa.node.rx_thread import Reply, Service
+from dpwa.wire import limits
+from dpwa.wire.collecting import (
+    Hello,
+    Knock,
+    Outcome,
+    Outside,
+    Post,
+    Pull,
+    PulledPiece,
+    Vote,
+)
+
+BROUGHT, REDUCED = 0, 1  # areas that can be pulled
+
+FindGroup = Callable[[str], Group | None]
+
+
+@dataclass
+class _Shown:
+    """An image that members may pull from."""
+
+    view: bytes
+    number: int
+    image: ByteArray
+    reduced_from: int = 0
+    reduced_to: int = 0
+
+    def has(self, pull: Pull) -> bool:
+        """Tell whether what is asked for is there already."""
+        if pull.area == BROUGHT:
+            return True
+        return self.reduced_from <= pull.start and pull.stop <= self.reduced_to
+
+
+class Showcase:
+    """The images of this node that members without shared memory pull from, one for each group."""
+
+    def __init__(self, nudge: Callable[[], None]) -> None:
+        self._nudge = nudge
+        self._lock = threading.RLock()
+        self._shown: dict[str, _Shown] = {}
+        self.awaited = False  # whether somebody waits for what is being reduced
+
+    def show(self, tag: str, view: bytes, number: int, image: ByteArray) -> None:
+        """Let members pull what this node has brought to a collective."""
+        with self._lock:
+            self._shown[tag] = _Shown(view, number, image)
+
+    def reduced(self, tag: str, start: int, stop: int) -> None:
+        """Let them pull what has been reduced: from `start` to `stop`, growing."""
+        with self._lock:
+            shown = self._shown[tag]
+            shown.reduced_from, shown.reduced_to = start, stop
+        if self.awaited:
+            self._nudge()
+
+    def find(self, pull: Pull) -> _Shown | None:
+        """Return what is asked for; `None` if the collective is not the one under way."""
+        with self._lock:
+            shown = self._shown.get(pull.tag)
+            is_it = shown is not None and (shown.view, shown.number) == (pull.view, pull.number)
+            return shown if is_it else None
+
+    def clear(self) -> None:
+        """Show nothing any more."""
+        with self._lock:
+            self._shown.clear()
+
+
+class CollectiveService(Service):
+    """Answers what members of the groups of a node send."""
+
+    handles = (Hello, Post, Vote, Outcome, Outside, Knock, Pull)
+
+    def __init__(self, contacts: Contacts, find_group: FindGroup, showcase: Showcase) -> None:
+        self._contacts = contacts
+        self._find = find_group
+        self._showcase = showcase
+        self._busy: set[Group] = set()
+        self._waiting: list[tuple[Pull, Reply]] = []
+        self.served_bytes = 0
+
+    def handle(
+        self,
+        sender: bytes,  # noqa: ARG002
+        message: Hello | Post | Vote | Outcome | Outside | Knock | Pull,
+        reply: Reply,
+    ) -> None:
+        """Take in one message."""
+        if isinstance(message, Hello):
+            self._contacts.hear(message)
+        elif isinstance(message, Pull):
+            self._serve(message, reply)
+        else:
+            group = self._find(message.tag)
+            if group is not None:
+                self._hear(group, message)
+
+    def tick(self, now: float) -> bool:
+        """Go on with ballots, and with pulls that had to wait."""
+        self._busy = {group for group in self._busy if group.tick(now)}
+        waiting, self._waiting = self._waiting, []
+        for pull, reply in waiting:
+            self._serve(pull, reply)
+        self._showcase.awaited = bool(self._waiting)
+        return bool(self._busy or self._waiting)
+
+    def _hear(self, group: Group, message: Post | Vote | Outcome | Outside | Knock) -> None:
+        match message:
+            case Post():
+                group.hear_post(message)
+            case Vote():
+                group.hear_vote(message)
+                self._busy.add(group)
+            case Outcome():
+                group.hear_outcome(message)
+            case Outside():
+                group.hear_outside(message)
+            case Knock():
+                group.hear_knock(message)
+
+    def _serve(self, pull: Pull, reply: Reply) -> None:
+        shown = self._showcase.find(pull)
+        if shown is None or not self._is_possible(pull, shown):
+            return  # of a collective that is over: a ballot tells
+        is_sent = False
+        if shown.has(pull):
+            data = shown.image[pull.start : pull.stop]
+            piece = PulledPiece(request=pull.request, start=pull.start)
+            is_sent = reply(piece, data.data, is_lent=True) is not None
+            self.served_bytes += data.nbytes * is_sent
+        if not is_sent and len(self._waiting) < limits.MAX_WAITING_PULLS:
+            self._waiting.append((pull, reply))
+            self._showcase.awaited = True
+
+    @staticmethod
+    def _is_possible(pull: Pull, shown: _Shown) -> bool:
+        size = pull.stop - pull.start
+        return 0 < size <= limits.CHUNK_BYTES and pull.stop <= shown.image.nbytes

@@ -1,0 +1,93 @@
+"""Boards: small records in shared memory that one process writes and others on its host read.
+
+A board has a few slots. Each holds one record, with the number of the collective and the view that
+it belongs to:
+
+    0    sequence number, odd while the slot is written
+    8    number, view, checksum and length of the record
+    64   the record
+
+Other cores may see the bytes of a record out of order, so the sequence number alone would not do.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from dpwa.data.checksum import checksum
+from dpwa.data.segments import ByteArray
+
+SLOTS = 2
+SLOT_BYTES = 16 * 1024
+BOARD_BYTES = SLOTS * SLOT_BYTES
+VIEW_BYTES = 8
+
+_SLOT = struct.Struct(f"<QQ{VIEW_BYTES}sQI")
+_RECORD_AT = 64
+MAX_RECORD_BYTES = SLOT_BYTES - _RECORD_AT
+
+
+@dataclass(frozen=True)
+class Posted:
+    """One record on a board.
+
+    Attributes:
+        number: of the collective that it belongs to.
+        view: identity of the view.
+        record: its bytes.
+    """
+
+    number: int
+    view: bytes
+    record: bytes
+
+
+class BoardWriter:
+    """The board of this process.
+
+    Args:
+        memory: of it, `BOARD_BYTES` long; others may have mapped it.
+    """
+
+    def __init__(self, memory: ByteArray) -> None:
+        self._memory = memory.data
+        self._sequences = [0] * SLOTS
+
+    def post(self, slot: int, posted: Posted) -> None:
+        """Put a record into a slot, in place of the one before; called by one thread at a time."""
+        start = slot * SLOT_BYTES
+        self._sequences[slot] += 2
+        sequence = self._sequences[slot]
+        record = posted.record
+        fields = posted.number, posted.view, checksum(record), len(record)
+        _SLOT.pack_into(self._memory, start, sequence - 1, *fields)
+        first = start + _RECORD_AT
+        self._memory[first : first + len(record)] = record
+        _SLOT.pack_into(self._memory, start, sequence, *fields)
+
+
+class BoardReader:
+    """The board of another process on this host."""
+
+    def __init__(self, memory: ByteArray) -> None:
+        self._memory = memory.data
+        self._known: list[tuple[int, Posted] | None] = [None] * SLOTS
+
+    def read(self, slot: int) -> Posted | None:
+        """Return the record in a slot; `None` when there is none, or it is being written."""
+        start = slot * SLOT_BYTES
+        header = _SLOT.unpack_from(self._memory, start)
+        sequence, number, view, total, nbytes = header
+        known = self._known[slot]
+        if known is not None and known[0] == sequence:
+            return known[1]
+        if sequence == 0 or sequence % 2 or nbytes > MAX_RECORD_BYTES:
+            return None
+        first = start + _RECORD_AT
+        record = bytes(self._memory[first : first + nbytes])
+        if _SLOT.unpack_from(self._memory, start) != header or checksum(record) != total:
+            return None
+        posted = Posted(number, view, record)
+        self._known[slot] = sequence, posted
+        return posted

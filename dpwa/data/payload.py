@@ -1,0 +1,331 @@
+"""Payload: a nested value of tensors, arrays and numbers, seen as one flat image of bytes.
+
+torch is never imported here: whoever passes a tensor has done so.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpwa.data.layout import Layout, TensorSpec
+from dpwa.data.segments import ByteArray
+from dpwa.errors import ParametersError
+
+BARE = "value"  # the name of a leaf that is the whole value
+
+_NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+_NUMERIC_KINDS = "biufc"
+
+
+class Payload:
+    """A nested value of tensors, arrays and numbers, as one flat image of bytes.
+
+    Containers are dicts (walked in the sorted order of their keys, which are all str or all int),
+    lists and tuples; namedtuples are tuples. The image has each leaf's elements row by row, in
+    native byte order; larger elements stand before smaller ones, so that there are no gaps. A leaf
+    is named by its path, such as `['weights'][0]`. Two layouts are equal if and only if the paths,
+    dtypes and shapes of the leaves are: kinds of containers, strides and devices do not matter, nor
+    whether a leaf is a tensor, an array or a number.
+
+    Nothing is written to the user's memory before `assign`, and containers are never changed. What
+    is not contiguous native memory of the CPU is copied once, when it is first needed, and only
+    `result` writes it back. Leaves may share memory: read all of it before the first `assign`.
+
+    Threads: one at a time, and tensors of a device are copied in that one's current stream.
+
+    Args:
+        value: read in place, so it must not change while the payload is in use.
+
+    Raises:
+        ParametersError: a leaf is none of these, an int does not fit int64, or a dict has other
+            keys; the message says where.
+
+    Attributes:
+        layout: a `TensorSpec` for each leaf, in the order of the image.
+        nbytes: size of the image; 0 when there are no elements at all.
+    """
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+        self._walked: list[_Leaf] = []
+        try:
+            _walk(value, "", self._walked)
+        except RecursionError:
+            raise ParametersError("value is nested too deeply, or contains itself") from None
+        self._leaves = sorted(self._walked, key=lambda leaf: -leaf.spec.item_bytes)  # stable
+        self.layout = Layout(tuple(leaf.spec for leaf in self._leaves))
+        self.nbytes = self.layout.nbytes or 0
+        self._ends = [
+            start + leaf.spec.nbytes
+            for start, leaf in zip(self.layout.offsets, self._leaves, strict=True)
+        ]
+
+    def copy_into(self, start: int, stop: int, target: ByteArray) -> None:
+        """Copy the bytes from `start` to `stop` of the image to `target`, shape `(stop - start,)`.
+
+        Raises:
+            ValueError: the range is not one of the image, or the target has another size.
+        """
+        for leaf, begin, end, at in self._parts(start, stop, target.nbytes):
+            target[at : at + end - begin] = leaf.read()[begin:end]
+
+    def view(self, start: int, stop: int) -> ByteArray | None:
+        """Return the bytes from `start` to `stop`, read-only and without a copy, or `None`.
+
+        They are a view if they lie in one leaf. It stays valid for as long as the leaf's memory
+        is, and shows what is assigned later.
+
+        Raises:
+            ValueError: the range is not one of the image.
+        """
+        for leaf, begin, end, _ in self._parts(start, stop, stop - start):
+            if end - begin < stop - start:
+                return None
+            part = leaf.read()[begin:end]
+            part.flags.writeable = False
+            return part
+        return np.empty(0, np.uint8)
+
+    def assign(self, start: int, stop: int, source: ByteArray) -> None:
+        """Set the bytes from `start` to `stop` of the image to `source`, shape `(stop - start,)`.
+
+        Leaves change in place; those that were copied, in `result`.
+
+        Raises:
+            ValueError: the range is not one of the image, or the source has another size.
+        """
+        for leaf, begin, end, at in self._parts(start, stop, source.nbytes):
+            leaf.write()[begin:end] = source[at : at + end - begin]
+
+    def result(self) -> object:
+        """Return the nested value with everything that was assigned.
+
+        Tensors and arrays are the user's own objects. Numbers are new, and so are read-only arrays;
+        only the containers around these are new.
+        """
+        return _rebuilt(self._value, iter(self._walked))
+
+    def _parts(self, start: int, stop: int, nbytes: int) -> Iterator[tuple[_Leaf, int, int, int]]:
+        """Yield the leaves of a range, where it begins and ends in each, and where that stands."""
+        if not 0 <= start <= stop <= self.nbytes or nbytes != stop - start:
+            raise ValueError(f"{nbytes} bytes for {start} to {stop} of {self.nbytes}")
+        index, at = bisect.bisect_right(self._ends, start), start
+        while at < stop:
+            begin, end = self.layout.offsets[index], min(stop, self._ends[index])
+            if at < end:
+                yield self._leaves[index], at - begin, end - begin, at - start
+            index, at = index + 1, end
+
+
+class _Leaf:
+    """A leaf as contiguous bytes: those of its own memory.
+
+    Attributes:
+        value: the user's object.
+        spec: name, dtype and shape.
+    """
+
+    def __init__(self, value: Any, spec: TensorSpec, data: ByteArray) -> None:
+        self.value, self.spec = value, spec
+        self._data = data
+
+    def read(self) -> ByteArray:
+        """Return its bytes."""
+        return self._data
+
+    def write(self) -> ByteArray:
+        """Return its bytes, to be changed."""
+        return self._data
+
+    def finish(self) -> object:
+        """Return the object that has what was written."""
+        return self.value
+
+
+class _Replaced(_Leaf):
+    """A leaf in whose place there will be a new object: a number, or a read-only array."""
+
+    def __init__(self, value: Any, spec: TensorSpec, fresh: npt.NDArray[Any]) -> None:
+        super().__init__(value, spec, _array_bytes(fresh))
+        self._fresh = fresh
+
+    def finish(self) -> object:
+        """Return an object like the user's."""
+        if isinstance(self.value, np.ndarray):
+            return self._fresh
+        return self._fresh[()] if isinstance(self.value, np.generic) else self._fresh.item()
+
+
+class _StagedArray(_Leaf):
+    """An array that is not contiguous or of foreign byte order: a copy of it, until `finish`."""
+
+    def __init__(self, value: Any, spec: TensorSpec) -> None:
+        super().__init__(value, spec, np.empty(0, np.uint8))
+        self._copy: Any = None
+        self._is_changed = False
+
+    def read(self) -> ByteArray:
+        """Return the bytes of the copy."""
+        if self._copy is None:
+            self._stage()
+        return self._data
+
+    def write(self) -> ByteArray:
+        """Return the bytes of the copy, to be changed."""
+        self._is_changed = True
+        return self.read()
+
+    def finish(self) -> object:
+        """Write the copy back, and return the user's object."""
+        if self._is_changed:
+            self._write_back()
+        return self.value
+
+    def _stage(self) -> None:
+        self._copy = _native_copy(self.value)
+        self._data = _array_bytes(self._copy)
+
+    def _write_back(self) -> None:
+        np.copyto(self.value, self._copy)
+
+
+class _StagedTensor(_StagedArray):
+    """A tensor of a device or with strides: a copy of it on the CPU, until `finish`."""
+
+    def _stage(self) -> None:
+        tensor = self.value
+        empty = partial(sys.modules["torch"].empty, tensor.shape, dtype=tensor.dtype)
+        self._copy = empty(pin_memory=tensor.is_cuda).copy_(tensor.detach())
+        self._data = _tensor_bytes(self._copy)
+
+    def _write_back(self) -> None:
+        self.value.detach().copy_(self._copy)
+
+
+def _walk(value: object, path: str, leaves: list[_Leaf]) -> None:
+    """Append the leaves of a value, in order."""
+    if isinstance(value, dict):
+        for key in _sorted_keys(value, path):
+            _walk(value[key], f"{path}[{key!r}]", leaves)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _walk(item, f"{path}[{index}]", leaves)
+    else:
+        leaves.append(_leaf(value, path))
+
+
+def _sorted_keys(value: dict[Any, Any], path: str) -> list[Any]:
+    for kind in (str, int):
+        if all(isinstance(key, kind) for key in value):
+            return sorted(value)
+    kinds = ", ".join(sorted({type(key).__name__ for key in value}))
+    raise ParametersError(f"{BARE}{path} must have keys that are all str or all int, not {kinds}")
+
+
+def _rebuilt(value: Any, leaves: Iterator[_Leaf]) -> Any:
+    """Return a value with its leaves finished, and new containers where a leaf is another one."""
+    if isinstance(value, dict):
+        items = {key: _rebuilt(value[key], leaves) for key in _sorted_keys(value, "")}
+        if all(items[key] is value[key] for key in items):
+            return value
+        changed = copy.copy(value)  # keeps the order of its keys, and what kind of dict it is
+        changed.update(items)
+        return changed
+    if isinstance(value, list | tuple):
+        parts = [_rebuilt(item, leaves) for item in value]
+        if all(new is old for new, old in zip(parts, value, strict=True)):
+            return value
+        return getattr(value, "_make", type(value))(parts)  # _make: of namedtuples
+    return next(leaves).finish()
+
+
+def _leaf(value: Any, path: str) -> _Leaf:
+    name = path or BARE
+    tensor_type = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor_type is not None and isinstance(value, tensor_type):
+        return _tensor_leaf(value, name)
+    if isinstance(value, np.ndarray | np.generic):
+        return _array_leaf(value, name)
+    for kind, dtype in _NUMBERS.items():
+        if isinstance(value, kind):
+            return _number_leaf(value, name, dtype)
+    raise ParametersError(
+        f"{_place(name)} must be a tensor, an array or a number, or a dict, list or tuple of them, "
+        f"not {type(value).__name__}"
+    )
+
+
+def _number_leaf(value: Any, name: str, dtype: str) -> _Leaf:
+    try:
+        array = np.array(value, dtype)
+    except OverflowError:
+        raise ParametersError(
+            f"{_place(name)} must fit int64, not be an int of {value.bit_length()} bits"
+        ) from None
+    return _Replaced(value, TensorSpec(name, dtype, (), array.itemsize), array)
+
+
+def _array_leaf(value: Any, name: str) -> _Leaf:
+    if value.dtype.kind not in _NUMERIC_KINDS:
+        raise ParametersError(f"{_place(name)} must be numeric, not an array of {value.dtype}")
+    spec = TensorSpec(name, value.dtype.name, value.shape, value.itemsize)
+    if not value.flags.writeable:
+        return _Replaced(value, spec, _native_copy(value))
+    if value.flags.c_contiguous and value.dtype.isnative:
+        return _Leaf(value, spec, _array_bytes(value))
+    return _StagedArray(value, spec)
+
+
+def _tensor_leaf(tensor: Any, name: str) -> _Leaf:
+    _check_tensor(tensor, name)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    spec = TensorSpec(name, dtype, tuple(tensor.shape), tensor.element_size())
+    is_lazy = tensor.is_conj() or tensor.is_neg()  # what is in memory is not yet the values
+    if tensor.is_cpu and tensor.is_contiguous() and not is_lazy:
+        return _Leaf(tensor, spec, _tensor_bytes(tensor))
+    return _StagedTensor(tensor, spec)
+
+
+def _check_tensor(tensor: Any, name: str) -> None:
+    torch = sys.modules["torch"]
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        raise ParametersError(f"{_place(name)} must be a dense tensor, not a sparse or nested one")
+    if tensor.is_quantized or tensor.is_meta:
+        raise ParametersError(f"{_place(name)} must have plain numbers, not be quantized or meta")
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise ParametersError(
+            f"{_place(name)} must have memory of its own, not be a {type(tensor).__name__}"
+        )
+    strides = zip(tensor.shape, tensor.stride(), strict=True)
+    if not tensor.is_contiguous() and any(size > 1 and not stride for size, stride in strides):
+        raise ParametersError(
+            f"{_place(name)} must have memory for each element, not be expanded: use contiguous()"
+        )
+
+
+def _place(name: str) -> str:
+    return name if name == BARE else f"{BARE}{name}"
+
+
+def _native_copy(array: Any) -> npt.NDArray[Any]:
+    return np.array(array, array.dtype.newbyteorder("="), order="C")
+
+
+def _array_bytes(array: Any) -> ByteArray:
+    data: ByteArray = np.asarray(array).reshape(-1).view(np.uint8)
+    return data
+
+
+def _tensor_bytes(tensor: Any) -> ByteArray:
+    # A contiguous tensor of one element or none may have any stride: `view` would refuse it.
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+    data: ByteArray = flat.view(sys.modules["torch"].uint8).numpy()
+    return data

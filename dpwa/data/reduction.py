@@ -1,0 +1,162 @@
+"""Reduction: the sum, mean, maximum or minimum of images of bytes, element by element.
+
+Everything is computed in order of the images, so that the result only depends on them. It goes tile
+by tile: a tile stays in the cache while all others are added to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpwa.data.layout import Layout
+from dpwa.data.segments import ByteArray
+from dpwa.errors import ParametersError, UserError
+
+OPS = ("sum", "mean", "max", "min")
+TILE_BYTES = 256 * 1024
+
+Floats = npt.NDArray[np.float32]
+
+_UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
+_NARROW_ITEM_BYTES = {  # of floats that are too narrow to add up in
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+}
+_WITHOUT = {  # which kinds of numpy have no such operation, and what there is instead
+    "sum": {"b": "use max or min"},
+    "mean": {"b": "use max or min", "i": "use sum", "u": "use sum"},
+    "max": {"c": "complex numbers have no order"},
+    "min": {"c": "complex numbers have no order"},
+}
+
+
+def check_reducible(layout: Layout, op: str) -> None:
+    """Check that all tensors of a layout can be reduced by an operation.
+
+    Raises:
+        UserError: there is no such operation.
+        ParametersError: a tensor's dtype has none: there is no mean of integers, no sum or mean of
+            bool, no maximum or minimum of complex numbers, and nothing of plain bytes.
+    """
+    if op not in OPS:
+        raise UserError(f"op must be one of {', '.join(OPS)}, not {op!r}")
+    for tensor in layout.tensors:
+        reason = _why_not(tensor.dtype, op)
+        if reason:
+            raise ParametersError(f"there is no {op} of {tensor}: {reason}")
+
+
+def reduce_into(target: ByteArray, others: Sequence[ByteArray], dtype: str, op: str) -> None:
+    """Set target = op(target, *others), element by element, in the order given.
+
+    "mean" adds up like "sum"; `divide` does the rest. Floats narrower than float32 are computed in
+    float32 and rounded once, at the end; integers wrap around; the maximum or minimum of NaN and
+    another number is NaN.
+
+    Args:
+        target: the elements, shape `(nbytes,)`, contiguous and writable.
+        others: of the same shape, contiguous; only read, and none of them overlaps the target.
+        dtype: as a `Layout` has it, one that `check_reducible` has passed. Arrays that are not
+            aligned to it are right, but slow.
+        op: one of `OPS`.
+
+    Raises:
+        ValueError: the sizes differ, or are not whole elements.
+    """
+    if any(other.nbytes != target.nbytes for other in others):
+        raise ValueError(f"{[other.nbytes for other in others]} bytes onto {target.nbytes}")
+    reduce = _reduce_narrow if dtype in _NARROW_ITEM_BYTES else _reduce_plain
+    with np.errstate(all="ignore"):
+        reduce(target, others, dtype, _UFUNCS[op])
+
+
+def divide(target: ByteArray, dtype: str, by: int) -> None:
+    """Set target = target / by, element by element, rounded to nearest.
+
+    Args:
+        target: the elements, shape `(nbytes,)`, contiguous and writable.
+        dtype: of floats or complex numbers, as a `Layout` has it.
+        by: from 1 on.
+    """
+    divide_by = _divide_narrow if dtype in _NARROW_ITEM_BYTES else _divide_plain
+    with np.errstate(all="ignore"):
+        divide_by(target, dtype, by)
+
+
+@cache
+def _why_not(dtype: str, op: str) -> str | None:
+    if dtype in _NARROW_ITEM_BYTES:
+        return None
+    try:
+        kind: str = np.dtype(dtype).kind
+    except TypeError:
+        kind = "V"
+    if kind not in tuple("biufc"):
+        return "nothing can be computed in this dtype"
+    return _WITHOUT[op].get(kind)
+
+
+def _reduce_plain(
+    target: ByteArray, others: Sequence[ByteArray], dtype: str, ufunc: Callable[..., Any]
+) -> None:
+    mine, theirs = target.view(dtype), [other.view(dtype) for other in others]
+    for tile in _tiles(mine.size, TILE_BYTES // mine.itemsize):
+        result = mine[tile]
+        for other in theirs:
+            ufunc(result, other[tile], out=result)
+
+
+def _reduce_narrow(
+    target: ByteArray, others: Sequence[ByteArray], dtype: str, ufunc: Callable[..., Any]
+) -> None:
+    for tile, wide, room in _wide_tiles(target, dtype):
+        for other in others:
+            _convert(other[tile], dtype, _bytes_of(room), "float32")
+            ufunc(wide, room, out=wide)
+        _convert(_bytes_of(wide), "float32", target[tile], dtype)
+
+
+def _divide_plain(target: ByteArray, dtype: str, by: int) -> None:
+    values = target.view(dtype)
+    reals = values.view(values.real.dtype)  # of complex numbers: both parts
+    np.divide(reals, by, out=reals)
+
+
+def _divide_narrow(target: ByteArray, dtype: str, by: int) -> None:
+    for tile, wide, _ in _wide_tiles(target, dtype):
+        np.divide(wide, by, out=wide)
+        _convert(_bytes_of(wide), "float32", target[tile], dtype)
+
+
+def _wide_tiles(target: ByteArray, dtype: str) -> Iterator[tuple[slice, Floats, Floats]]:
+    """Yield which bytes a tile has, its values in float32, and room for as many others."""
+    item_bytes = _NARROW_ITEM_BYTES[dtype]
+    rooms = np.empty((2, TILE_BYTES // 4), np.float32)
+    for tile in _tiles(target.nbytes, rooms.shape[1] * item_bytes):
+        wide, room = rooms[:, : (tile.stop - tile.start) // item_bytes]
+        _convert(target[tile], dtype, _bytes_of(wide), "float32")
+        yield tile, wide, room
+
+
+def _tiles(size: int, tile_size: int) -> Iterator[slice]:
+    for start in range(0, size, tile_size):
+        yield slice(start, min(start + tile_size, size))
+
+
+def _convert(source: ByteArray, dtype: str, target: ByteArray, target_dtype: str) -> None:
+    from dpwa.data.kernels import convert  # imports torch
+
+    convert(source, dtype, target, target_dtype)
+
+
+def _bytes_of(values: Floats) -> ByteArray:
+    return values.view(np.uint8)

@@ -1,0 +1,148 @@
+"""Ballots: how those who are left agree on what becomes of a collective, and on who is left.
+
+A collective has two moments that all members tell each other of: *entered*, and *ready*: this node
+has done its part, and nothing but the word of the others is missing. Whoever knows that all members
+are ready has the result. If that knowledge does not come in time, or a connection breaks, a ballot
+is held:
+
+- Whoever votes is frozen: if it was not ready, it will never be. Its `Stand` does not change.
+- Who is silent for too long is suspected. Suspicions are told, and taken over; who is suspected
+  itself has been left behind.
+- The ballot is over for a node once everybody whom it does not suspect has voted with the same
+  suspicions. All who get so far among the same survivors have the same stands, so they decide
+  alike: the collective holds if every member, lost ones included, is known to have been ready.
+
+Why survivors never differ: if one of them has ended the collective without a ballot, all members
+were ready, and it answers a vote with that outcome; nobody can decide without it. If one has
+decided by a ballot, the others need its vote too, and get its decision instead.
+
+Nothing is certain about a node that was suspected and lives: it may have ended the collective in
+either way. It is told that it was left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dpwa.policy.views import Member
+
+
+@dataclass(frozen=True)
+class Stand:
+    """How far a member had come when it voted.
+
+    Attributes:
+        entered: whether it had called the collective.
+        ready: whether it had done its part.
+        expired: whether its time was over.
+        seen: members that it knew to be ready.
+        knocks: nodes that want to be let in.
+    """
+
+    entered: bool
+    ready: bool
+    expired: bool = False
+    seen: frozenset[str] = frozenset()
+    knocks: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What became of a collective.
+
+    Attributes:
+        holds: whether it has its result.
+        lost: members that were left behind, in order of rank.
+        joiners: who is let in.
+    """
+
+    holds: bool
+    lost: tuple[str, ...] = ()
+    joiners: tuple[Member, ...] = ()
+
+
+@dataclass
+class Ballot:
+    """One node's side of a ballot.
+
+    Attributes:
+        own: name of this node.
+        members: names of all members, in order of rank.
+        stand: of this node, frozen.
+        opened: when, in seconds.
+        suspects: who is taken for lost.
+    """
+
+    own: str
+    members: tuple[str, ...]
+    stand: Stand
+    opened: float
+    suspects: set[str] = field(default_factory=set)
+    is_left_behind: bool = False
+    _votes: dict[str, tuple[frozenset[str], Stand]] = field(default_factory=dict)
+    _changed: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._changed = self.opened
+
+    def hear(self, voter: str, suspects: Iterable[str], stand: Stand, now: float) -> bool:
+        """Take in a vote; return whether this node's own has changed, and is to be told again."""
+        theirs = frozenset(suspects)
+        if voter in self.suspects or voter not in self.members:
+            return False
+        if self.own in theirs:
+            self.is_left_behind = True
+            return False
+        self._votes[voter] = theirs, stand
+        return self._suspect(theirs, now)
+
+    def pass_time(self, now: float, patience_s: float, disconnected: Iterable[str]) -> bool:
+        """Suspect who is silent; return whether that has changed this node's vote.
+
+        Args:
+            now: seconds.
+            patience_s: how long a member may be silent, from when this node last voted.
+            disconnected: members that cannot be reached; they get half of the time.
+        """
+        waited_s = now - self._changed
+        silent = set(self.silent())
+        if waited_s >= patience_s:
+            return self._suspect(silent, now)
+        if waited_s >= patience_s / 2:
+            return self._suspect(silent & set(disconnected), now)
+        return False
+
+    def silent(self) -> tuple[str, ...]:
+        """Return who has not voted as this node does, without those who are suspected."""
+        wanted = frozenset(self.suspects)
+        return tuple(
+            name
+            for name in self.members
+            if name != self.own
+            and name not in self.suspects
+            and (name not in self._votes or self._votes[name][0] != wanted)
+        )
+
+    def decision(self) -> Decision | None:
+        """Return what was decided; `None` while there is no agreement yet."""
+        if self.is_left_behind or self.silent():
+            return None
+        voters = [name for name in self.members if name not in self.suspects and name != self.own]
+        stands = {self.own: self.stand, **{name: self._votes[name][1] for name in voters}}
+        ready = {name for name, stand in stands.items() if stand.ready}
+        known = ready.union(*(stand.seen for stand in stands.values()))
+        holds = ready == stands.keys() and known >= set(self.members)
+        lost = set(self.suspects)
+        if not holds and any(stand.expired for stand in stands.values()):
+            lost |= {name for name, stand in stands.items() if not stand.entered}
+        knocks = {knock for stand in stands.values() for knock in stand.knocks}
+        in_order = tuple(name for name in self.members if name in lost)
+        return Decision(holds, in_order, tuple(sorted(knocks)))
+
+    def _suspect(self, names: Iterable[str], now: float) -> bool:
+        fresh = set(names) - self.suspects
+        if fresh:
+            self.suspects |= fresh
+            self._changed = now
+        return bool(fresh)

@@ -1,0 +1,1 @@
+"""Tables shared by all workers, cut into shards over the nodes themselves."""

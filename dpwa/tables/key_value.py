@@ -1,0 +1,162 @@
+"""One shard of a key-value table: rows found by keys of any value, made as they are added to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dpwa.errors import ProtocolError, UserError
+from dpwa.tables.rows import Part, as_integers, by_shard, rows_shape
+from dpwa.tables.state import ReplicatedState, check_ids, check_increasing, state_arrays
+from dpwa.tables.updaters import State, Updater
+from dpwa.types import JsonObject
+
+_INT64 = np.iinfo(np.int64)
+_FIRST_ROOM = 16
+
+
+def as_keys(given: Any) -> np.ndarray:
+    """Return the keys that a user has passed, int64 of shape (n,), in the order given.
+
+    Raises:
+        UserError: not integers, or beyond 64 bits with a sign.
+    """
+    keys = as_integers(given, "keys")
+    if keys.size and keys.max() > _INT64.max:
+        raise UserError(f"key {keys.max()}; expected {_INT64.min} to {_INT64.max}")
+    return np.asarray(keys, np.int64)
+
+
+def shard_of_keys(keys: np.ndarray, shards: int) -> np.ndarray:
+    """Return the index of the shard that each key belongs to, on every machine the same.
+
+    It is h(key) mod shards, where h is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)
+    on the 64 bits of the key, mod 2^64:
+
+        z = key + 0x9e3779b97f4a7c15
+        z = (z xor (z >> 30)) * 0xbf58476d1ce4e5b9
+        z = (z xor (z >> 27)) * 0x94d049bb133111eb
+        h = z xor (z >> 31)
+    """
+    z = keys.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    indices: np.ndarray = (z % np.uint64(shards)).astype(np.int64)
+    return indices
+
+
+def split_keys(keys: np.ndarray, shards: int) -> list[Part]:
+    """Cut keys into parts for those shards that have some of them; `rows` are the keys.
+
+    The keys of a part are in the order given.
+
+    Args:
+        keys: as `as_keys` returns them.
+        shards: how many there are.
+    """
+    parts = by_shard(shard_of_keys(keys, shards), shards)
+    return [replace(part, rows=keys[part.where]) for part in parts]
+
+
+class KeyValueStore(ReplicatedState):
+    """The rows of a shard by their keys, in the order in which they were first added to.
+
+    Args:
+        columns: of a row; `None`: the value of a key is one number.
+        dtype: float32 or float64.
+        updater: applies the additions.
+        default: every value of a key that was never added to, and that its first addition starts
+            from.
+
+    Raises:
+        UserError: another dtype.
+    """
+
+    def __init__(
+        self, columns: int | None, dtype: Any, updater: Updater, default: float = 0.0
+    ) -> None:
+        super().__init__(columns, dtype, updater)
+        self.default = default
+        self._slots: dict[int, int] = {}
+        self._size = 0
+        self._allocate(_FIRST_ROOM)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def keys(self) -> np.ndarray:
+        """The keys that were added to, int64 of shape (n,), sorted."""
+        return np.sort(self._keys[: len(self)])
+
+    def read(self, keys: np.ndarray) -> np.ndarray:
+        """Return a copy of the rows of some keys; the default for those never added to.
+
+        Args:
+            keys: int64 of shape (n,), in any order.
+
+        Returns:
+            Of shape (n,) or (n, columns).
+
+        Raises:
+            ProtocolError: this is not an array of keys.
+        """
+        self._check_whole()
+        check_ids(keys)
+        slots = self._find(keys)
+        values: np.ndarray = self._values.take(np.maximum(slots, 0), axis=0)
+        values[slots < 0] = self.default
+        return values
+
+    def _find(self, keys: np.ndarray) -> np.ndarray:
+        """Return the places of keys in the arrays, -1 for those that have none."""
+        find = self._slots.get
+        return np.fromiter((find(key, -1) for key in keys.tolist()), np.int64, len(keys))
+
+    def _update(self, rows: np.ndarray | None, delta: np.ndarray) -> None:
+        if rows is None:
+            raise ProtocolError("an addition to a key-value table names no keys")
+        self._check_delta(delta, len(rows))
+        check_increasing(rows)
+        self._insert(rows[self._find(rows) < 0])
+        self.updater.apply(self._values, self._state, self._find(rows), delta)
+
+    def _insert(self, keys: np.ndarray) -> None:
+        start = len(self)
+        stop = start + len(keys)
+        if stop > len(self._keys):
+            self._grow(max(stop, 2 * len(self._keys)))
+        self._keys[start:stop] = keys
+        self._slots.update(zip(keys.tolist(), range(start, stop), strict=True))
+        self._size = stop
+
+    def _grow(self, room: int) -> None:
+        old = self._arrays()
+        self._allocate(room)
+        rows = len(self)
+        for name, array in self._arrays().items():
+            array[:rows] = old[name]
+
+    def _allocate(self, room: int) -> None:
+        shape = rows_shape(room, self.columns)
+        self._keys = np.zeros(room, np.int64)
+        self._values = np.full(shape, self.default, self.dtype)
+        self._state: State = self.updater.new_state(shape, self.dtype)
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        arrays = {"keys": self._keys, "values": self._values, **state_arrays(self._state)}
+        return {name: array[: len(self)] for name, array in arrays.items()}
+
+    def _resize(self, rows: int) -> None:
+        self._allocate(max(rows, _FIRST_ROOM))
+        self._size = rows
+
+    def _form(self) -> JsonObject:
+        return {**super()._form(), "default": repr(self.default)}
+
+    def _end_import(self) -> None:
+        self._slots = {key: slot for slot, key in enumerate(self._keys[: len(self)].tolist())}
+        super()._end_import()

@@ -1,0 +1,205 @@
+"""What the primary and the replicas of a shard have in common, whatever its rows are found by.
+
+An addition carries the id of its client and a counter: 1, 2, 3, ... for the additions of this
+client to this shard. The shard remembers the last counter of each client, together with the data,
+so that an addition that is sent again is known: each takes effect exactly once. A worker that is
+started again is a new client, with an id of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from dpwa.errors import DpwaError, ProtocolError, UserError
+from dpwa.tables.rows import is_increasing, rows_shape
+from dpwa.tables.transfer import Import, Piece, bytes_of, pieces
+from dpwa.tables.updaters import Updater
+from dpwa.types import JsonObject
+
+DTYPES = ("float32", "float64")
+
+
+class ReplicatedState(ABC):
+    """Rows, the state of their updater, and the additions that they contain.
+
+    Args:
+        columns: of a row; `None`: a row is one number.
+        dtype: float32 or float64.
+        updater: applies the additions.
+
+    Attributes:
+        applied: the last counter of each client.
+        is_whole: whether the state may be used: not from the beginning of an import to its end.
+
+    Raises:
+        UserError: another dtype.
+    """
+
+    def __init__(self, columns: int | None, dtype: Any, updater: Updater) -> None:
+        self.columns = columns
+        self.dtype = np.dtype(dtype)
+        if self.dtype.name not in DTYPES:
+            raise UserError(f"a table of {self.dtype}; expected {' or '.join(DTYPES)}")
+        self.updater = updater
+        self.applied: dict[str, int] = {}
+        self.is_whole = True
+        self._additions = 0
+        self._incoming = bytearray()
+
+    @abstractmethod
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Return all arrays that make up the state, those of the updater as `state.NAME`."""
+
+    @abstractmethod
+    def _resize(self, rows: int) -> None:
+        """Make room to import this many rows; raise a `ProtocolError` if that cannot be."""
+
+    @abstractmethod
+    def _update(self, rows: np.ndarray | None, delta: np.ndarray) -> None:
+        """Check an addition, and only then apply it; raise a `ProtocolError` if it is malformed."""
+
+    def apply(self, client: str, counter: int, rows: np.ndarray | None, delta: np.ndarray) -> bool:
+        """Apply an addition, once: all of it or, when an error is raised, nothing.
+
+        Args:
+            client: id of the client.
+            counter: counts the client's additions to this shard from 1.
+            rows: of this shard (or keys), int64 of shape (n,), increasing; `None`: all rows.
+            delta: of shape (n,) or (n, columns), of the dtype of the table.
+
+        Returns:
+            Whether it is new; `False` when it was applied before.
+
+        Raises:
+            ProtocolError: an addition before this one is missing, or this one is malformed.
+        """
+        self._check_whole()
+        last = self.applied.get(client, 0)
+        if counter > last + 1:
+            raise ProtocolError(
+                f"addition {counter} of client {client!r} came, expected {last + 1}: some are lost"
+            )
+        if counter <= last:
+            return False
+        self._update(rows, delta)
+        self.applied[client] = counter
+        self._additions += 1
+        return True
+
+    def export(self) -> Iterator[Piece]:
+        """Yield the whole state as named pieces of at most 256 KiB.
+
+        Raises:
+            DpwaError: an addition was applied in between, so that the pieces do not fit together.
+        """
+        self._check_whole()
+        additions = self._additions
+        applied = json.dumps(sorted(self.applied.items())).encode()
+        arrays = self._arrays()
+        header = {
+            "form": self._form(),
+            "rows": len(next(iter(arrays.values()))),
+            "applied_bytes": len(applied),
+        }
+        streams = {name: bytes_of(array) for name, array in arrays.items()}
+        for piece in pieces(header, {"applied": memoryview(applied), **streams}):
+            if self._additions != additions:
+                raise DpwaError("a shard was changed while its state was exported")
+            yield piece
+
+    def importing(self) -> Import:
+        """Begin to replace the whole state; the object returned takes what `export` yields.
+
+        Until it has taken the last piece the state cannot be used; when the import fails, only
+        another import makes it usable again. An import that was begun earlier is to be dropped.
+        """
+        self.is_whole = False
+        return Import(self._begin_import, self._end_import)
+
+    def import_(self, exported: Iterable[Piece]) -> None:
+        """Replace the whole state by what `export` yields.
+
+        Raises:
+            ProtocolError: pieces are missing, changed or out of order, or not of this form.
+        """
+        incoming = self.importing()
+        for name, piece in exported:
+            incoming.feed(name, piece)
+        if not self.is_whole:
+            raise ProtocolError("a state has ended before all of it came")
+
+    def fingerprint(self) -> int:
+        """Return the CRC-32 of the whole state: equal for copies with equal contents."""
+        ((_, crc),) = deque(self.export(), maxlen=1)
+        return int.from_bytes(crc, "little")
+
+    def _form(self) -> JsonObject:
+        return {
+            "kind": type(self).__name__,
+            "columns": self.columns,
+            "dtype": self.dtype.str,
+            "updater": self.updater.name,
+            "options": self.updater.options.model_dump(mode="json"),
+        }
+
+    def _begin_import(self, header: JsonObject) -> dict[str, memoryview]:
+        form = header.get("form")
+        if form != self._form():
+            raise ProtocolError(f"the state of another table came: {form}, not {self._form()}")
+        rows, applied_bytes = (_size(header, name) for name in ("rows", "applied_bytes"))
+        self._resize(rows)
+        self._incoming = bytearray(applied_bytes)
+        streams = {name: bytes_of(array) for name, array in self._arrays().items()}
+        return {"applied": memoryview(self._incoming), **streams}
+
+    def _end_import(self) -> None:
+        try:
+            self.applied = {str(client): int(last) for client, last in json.loads(self._incoming)}
+        except (ValueError, TypeError) as error:
+            raise ProtocolError(f"the additions that a state contains: {error}") from None
+        self._incoming = bytearray()
+        self.is_whole = True
+
+    def _check_whole(self) -> None:
+        if not self.is_whole:
+            raise ProtocolError("this copy of a shard is not complete: its state is still to come")
+
+    def _check_delta(self, delta: np.ndarray, rows: int) -> None:
+        """Raise a `ProtocolError` unless a delta is of this many rows of the table."""
+        shape = rows_shape(rows, self.columns)
+        if delta.shape != shape or delta.dtype != self.dtype:
+            raise ProtocolError(
+                f"a delta of shape {delta.shape} and dtype {delta.dtype} came, "
+                f"expected {shape} and {self.dtype}"
+            )
+
+
+def _size(header: JsonObject, name: str) -> int:
+    size = header.get(name)
+    if not isinstance(size, int) or size < 0:
+        raise ProtocolError(f"the header of a state has {name} {size!r}, expected a size")
+    return size
+
+
+def check_ids(ids: np.ndarray) -> None:
+    """Raise a `ProtocolError` unless these are row ids or keys as they are sent."""
+    if ids.ndim != 1 or ids.dtype != np.int64:
+        raise ProtocolError(f"ids of shape {ids.shape} and dtype {ids.dtype}, expected (n,), int64")
+
+
+def check_increasing(ids: np.ndarray) -> None:
+    """Raise a `ProtocolError` unless ids are as `accumulate` returns them."""
+    check_ids(ids)
+    if not is_increasing(ids):
+        raise ProtocolError("the rows of an addition are not increasing: duplicates would be lost")
+
+
+def state_arrays(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of an updater under the names they are sent by."""
+    return {f"state.{name}": array for name, array in state.items()}

@@ -1,0 +1,192 @@
+"""Updaters: what an addition does to the rows of a table.
+
+The four of Multiverso (Microsoft, 2016). Each is a formula on whole arrays; one addition to some
+rows touches the values and the state of these rows alone. Duplicate rows are summed before.
+
+Add one of your own under a name that tables can use:
+
+>>> from dpwa.tables.updaters import Updater, register_updater
+>>> @register_updater("halved")
+... class Halved(Updater):
+...     def step(self, values, state, delta):
+...         values += 0.5 * delta
+
+An updater must not fail half-way: it allocates what it needs before it changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from dpwa.errors import UserError
+from dpwa.registry import Registry
+from dpwa.types import NoOptions, StrictModel
+
+Rows = slice | np.ndarray  # of one array: a slice, or int64 indices without duplicates
+State = dict[str, np.ndarray]
+
+
+class Updater:
+    """One way to apply additions. By default, x += d.
+
+    Args:
+        options: of the model `options_model`.
+
+    Attributes:
+        name: that it is registered by.
+        options_model: the model of its options.
+        state_names: the arrays it keeps beside the values, of the same shape and dtype, at first 0.
+    """
+
+    name: ClassVar[str] = ""
+    options_model: ClassVar[type[StrictModel]] = NoOptions
+    state_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, options: Any = None) -> None:
+        self.options: Any = self.options_model() if options is None else options
+
+    def new_state(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> State:
+        """Return the state that belongs to new values of this shape and dtype."""
+        return {name: np.zeros(shape, dtype) for name in self.state_names}
+
+    def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:  # noqa: ARG002
+        """Apply an addition, in place.
+
+        Args:
+            values: x; with `state` and `delta` of one shape and dtype.
+            state: the arrays of `state_names`.
+            delta: d; not to be changed.
+        """
+        values += delta
+
+    def apply(self, values: np.ndarray, state: State, rows: Rows, delta: np.ndarray) -> None:
+        """Apply an addition to some rows of a shard, in place.
+
+        Args:
+            values: all rows of the shard.
+            state: the arrays that belong to them.
+            rows: which; no row may come twice.
+            delta: of these rows, in their order.
+        """
+        arrays = {"": values, **state}
+        if isinstance(rows, slice):
+            parts = {name: array[rows] for name, array in arrays.items()}
+        else:
+            parts = {name: array.take(rows, axis=0) for name, array in arrays.items()}
+        # What workers add may overflow; a table then holds inf, and is not left half updated.
+        with np.errstate(all="ignore"):
+            self.step(parts[""], {name: parts[name] for name in state}, delta)
+        if not isinstance(rows, slice):
+            for name, array in arrays.items():
+                array[rows] = parts[name]
+
+
+MakeUpdater = TypeVar("MakeUpdater", bound=type[Updater])
+
+_REGISTRY: Registry[type[Updater]] = Registry("updater")
+
+
+def register_updater(name: str) -> Callable[[MakeUpdater], MakeUpdater]:
+    """Return a decorator that makes a class available to tables by a name.
+
+    Raises:
+        UserError: another updater already has this name.
+    """
+
+    def register(kind: MakeUpdater) -> MakeUpdater:
+        _REGISTRY.add(name, kind, kind)
+        kind.name = name
+        return kind
+
+    return register
+
+
+def updater_names() -> tuple[str, ...]:
+    """Names of all registered updaters, in the order of registration."""
+    return _REGISTRY.names()
+
+
+def make_updater(name: str, options: Mapping[str, Any] | None = None) -> Updater:
+    """Return the updater of this name with these options.
+
+    Raises:
+        UnknownNameError: no such updater is registered.
+        UserError: an option is unknown, or its value cannot be.
+    """
+    kind = _REGISTRY.get(name)
+    try:
+        return kind(kind.options_model.model_validate(dict(options or {})))
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}, got {problem['input']!r:.60}"
+            for problem in error.errors(include_url=False)
+        ]
+        raise UserError(f"options of the updater {name!r}: {'; '.join(problems)}") from None
+
+
+@register_updater("default")
+class Default(Updater):
+    """x += d.  Source: Multiverso."""
+
+
+@register_updater("sgd")
+class Sgd(Updater):
+    """x -= d: d is the gradient times the learning rate of the worker.  Source: Multiverso."""
+
+    def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:  # noqa: ARG002
+        """Apply x -= d."""
+        values -= delta
+
+
+class MomentumOptions(StrictModel):
+    """Options of `momentum`."""
+
+    momentum: float = Field(default=0.9, ge=0.0, lt=1.0, description="the part m of s that stays")
+
+
+@register_updater("momentum")
+class Momentum(Updater):
+    """s = m*s + (1-m)*d; x -= s.  Source: the smoothed gradient of Multiverso."""
+
+    options_model = MomentumOptions
+    state_names = ("s",)
+
+    def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:
+        """Apply s = m*s + (1-m)*d; x -= s."""
+        share = (1.0 - self.options.momentum) * delta
+        smooth = state["s"]
+        smooth *= self.options.momentum
+        smooth += share
+        values -= smooth
+
+
+class AdagradOptions(StrictModel):
+    """Options of `adagrad`."""
+
+    learning_rate: float = Field(default=0.1, gt=0.0, allow_inf_nan=False, description="lr")
+    epsilon: float = Field(default=1e-6, gt=0.0, allow_inf_nan=False, description="eps")
+
+
+@register_updater("adagrad")
+class Adagrad(Updater):
+    """g2 += d*d; x -= lr * d / sqrt(g2 + eps).
+
+    Source: Duchi, Hazan and Singer (2011); Multiverso has g2 -= d*d, of which the root is NaN.
+    """
+
+    options_model = AdagradOptions
+    state_names = ("g2",)
+
+    def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:
+        """Apply g2 += d*d; x -= lr * d / sqrt(g2 + eps)."""
+        scratch = delta * delta
+        squares = state["g2"]
+        squares += scratch
+        np.sqrt(np.add(squares, self.options.epsilon, out=scratch), out=scratch)
+        np.divide(delta, scratch, out=scratch)
+        scratch *= self.options.learning_rate
+        values -= scratch

@@ -1,0 +1,333 @@
+"""A network of state machines around `Ballot`, in simulated time: kills, stops and slow messages.
+
+Each machine goes through one collective, as the nodes do: it enters, works, tells that it is ready,
+ends when all are, and votes when its time is over, a connection breaks or somebody else votes. A
+message arrives after a random delay, those of one pair of nodes in order; what is sent to a stopped
+node waits for it, what a killed one has sent last may be lost.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+from dpwa.policy.ballots import Ballot, Decision, Stand
+from dpwa.policy.views import Member
+
+PATIENCE_S = 0.5
+TICK_S = (0.01, 0.05)  # between two looks at the clock
+VOTE_AGAIN_S = 0.1
+MOMENTS = ("time", "enter", "ready", "send", "hear", "vote", "end")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A node is killed (`stop_s` is None) or stopped, at a time or at its n-th event of a kind."""
+
+    name: str
+    moment: str
+    at_s: float
+    nth: int
+    stop_s: float | None = None
+
+
+@dataclass
+class Schedule:
+    """What happens in one run; seconds from its beginning. Nodes not in `enters_s` never enter."""
+
+    names: tuple[str, ...]
+    timeout_s: float
+    enters_s: dict[str, float]
+    works_s: dict[str, float]
+    faults: tuple[Fault, ...] = ()
+    delay_s: float = 0.05
+    knocks_s: dict[str, float] = field(default_factory=dict)
+    leaves_s: dict[str, float] = field(default_factory=dict)
+    awaits_the_ready: bool = False  # a ballot is held even if one who is gone was ready
+
+
+class Node:
+    """One member's way through one collective."""
+
+    def __init__(self, name: str, network: Network) -> None:
+        self.name = name
+        self.network = network
+        self.schedule = network.schedule
+        self.entered: set[str] = set()
+        self.ready: set[str] = set()
+        self.down: set[str] = set()
+        self.knocks: tuple[Member, ...] = ()
+        self.deadline = math.inf
+        self.called_at: float | None = None
+        self.voted_at: float | None = None
+        self.ended_at: float | None = None
+        self.ballot: Ballot | None = None
+        self.decision: Decision | None = None
+        self.is_left_behind = False
+        self.has_left = False
+        self._told = 0.0
+
+    @property
+    def has_entered(self) -> bool:
+        """Whether it had entered when it voted, or has ended without."""
+        return self.name in self.entered
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended_at is not None
+
+    def enter(self) -> None:
+        self.called_at = self.network.now
+        if self.is_over or self.ballot:
+            return
+        self.deadline = self.network.now + self.schedule.timeout_s
+        self.network.happened(self.name, "enter")
+        self._post("entered")
+        self.take(self.name, "entered")
+
+    def be_ready(self) -> None:
+        if self.is_over or self.ballot:
+            return
+        self.network.happened(self.name, "ready")
+        self._post("ready")
+        self.take(self.name, "ready")
+
+    def leave(self) -> None:
+        """Take no part any more, and say so by a vote against oneself."""
+        self.has_left = True
+        if self.is_over:
+            return
+        if self.ballot is None:
+            self._open()
+        assert self.ballot is not None
+        self.ballot.suspects.add(self.name)
+        self._vote()
+        self._end(None)
+
+    def take(self, sender: str, message: object) -> None:
+        """Hear an announcement, a vote (a tuple) or an outcome."""
+        self.network.happened(self.name, "hear")
+        if message == "entered":
+            self._hear_entered(sender)
+        elif message == "ready":
+            self.ready.add(sender)
+            self._end_if_all_are_ready()
+        elif isinstance(message, Decision):
+            self._hear_outcome(sender, message)
+        else:
+            self._hear_vote(sender, *message)  # type: ignore[misc]
+
+    def hear_knock(self) -> None:
+        self.knocks = (Member("newcomer", b"1"),)
+
+    def tick(self) -> None:
+        if self.is_over:
+            return
+        if self.ballot is None:
+            if self.name in self.entered and (self._is_expired() or self.down & self._awaited()):
+                self._open()
+                self._vote()
+                self._settle()
+            return
+        now = self.network.now
+        has_changed = self.ballot.pass_time(now, PATIENCE_S, self.down)
+        if has_changed or now - self._told >= VOTE_AGAIN_S:
+            self._vote()
+        self._settle()
+
+    def _is_expired(self) -> bool:
+        return self.network.now >= self.deadline
+
+    def _awaited(self) -> set[str]:
+        return set(self.schedule.names) - (set() if self.schedule.awaits_the_ready else self.ready)
+
+    def _hear_entered(self, sender: str) -> None:
+        self.entered.add(sender)
+        if len(self.entered) == len(self.schedule.names):
+            self.network.after(self.schedule.works_s[self.name], self.name, self.be_ready)
+
+    def _end_if_all_are_ready(self) -> None:
+        if self.ballot is None and len(self.ready) == len(self.schedule.names):
+            self._end(Decision(True))
+
+    def _open(self) -> None:
+        stand = Stand(
+            self.name in self.entered,
+            self.name in self.ready,
+            self._is_expired(),
+            frozenset(self.ready),
+            self.knocks,
+        )
+        self.voted_at = self.network.now
+        self.ballot = Ballot(self.name, self.schedule.names, stand, self.network.now)
+
+    def _vote(self) -> None:
+        assert self.ballot is not None
+        self._told = self.network.now
+        self._post((frozenset(self.ballot.suspects), self.ballot.stand))
+        self.network.happened(self.name, "vote")
+
+    def _hear_vote(self, sender: str, suspects: frozenset[str], stand: Stand) -> None:
+        if self.is_over:
+            if self.decision:
+                self.network.send(self.name, sender, self.decision)
+                self._learn_of_own_loss(sender, suspects)
+            return
+        is_new = self.ballot is None
+        if is_new:
+            self._open()
+        assert self.ballot is not None
+        if self.ballot.hear(sender, suspects, stand, self.network.now) or is_new:
+            self._vote()
+        self._settle()
+
+    def _hear_outcome(self, sender: str, outcome: Decision) -> None:
+        if self.is_over:
+            self._learn_of_own_loss(sender, outcome.lost)
+        elif self.ballot is None or sender not in self.ballot.suspects:
+            self._end(outcome)
+
+    def _learn_of_own_loss(self, sender: str, lost: object) -> None:
+        own_lost = self.decision.lost if self.decision else ()
+        if self.name in lost and sender not in own_lost:  # type: ignore[operator]
+            self.is_left_behind = True
+
+    def _settle(self) -> None:
+        assert self.ballot is not None
+        if self.ballot.is_left_behind:
+            self._end(None)
+        elif decision := self.ballot.decision():
+            self._end(decision)
+
+    def _end(self, decision: Decision | None) -> None:
+        self.decision = decision
+        self.is_left_behind = decision is None or self.name in decision.lost
+        self.ended_at = self.network.now
+        self.network.happened(self.name, "end")
+
+    def _post(self, message: object) -> None:
+        for name in self.schedule.names:
+            if name != self.name:
+                self.network.send(self.name, name, message)
+
+
+class Network:
+    """All nodes of a schedule, their messages, and the simulated time."""
+
+    def __init__(self, schedule: Schedule, rng: random.Random) -> None:
+        self.schedule = schedule
+        self.rng = rng
+        self.now = 0.0
+        self.nodes = {name: Node(name, self) for name in schedule.names}
+        self.killed: dict[str, float] = {}
+        self.stopped_s: dict[str, float] = {}  # for how long a node was stopped in all
+        self._backlogs: dict[str, list[Callable[[], None]]] = {}
+        self._faults = list(schedule.faults)
+        self._happened: dict[tuple[str, str], int] = {}
+        self._arrivals: dict[tuple[str, str], float] = {}
+        self._cuts: dict[str, float] = {}
+        self._order = count()
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._plan()
+
+    def run(self, until_s: float) -> None:
+        """Let everything happen until a time, or until nothing is left to happen."""
+        while self._queue and self._queue[0][0] <= until_s:
+            self.now, _, act = heapq.heappop(self._queue)
+            act()
+
+    def after(self, delay_s: float, name: str, act: Callable[[], None]) -> None:
+        """Let a node do something later: when it runs again if it is stopped, never if killed."""
+        self._at(self.now + delay_s, lambda: self._do(name, act))
+
+    def send(self, sender: str, receiver: str, message: object) -> None:
+        """Send a message; one who is stopped amid its sending goes on when it runs again."""
+        self._do(sender, lambda: self._dispatch(sender, receiver, message))
+
+    def happened(self, name: str, moment: str) -> None:
+        """Count an event of a node, after which a fault may be due."""
+        key = (name, moment)
+        self._happened[key] = self._happened.get(key, 0) + 1
+        for fault in self._faults:
+            if (fault.name, fault.moment, fault.nth) == (*key, self._happened[key]):
+                self._strike(fault)
+
+    def _plan(self) -> None:
+        for name, node in self.nodes.items():
+            self._at(self.rng.uniform(*TICK_S), lambda name=name: self._tick(name))
+            self._plan_for(name, node)
+        for fault in self._faults:
+            if fault.moment == "time":
+                self._at(fault.at_s, lambda fault=fault: self._strike(fault))
+
+    def _plan_for(self, name: str, node: Node) -> None:
+        planned = (
+            (self.schedule.enters_s, node.enter),
+            (self.schedule.leaves_s, node.leave),
+            (self.schedule.knocks_s, node.hear_knock),
+        )
+        for times, act in planned:
+            if name in times:
+                self.after(times[name], name, act)
+
+    def _at(self, time_s: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (time_s, next(self._order), act))
+
+    def _do(self, name: str, act: Callable[[], None]) -> None:
+        if name in self._backlogs:
+            self._backlogs[name].append(act)
+        elif name not in self.killed:
+            act()
+
+    def _tick(self, name: str) -> None:
+        if name in self.killed or self.nodes[name].is_over:
+            return
+        if name not in self._backlogs:
+            self.nodes[name].tick()
+        self._at(self.now + self.rng.uniform(*TICK_S), lambda: self._tick(name))
+
+    def _dispatch(self, sender: str, receiver: str, message: object) -> None:
+        link = (sender, receiver)
+        arrival = self.now + self.rng.uniform(0.0, self.schedule.delay_s)
+        self._arrivals[link] = arrival = max(arrival, self._arrivals.get(link, 0.0))
+        self._at(arrival, lambda: self._deliver(sender, receiver, message))
+        self.happened(sender, "send")
+
+    def _deliver(self, sender: str, receiver: str, message: object) -> None:
+        if self.now <= self._cuts.get(sender, math.inf):
+            self._do(receiver, lambda: self.nodes[receiver].take(sender, message))
+
+    def _strike(self, fault: Fault) -> None:
+        if fault.name in self.killed or fault.name in self._backlogs:
+            return
+        if fault.stop_s is None:
+            self._kill(fault.name)
+            return
+        total_s = self.stopped_s.get(fault.name, 0.0) + fault.stop_s
+        self.stopped_s[fault.name] = total_s
+        self._backlogs[fault.name] = []
+        self._at(self.now + fault.stop_s, lambda: self._resume(fault.name))
+
+    def _kill(self, name: str) -> None:
+        self.killed[name] = self.now
+        self._cuts[name] = self.now + self.rng.choice([math.inf, self.rng.random() * 0.05])
+        is_silent = self.rng.random() < 0.2  # a machine that is gone: no connection is closed
+        for other, node in self.nodes.items():
+            last = max(self.now, self._arrivals.get((name, other), 0.0))
+            noticed = last + (60.0 if is_silent else self.rng.uniform(0.0, 0.2))
+            self._at(noticed, lambda other=other, down=node.down: self._lose(other, name, down))
+
+    def _lose(self, name: str, peer: str, down: set[str]) -> None:
+        self._do(name, lambda: down.add(peer))
+
+    def _resume(self, name: str) -> None:
+        backlog = self._backlogs.pop(name)
+        looks_at_clock_first = self.rng.random() < 0.5
+        if looks_at_clock_first:
+            self._do(name, self.nodes[name].tick)
+        for act in backlog:
+            self._do(name, act)
