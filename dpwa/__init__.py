@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpwa.config import Config, load_config
-    from dpwa.errors import ConfigError, DpwaError
     from dpwa.connection import DpwaConnection
+    from dpwa.errors import ConfigError, DpwaError
     from dpwa.policy.interpolation import register_interpolation
 
 __version__ = "0.1.0"

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpwa.collectives.calls import CollectiveCalls
+from dpwa.collectives.face import Collectives
 from dpwa.config import Config, load_config
 from dpwa.data.layout import BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
@@ -24,8 +26,10 @@ Parameters = bytes | bytearray | memoryview | NumericArray
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config
 
 
-class DpwaConnection(Closeable):
-    """A node that gossips raw parameters; the caller merges what comes back.
+class DpwaConnection(CollectiveCalls, Closeable):
+    """A node that gossips raw parameters, and takes part in collectives.
+
+    The caller merges what comes back.
 
         loss = None                                   # not measured yet
         with DpwaConnection("w1", "nodes.yaml") as connection:
@@ -51,6 +55,7 @@ class DpwaConnection(Closeable):
     def __init__(self, name: str, config: ConfigSource) -> None:
         self.node = Node(name, load_config(config))
         guards = self.node.config.guard == "finite"
+        self._collectives = Collectives(self.node)
         self._terms = FetchTerms(is_finite=_is_finite if guards else None)
         self._layout = Layout.of_bytes()
 
@@ -107,6 +112,11 @@ class DpwaConnection(Closeable):
         return _parameters(self._layout, copy.data), arrival.factor
 
     @property
+    def collectives(self) -> Collectives:
+        """What its collectives run on."""
+        return self._collectives
+
+    @property
     def name(self) -> str:
         """Name of this node."""
         return self.node.name
@@ -140,7 +150,10 @@ class DpwaConnection(Closeable):
 
     def close(self) -> None:
         """Stop serving and fetching; idempotent and bounded in time."""
-        self.node.close()
+        try:
+            self._collectives.close()
+        finally:
+            self.node.close()
 
 
 def _array_layout(array: NumericArray) -> Layout:

@@ -18,5 +18,5 @@ def reached(point: str) -> None:
 
 def install(hook: Callable[[str], None] | None) -> None:
     """Have a function called at every fault point, with its name; `None` takes it away."""
-    global _hook  # noqa: PLW0603  (one hook for a process is what a fault needs)
+    global _hook
     _hook = hook

@@ -12,11 +12,13 @@ import torch
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.received import ReceivedSnapshot
 from dpwa.adapters.values import TensorValues
+from dpwa.collectives.calls import CollectiveCalls
+from dpwa.collectives.face import Collectives
 from dpwa.config import Config
+from dpwa.connection import ConfigSource, DpwaConnection
 from dpwa.data.kernels import are_finite
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
-from dpwa.connection import ConfigSource, DpwaConnection
 from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.policy.learning_rates import lr_scale
@@ -51,7 +53,7 @@ class Merge:
     consensus_distance: float
 
 
-class DpwaPyTorchAdapter(Closeable):
+class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     """Runs the gossip of a module while it trains, by the algorithm of the configuration.
 
         loss = None                               # not measured yet
@@ -242,6 +244,11 @@ class DpwaPyTorchAdapter(Closeable):
         `None` when none is known, or the nodes follow no leader.
         """
         return self._rounds.view.leader() if self._rounds.follows_leaders else None
+
+    @property
+    def collectives(self) -> Collectives:
+        """What its collectives run on."""
+        return self.connection.collectives
 
     @property
     def name(self) -> str:

@@ -6,11 +6,20 @@
     push_sum    weighted averaging that stays exact on directed and one-sided networks
     noloco      NoLoCo: outer momentum steps on random pairs, every few dozen steps
     local       local SGD, or DiLoCo-like outer Nesterov steps on random pairs
+    elastic     EASGD without a server: every node has a copy of the center, averaged by gossip
 
 docs/algorithms.md describes them, and how to write one of your own.
 """
 
-from dpwa.algorithms import gossip, local, lsgd, noloco, push_sum, symmetric  # noqa: F401
+from dpwa.algorithms import (  # noqa: F401
+    elastic,
+    gossip,
+    local,
+    lsgd,
+    noloco,
+    push_sum,
+    symmetric,
+)
 from dpwa.algorithms.all_reduce_ea import EASGD, AllReduceEA
 from dpwa.algorithms.all_reduce_sgd import AllReduceSGD
 from dpwa.algorithms.base import (
@@ -27,9 +36,9 @@ from dpwa.algorithms.base import (
 
 __all__ = [
     "EASGD",
+    "Algorithm",
     "AllReduceEA",
     "AllReduceSGD",
-    "Algorithm",
     "Ask",
     "Received",
     "Terms",

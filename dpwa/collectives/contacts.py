@@ -27,6 +27,7 @@ class _Contact:
     """What is known of one peer."""
 
     is_up: bool = False
+    was_up: bool = False  # in its present life
     incarnation: bytes = b""  # empty: it has not introduced itself yet
     folder: str = ""
     files: PeerFiles | None = None
@@ -63,6 +64,7 @@ class Contacts(Closeable):
         with self._lock:
             contact = self._of(peer)
             contact.is_up = is_up
+            contact.was_up |= is_up
             if is_up:
                 self._greet(peer)
         self._changed(peer)
@@ -74,7 +76,7 @@ class Contacts(Closeable):
             was_mapped = contact.files is not None
             is_new = contact.incarnation != hello.incarnation
             if is_new:
-                contact.incarnation = hello.incarnation
+                contact.incarnation, contact.was_up = hello.incarnation, contact.is_up
                 self._unmap(contact)
             contact.reads_us = hello.is_mapped and self._memory is not None
             if hello.folder != contact.folder:
@@ -99,7 +101,7 @@ class Contacts(Closeable):
             contact = self._of(peer)
             is_met = contact.incarnation != b""
             is_other = incarnation not in (b"", contact.incarnation)
-            return is_met and (is_other or not contact.is_up)
+            return is_met and (is_other or (contact.was_up and not contact.is_up))
 
     def reads_us(self, peer: str) -> bool:
         """Tell whether a peer reads this node's boards, so that it needs no posts."""

@@ -31,6 +31,7 @@ class Entry:
         nbytes: size of its image.
         images: numbers by which peers on its host find what it brings, and what it will reduce.
         inline: the image itself, if it is small.
+        root: whose value is wanted; empty: everybody's.
     """
 
     call: str
@@ -41,11 +42,12 @@ class Entry:
     nbytes: int = 0
     images: tuple[int, int] = (0, 0)
     inline: bytes = b""
+    root: str = ""
 
     def pack(self) -> bytes:
         """Return the record that is posted."""
         fields = [self.call, self.contributes, self.fingerprint, self.count]
-        place = [self.nbytes, list(self.images), self.inline]
+        place = [self.nbytes, list(self.images), self.inline, self.root]
         return bytes(msgpack.packb([*fields, list(self.descriptions), *place]))
 
     @classmethod
@@ -65,11 +67,13 @@ class Entry:
                 int(nbytes),
                 [int(brought), int(reduced)],
                 bytes(inline),
+                str(root),
             ] if all(isinstance(text, str) for text in descriptions) and nbytes >= 0:
                 words = tuple(printable(text) for text in descriptions)
                 kind = printable(call)
                 images = brought, reduced
-                return cls(kind, contributes, fingerprint, count, words, nbytes, images, inline)
+                form = fingerprint, count, words, nbytes
+                return cls(kind, contributes, *form, images, inline, root)
         raise ProtocolError("not an entry of a collective")
 
 
@@ -90,6 +94,9 @@ def mismatch(entries: Mapping[str, Entry]) -> str | None:
             return f"{first} called {mine.call}, {name} called {theirs.call}"
         if theirs.fingerprint != mine.fingerprint:
             return f"{mine.call} of different values: " + _difference(first, mine, name, theirs)
+    if mine.root and mine.root not in contributing:
+        present = ", ".join(contributing)
+        return f"{mine.root} has no part in the {mine.call}: members that have are {present}"
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
 from dpwa.data.boards import BoardReader, BoardWriter, Posted
 from dpwa.policy.ballots import Ballot, Decision, Stand
-from dpwa.policy.views import Member, View, is_senior
+from dpwa.policy.views import VIEW_ID_BYTES, Member, View, is_senior
 from dpwa.wire.collecting import Knock, Outcome, Outside, Post, Vote
 
 log = logging.getLogger("dpwa.collectives")
@@ -29,6 +29,7 @@ KNOCK_LASTS_S = 2.0  # after which a node that wanted to be let in has given up
 SEEK_EVERY_S = 1.0
 REMEMBERED = 16  # collectives whose outcome is told to whoever asks
 
+Watcher = Callable[[View], None]
 Key = tuple[bytes, int]  # identity of a view, number of a collective
 
 
@@ -55,6 +56,8 @@ class Group:
         ranks: names of all nodes in the order of the configuration.
         contacts: of this node.
         clock: what time is taken from.
+        admits_at_once: whether a node that knocks is let in by a ballot, rather than when the next
+            collective ends.
 
     Attributes:
         view: who takes part.
@@ -63,8 +66,17 @@ class Group:
         is_answered: whether it has heard of a view since then.
     """
 
-    def __init__(self, tag: str, ranks: Sequence[str], contacts: Contacts, clock: Clock) -> None:
+    def __init__(
+        self,
+        tag: str,
+        ranks: Sequence[str],
+        contacts: Contacts,
+        clock: Clock,
+        *,
+        admits_at_once: bool = False,
+    ) -> None:
         self.tag = tag
+        self._admits_at_once = admits_at_once
         self.ranks = tuple(ranks)
         self._contacts = contacts
         self._own = contacts.own
@@ -90,6 +102,7 @@ class Group:
         self._ballot: Ballot | None = None
         self._told_at = 0.0
         self._ended: OrderedDict[Key, _Ended] = OrderedDict()
+        self._watchers: list[Watcher] = []
         self._knocks: dict[str, tuple[Member, float]] = {}
         self._sought_at: dict[str, float] = {}
 
@@ -176,6 +189,16 @@ class Group:
             if any(self._is_missing(name) for name in others):
                 self._open_ballot()
 
+    def doubt(self) -> None:
+        """Hold a ballot although no collective is under way: somebody does not answer."""
+        with self._lock:
+            self._open_ballot()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have a function told of every view from now on; it is called with the lock held."""
+        with self._lock:
+            self._watchers.append(watcher)
+
     def leave(self) -> None:
         """Tell the others that this node takes no part any more, so that nobody waits for it."""
         with self._lock:
@@ -223,7 +246,7 @@ class Group:
             if self._answers_late(post.name, post.incarnation, post.view, post.number):
                 return
             if post.view == self.view.identity and not self._knows(post.name, post.incarnation):
-                self._tell_outside(post.name)
+                self._tell_outside(post.name, post.view, post.number)
                 return
             self._heard[post.name, post.phase] = Posted(post.number, post.view, post.record)
             self.changed.notify_all()
@@ -236,7 +259,7 @@ class Group:
             if (vote.view, vote.number) != (self.view.identity, self.number) or self.is_outside:
                 return  # told again when this node has come so far
             if not self._knows(vote.name, vote.incarnation):
-                self._tell_outside(vote.name)
+                self._tell_outside(vote.name, vote.view, vote.number)
                 return
             ballot = self._open_ballot()
             if ballot is None:
@@ -267,7 +290,8 @@ class Group:
             is_of_view = message.name in self.view.names
             self.is_answered |= self.is_outside
             if isinstance(message, Outside) and is_of_view and not self.is_outside:
-                self._step_outside()
+                if (message.view, message.number) == (self.view.identity, self.number):
+                    self._step_outside()
             elif not is_of_view and message.size and not self.is_outside:
                 theirs = message.size, message.first
                 if is_senior(*theirs, len(self.view.names), self.view.names[0], self.ranks):
@@ -284,6 +308,8 @@ class Group:
                 member = Member(knock.name, knock.incarnation)
                 self._knocks[knock.name] = member, self._clock.now()
                 self._tell_outside(knock.name)
+                if self._admits_at_once:
+                    self._open_ballot()
 
     def contact_changed(self, peer: str) -> None:
         """Tell a peer that has been met, or has come back, where this node is."""
@@ -448,8 +474,11 @@ class Group:
         if view != self.view:
             log.info("%s: collectives among %s", self._own.name, ", ".join(view.names))
             self._lives = {name: life for name, life in self._lives.items() if name in view.names}
-        self.view, self.number = view, number
+        has_changed, self.view, self.number = view != self.view, view, number
         self._ballot, self._turn = None, _Turn()
+        if has_changed:
+            for watcher in self._watchers:
+                watcher(view)
         self.changed.notify_all()
 
     def _step_outside(self) -> None:
@@ -472,16 +501,19 @@ class Group:
         ended = self._ended.get((view, number))
         if ended is not None:
             is_known = ended.lives.get(name) in (b"", incarnation)
-            self._tell(name, ended.outcome) if is_known else self._tell_outside(name)
+            if is_known:
+                self._tell(name, ended.outcome)
+            else:
+                self._tell_outside(name, view, number)
             return True
         is_past = number < self.number or (number == self.number and view != self.view.identity)
         if is_past and not self.is_outside:
-            self._tell_outside(name)
+            self._tell_outside(name, view, number)
         return is_past
 
-    def _tell_outside(self, name: str) -> None:
-        size, first = len(self.view.names), self.view.names[0]
-        self._tell(name, Outside(**self._signed, size=size, first=first))
+    def _tell_outside(self, name: str, view: bytes = bytes(VIEW_ID_BYTES), number: int = 0) -> None:
+        fields = {"view": view, "number": number, "size": len(self.view.names)}
+        self._tell(name, Outside(**{**self._signed, **fields, "first": self.view.names[0]}))
 
     def _tell_members(self, message: Vote | Outcome) -> None:
         for name in self.view.names:

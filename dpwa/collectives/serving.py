@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.group import Group
+from dpwa.collectives.group import Group, Key
 from dpwa.data.segments import ByteArray
 from dpwa.node.rx_thread import Reply, Service
 from dpwa.wire import limits
@@ -29,19 +29,29 @@ FindGroup = Callable[[str], Group | None]
 
 @dataclass
 class _Shown:
-    """An image that members may pull from."""
+    """What members may pull from: an image, and the shard of it that is being reduced."""
 
     view: bytes
     number: int
-    image: ByteArray
-    reduced_from: int = 0
+    brought: ByteArray
+    reduced: ByteArray
+    start: int  # of the shard
     reduced_to: int = 0
 
-    def has(self, pull: Pull) -> bool:
-        """Tell whether what is asked for is there already."""
+    def find(self, pull: Pull) -> ByteArray | None:
+        """Return what is asked for; `None` if it is not there yet."""
         if pull.area == BROUGHT:
-            return True
-        return self.reduced_from <= pull.start and pull.stop <= self.reduced_to
+            return self.brought[pull.start : pull.stop]
+        if pull.stop > self.reduced_to:
+            return None
+        return self.reduced[pull.start - self.start : pull.stop - self.start]
+
+    def allows(self, pull: Pull) -> bool:
+        """Tell whether there is, or will be, what is asked for."""
+        first, last = 0, self.brought.nbytes
+        if pull.area == REDUCED:
+            first, last = self.start, self.start + self.reduced.nbytes
+        return first <= pull.start < pull.stop <= last
 
 
 class Showcase:
@@ -53,16 +63,22 @@ class Showcase:
         self._shown: dict[str, _Shown] = {}
         self.awaited = False  # whether somebody waits for what is being reduced
 
-    def show(self, tag: str, view: bytes, number: int, image: ByteArray) -> None:
-        """Let members pull what this node has brought to a collective."""
-        with self._lock:
-            self._shown[tag] = _Shown(view, number, image)
+    def show(self, tag: str, key: Key, images: tuple[ByteArray, ByteArray], start: int) -> None:
+        """Let members pull what this node has brought to a collective, and its shard later.
 
-    def reduced(self, tag: str, start: int, stop: int) -> None:
-        """Let them pull what has been reduced: from `start` to `stop`, growing."""
+        Args:
+            tag: of the group.
+            key: of the view and the collective.
+            images: what was brought, and where the shard is reduced.
+            start: first byte of the shard.
+        """
         with self._lock:
-            shown = self._shown[tag]
-            shown.reduced_from, shown.reduced_to = start, stop
+            self._shown[tag] = _Shown(*key, *images, start)
+
+    def reduced(self, tag: str, stop: int) -> None:
+        """Let them pull what has been reduced: from the start of the shard to `stop`."""
+        with self._lock:
+            self._shown[tag].reduced_to = stop
         if self.awaited:
             self._nudge()
 
@@ -133,19 +149,13 @@ class CollectiveService(Service):
 
     def _serve(self, pull: Pull, reply: Reply) -> None:
         shown = self._showcase.find(pull)
-        if shown is None or not self._is_possible(pull, shown):
+        if shown is None or not shown.allows(pull) or pull.stop - pull.start > limits.CHUNK_BYTES:
             return  # of a collective that is over: a ballot tells
-        is_sent = False
-        if shown.has(pull):
-            data = shown.image[pull.start : pull.stop]
+        is_sent, data = False, shown.find(pull)
+        if data is not None:
             piece = PulledPiece(request=pull.request, start=pull.start)
             is_sent = reply(piece, data.data, is_lent=True) is not None
             self.served_bytes += data.nbytes * is_sent
         if not is_sent and len(self._waiting) < limits.MAX_WAITING_PULLS:
             self._waiting.append((pull, reply))
             self._showcase.awaited = True
-
-    @staticmethod
-    def _is_possible(pull: Pull, shown: _Shown) -> bool:
-        size = pull.stop - pull.start
-        return 0 < size <= limits.CHUNK_BYTES and pull.stop <= shown.image.nbytes

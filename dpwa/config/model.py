@@ -125,8 +125,8 @@ class Config(StrictModel):
     )
     algorithm: Annotated[str, _one_of(algorithm_names)] = Field(
         default="gossip",
-        description="training algorithm: gossip, lsgd, symmetric, push_sum, noloco, local or one "
-        "of a plugin",
+        description="training algorithm: gossip, lsgd, symmetric, push_sum, noloco, local, "
+        "elastic or one of a plugin",
     )
     topology: Annotated[str, _one_of(topology_names)] = Field(
         default="random",

@@ -43,7 +43,7 @@ from dpwa.node.tx_thread import (
     Tell,
 )
 from dpwa.transport.addresses import resolved
-from dpwa.types import JsonObject
+from dpwa.types import Frame, JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
 from dpwa.wire.messages import Message
 
@@ -190,9 +190,9 @@ class Node(Closeable):
         self._threads.rx.register(service)
         self._threads.tx.order(Attach(listener))
 
-    def tell(self, peer: str, message: Message) -> None:
+    def tell(self, peer: str, message: Message, payload: Frame | None = None) -> None:
         """Send a message to a peer, if there is a connection; returns at once."""
-        self._threads.tx.order(Tell(peer, message))
+        self._threads.tx.order(Tell(peer, message, payload))
 
     def nudge(self) -> None:
         """Have the services look at once whether something has become due."""

@@ -54,6 +54,7 @@ class Tell:
 
     peer: str
     message: Message
+    payload: Frame | None = None
 
 
 class Listener:
@@ -234,7 +235,7 @@ class TxThread(threading.Thread):
     def _send(self, command: Tell) -> None:
         channel = self._channels.get(command.peer)
         if channel is not None and channel.link.state is LinkState.UP:
-            channel.link.send(command.message)
+            channel.link.send(command.message, command.payload)
 
     def _attach(self, listener: Listener) -> None:
         self._listeners.append(listener)

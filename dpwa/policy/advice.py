@@ -206,7 +206,7 @@ def _biased_mean(plan: Plan) -> Iterator[str]:
     not matter, as W(f) - I = f (W - I).
     """
     by_constant = plan.follows_rule and plan.interpolation == "constant"
-    pulls = by_constant or plan.algorithm in ("noloco", "local")
+    pulls = by_constant or plan.algorithm in ("noloco", "local", "elastic")
     everybody = plan.topology.name in ("random", "full")
     if not pulls or everybody or plan.nodes > MOST_NODES or _rounds(plan) > 1:
         return

@@ -61,9 +61,10 @@ class PeerLink:
                 self.state = state
         return entered
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: Message, payload: Frame | None = None) -> bool:
         """Send a request without waiting; return whether the link took it."""
-        return send(self.socket, [encode(message)]) is not None
+        frames = [encode(message)] if payload is None else [encode(message), payload]
+        return send(self.socket, frames) is not None
 
     def receive(self) -> list[Frame] | None:
         """Take one waiting answer, or return `None`."""

@@ -53,7 +53,7 @@ def serving_socket(context: Context, endpoint: str) -> Socket:
     """
     router = context.socket(zmq.ROUTER)
     _set_common(router, endpoint)
-    router.maxmsgsize = limits.MAX_HEADER_BYTES + HEADER_SLACK_BYTES
+    router.maxmsgsize = limits.MAX_PUSH_BYTES + HEADER_SLACK_BYTES
     router.rcvhwm = QUEUED_REQUESTS
     router.sndhwm = QUEUED_ANSWERS
     router.tcp_maxrt = STALLED_MS

@@ -81,9 +81,15 @@ class Outcome(_OfGroup):
 
 
 class Outside(_OfGroup):
-    """The receiver is not of the sender's view, which has so many members."""
+    """The receiver is not of the sender's view, which has so many members.
+
+    `view` and `number` repeat those of the collective that the receiver has spoken of; as long as
+    it is in that one, it is left behind.
+    """
 
     type: Literal["outside"] = "outside"
+    view: ViewId
+    number: Count
     size: Count
     first: Name
 

@@ -12,6 +12,7 @@ ALGORITHMS = {
     "lsgd": {"lsgd": {"local_period": 1, "global_period": 1}, "loss_window": 1},
     "noloco": {"noloco": {"period": 1}},
     "local": {"local": {"period": 1}},
+    "elastic": {"elastic": {"period": 1}},
     "diloco": {"local": {"period": 1, "momentum": 0.5, "lr": 0.7}},
 }
 MOMENTUM = ("noloco", "diloco")

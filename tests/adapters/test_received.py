@@ -87,7 +87,7 @@ def test_an_adversary_is_clipped_in_the_buffers_too():
         two.adapter.close()
 
 
-@pytest.mark.parametrize("algorithm", ["gossip", "noloco", "local"])
+@pytest.mark.parametrize("algorithm", ["gossip", "noloco", "local", "elastic"])
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_a_swarm_that_clips_comes_to_agree(algorithm, transport):
     options = {} if algorithm == "gossip" else {algorithm: {"period": 1}}

@@ -231,7 +231,7 @@ def test_who_was_left_behind_must_synchronize_and_its_steps_do_not_count():
             for _ in range(2):
                 sgd.sum_gradients(np.zeros(1))
         except LeftBehindError:
-            with pytest.raises(UserError, match="gone on without w1.*synchronize_parameters"):
+            with pytest.raises(UserError, match=r"gone on without w1.*synchronize_parameters"):
                 sgd.sum_gradients(np.zeros(1))
             sgd.synchronize_parameters(x)
             sgd.sum_gradients(np.zeros(1))  # in step again

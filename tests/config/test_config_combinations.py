@@ -56,7 +56,7 @@ def test_the_codec_of_a_node_is_told_at_the_node(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("algorithm", ["lsgd", "noloco", "local"])
+@pytest.mark.parametrize("algorithm", ["lsgd", "noloco", "local", "elastic"])
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

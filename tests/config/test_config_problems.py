@@ -144,14 +144,14 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
             "2:1: quite_else: unknown key, expected one of nodes, fetch_probability, timeout_ms, "
             "algorithm, topology, interpolation, divergence_threshold, merge, buffers, transport, "
             "slots, codec, topk, links, fraction, guard, robust, consensus_control, quarantine_s, "
-            "loss_window and 26 more",
+            "loss_window and 27 more",
         ),
         (
             "algorithm: push-sum",
-            "2:12: algorithm: expected one of gossip, local, lsgd, noloco, push_sum, symmetric "
-            "(got push-sum); did you mean push_sum?",
+            "2:12: algorithm: expected one of elastic, gossip, local, lsgd, noloco, push_sum, "
+            "symmetric (got push-sum); did you mean push_sum?",
         ),
-        ("algorithm: clip", "2:12: algorithm: expected one of gossip, local, "),
+        ("algorithm: clip", "2:12: algorithm: expected one of elastic, gossip, "),
         (
             "topology: rnig",
             "2:11: topology: expected one of random, full, ring, grid, torus, exponential, "

@@ -54,6 +54,7 @@ SETTINGS = st.fixed_dictionaries(
         "lsgd": st.fixed_dictionaries({}, optional={"c1": FRACTIONS, "global_period": st.just(8)}),
         "push_sum": st.fixed_dictionaries({"probability": FRACTIONS}),
         "noloco": st.fixed_dictionaries({"alpha": st.floats(0.0, 0.8), "period": st.integers(1)}),
+        "elastic": st.fixed_dictionaries({"beta": st.floats(0.01, 0.99), "period": st.integers(1)}),
         "local": st.fixed_dictionaries({"lr": st.floats(0.1, 0.7), "momentum": st.floats(0, 0.9)}),
         "torus": st.fixed_dictionaries({"columns": st.none() | st.integers(1, 5)}),
         "small_world": st.fixed_dictionaries({"rewired": FRACTIONS, "neighbours": st.just(2)}),
@@ -70,6 +71,7 @@ OTHERS = st.sampled_from(
         {"algorithm": "lsgd", "interpolation": "constant", **WHOLE},
         {"algorithm": "noloco", "interpolation": "constant", "robust": "clip", **WHOLE},
         {"algorithm": "local", "interpolation": "constant", **WHOLE},
+        {"algorithm": "elastic", "interpolation": "constant", **WHOLE},
     ]
 )
 EXACT = st.sampled_from(["symmetric", "push_sum"])

@@ -16,12 +16,14 @@ EAGER = {
     "lsgd": {"lsgd": {"local_period": 1, "global_period": 1}, "loss_window": 1},
     "noloco": {"noloco": {"period": 1}},
     "local": {"local": {"period": 1}},
+    "elastic": {"elastic": {"period": 1}},
 }
 PAIRS = [
     ("gossip", "symmetric"),
     ("gossip", "push_sum"),
     ("symmetric", "push_sum"),
     ("noloco", "local"),
+    ("elastic", "gossip"),
     ("gossip", "lsgd"),
 ]
 
@@ -89,7 +91,7 @@ def test_a_proposal_to_a_node_that_makes_no_deals_is_refused():
         member.adapter.close()
 
 
-@pytest.mark.parametrize("algorithm", ["symmetric", "push_sum", "lsgd", "noloco", "local"])
+@pytest.mark.parametrize("algorithm", ["symmetric", "push_sum", "lsgd", "noloco", "local", "elastic"])
 def test_raw_bytes_can_only_be_gossiped(algorithm):
     config = config_of(2, algorithm=algorithm)
     with DpwaConnection("w1", config) as connection:

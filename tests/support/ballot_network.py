@@ -47,6 +47,7 @@ class Schedule:
     delay_s: float = 0.05
     knocks_s: dict[str, float] = field(default_factory=dict)
     leaves_s: dict[str, float] = field(default_factory=dict)
+    has_boards: bool = False  # announcements overtake votes, and are overtaken
     awaits_the_ready: bool = False  # a ballot is held even if one who is gone was ready
 
 
@@ -70,11 +71,6 @@ class Node:
         self.is_left_behind = False
         self.has_left = False
         self._told = 0.0
-
-    @property
-    def has_entered(self) -> bool:
-        """Whether it had entered when it voted, or has ended without."""
-        return self.name in self.entered
 
     @property
     def is_over(self) -> bool:
@@ -119,7 +115,7 @@ class Node:
         elif isinstance(message, Decision):
             self._hear_outcome(sender, message)
         else:
-            self._hear_vote(sender, *message)  # type: ignore[misc]
+            self._hear_vote(sender, *message)
 
     def hear_knock(self) -> None:
         self.knocks = (Member("newcomer", b"1"),)
@@ -193,7 +189,7 @@ class Node:
 
     def _learn_of_own_loss(self, sender: str, lost: object) -> None:
         own_lost = self.decision.lost if self.decision else ()
-        if self.name in lost and sender not in own_lost:  # type: ignore[operator]
+        if self.name in lost and sender not in own_lost:
             self.is_left_behind = True
 
     def _settle(self) -> None:
@@ -228,7 +224,7 @@ class Network:
         self._backlogs: dict[str, list[Callable[[], None]]] = {}
         self._faults = list(schedule.faults)
         self._happened: dict[tuple[str, str], int] = {}
-        self._arrivals: dict[tuple[str, str], float] = {}
+        self._arrivals: dict[tuple[str, str, bool], float] = {}
         self._cuts: dict[str, float] = {}
         self._order = count()
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -291,7 +287,8 @@ class Network:
         self._at(self.now + self.rng.uniform(*TICK_S), lambda: self._tick(name))
 
     def _dispatch(self, sender: str, receiver: str, message: object) -> None:
-        link = (sender, receiver)
+        is_apart = self.schedule.has_boards and isinstance(message, str)
+        link = (sender, receiver, is_apart)
         arrival = self.now + self.rng.uniform(0.0, self.schedule.delay_s)
         self._arrivals[link] = arrival = max(arrival, self._arrivals.get(link, 0.0))
         self._at(arrival, lambda: self._deliver(sender, receiver, message))
@@ -317,8 +314,10 @@ class Network:
         self._cuts[name] = self.now + self.rng.choice([math.inf, self.rng.random() * 0.05])
         is_silent = self.rng.random() < 0.2  # a machine that is gone: no connection is closed
         for other, node in self.nodes.items():
-            last = max(self.now, self._arrivals.get((name, other), 0.0))
-            noticed = last + (60.0 if is_silent else self.rng.uniform(0.0, 0.2))
+            last = max(
+                self._arrivals.get((name, other, apart), self.now) for apart in (False, True)
+            )
+            noticed = max(self.now, last) + (60.0 if is_silent else self.rng.uniform(0.0, 0.2))
             self._at(noticed, lambda other=other, down=node.down: self._lose(other, name, down))
 
     def _lose(self, name: str, peer: str, down: set[str]) -> None:

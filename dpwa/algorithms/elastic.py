@@ -1,0 +1,117 @@
+"""Elastic averaging by gossip: EASGD whose center has no owner, and nobody waits for anybody."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from dpwa.algorithms.base import Algorithm, Ask, Received, Values, View, register_algorithm
+from dpwa.types import StrictModel, refusal
+
+MIXING = 0.5  # how far a center goes to a peer's: half of the way, which mixes fastest
+
+
+class ElasticOptions(StrictModel):
+    """Options of `elastic`."""
+
+    period: int = Field(default=10, ge=1, description="local steps between elastic ones")
+    beta: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
+        default=0.9,
+        description="how far a center goes to the parameters; they go beta/N of the way to it",
+    )
+
+    @field_validator("beta")
+    @classmethod
+    def _is_stable(cls, beta: float) -> float:
+        if beta >= 1.0:
+            raise refusal(
+                "a number below 1, the limit of beta(1 + 1/N) = 2 for the last of all nodes: from "
+                "there on it and its center fly apart"
+            )
+        return beta
+
+
+@register_algorithm("elastic")
+class Elastic(Algorithm):
+    """Be drawn to an own copy of the center every `period` steps, and average the copies by pulls.
+
+    Node i has parameters x_i and a copy c_i of the center, and with N nodes in view
+
+        x_i -= alpha*(x_i - c_i);    c_i += beta*(x_i - c_i);    alpha = beta/N    (old x_i and c_i)
+        c_i += (c_j - c_i)/2                                             j: whoever is asked next
+
+    In the mean over all nodes the first line is
+
+        x -= alpha*(x - c);    c += beta*(x - c) = sum alpha*(x_i - c)
+
+    and where the second keeps the mean of the copies (exactly if everybody is asked by as many as
+    he asks, else in expectation), that is synchronous EASGD, whose center takes the sum of all
+    pulls. So without gradients sum x_i + c is conserved, and the gap x - c becomes 1 - alpha - beta
+    = 1 - (N+1)*alpha times what it was: stable for alpha + beta < 2, which is alpha < 2/(N+1).
+    Since N may fall to 1 as nodes leave, beta must be below 1. Then all that is computed is weighted
+    means of some x_i and c_j with no weight below 0, so whatever the topology, the pace and the age
+    of what is read, nothing but gradients leads out of the range of where all of it began.
+
+    Only centers are published. If nobody answers, it is tried again after the next step. A peer's
+    center may come when the next elastic step has been taken (always with a period of 1); it is
+    then merged as if it had come before.
+
+    Source: S. Zhang, A. Choromanska and Y. LeCun, Deep Learning with Elastic Averaging SGD (2015),
+    with the gossip of Boyd et al., Randomized Gossip Algorithms (2006), in place of its server.
+
+    Attributes:
+        center: this node's copy; `None` before the first update.
+    """
+
+    options_model = ElasticOptions
+    uses_rule = False
+    needs_whole = True
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.center: Values | None = None
+        self._steps = 0  # since the last elastic one
+        self._mixes = False  # whether a peer's center is due
+        self._has_moved = False  # whether the center has taken an elastic step since published
+
+    def publishes(self, view: View) -> Values | None:
+        """Publish the center when it has changed; and at first, for peers that are ahead."""
+        self._has_moved = False
+        if self.center is None:
+            self.center = view.model.clone()
+            return self.center
+        return self.center if self._mixes else None
+
+    def asks(self, view: View) -> Ask | None:  # noqa: ARG002
+        """Ask for a peer's center after every elastic step."""
+        return Ask() if self._mixes else None
+
+    def after_step(self, view: View) -> None:
+        """Take an elastic step, if it is time."""
+        self._steps += 1
+        if self.center is None or self._steps < self.options.period:
+            return
+        gap = view.model.clone()
+        gap.add_(self.center, -1.0)
+        view.model.add_(gap, -self._alpha(view))
+        self.center.add_(gap, self.options.beta)
+        self._steps = 0
+        self._mixes = self._has_moved = True
+
+    def merge(self, view: View, received: Received) -> float:
+        """Go half of the way to the peer's center."""
+        if self.center is None:
+            return 0.0
+        way = received.values()
+        way.add_(received.published, -1.0)
+        if self._has_moved:  # as if it had come before: the elastic step has started elsewhere
+            view.model.add_(way, MIXING * self._alpha(view))
+            way.mul_(1.0 - self.options.beta)
+        self.center.add_(way, MIXING)
+        received.merge_buffers(MIXING)
+        self._mixes = self._has_moved
+        return MIXING
+
+    def _alpha(self, view: View) -> float:
+        return float(self.options.beta / (len(view.peers) + 1))

@@ -1,0 +1,236 @@
+"""Exchange: how the values of all members become one, shard by shard.
+
+Every member owns a shard. It reduces that shard of all values, and the others take the result from
+it: twice (N - 1)/N of a value go in and out of each, as in a ring, in two steps, not 2(N - 1).
+What is on this host is read straight from shared memory; the rest is pulled in pieces.
+
+The shard of a node that has joined, as it has no data left, is reduced by everybody. A broadcast is
+a reduction of one value.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpwa.collectives.pulling import Arrived, Puller, Wanted
+from dpwa.collectives.serving import BROUGHT, REDUCED
+from dpwa.data.layout import Layout, Piece
+from dpwa.data.payload import Payload
+from dpwa.data.reduction import divide, reduce_into
+from dpwa.data.segments import ByteArray
+from dpwa.wire import limits
+
+LEAST_PIECE_BYTES = 64 * 1024
+MOST_PIECE_BYTES = 256 * 1024  # stays in the cache while all values are added up
+PIECES_PER_SHARD = 4
+POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of an image, and who reduces it; nobody: everyone for itself."""
+
+    pieces: tuple[Piece, ...]
+    owner: str | None
+
+    @property
+    def start(self) -> int:
+        """Its first byte."""
+        return self.pieces[0].start if self.pieces else 0
+
+    @property
+    def stop(self) -> int:
+        """The first byte after it."""
+        return self.pieces[-1].stop if self.pieces else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return self.stop - self.start
+
+
+def cut(layout: Layout, nbytes: int, count: int) -> list[tuple[Piece, ...]]:
+    """Cut an image into `count` shards of whole pieces; all who have the same layout cut alike."""
+    piece_bytes = nbytes // (count * PIECES_PER_SHARD)
+    piece_bytes = min(max(piece_bytes, LEAST_PIECE_BYTES), MOST_PIECE_BYTES)
+    pieces = layout.pieces(nbytes, -(-piece_bytes // 64) * 64)
+    ends = [len(pieces) * index // count for index in range(count + 1)]
+    return [pieces[start:stop] for start, stop in itertools.pairwise(ends)]
+
+
+@dataclass(frozen=True)
+class Side:
+    """Where the images of a member on this host are mapped; of one elsewhere they are `None`."""
+
+    brought: ByteArray | None = None
+    reduced: ByteArray | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who does what in one exchange.
+
+    Attributes:
+        own: name of this node.
+        op: how values are reduced.
+        sources: whose values are, in order of rank.
+        shards: all of them.
+        sides: the images of all members but this node.
+    """
+
+    own: str
+    op: str
+    sources: tuple[str, ...]
+    shards: Sequence[Shard]
+    sides: Mapping[str, Side]
+
+    @property
+    def own_shards(self) -> list[Shard]:
+        """What this node reduces."""
+        return [shard for shard in self.shards if shard.owner in (self.own, None) and shard.pieces]
+
+
+class Exchange:
+    """This node's part in it.
+
+    Args:
+        plan: who does what.
+        payload: the value of this node.
+        brought: this node's image, as the others read it; room for what is pulled.
+        reduced: where this node's shard is reduced.
+        puller: gets what is on other hosts.
+        on_reduced: called with how far, within the image, this node's shard has been reduced.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        payload: Payload,
+        images: tuple[ByteArray, ByteArray],
+        puller: Puller,
+        on_reduced: Callable[[int], None],
+    ) -> None:
+        self._plan = plan
+        self._payload = payload
+        self._brought, self._reduced = images
+        self._puller = puller
+        self._on_reduced = on_reduced
+        self._alone: dict[int, ByteArray] = {}  # shards without an owner, by their start
+        self._pending: dict[int, dict[str, ByteArray]] = {}
+        self._reduced_pieces: set[int] = set()  # by their start
+        self._in_order = 0  # how many of this node's shard are there without a gap
+
+    def run(self, look: Callable[[], None]) -> None:
+        """Reduce this node's shards, and get those of owners on other hosts.
+
+        Args:
+            look: called now and then; may raise to end it.
+        """
+        far_sources = [name for name in self._others if self._side(name).brought is None]
+        shards = self._plan.own_shards
+        self._alone = {s.start: np.empty(s.nbytes, np.uint8) for s in shards if s.owner is None}
+        self._ask(shards, far_sources)
+        if far_sources:
+            self._serve_arrivals(shards, far_sources, look)
+            return
+        for shard in shards:
+            for piece in shard.pieces:
+                self._reduce(shard, piece, {})
+                look()
+        self._serve_arrivals(shards, far_sources, look)
+
+    def complete(self) -> None:
+        """Write the result into the value of this node; called when it is known to hold."""
+        for shard in self._plan.shards:
+            if shard.pieces:
+                self._payload.assign(shard.start, shard.stop, self._result(shard))
+
+    @property
+    def _others(self) -> list[str]:
+        return [name for name in self._plan.sources if name != self._plan.own]
+
+    def _side(self, name: str) -> Side:
+        return self._plan.sides.get(name, Side())
+
+    def _ask(self, shards: Sequence[Shard], far_sources: Sequence[str]) -> None:
+        for shard in shards:
+            for piece in shard.pieces:
+                for name in far_sources:
+                    self._puller.want(Wanted(name, BROUGHT, piece.start, piece.stop))
+        for shard in self._plan.shards:
+            owner = shard.owner
+            if owner not in (None, self._plan.own) and self._side(owner or "").reduced is None:
+                for start in range(shard.start, shard.stop, limits.CHUNK_BYTES):
+                    stop = min(start + limits.CHUNK_BYTES, shard.stop)
+                    self._puller.want(Wanted(owner or "", REDUCED, start, stop))
+        self._puller.start()
+
+    def _serve_arrivals(
+        self, shards: Sequence[Shard], far_sources: Sequence[str], look: Callable[[], None]
+    ) -> None:
+        at = {piece.start: (shard, piece) for shard in shards for piece in shard.pieces}
+        while self._puller.missing:
+            look()
+            arrived = self._puller.take(POLL_S)
+            if arrived is None:
+                continue
+            if arrived.wanted.area == REDUCED:
+                self._brought[arrived.wanted.start : arrived.wanted.stop] = arrived.data
+            else:
+                self._take(arrived, at, len(far_sources))
+
+    def _take(self, arrived: Arrived, at: Mapping[int, tuple[Shard, Piece]], sources: int) -> None:
+        start = arrived.wanted.start
+        pending = self._pending.setdefault(start, {})
+        pending[arrived.wanted.peer] = arrived.data
+        if len(pending) == sources:
+            self._reduce(*at[start], self._pending.pop(start))
+
+    def _reduce(self, shard: Shard, piece: Piece, pulled: Mapping[str, ByteArray]) -> None:
+        plan, first, last = self._plan, piece.start - shard.start, piece.stop - shard.start
+        place = self._reduced if shard.owner is not None else self._alone[shard.start]
+        target = place[first:last]
+        values = [
+            pulled[name] if name in pulled else self._mapped(name, piece) for name in self._others
+        ]
+        if plan.own in plan.sources:
+            self._payload.copy_into(piece.start, piece.stop, target)
+        else:
+            target[:] = values.pop(0)
+        reduce_into(target, values, piece.dtype, plan.op)
+        if plan.op == "mean":
+            divide(target, piece.dtype, len(plan.sources))
+        if shard.owner is not None:
+            self._done(shard, piece)
+
+    def _done(self, shard: Shard, piece: Piece) -> None:
+        """Let others have what has been reduced without a gap from the start of the shard."""
+        self._reduced_pieces.add(piece.start)
+        before = self._in_order
+        while (
+            self._in_order < len(shard.pieces)
+            and shard.pieces[self._in_order].start in self._reduced_pieces
+        ):
+            self._in_order += 1
+        if self._in_order > before:
+            self._on_reduced(shard.pieces[self._in_order - 1].stop)
+
+    def _mapped(self, name: str, piece: Piece) -> ByteArray:
+        brought = self._side(name).brought
+        if brought is None:
+            raise AssertionError(f"nothing was pulled from {name}")
+        return brought[piece.start : piece.stop]
+
+    def _result(self, shard: Shard) -> ByteArray:
+        if shard.owner is None:
+            return self._alone[shard.start]
+        if shard.owner == self._plan.own:
+            return self._reduced[: shard.nbytes]
+        reduced = self._side(shard.owner).reduced
+        if reduced is None:
+            return self._brought[shard.start : shard.stop]
+        return reduced[: shard.nbytes]

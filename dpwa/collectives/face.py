@@ -1,0 +1,161 @@
+"""The collectives of a node, as users call them."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from typing import TypeVar
+
+from dpwa.clock import Clock, SystemClock
+from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.group import Group
+from dpwa.collectives.operations import Barrier, Gather, Join, Reduce
+from dpwa.collectives.pulling import PullListener
+from dpwa.collectives.runner import Runner
+from dpwa.collectives.serving import CollectiveService, Showcase
+from dpwa.data.payload import Payload
+from dpwa.errors import ClosedError, UnknownNameError, UserError
+from dpwa.lifecycle import Closeable
+from dpwa.node.node import Node
+from dpwa.policy.views import Member
+from dpwa.types import JsonObject
+from dpwa.wire import limits
+
+Value = TypeVar("Value")
+
+MAX_TAGS = 64
+
+
+class Collectives(Closeable):
+    """The collectives of one node: it serves those of its peers as soon as this is made.
+
+    Args:
+        node: on whose threads and connections they run.
+        clock: what time is taken from.
+    """
+
+    def __init__(self, node: Node, clock: Clock | None = None) -> None:
+        self._node = node
+        self._clock = clock or SystemClock()
+        self._ranks = tuple(node_config.name for node_config in node.config.nodes)
+        own = Member(node.name, secrets.token_bytes(limits.INCARNATION_BYTES))
+        may_map = node.config.transport != "tcp"
+        self._lock = threading.RLock()
+        self._runners: dict[str, Runner] = {}
+        self._contacts = Contacts(own, node.tell, self._contact_changed, may_map=may_map)
+        self._listener = PullListener(self._contacts)
+        self._showcase = Showcase(node.nudge)
+        self._service = CollectiveService(self._contacts, self._group, self._showcase)
+        self._is_closed = False
+        node.attach(self._service, self._listener)
+
+    def runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
+        """Return what runs the collectives of a tag, and knows its members.
+
+        Args:
+            tag: which one.
+            admits_at_once: see `Group`; of the first call with this tag.
+        """
+        return self._runner(tag, admits_at_once=admits_at_once)
+
+    def members(self, tag: str = "") -> tuple[str, ...]:
+        """Return the names of the members, in order of rank."""
+        return self._runner(tag).group.view.names
+
+    def rank(self) -> int:
+        """Return the place of this node among the members."""
+        members = self.members()
+        return members.index(self._node.name) if self._node.name in members else 0
+
+    def barrier(self, timeout_s: float | None, tag: str) -> None:
+        """See `DpwaConnection.barrier`."""
+        self._runner(tag).run(Barrier(), self._timeout_s(timeout_s))
+
+    def broadcast(self, value: Value, root: str, timeout_s: float | None, tag: str) -> Value:
+        """See `DpwaConnection.broadcast`."""
+        runner = self._runner(tag)
+        if root not in self._ranks:
+            raise UnknownNameError(f"no node is named {root!r} (known: {', '.join(self._ranks)})")
+        payload = Payload(value)
+        runner.run(Reduce(payload, "sum", root), self._timeout_s(timeout_s))
+        return payload.result()  # type: ignore[return-value]  # of the structure of the value
+
+    def all_reduce(
+        self, value: Value, op: str, timeout_s: float | None, tag: str
+    ) -> tuple[Value, int]:
+        """See `DpwaConnection.all_reduce`."""
+        payload = Payload(value)
+        called = self._runner(tag).run(Reduce(payload, op), self._timeout_s(timeout_s))
+        return payload.result(), len(called.contributors)  # type: ignore[return-value]
+
+    def all_gather(self, value: object, timeout_s: float | None, tag: str) -> dict[str, object]:
+        """See `DpwaConnection.all_gather`."""
+        gather = Gather(value)
+        self._runner(tag).run(gather, self._timeout_s(timeout_s))
+        return gather.values
+
+    def join(self, timeout_s: float | None, tag: str) -> None:
+        """See `DpwaConnection.join`."""
+        runner, patience_s = self._runner(tag), self._timeout_s(timeout_s)
+        while runner.run(Join(), patience_s).contributors:
+            pass
+
+    def report(self) -> JsonObject:
+        """Describe them in plain data, for `dpwa status`."""
+        with self._lock:
+            runners = dict(self._runners)
+        return {
+            "members": {tag: list(runner.group.view.names) for tag, runner in runners.items()},
+            "bytes": sum(runner.nbytes for runner in runners.values()),
+            "pulled_bytes": self._listener.received_bytes,
+            "served_bytes": self._service.served_bytes,
+        }
+
+    def close(self) -> None:
+        """Tell the others, and give the memory back; before the node is closed."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        for runner in self._runners.values():
+            runner.group.say_goodbye()
+            runner.close()
+        self._showcase.clear()
+        self._contacts.close()
+
+    def _timeout_s(self, timeout_s: float | None) -> float:
+        if timeout_s is None:
+            return self._node.config.collective_timeout_s
+        if not 0 < timeout_s < float("inf"):
+            raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r}")
+        return timeout_s
+
+    def _runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError(f"node {self._node.name!r} is closed")
+            runner = self._runners.get(tag)
+            if runner is None:
+                if len(tag) > limits.MAX_NAME_CHARACTERS or len(self._runners) >= MAX_TAGS:
+                    raise UserError(
+                        f"a tag has at most {limits.MAX_NAME_CHARACTERS} characters, and a node at "
+                        f"most {MAX_TAGS} of them; not {tag!r:.80}"
+                    )
+                parts = self._ranks, self._contacts, self._clock
+                group = Group(tag, *parts, admits_at_once=admits_at_once)
+                places = self._contacts, self._listener, self._showcase
+                runner = self._runners[tag] = Runner(group, *places, self._clock)
+            return runner
+
+    def _group(self, tag: str) -> Group | None:
+        """Return a group for a message of a peer; `None` if there are too many."""
+        try:
+            return self._runner(tag).group
+        except UserError:
+            return None
+
+    def _contact_changed(self, peer: str) -> None:
+        with self._lock:
+            runners = tuple(self._runners.values())
+        for runner in runners:
+            runner.group.contact_changed(peer)

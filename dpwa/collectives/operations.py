@@ -1,0 +1,312 @@
+"""Operations: what each collective brings, exchanges with the others, and gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from dpwa import fault_points
+from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.entries import INLINE_BYTES, JOIN, Entry, described
+from dpwa.collectives.exchange import Exchange, Plan, Shard, Side, cut
+from dpwa.collectives.group import Group
+from dpwa.collectives.images import Image, MappedImages
+from dpwa.collectives.objects import pack_object, unpack_object
+from dpwa.collectives.pulling import Puller, PullListener, Wanted
+from dpwa.collectives.serving import BROUGHT, Showcase
+from dpwa.collectives.turn import Turn
+from dpwa.data.layout import Piece
+from dpwa.data.payload import Payload
+from dpwa.data.reduction import check_reducible, divide, reduce_into
+from dpwa.data.segments import ByteArray
+from dpwa.errors import ProtocolError
+from dpwa.wire import limits
+
+POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Called:
+    """What the members of a collective have called.
+
+    Attributes:
+        entries: of all members, by name in order of rank.
+    """
+
+    entries: Mapping[str, Entry]
+
+    @property
+    def contributors(self) -> tuple[str, ...]:
+        """Who has brought a value, in order of rank."""
+        return tuple(name for name, entry in self.entries.items() if entry.contributes)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What operations of a group work with.
+
+    Attributes:
+        group: its state.
+        contacts, listener, showcase: of the node.
+        images: memory for what this node brings, and for what it reduces.
+        mapped: those of peers on this host.
+    """
+
+    group: Group
+    contacts: Contacts
+    listener: PullListener
+    showcase: Showcase
+    images: tuple[Image, Image]
+    mapped: MappedImages
+
+    @property
+    def own(self) -> str:
+        """Name of this node."""
+        return self.contacts.own.name
+
+    def rank(self) -> int:
+        """Return the place of this node in the present view."""
+        return self.group.view.names.index(self.own)
+
+    def room(self, brought: int, reduced: int) -> tuple[ByteArray, ByteArray]:
+        """Return both images with room for so many bytes."""
+        view = self.group.view.identity
+        first, second = self.images
+        return first.make_room(view, brought), second.make_room(view, reduced)
+
+    def show(self, images: tuple[ByteArray, ByteArray], start: int = 0) -> None:
+        """Let members of other hosts pull what this node brings, and its shard from `start` on."""
+        group = self.group
+        self.showcase.show(group.tag, (group.view.identity, group.number), images, start)
+
+    def sides(self, called: Called) -> dict[str, Side]:
+        """Map the images of all contributors on this host."""
+        sides: dict[str, Side] = {}
+        for name in called.contributors:
+            if name == self.own:
+                continue
+            found = self.mapped.find(name, called.entries[name].images)
+            sides[name] = Side() if found is None else Side(*found)
+        self.mapped.keep(called.contributors)
+        return sides
+
+    def puller(self, turn: Turn, far: list[str]) -> Puller:
+        """Return what pulls from members of other hosts, once they are connected."""
+        turn.wait(lambda: True if all(map(self.contacts.is_up, far)) else None)
+        group, own = self.group, self.contacts.own
+        header = {
+            "tag": group.tag,
+            "name": own.name,
+            "incarnation": own.incarnation,
+            "view": group.view.identity,
+            "number": group.number,
+        }
+        return Puller(self.listener, self.contacts, header)
+
+
+class Operation:
+    """One collective, as this node calls it."""
+
+    def enter(self, space: Workspace) -> Entry:
+        """Lay out what this node brings; return what it says of that."""
+        raise NotImplementedError
+
+    def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:
+        """Get everything that the result needs; the value of this node is left as it is."""
+
+    def complete(self) -> None:
+        """Take the result, as the collective holds."""
+
+
+class Barrier(Operation):
+    """Waits for all."""
+
+    def enter(self, space: Workspace) -> Entry:  # noqa: ARG002
+        """Bring nothing."""
+        return Entry("barrier")
+
+
+class Join(Operation):
+    """Takes part in what the others do, and brings nothing."""
+
+    def enter(self, space: Workspace) -> Entry:  # noqa: ARG002
+        """Say so."""
+        return Entry(JOIN, contributes=False)
+
+
+class Reduce(Operation):
+    """An all_reduce; or a broadcast, which reduces the value of its root.
+
+    Args:
+        payload: the value of this node.
+        op: one of `dpwa.data.reduction.OPS`.
+        root: whose value everybody gets; `None`: all are reduced.
+
+    Raises:
+        UserError: there is no such operation for the value.
+    """
+
+    def __init__(self, payload: Payload, op: str, root: str | None = None) -> None:
+        if root is None:
+            check_reducible(payload.layout, op)
+        self._payload = payload
+        self._op = op
+        self._root = root
+        self._name = f"all_reduce {op}" if root is None else f"broadcast from {root}"
+        self._exchange: Exchange | None = None
+        self._result: ByteArray | None = None
+        self._images = (np.empty(0, np.uint8), np.empty(0, np.uint8))
+        self._own = ""
+
+    def enter(self, space: Workspace) -> Entry:
+        """Copy what the others will read of this node's value."""
+        payload, layout = self._payload, self._payload.layout
+        self._own = space.own
+        entry = Entry(
+            call=self._name,
+            fingerprint=layout.fingerprint,
+            count=len(layout.tensors),
+            descriptions=described(layout),
+            nbytes=payload.nbytes,
+            root=self._root or "",
+        )
+        if payload.nbytes <= INLINE_BYTES:
+            return replace(entry, inline=self._inline())
+        self._lay_out(space)
+        return replace(entry, images=(space.images[0].number, space.images[1].number))
+
+    def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:
+        """Reduce a shard, and get the others."""
+        sources = self._sources(called)
+        if self._payload.nbytes <= INLINE_BYTES:
+            self._result = self._reduced([called.entries[name].inline for name in sources])
+            return
+        if sources == (space.own,) == called.contributors:
+            return
+        sides = space.sides(called)
+        far = [name for name, side in sides.items() if side.brought is None]
+        puller = space.puller(turn, far)
+        group = space.group
+        names, present = group.view.names, set(called.contributors)
+        shards = [
+            Shard(pieces, name if name in present else None)
+            for name, pieces in zip(names, self._cut(len(names)), strict=True)
+        ]
+        plan = Plan(space.own, self._op, sources, shards, sides)
+        reduced = partial(space.showcase.reduced, group.tag)
+        self._exchange = Exchange(plan, self._payload, self._images, puller, reduced)
+        try:
+            self._exchange.run(turn.look)
+        finally:
+            puller.close()
+
+    def complete(self) -> None:
+        """Write the result into the value."""
+        if self._root == self._own:
+            return
+        if self._exchange is not None:
+            self._exchange.complete()
+        elif self._result is not None:
+            self._payload.assign(0, self._payload.nbytes, self._result)
+
+    def _sources(self, called: Called) -> tuple[str, ...]:
+        return called.contributors if self._root is None else (self._root,)
+
+    def _inline(self) -> bytes:
+        if self._root not in (None, self._own):
+            return b""
+        data = np.empty(self._payload.nbytes, np.uint8)
+        self._payload.copy_into(0, data.nbytes, data)
+        return data.tobytes()
+
+    def _reduced(self, values: list[bytes]) -> ByteArray:
+        nbytes = self._payload.nbytes
+        if any(len(value) != nbytes for value in values):
+            raise ProtocolError("a value of the wrong size")
+        first, *others = [np.frombuffer(value, np.uint8) for value in values]
+        result: ByteArray = first.copy()
+        for piece in self._payload.layout.pieces(nbytes, INLINE_BYTES):
+            part = slice(piece.start, piece.stop)
+            reduce_into(result[part], [other[part] for other in others], piece.dtype, self._op)
+            if self._op == "mean":
+                divide(result[part], piece.dtype, len(values))
+        return result
+
+    def _cut(self, count: int) -> list[tuple[Piece, ...]]:
+        return cut(self._payload.layout, self._payload.nbytes, count)
+
+    def _lay_out(self, space: Workspace) -> None:
+        """Copy all but this node's own shard, which nobody else reads."""
+        payload, count, rank = self._payload, len(space.group.view.names), space.rank()
+        own = Shard(self._cut(count)[rank], space.own)
+        self._images = space.room(payload.nbytes, own.nbytes)
+        brought = self._images[0]
+        if self._root in (None, space.own):
+            for start, stop in ((0, own.start), (own.stop, payload.nbytes)):
+                payload.copy_into(start, stop, brought[start:stop])
+        fault_points.reached("reduce.laid_out")
+        space.show(self._images, own.start)
+
+
+class Gather(Operation):
+    """An all_gather of objects.
+
+    Raises:
+        ParametersError: the object cannot be sent.
+    """
+
+    def __init__(self, value: object) -> None:
+        self._data = pack_object(value)
+        self._found: dict[str, ByteArray] = {}
+        self.values: dict[str, object] = {}
+
+    def enter(self, space: Workspace) -> Entry:
+        """Lay out the bytes of the object."""
+        nbytes = len(self._data)
+        if nbytes <= INLINE_BYTES:
+            return Entry("all_gather", nbytes=nbytes, inline=self._data)
+        brought, _ = space.room(nbytes, 0)
+        brought[:] = np.frombuffer(self._data, np.uint8)
+        space.show((brought, brought[:0]))
+        return Entry("all_gather", nbytes=nbytes, images=(space.images[0].number, 0))
+
+    def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:
+        """Copy the bytes of all others."""
+        far: list[str] = []
+        for name in called.contributors:
+            entry = called.entries[name]
+            if name == space.own:
+                self._found[name] = np.frombuffer(self._data, np.uint8)
+            elif entry.nbytes <= INLINE_BYTES:
+                self._found[name] = np.frombuffer(entry.inline, np.uint8)
+            else:
+                found = space.mapped.find(name, entry.images[:1])
+                self._found[name] = np.empty(entry.nbytes, np.uint8)
+                if found is None:
+                    far.append(name)
+                else:
+                    self._found[name] = found[0][: entry.nbytes].copy()
+        if far:
+            self._pull(space, called, turn, far)
+        self.values = {name: unpack_object(data.data) for name, data in self._found.items()}
+
+    def _pull(self, space: Workspace, called: Called, turn: Turn, far: list[str]) -> None:
+        puller = space.puller(turn, far)
+        for name in far:
+            nbytes = called.entries[name].nbytes
+            for start in range(0, nbytes, limits.CHUNK_BYTES):
+                stop = min(start + limits.CHUNK_BYTES, nbytes)
+                puller.want(Wanted(name, BROUGHT, start, stop))
+        puller.start()
+        try:
+            while puller.missing:
+                turn.look()
+                arrived = puller.take(POLL_S)
+                if arrived is not None:
+                    wanted = arrived.wanted
+                    self._found[wanted.peer][wanted.start : wanted.stop] = arrived.data
+        finally:
+            puller.close()

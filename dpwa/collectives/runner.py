@@ -1,0 +1,189 @@
+"""Runner: takes a collective of one group from the call to its result, or to the error."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from dpwa import fault_points
+from dpwa.clock import Clock, Deadline
+from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.entries import Entry, mismatch, pack_knocks, unpack_knocks
+from dpwa.collectives.group import ENTERED, READY, Group
+from dpwa.collectives.images import Image, MappedImages
+from dpwa.collectives.operations import Called, Operation, Workspace
+from dpwa.collectives.pulling import PullListener
+from dpwa.collectives.serving import Showcase
+from dpwa.collectives.turn import DecidedError, Turn
+from dpwa.errors import CollectiveTimeoutError, LeftBehindError, MismatchError, PeerLost
+from dpwa.lifecycle import Closeable
+from dpwa.policy.ballots import Decision
+from dpwa.policy.views import Member, View
+
+KNOCK_EVERY_S = 0.2
+
+
+class _OutsideError(Exception):
+    """This node has no part in what the others do."""
+
+
+@dataclass
+class _Progress:
+    """How far a collective has come, on this node."""
+
+    view: View
+    called: Called | None = None
+    differs: str | None = None
+    joiners: set[Member] = field(default_factory=set)
+
+
+class Runner(Closeable):
+    """The collectives of one group, one after the other.
+
+    Args:
+        group: the state that is shared with the network threads.
+        contacts, listener, showcase: of the node.
+        clock: what time is taken from.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        contacts: Contacts,
+        listener: PullListener,
+        showcase: Showcase,
+        clock: Clock,
+    ) -> None:
+        self.group = group
+        self._own = contacts.own.name
+        self._clock = clock
+        self._calls = threading.Lock()
+        self._images = Image(contacts), Image(contacts)
+        mapped = MappedImages(contacts)
+        self._space = Workspace(group, contacts, listener, showcase, self._images, mapped)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that is held for values."""
+        return sum(image.nbytes for image in self._images)
+
+    def run(self, operation: Operation, timeout_s: float) -> Called:
+        """Take part; return what all members have called.
+
+        Raises:
+            MismatchError: members have called different things.
+            PeerLost: members are gone.
+            CollectiveTimeoutError: all are there, but it did not end in time.
+            LeftBehindError: the others have gone on without this node, or do not let it in.
+        """
+        with self._calls:
+            deadline = Deadline(self._clock, timeout_s)
+            while True:
+                self.group.begin()
+                if self.group.told():
+                    raise LeftBehindError((self._own,), self._left_behind())
+                if self.group.is_outside:
+                    self._get_in(deadline, timeout_s)
+                try:
+                    return self._attempt(operation, deadline, timeout_s)
+                except _OutsideError:
+                    continue  # to tell, or to knock
+
+    def get_in(self, timeout_s: float) -> None:
+        """Take part again, if this node was left behind, without calling a collective.
+
+        Raises:
+            PeerLost: there is nobody else; it goes on alone.
+            LeftBehindError: the others do not let it in.
+        """
+        with self._calls:
+            self.group.told()
+            if self.group.is_outside:
+                self._get_in(Deadline(self._clock, timeout_s), timeout_s)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        for image in self._images:
+            image.close()
+
+    def _attempt(self, operation: Operation, deadline: Deadline, timeout_s: float) -> Called:
+        progress = _Progress(self.group.view)
+        turn = Turn(self.group, self._clock, deadline)
+        try:
+            decision = self._take_part(operation, turn, progress)
+        except BaseException:
+            self.group.leave()  # nobody should wait for a node that has given up
+            raise
+        finally:
+            self.group.finish()
+        return self._end(operation, progress, decision, timeout_s)
+
+    def _take_part(self, operation: Operation, turn: Turn, progress: _Progress) -> Decision:
+        group = self.group
+        try:
+            fault_points.reached("collective.called")
+            group.enter(operation.enter(self._space).pack())
+            fault_points.reached("collective.entered")
+            records = turn.collect(ENTERED)
+            fault_points.reached("collective.met")
+            entries = {name: Entry.unpack(record) for name, record in records.items()}
+            progress.called = Called(entries)
+            progress.differs = mismatch(entries)
+            if progress.differs is None:
+                operation.exchange(self._space, progress.called, turn)
+            fault_points.reached("collective.exchanged")
+            group.ready(pack_knocks(group.knocks()))
+            fault_points.reached("collective.ready")
+            for record in turn.collect(READY).values():
+                progress.joiners.update(unpack_knocks(record))
+            group.end(progress.joiners)
+            fault_points.reached("collective.ended")
+            return turn.decision()
+        except DecidedError as over:
+            return over.decision
+
+    def _end(
+        self, operation: Operation, progress: _Progress, decision: Decision, timeout_s: float
+    ) -> Called:
+        if self._own in decision.lost:
+            raise _OutsideError
+        called = progress.called
+        if not decision.holds or called is None:
+            raise self._failure(decision, timeout_s)
+        if progress.differs is not None:
+            raise MismatchError(progress.differs)
+        operation.complete()
+        return called
+
+    def _failure(self, decision: Decision, timeout_s: float) -> Exception:
+        lost = ", ".join(decision.lost)
+        if decision.lost:
+            return PeerLost(decision.lost, f"lost {lost} in a collective; others go on without")
+        return CollectiveTimeoutError(
+            f"a collective did not end within {timeout_s:g} s, or a connection broke; "
+            "all nodes are still there"
+        )
+
+    def _get_in(self, deadline: Deadline, timeout_s: float) -> None:
+        """Ask to be let in until somebody does; go on alone if there is nobody."""
+        group = self.group
+        while group.is_outside:
+            reached = group.knock()
+            with group.changed:
+                group.changed.wait_for(lambda: not group.is_outside, KNOCK_EVERY_S)
+            if group.is_outside and deadline.expired():
+                if not group.is_answered:
+                    group.start_alone()
+                    others = tuple(name for name in group.ranks if name != self._own)
+                    raise PeerLost(others, "no other node answers; this one goes on alone")
+                raise LeftBehindError(
+                    (self._own,),
+                    f"no collective of {', '.join(reached)} let {self._own} in within "
+                    f"{timeout_s:g} s",
+                )
+
+    def _left_behind(self) -> str:
+        return (
+            f"the others have gone on without {self._own}, which they had not heard of for too "
+            "long; its next collective waits to be let in again"
+        )

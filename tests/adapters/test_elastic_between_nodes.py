@@ -1,0 +1,104 @@
+"""Elastic averaging between real nodes: what is served, late and lost partners, and agreement."""
+
+import numpy as np
+import pytest
+import torch
+from support.members import gossip, members
+from support.nodes import config_of, eventually
+from support.partners import partner_of
+from support.requests import fetch_of
+
+from dpwa.wire.messages import Fetch, SnapshotHeader
+
+TIMEOUT_MS = 150
+ALPHA, BETA = 0.45, 0.9  # of two nodes
+
+
+def of(period, count=2, **settings):
+    return config_of(count, algorithm="elastic", elastic={"period": period}, **settings)
+
+
+def announce_only(member, partner):
+    """Begin to serve a snapshot that never comes."""
+    fetch = partner.heard(Fetch)
+    nbytes = member.x.numel() * np.float64().nbytes
+    said = {"version": partner.version, "clock": 1.0, "loss": None, "is_finite": None}
+    said.update(nbytes=nbytes, codec="none", token=0, news=())
+    partner.answer(SnapshotHeader(request=fetch.request, **said))
+
+
+def served(member, partner):
+    """What a peer gets of a node."""
+    fingerprint = member.adapter._state.layout.fingerprint
+    partner.say(fetch_of(fingerprint, name=partner.name, algorithm="elastic"))
+    answers = [partner.answered() for _ in range(2)]
+    assert isinstance(answers[0], SnapshotHeader)
+    return np.frombuffer(answers[1][1], np.float64)
+
+
+def elastic(x, c):
+    return x - ALPHA * (x - c), c + BETA * (x - c)
+
+
+@pytest.mark.parametrize("broken", [0, 2])
+def test_centers_are_what_is_served_and_a_partner_that_breaks_off_changes_nothing(broken):
+    config = of(3, transport="tcp", timeout_ms=TIMEOUT_MS)
+    with members(config, [1.0]) as [member], partner_of(member) as partner:
+        eventually(lambda: member.node._threads.tx.reaches("w2"))
+        member.round()
+        member.round()
+        with torch.no_grad():
+            member.net.weight.add_(2.0)
+        assert (served(member, partner) == 1.0).all()  # what it began with
+        member.round()  # the third: an elastic step, alone
+        x, c = elastic(3.0, 1.0)
+        assert member.x.numpy() == pytest.approx(x)
+        assert (served(member, partner) == 1.0).all()  # until the next update
+        for _ in range(broken):  # not only after another period
+            member.adapter.update_send()
+            assert served(member, partner) == pytest.approx(c)
+            announce_only(member, partner)
+            assert member.adapter.update_wait() is None
+            assert member.x.numpy() == pytest.approx(x)
+        member.adapter.update_send()
+        partner.serve(partner.heard(Fetch), 4.0)
+        if broken == 2:  # the sixth: the center has moved once more, as if it had mixed before
+            x, c = elastic(x, (c + 4.0) / 2)
+        else:
+            c = (c + 4.0) / 2
+        assert member.adapter.update_wait() is not None
+        assert member.x.numpy() == pytest.approx(x)
+        assert member.adapter._algorithm.center.tensors[0].numpy() == pytest.approx(c)
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("period", [1, 3])
+def test_nodes_that_go_at_their_own_pace_come_to_agree_within_where_they_began(period, transport):
+    with members(of(period, 3, transport=transport), [1.0, 2.0, 3.0]) as nodes:
+
+        def spread():
+            gossip(nodes, 10)
+            values = torch.stack([member.x for member in nodes])
+            assert values.min() > 1.0 - 1e-9
+            assert values.max() < 3.0 + 1e-9
+            return (values.max(0).values - values.min(0).values).max()
+
+        eventually(lambda: spread() < 0.01)
+
+
+def test_nodes_that_train_reach_the_minimum_of_all_of_them():
+    """Each draws to a minimum of its own; the sum of their losses is the least at the mean."""
+    lr, minima = 0.1, {"w1": 1.0, "w2": 5.0}
+    with members(of(1), [0.0, 10.0]) as nodes:
+
+        def step(member):
+            with torch.no_grad():
+                member.net.weight.sub_(lr * (member.net.weight - minima[member.name]))
+            member.round()
+
+        def is_there():
+            gossip(nodes, 20, step)
+            means = [float(member.adapter._algorithm.center.tensors[0].mean()) for member in nodes]
+            return abs(sum(means) / 2 - 3.0) < 0.3
+
+        eventually(is_there)

@@ -1,0 +1,417 @@
+"""AllReduceEA and EASGD: the elastic law, one center on all nodes, uneven epochs, and deaths."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.collective_threads import Killed, Threads
+
+from dpwa.algorithms import EASGD, AllReduceEA
+from dpwa.errors import CollectiveTimeoutError, ParametersError, PeerLost, UserError
+from dpwa.policy.elastic import elastic_limit, elastic_round
+
+SEED = 61
+SIZE = 5
+NAMES = ("w1", "w2", "w3")
+TAG = "AllReduceEA"
+
+
+def center_of(ea, like):
+    center = np.zeros_like(like)
+    ea.copy_center([center])
+    return center
+
+
+def starts(nodes, seed=SEED):
+    return np.random.default_rng(seed).normal(size=(nodes, SIZE))
+
+
+@given(
+    st.integers(1, 6),
+    st.floats(0.01, 0.99),
+    st.integers(1, 3),
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=25)
+def test_it_is_the_elastic_law_and_what_is_trained_in_between(nodes, share, tau, seed):
+    alpha, rounds = share * elastic_limit(nodes), 4
+    steps = np.random.default_rng(seed).normal(size=(rounds * tau, nodes, SIZE))
+    names = [f"n{rank}" for rank in range(nodes)]
+
+    def task(node):
+        ea, x = AllReduceEA(node, tau, alpha), starts(nodes, seed)[node.rank]
+        for step in steps:
+            x += step[node.rank]
+            ea.average_parameters([x])
+        return x, center_of(ea, x)
+
+    outcomes = Threads(names).run(task)
+    xs, center = starts(nodes, seed) + steps[0], starts(nodes, seed)[0] + steps[0, 0]
+    for number in range(rounds * tau):
+        xs = xs + steps[number] if number else xs
+        if (number + 1) % tau == 0:
+            total, gap = xs.sum(axis=0) + center, xs.mean(axis=0) - center
+            xs, center = elastic_round(xs, center, alpha)
+            assert xs.sum(axis=0) + center == pytest.approx(total, abs=1e-12 * (nodes + 1))
+            contracted = (1 - (nodes + 1) * alpha) * gap
+            assert xs.mean(axis=0) - center == pytest.approx(contracted, abs=1e-12 * (nodes + 1))
+    for rank, name in enumerate(names):
+        x, c = outcomes[name]
+        assert x == pytest.approx(xs[rank], abs=1e-12 * (nodes + 1))
+        assert c == pytest.approx(center, abs=1e-12 * (nodes + 1))
+    assert len({c.tobytes() for _, c in outcomes.values()}) == 1
+
+
+def test_nothing_is_exchanged_before_the_tau_th_step():
+    def task(node):
+        ea, x = AllReduceEA(node, tau=3, alpha=0.25), np.array([float(node.rank)])
+        seen = []
+        for _ in range(7):
+            ea.average_parameters([x])
+            seen.append(float(x[0]))
+        return seen
+
+    outcomes = Threads(["w1", "w2"]).run(task)
+    assert outcomes["w1"] == [0.0, 0.0, 0.0, 0.0, 0.0, 0.0625, 0.0625]  # the center began here
+    assert outcomes["w2"][:5] == [1.0, 1.0, 0.75, 0.75, 0.75]
+
+
+def test_parameters_may_be_other_objects_in_every_call():
+    def task(node):
+        ea, kept = AllReduceEA(node, tau=1, alpha=0.2), [np.array([float(node.rank)])]
+        for _ in range(3):
+            kept.append(kept[-1].copy())
+            ea.average_parameters({"w": kept[-1]})
+        return [float(x[0]) for x in kept], node.rank
+
+    xs, center = np.array([[0.0], [1.0]]), np.array([0.0])
+    expected = [xs[:, 0]]
+    for _ in range(3):
+        xs, center = elastic_round(xs, center, 0.2)
+        expected.append(xs[:, 0])
+    for found, rank in Threads(["w1", "w2"]).run(task).values():
+        assert found == pytest.approx([x[rank] for x in expected])
+
+
+@pytest.mark.parametrize("counts", [(7, 3, 0), (0, 3, 7), (2, 2, 6), (4, 4, 4), (0, 0, 0)])
+def test_every_sum_reaches_the_center_also_those_while_a_node_waited(counts):
+    """With tau = 2; who has taken all its steps takes no part in the exchanges of the others."""
+    alpha, tau = 0.2, 2
+
+    def task(node):
+        ea, x = AllReduceEA(node, tau, alpha), starts(3)[node.rank]
+        ea.synchronize_parameters([x])
+        x += node.rank
+        for _ in range(counts[node.rank]):
+            ea.average_parameters([x])
+        ea.synchronize_center([x])
+        return x, center_of(ea, x)
+
+    outcomes = Threads(NAMES).run(task)
+    center = starts(3)[0]
+    xs = center + np.arange(3.0)[:, None]
+    for number in range(max(counts) // tau):
+        at_work = [rank for rank in range(3) if counts[rank] // tau > number]
+        xs[at_work], center = elastic_round(xs[at_work], center, alpha)
+    for rank, name in enumerate(NAMES):
+        assert outcomes[name][0] == pytest.approx(xs[rank], abs=1e-12)
+        assert outcomes[name][1] == pytest.approx(center, abs=1e-12)
+    assert len({c.tobytes() for _, c in outcomes.values()}) == 1
+
+
+def test_epochs_go_on_from_the_center_that_all_share():
+    """Steps are counted from 0 after each, so that all exchange together again."""
+
+    def task(node):
+        ea, x = AllReduceEA(node, tau=2, alpha=0.2), starts(3)[node.rank]
+        for count in ((3, 5, 1)[node.rank], 2, 2):
+            for _ in range(count):
+                ea.average_parameters([x])
+            ea.synchronize_center([x])
+        return center_of(ea, x)
+
+    threads = Threads(NAMES)
+    assert len({c.tobytes() for c in threads.run(task).values()}) == 1
+    exchanges = [who for kind, who in threads.sequence(TAG).log if kind == "all_reduce"]
+    assert exchanges == [("w1", "w2"), ("w2",), NAMES, NAMES]
+
+
+def test_parameters_become_those_of_the_node_with_the_most_steps_and_so_does_the_center():
+    def task(node):
+        ea, x = AllReduceEA(node, tau=2), starts(3)[node.rank]
+        for _ in range((3, 5, 1)[node.rank]):
+            ea.average_parameters([x])
+        own = x.tobytes()
+        ea.synchronize_parameters([x])
+        return own, x.tobytes(), center_of(ea, x).tobytes()
+
+    outcomes = Threads(NAMES).run(task)
+    expected = outcomes["w2"][0]
+    assert {found[1:] for found in outcomes.values()} == {(expected, expected)}
+
+
+def test_without_any_step_all_get_the_first_nodes():
+    def task(node):
+        ea, x = AllReduceEA(node), starts(3)[node.rank]
+        ea.synchronize_center([x])
+        center = center_of(ea, x).tobytes()
+        assert x.tobytes() == starts(3)[node.rank].tobytes()  # parameters are left alone
+        ea.synchronize_parameters([x])
+        return center, x.tobytes(), center_of(ea, x).tobytes()
+
+    first = starts(3)[0].tobytes()
+    assert set(Threads(NAMES).run(task).values()) == {(first, first, first)}
+
+
+@pytest.mark.parametrize("victim", NAMES)
+def test_whenever_a_node_dies_the_others_keep_one_center(victim):
+    epochs, alpha = ((2, 1, 3), (1, 3, 2)), 0.2
+
+    def task(node):
+        ea, x = AllReduceEA(node, tau=1, alpha=alpha), starts(3)[node.rank]
+        ea.synchronize_parameters([x])
+        for counts in epochs:
+            for _ in range(counts[node.rank]):
+                x += node.rank
+                ea.average_parameters([x])
+            ea.synchronize_center([x])
+        return x, center_of(ea, x)
+
+    for call in itertools.count(1):
+        threads = Threads(NAMES, dies={victim: call})
+        outcomes = threads.run(task)
+        xs, centers = told_by(threads, alpha)
+        left = [name for name in NAMES if not isinstance(outcomes[name], Killed)]
+        assert set(NAMES) - {victim} <= set(left)
+        for name in left:
+            assert not isinstance(outcomes[name], Exception), (call, outcomes[name])
+            assert outcomes[name][0] == pytest.approx(xs[name], abs=1e-12)
+            assert outcomes[name][1] == pytest.approx(centers[name], abs=1e-12)
+        assert len({outcomes[name][1].tobytes() for name in left}) == 1
+        if len(left) == 3:
+            break
+    assert call > 3 * 3 + 3
+
+
+def told_by(threads, alpha):
+    """What parameters and centers must be, by who took part in what."""
+    ranks = {name: rank for rank, name in enumerate(threads.names)}
+    xs = {name: starts(3)[rank] for name, rank in ranks.items()}
+    centers, taken, is_begun = dict(xs), dict.fromkeys(ranks, 0), False
+    for kind, names in threads.sequence(TAG).log:
+        if kind == "all_reduce":
+            pulls = {n: alpha * (xs[n] + ranks[n] - centers[n]) for n in names}
+            for n in names:
+                xs[n] = xs[n] + ranks[n] - pulls[n]
+                centers[n] = centers[n] + sum(pulls.values())
+                taken[n] += 1
+        elif kind == "broadcast":
+            newest = max(names, key=lambda name: taken[name])
+            if not is_begun:
+                xs.update(dict.fromkeys(names, xs[newest]))
+                centers.update(xs)
+            centers.update(dict.fromkeys(names, centers[newest]))
+            taken.update(dict.fromkeys(names, 0))
+            is_begun = True
+    return xs, centers
+
+
+class Once:
+    """A node alone whose first sum comes too late."""
+
+    name, rank, world_size, fails = "w1", 0, 1, True
+
+    def all_reduce(self, value, op="sum", timeout_s=None, tag=""):
+        if self.fails:
+            self.fails = False
+            raise CollectiveTimeoutError("slow")
+        return value, 1
+
+    def all_gather(self, value, timeout_s=None, tag=""):
+        return {"w1": value}
+
+    def broadcast(self, value, root, timeout_s=None, tag=""):
+        return value
+
+
+def test_an_exchange_that_fails_changes_nothing_and_the_step_is_not_counted():
+    ea, x = AllReduceEA(Once(), tau=2, alpha=0.5), np.zeros(1)
+    ea.average_parameters([x])
+    x += 1.0
+    with pytest.raises(CollectiveTimeoutError):
+        ea.average_parameters([x])
+    assert (float(x[0]), float(center_of(ea, x)[0])) == (1.0, 0.0)
+    ea.average_parameters([x])
+    assert (float(x[0]), float(center_of(ea, x)[0])) == (0.5, 0.5)
+
+
+class Alone(Once):
+    """A node of a group of so many."""
+
+    fails = False
+
+    def __init__(self, nodes):
+        self.world_size = nodes
+
+
+@pytest.mark.parametrize(
+    ("nodes", "alpha"), [(1, 0.2), (4, 0.2), (5, 0.18), (9, 0.1), (64, 0.9 / 64)]
+)
+def test_the_default_is_stable_for_any_number_of_nodes(nodes, alpha):
+    assert AllReduceEA(Alone(nodes)).alpha == pytest.approx(alpha)
+    assert EASGD(Alone(nodes)).alpha == pytest.approx(0.9 / nodes)
+    assert EASGD(Alone(nodes), beta=0.43).alpha == pytest.approx(0.43 / nodes)
+
+
+def test_what_is_unstable_with_so_many_nodes_is_refused_with_the_bound():
+    AllReduceEA(Alone(8), alpha=0.2)
+    with pytest.raises(
+        UserError, match=r"AllReduceEA: alpha 0\.2 is unstable with 9 nodes.* 0\.2 "
+    ):
+        AllReduceEA(Alone(9), alpha=0.2)  # the value in the README of old
+    EASGD(Alone(8), beta=1.7)
+    with pytest.raises(UserError, match=r"EASGD: alpha 0\.225 is unstable with 8 .* below 0\.222 "):
+        EASGD(Alone(8), beta=1.8)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -0.1, float("nan"), float("inf")])
+def test_a_strength_that_is_none_is_refused(alpha):
+    with pytest.raises(UserError, match=r"AllReduceEA: .*alpha"):
+        AllReduceEA(Alone(2), alpha=alpha)
+    with pytest.raises(UserError, match=r"EASGD: .*alpha"):
+        EASGD(Alone(2), beta=alpha)
+
+
+def test_fewer_than_one_step_between_exchanges_is_refused():
+    with pytest.raises(UserError, match=r"tau: expected at least 1 .*\(got 0\)"):
+        AllReduceEA(Alone(2), tau=0)
+
+
+@pytest.mark.parametrize("given", [None, 0.55])
+def test_alpha_follows_the_number_of_nodes_and_an_explicit_one_is_refused_when_it_grows(given):
+    names = [f"n{rank}" for rank in range(6)] if given is None else NAMES
+    latecomer = names[-1]
+
+    def task(node):
+        if node.name == latecomer:
+            return comes_late(node) if node.name in threads.outcomes else node.join(tag=TAG)
+        with contextlib.suppress(PeerLost):
+            node.all_reduce(np.zeros(1), tag=TAG)
+        ea, x = AllReduceEA(node, alpha=given), np.zeros(1)
+        found = [ea.alpha]
+        threads.wait_until(lambda: threads.is_waiting(latecomer, TAG))
+        node.all_reduce(np.zeros(1), tag=TAG)  # lets it in
+        try:
+            ea.synchronize_center([x])
+        except UserError as error:
+            return str(error)
+        return [*found, ea.alpha]
+
+    def comes_late(node):
+        ea, x = AllReduceEA(node), np.zeros(1)
+        ea.synchronize_center([x])
+        return [ea.alpha]
+
+    threads = Threads(names, dies={latecomer: 1})
+    for name in names:
+        threads.start(name, task)
+    threads.wait_until(lambda: latecomer in threads.outcomes)
+    threads.start(latecomer, task)
+    outcomes = threads.end()
+    told = {str(outcomes[name]) for name in names[:-1]}
+    if given is None:
+        assert told == {str([0.9 / 5, 0.9 / 6])}
+        assert outcomes[latecomer] == [0.9 / 6]
+    else:
+        assert told == {
+            "AllReduceEA: alpha 0.55 is unstable with 3 nodes: it must be below 0.5 "
+            "(learning rate * curvature = 0)"
+        }
+
+
+def test_an_alpha_that_has_become_unstable_exchanges_nothing_any_more():
+    class Grown(Alone):
+        def all_gather(self, value, timeout_s=None, tag=""):
+            return {f"w{index}": value for index in range(1, 10)}
+
+        def all_reduce(self, value, op="sum", timeout_s=None, tag=""):
+            raise AssertionError("this would go wrong")
+
+    ea, x = AllReduceEA(Grown(2), tau=1, alpha=0.2), np.zeros(1)
+    for _ in range(2):
+        with pytest.raises(UserError, match="unstable with 9 nodes"):
+            ea.average_parameters([x])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_narrow_parameters_are_averaged_in_float32_and_rounded_once(dtype):
+    """Small pulls move the center, even where they are less than a unit in the last place."""
+    wide, names = torch.promote_types(dtype, torch.float32), ("w1", "w2")
+
+    def task(node):
+        ea = EASGD(node, beta=0.002)
+        x = torch.nn.Parameter(torch.full((2, 3), 1.0 + node.rank / 128, dtype=dtype).t())
+        for _ in range(3):
+            ea.average_parameters({"x": x})
+        return x.detach().clone(), torch.from_numpy(ea._center.values[0])
+
+    outcomes = Threads(names).run(task)
+    xs, center = torch.tensor([1.0, 1.0 + 1 / 128], dtype=wide), torch.tensor(1.0, dtype=wide)
+    for _ in range(3):
+        pulls = 0.001 * (xs - center)
+        xs, center = (xs - pulls).to(dtype).to(wide), center + pulls.sum()
+    assert center > 1.0
+    for name, expected in zip(names, xs.to(dtype), strict=True):
+        x, c = outcomes[name]
+        torch.testing.assert_close(x, expected.expand(3, 2), rtol=1e-7, atol=0.0)
+        torch.testing.assert_close(c, center.expand(6), rtol=1e-7, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("params", "problem"),
+    [
+        ([np.ones(1), np.ones(2, np.int64)], r"float64 \(got '\[1\]' int64\[2\]\)"),
+        (np.ones(1, np.complex64), r"float64 \(got 'value' complex64\[1\]\)"),
+        ([torch.ones(1).to(torch.float8_e4m3fn)], "float8_e4m3fn"),
+        ([1.0], "writable arrays, to be changed in place"),
+    ],
+)
+def test_what_cannot_be_averaged_is_refused_before_anybody_waits(params, problem):
+    ea = AllReduceEA(Alone(1))  # it has no `join`
+    for method in (ea.average_parameters, ea.synchronize_center, ea.synchronize_parameters):
+        with pytest.raises(ParametersError, match=problem):
+            method(params)
+
+
+def test_parameters_of_another_form_than_the_center_are_refused():
+    ea = AllReduceEA(Alone(1), tau=1)
+    ea.average_parameters([np.ones(1)])
+    with pytest.raises(ParametersError, match=r"another form .*here '\[0\]' float64\[2\], there "):
+        ea.average_parameters([np.ones(2)])
+    with pytest.raises(ParametersError, match="another form"):
+        ea.synchronize_center([np.ones(1), np.ones(1)])
+
+
+def test_there_is_no_center_to_copy_before_the_first_step():
+    ea, x = AllReduceEA(Alone(1)), np.full(2, 3.0)
+    with pytest.raises(UserError, match="no center"):
+        ea.copy_center([x])
+    ea.average_parameters([x])
+    assert (center_of(ea, x) == 3.0).all()
+
+
+def test_easgd_exchanges_at_every_step():
+    def task(node):
+        ea, x = EASGD(node), starts(3)[node.rank]
+        ea.average_parameters([x])
+        return x
+
+    outcomes = Threads(NAMES).run(task)
+    xs, _ = elastic_round(starts(3), starts(3)[0], 0.3)
+    assert np.stack([outcomes[name] for name in NAMES]) == pytest.approx(xs, abs=1e-14)
