@@ -45,7 +45,7 @@ class Collectives(Closeable):
         self._contacts = Contacts(own, node.tell, self._contact_changed, may_map=may_map)
         self._listener = PullListener(self._contacts)
         self._showcase = Showcase(node.nudge)
-        self._service = CollectiveService(self._contacts, self._group, self._showcase)
+        self._service = CollectiveService(self._contacts, self._group, self._groups, self._showcase)
         self._is_closed = False
         node.attach(self._service, self._listener)
 
@@ -154,8 +154,10 @@ class Collectives(Closeable):
         except UserError:
             return None
 
-    def _contact_changed(self, peer: str) -> None:
+    def _groups(self) -> list[Group]:
         with self._lock:
-            runners = tuple(self._runners.values())
-        for runner in runners:
-            runner.group.contact_changed(peer)
+            return [runner.group for runner in self._runners.values()]
+
+    def _contact_changed(self, peer: str) -> None:
+        for group in self._groups():
+            group.contact_changed(peer)

@@ -282,7 +282,8 @@ class Group:
             elif (outcome.view, outcome.number) == (self.view.identity, self.number):
                 if not self._knows(outcome.name, outcome.incarnation):
                     return
-                self._adopt(outcome, view)
+                if not self._suspects(outcome.name):
+                    self._adopt(outcome, view)
 
     def hear_outside(self, message: Outside | Knock) -> None:
         """Take note of a view that this node has no part in."""
@@ -290,7 +291,8 @@ class Group:
             is_of_view = message.name in self.view.names
             self.is_answered |= self.is_outside
             if isinstance(message, Outside) and is_of_view and not self.is_outside:
-                if (message.view, message.number) == (self.view.identity, self.number):
+                key = message.view, message.number
+                if key == (self.view.identity, self.number) and not self._suspects(message.name):
                     self._step_outside()
             elif not is_of_view and message.size and not self.is_outside:
                 theirs = message.size, message.first
@@ -390,6 +392,10 @@ class Group:
             self._tell_vote(self._ballot)
             self._decide(self._ballot)
         return self._ballot
+
+    def _suspects(self, name: str) -> bool:
+        """Tell whether a member is taken for lost: what it says of an outcome counts no more."""
+        return self._ballot is not None and name in self._ballot.suspects
 
     def _new_ballot(self, *, expired: bool) -> Ballot:
         ready = frozenset(self.records(READY))

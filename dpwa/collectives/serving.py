@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dpwa.collectives.contacts import Contacts
@@ -25,6 +25,7 @@ from dpwa.wire.collecting import (
 BROUGHT, REDUCED = 0, 1  # areas that can be pulled
 
 FindGroup = Callable[[str], Group | None]
+AllGroups = Callable[[], Iterable[Group]]
 
 
 @dataclass
@@ -100,11 +101,13 @@ class CollectiveService(Service):
 
     handles = (Hello, Post, Vote, Outcome, Outside, Knock, Pull)
 
-    def __init__(self, contacts: Contacts, find_group: FindGroup, showcase: Showcase) -> None:
+    def __init__(
+        self, contacts: Contacts, find_group: FindGroup, groups: AllGroups, showcase: Showcase
+    ) -> None:
         self._contacts = contacts
         self._find = find_group
+        self._groups = groups
         self._showcase = showcase
-        self._busy: set[Group] = set()
         self._waiting: list[tuple[Pull, Reply]] = []
         self.served_bytes = 0
 
@@ -126,12 +129,12 @@ class CollectiveService(Service):
 
     def tick(self, now: float) -> bool:
         """Go on with ballots, and with pulls that had to wait."""
-        self._busy = {group for group in self._busy if group.tick(now)}
+        is_busy = any([group.tick(now) for group in self._groups()])  # each of them
         waiting, self._waiting = self._waiting, []
         for pull, reply in waiting:
             self._serve(pull, reply)
         self._showcase.awaited = bool(self._waiting)
-        return bool(self._busy or self._waiting)
+        return is_busy or bool(self._waiting)
 
     def _hear(self, group: Group, message: Post | Vote | Outcome | Outside | Knock) -> None:
         match message:
@@ -139,7 +142,6 @@ class CollectiveService(Service):
                 group.hear_post(message)
             case Vote():
                 group.hear_vote(message)
-                self._busy.add(group)
             case Outcome():
                 group.hear_outcome(message)
             case Outside():

@@ -14,7 +14,8 @@ is held:
 
 Why survivors never differ: if one of them has ended the collective without a ballot, all members
 were ready, and it answers a vote with that outcome; nobody can decide without it. If one has
-decided by a ballot, the others need its vote too, and get its decision instead.
+decided by a ballot, the others need its vote too, and get its decision instead. From whoever a node
+suspects it takes neither a vote nor an outcome.
 
 Nothing is certain about a node that was suspected and lives: it may have ended the collective in
 either way. It is told that it was left behind.
@@ -26,6 +27,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dpwa.policy.views import Member
+
+LOOKS = 8  # at the clock, at least, before a silent member is suspected
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Decision:
 
     Attributes:
         holds: whether it has its result.
-        lost: members that were left behind, in order of rank.
+        lost: members that were left behind, in order of rank; the node itself may be among them.
         joiners: who is let in.
     """
 
@@ -81,10 +84,11 @@ class Ballot:
     suspects: set[str] = field(default_factory=set)
     is_left_behind: bool = False
     _votes: dict[str, tuple[frozenset[str], Stand]] = field(default_factory=dict)
-    _changed: float = 0.0
+    _waited_s: float = 0.0
+    _looked: float = 0.0
 
     def __post_init__(self) -> None:
-        self._changed = self.opened
+        self._looked = self.opened
 
     def hear(self, voter: str, suspects: Iterable[str], stand: Stand, now: float) -> bool:
         """Take in a vote; return whether this node's own has changed, and is to be told again."""
@@ -100,16 +104,20 @@ class Ballot:
     def pass_time(self, now: float, patience_s: float, disconnected: Iterable[str]) -> bool:
         """Suspect who is silent; return whether that has changed this node's vote.
 
+        Of the time between two calls no more than an eighth of the patience counts: while a node
+        itself sleeps it reads no votes, and the silence it finds on waking is its own.
+
         Args:
             now: seconds.
             patience_s: how long a member may be silent, from when this node last voted.
             disconnected: members that cannot be reached; they get half of the time.
         """
-        waited_s = now - self._changed
+        self._waited_s += min(now - self._looked, patience_s / LOOKS)
+        self._looked = now
         silent = set(self.silent())
-        if waited_s >= patience_s:
+        if self._waited_s >= patience_s:
             return self._suspect(silent, now)
-        if waited_s >= patience_s / 2:
+        if self._waited_s >= patience_s / 2:
             return self._suspect(silent & set(disconnected), now)
         return False
 
@@ -144,5 +152,5 @@ class Ballot:
         fresh = set(names) - self.suspects
         if fresh:
             self.suspects |= fresh
-            self._changed = now
+            self._waited_s, self._looked = 0.0, now
         return bool(fresh)

@@ -224,29 +224,48 @@ def test_any_deaths_leave_equal_parameters_on_those_who_are_left(counts, dies):
     assert len({outcomes[name].tobytes() for name in left}) == 1
 
 
-def test_who_was_left_behind_must_synchronize_and_its_steps_do_not_count():
-    def task(node):
-        sgd, x = AllReduceSGD(node), np.array([node.rank + 1.0])
-        try:
-            for _ in range(2):
-                sgd.sum_gradients(np.zeros(1))
-        except LeftBehindError:
-            with pytest.raises(UserError, match=r"gone on without w1.*synchronize_parameters"):
-                sgd.sum_gradients(np.zeros(1))
-            sgd.synchronize_parameters(x)
-            sgd.sum_gradients(np.zeros(1))  # in step again
-            sgd.synchronize_parameters(x)
-            return float(x[0])
-        sgd.synchronize_parameters(x)
-        threads.wait_until(lambda: threads.is_waiting("w1", TAG) or "w1" in threads.outcomes)
-        sgd.synchronize_parameters(x)  # no steps here: else the first node would be w1
-        sgd.sum_gradients(np.zeros(1))
-        sgd.synchronize_parameters(x)
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_nobody_gets_the_parameters_of_who_was_away(is_restarted):
+    """Not even those of the first node, or with more steps than the others since they counted."""
+
+    def comes_again(node):
+        threads.wait_until(lambda: ("broadcast", ("w2", "w3")) in threads.sequence(TAG).log)
+        x = np.array([-1.0])
+        AllReduceSGD(node).synchronize_parameters(x)
         return float(x[0])
 
-    threads = Threads(NAMES, is_left={"w1": 2})
-    outcomes = threads.run(task)
-    assert set(outcomes.values()) == {2.0}, outcomes
+    def is_away(node):
+        sgd, x = AllReduceSGD(node), np.array([-1.0])
+        sgd.sum_gradients(np.zeros(1))
+        with pytest.raises(LeftBehindError):
+            sgd.sum_gradients(np.zeros(1))
+        with pytest.raises(UserError, match=r"gone on without w1.*synchronize_parameters"):
+            sgd.sum_gradients(np.zeros(1))
+        threads.wait_until(lambda: ("broadcast", ("w2", "w3")) in threads.sequence(TAG).log)
+        sgd.synchronize_parameters(x)
+        assert sgd.sum_gradients(np.zeros(1)) == 3  # it is in step again
+        return float(x[0])
+
+    def task(node):
+        sgd, x = AllReduceSGD(node), np.array([float(node.rank)])
+        for _ in range(2):
+            sgd.sum_gradients(np.zeros(1))
+        sgd.synchronize_parameters(x)
+        threads.wait_until(lambda: threads.is_waiting("w1", TAG))
+        sgd.synchronize_parameters(x)  # lets it in
+        sgd.synchronize_parameters(x)
+        if not is_restarted:
+            sgd.sum_gradients(np.zeros(1))
+        return float(x[0])
+
+    threads = Threads(NAMES, **({"dies": {"w1": 2}} if is_restarted else {"is_left": {"w1": 2}}))
+    threads.start("w1", is_away)
+    for name in ("w2", "w3"):
+        threads.start(name, task)
+    if is_restarted:
+        threads.wait_until(lambda: "w1" in threads.outcomes)
+        threads.start("w1", comes_again)
+    assert threads.end() == {"w1": 1.0, "w2": 1.0, "w3": 1.0}
 
 
 def test_a_restarted_node_that_does_not_synchronize_first_is_told_with_all_others():
