@@ -129,12 +129,12 @@ class CollectiveService(Service):
 
     def tick(self, now: float) -> bool:
         """Go on with ballots, and with pulls that had to wait."""
-        is_busy = any([group.tick(now) for group in self._groups()])  # each of them
+        busy = [group.tick(now) for group in self._groups()]
         waiting, self._waiting = self._waiting, []
         for pull, reply in waiting:
             self._serve(pull, reply)
         self._showcase.awaited = bool(self._waiting)
-        return is_busy or bool(self._waiting)
+        return any(busy) or bool(self._waiting)
 
     def _hear(self, group: Group, message: Post | Vote | Outcome | Outside | Knock) -> None:
         match message:
