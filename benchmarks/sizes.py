@@ -12,7 +12,8 @@ from pathlib import Path
 
 from common import ROOT, fail, numbers, print_table
 
-from dpwa.bench.plane import PlaneResult, PlaneSpec, run_plane
+from dpwa.bench.benchmark import run_benchmark
+from dpwa.bench.plane import PlaneResult, PlaneSpec
 from dpwa.errors import DpwaError
 
 SIZES_MB = (1.0, 4.0, 16.0, 64.0, 100.0, 250.0, 1000.0)
@@ -57,7 +58,7 @@ def _options() -> argparse.Namespace:
 
 
 def _measured(size_mb: float, repetitions: int) -> PlaneResult:
-    return run_plane(PlaneSpec(size_mb, repetitions, measures=tuple(CURVES)))
+    return run_benchmark(PlaneSpec(size_mb, repetitions, measures=tuple(CURVES)))
 
 
 def _draw(results: Sequence[PlaneResult], path: Path) -> None:

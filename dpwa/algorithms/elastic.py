@@ -49,9 +49,9 @@ class Elastic(Algorithm):
     he asks, else in expectation), that is synchronous EASGD, whose center takes the sum of all
     pulls. So without gradients sum x_i + c is conserved, and the gap x - c becomes 1 - alpha - beta
     = 1 - (N+1)*alpha times what it was: stable for alpha + beta < 2, which is alpha < 2/(N+1).
-    Since N may fall to 1 as nodes leave, beta must be below 1. Then all that is computed is weighted
-    means of some x_i and c_j with no weight below 0, so whatever the topology, the pace and the age
-    of what is read, nothing but gradients leads out of the range of where all of it began.
+    Since N may fall to 1 as nodes leave, beta must be below 1. Then all that is computed is means
+    of some x_i and c_j with no weight below 0, so whatever the topology, the pace and the age of
+    what is read, nothing but gradients leads out of the range of where all of it began.
 
     Only centers are published. If nobody answers, it is tried again after the next step. A peer's
     center may come when the next elastic step has been taken (always with a period of 1); it is

@@ -1,15 +1,17 @@
-"""What can be measured: the measures, the figures of each, and the ratios that are of interest."""
+"""What can be measured: measures, the figures of each, and the ratios that are of interest."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dpwa.errors import UserError
 from dpwa.types import JsonObject
 
 
 @dataclass(frozen=True)
 class Link:
-    """Settings of the adapters that gossip in a measure; each link has ports of its own.
+    """Settings of the nodes that take part in a measure; each link has ports of its own.
 
     Attributes:
         transport: `tcp` or `shm`.
@@ -36,52 +38,6 @@ class Link:
         }
 
 
-LINKS = {
-    "publish": Link("shm", fetch_probability=0.0),
-    "publish_unguarded": Link("shm", guard="off", fetch_probability=0.0),
-    "shm": Link("shm"),
-    "tcp": Link("tcp"),
-    "fp16": Link("tcp", codec="fp16"),
-    "bf16": Link("tcp", codec="bf16"),
-    "int8": Link("tcp", codec="int8"),
-    "topk": Link("tcp", codec="topk"),
-}
-CODECS = ("fp16", "bf16", "int8", "topk")
-RAW_TCP = "raw_tcp"  # beside the links, something that needs ports
-
-# Of each measure its figures, and what each of them is.
-MEASURES: dict[str, dict[str, str]] = {
-    "copy": {"copy": "copy_ of the model"},
-    "lerp": {"lerp": "lerp_ of the model"},
-    "copy_together": {"copy_together": "copy_, all at once"},
-    "lerp_together": {"lerp_together": "lerp_, all at once"},
-    "publish": {"publish": "publish with guard: finite"},
-    "publish_unguarded": {"publish_unguarded": "publish with guard: off"},
-    "shm_one_way": {
-        "shm_one_way": "same host: publish, fetch, merge",
-        "shm_fetch_merge": "same host: fetch, merge",
-    },
-    "shm_overlapped": {"shm_overlapped": "same host: fetched while training"},
-    "shm_round": {"shm_round": "same host: all at once"},
-    "tcp_one_way": {
-        "tcp_one_way": "stream: publish, fetch, merge",
-        "tcp_fetch_merge": "stream: fetch, merge",
-    },
-    "tcp_round": {"tcp_round": "stream: all at once"},
-    **{
-        f"{codec}_one_way": {
-            f"{codec}_one_way": f"{codec}: publish, fetch, merge",
-            f"{codec}_fetch_merge": f"{codec}: fetch, merge",
-        }
-        for codec in CODECS
-    },
-    "raw_tcp_one_way": {"raw_tcp_one_way": "raw TCP: fetch, then lerp_"},
-    "raw_tcp_round": {"raw_tcp_round": "raw TCP: all at once"},
-    "gloo_all_reduce": {"gloo_all_reduce": "Gloo: all_reduce, then divide"},
-    "gloo_pair": {"gloo_pair": "Gloo: pair exchange, then lerp_"},
-}
-
-
 @dataclass(frozen=True)
 class Ratio:
     """A quotient of two sums of figures."""
@@ -99,18 +55,32 @@ def _sum(figures: tuple[str, ...]) -> str:
     return figures[0] if len(figures) == 1 else f"({' + '.join(figures)})"
 
 
-RATIOS = (
-    Ratio(("shm_one_way",), ("copy", "lerp")),
-    Ratio(("shm_overlapped",), ("copy", "lerp")),
-    Ratio(("shm_overlapped",), ("copy_together", "lerp_together")),
-    Ratio(("shm_round",), ("copy", "lerp")),
-    Ratio(("shm_round",), ("copy_together", "lerp_together")),
-    Ratio(("gloo_all_reduce",), ("shm_round",)),
-    Ratio(("gloo_pair",), ("shm_round",)),
-    Ratio(("raw_tcp_one_way",), ("tcp_fetch_merge",)),
-    Ratio(("raw_tcp_round",), ("tcp_round",)),
-    Ratio(("gloo_all_reduce",), ("tcp_round",)),
-    Ratio(("gloo_pair",), ("tcp_round",)),
-    Ratio(("publish",), ("publish_unguarded",)),
-    *(Ratio((f"{codec}_fetch_merge",), ("tcp_fetch_merge",)) for codec in CODECS),
-)
+@dataclass(frozen=True)
+class Catalogue:
+    """What a benchmark can measure.
+
+    Attributes:
+        measures: of each measure its figures, and what each of them is.
+        ratios: those that are of interest.
+        ports: names of the links, and of whatever else listens.
+    """
+
+    measures: Mapping[str, Mapping[str, str]]
+    ratios: tuple[Ratio, ...]
+    ports: tuple[str, ...]
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """What each figure is."""
+        return {name: title for of_one in self.measures.values() for name, title in of_one.items()}
+
+    def check(self, wanted: Sequence[str]) -> None:
+        """Require that all measures wanted are known.
+
+        Raises:
+            UserError: one is not, or none is wanted.
+        """
+        unknown = [name for name in wanted if name not in self.measures]
+        if unknown or not wanted:
+            known = ", ".join(self.measures)
+            raise UserError(f"expected measures of {known} (got {', '.join(unknown) or 'none'})")

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field, TypeAdapter
 
 from dpwa.bench.catalogue import Link
 from dpwa.config import Config
@@ -16,6 +18,7 @@ from dpwa.types import StrictModel
 
 LOCAL_HOST = "127.0.0.1"
 BYTES_PER_VALUE = 4  # float32
+BYTES_PER_MB = 1_000_000
 LEAST_TIMEOUT_MS = 5_000
 SLOWEST_BYTES_PER_MS = 10_000  # of a link that a fetch must not time out on: 80 Mbit/s
 
@@ -51,19 +54,52 @@ class Plan(StrictModel):
         )
 
 
-class PlanePlan(Plan):
-    """The plan of `dpwa bench plane`.
+class MeasuringPlan(Plan):
+    """What all benchmarks of `dpwa bench` tell their processes.
 
     Attributes:
-        tensors: number of tensors that the model has.
         measures: names of what to measure.
         repetitions: how often each measure is recorded.
     """
 
-    tensors: int
     measures: tuple[str, ...]
     repetitions: int
 
+
+class PlanePlan(MeasuringPlan):
+    """The plan of `dpwa bench plane`.
+
+    Attributes:
+        tensors: number of tensors that the model has.
+    """
+
+    benchmark: Literal["plane"] = "plane"
+    tensors: int
+
+
+class CollectivesPlan(MeasuringPlan):
+    """The plan of `dpwa bench collectives`; `nbytes` are those of the value."""
+
+    benchmark: Literal["collectives"] = "collectives"
+
+
+class TablesPlan(MeasuringPlan):
+    """The plan of `dpwa bench tables`; `nbytes` are those of the table.
+
+    Attributes:
+        rows: number of rows.
+        columns: values of a row.
+    """
+
+    benchmark: Literal["tables"] = "tables"
+    rows: int
+    columns: int
+
+
+BenchmarkPlan = Annotated[
+    PlanePlan | CollectivesPlan | TablesPlan, Field(discriminator="benchmark")
+]
+_BENCHMARK_PLAN: TypeAdapter[BenchmarkPlan] = TypeAdapter(BenchmarkPlan)
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
@@ -73,7 +109,7 @@ class Seat:
     """Which of the processes this one is.
 
     Attributes:
-        rank: 0 for the one that trains in a one-way measure.
+        rank: 0 for the one that times what is timed in one process only.
         count: number of processes.
         plan_path: the file that holds the plan.
     """
@@ -100,6 +136,10 @@ class Seat:
         """Read the plan."""
         return kind.model_validate_json(self.plan_path.read_text(encoding="utf-8"))
 
+    def benchmark_plan(self) -> PlanePlan | CollectivesPlan | TablesPlan:
+        """Read the plan of whichever benchmark of `dpwa bench` this is."""
+        return _BENCHMARK_PLAN.validate_json(self.plan_path.read_text(encoding="utf-8"))
+
 
 def ports_for(names: Sequence[str], count: int) -> dict[str, tuple[int, ...]]:
     """Return free ports of this machine, `count` for each name.
@@ -114,3 +154,8 @@ def ports_for(names: Sequence[str], count: int) -> dict[str, tuple[int, ...]]:
 def node_name(rank: int) -> str:
     """Return the name of the nodes of a process."""
     return f"w{rank + 1}"
+
+
+def nbytes_of(size_mb: float) -> int:
+    """Return a size in 10^6 bytes as bytes of whole values."""
+    return round(size_mb * BYTES_PER_MB / BYTES_PER_VALUE) * BYTES_PER_VALUE

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
-from dpwa.bench.catalogue import RATIOS
+from dpwa.bench.catalogue import Catalogue, Ratio
+from dpwa.bench.machine import Machine, this_machine
+from dpwa.bench.plan import MeasuringPlan
 from dpwa.bench.processes import BenchmarkError
 from dpwa.bench.records import Sample, SessionReport
 from dpwa.types import StrictModel
@@ -20,6 +23,53 @@ class Figure(StrictModel):
     min_ms: float
     max_ms: float
     repetitions: int
+
+
+class Result(StrictModel):
+    """What every benchmark of `dpwa bench` prints as JSON.
+
+    Attributes:
+        processes: number of processes.
+        repetitions: how often each measure was recorded.
+        machine: where this was measured.
+        figures: times by name.
+        failed_rounds: of each measure how many rounds merged nothing, where some did.
+        ratios: quotients of medians by name.
+    """
+
+    processes: int
+    repetitions: int
+    machine: Machine
+    figures: dict[str, Figure]
+    failed_rounds: dict[str, int]
+    ratios: dict[str, float]
+
+    def heading(self) -> str:
+        """Say what was measured."""
+        raise NotImplementedError
+
+    def numbers(self) -> dict[str, dict[str, float]]:
+        """Return what was worked out of the figures, by what it is."""
+        return {"ratio of medians": self.ratios}
+
+
+def summary(
+    plan: MeasuringPlan, catalogue: Catalogue, reports: Sequence[SessionReport]
+) -> dict[str, Any]:
+    """Return the fields of a `Result`.
+
+    Raises:
+        BenchmarkError: more than a tenth of the rounds of a measure merged nothing.
+    """
+    figures = figures_of(reports)
+    return {
+        "processes": len(plan.hosts),
+        "repetitions": plan.repetitions,
+        "machine": this_machine(),
+        "figures": figures,
+        "failed_rounds": failures_of(reports),
+        "ratios": ratios_of(figures, catalogue.ratios),
+    }
 
 
 def figures_of(reports: Sequence[SessionReport]) -> dict[str, Figure]:
@@ -54,11 +104,11 @@ def failures_of(reports: Sequence[SessionReport]) -> dict[str, int]:
     return {measure: count for measure, count in counts.items() if count}
 
 
-def ratios_of(figures: Mapping[str, Figure]) -> dict[str, float]:
-    """Return every ratio of the catalogue whose figures were measured: of medians."""
+def ratios_of(figures: Mapping[str, Figure], ratios: Iterable[Ratio]) -> dict[str, float]:
+    """Return those ratios whose figures were measured: of medians."""
     return {
         ratio.name: _sum(ratio.above, figures) / _sum(ratio.below, figures)
-        for ratio in RATIOS
+        for ratio in ratios
         if {*ratio.above, *ratio.below} <= figures.keys()
     }
 

@@ -1,36 +1,32 @@
-"""Builds the measures of a plan, and what they share."""
+"""Builds the measures of a plan, and holds what they share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Generic, TypeVar
 
-import torch
-
-from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.bench.catalogue import LINKS, RAW_TCP
-from dpwa.bench.measures.gloo import AllReduce, PairExchange
-from dpwa.bench.measures.gossip import OneWay, Round, meet, pause_s
-from dpwa.bench.measures.kernels import Timed, copy_, lerp_
-from dpwa.bench.measures.raw_tcp import RawTcp
-from dpwa.bench.model import FlatModel
-from dpwa.bench.plan import PlanePlan
+from dpwa.bench.plan import MeasuringPlan
 from dpwa.bench.session import Group, Measure
 from dpwa.lifecycle import Closeable
 
+AnyMeasuringPlan = TypeVar("AnyMeasuringPlan", bound=MeasuringPlan)
 
-class Workshop(Closeable):
-    """Holds the model, the adapters and the sockets of this process until it is closed."""
 
-    def __init__(self, plan: PlanePlan, group: Group) -> None:
+class Workshop(Closeable, Generic[AnyMeasuringPlan]):
+    """Holds the memory, the nodes and the sockets of this process until it is closed.
+
+    All processes build the same measures in the same order.
+
+    Args:
+        plan: what to measure.
+        group: the processes.
+    """
+
+    def __init__(self, plan: AnyMeasuringPlan, group: Group) -> None:
         self._plan = plan
         self._group = group
         self._seat = group.seat
         self._is_first = group.seat.rank == 0
-        self._model = FlatModel(plan.nbytes, plan.tensors, seed=self._seat.rank)
-        self._scratch = torch.zeros_like(self._model.flat)
-        self._adapters: dict[str, DpwaPyTorchAdapter] = {}
-        self._raw_tcp: RawTcp | None = None
         self._open = ExitStack()
 
     def measures(self) -> dict[str, Measure]:
@@ -38,61 +34,8 @@ class Workshop(Closeable):
         return {name: self._measure(name) for name in self._plan.measures}
 
     def close(self) -> None:
-        """Close all adapters and sockets."""
+        """Close all nodes and sockets."""
         self._open.close()
 
     def _measure(self, name: str) -> Measure:
-        flat, scratch = self._model.flat, self._scratch
-        match name:
-            case "copy":
-                return Timed(name, copy_(flat, scratch), takes_part=self._is_first)
-            case "lerp":
-                return Timed(name, lerp_(flat, scratch), takes_part=self._is_first)
-            case "copy_together":
-                return Timed(name, copy_(flat, scratch), takes_part=True)
-            case "lerp_together":
-                return Timed(name, lerp_(flat, scratch), takes_part=True)
-            case "publish" | "publish_unguarded":
-                return Timed(name, self._adapter(name).update_send, takes_part=self._is_first)
-            case "gloo_all_reduce":
-                return AllReduce(flat, self._seat.count)
-            case "gloo_pair":
-                return PairExchange(flat, scratch, self._seat)
-            case "raw_tcp_one_way":
-                return Timed(name, self._raw_tcp_fetch(), takes_part=self._is_first)
-            case "raw_tcp_round":
-                return Timed(name, self._raw_tcp_fetch(), takes_part=True)
-        return self._gossip(name)
-
-    def _gossip(self, name: str) -> Measure:
-        if name == "shm_overlapped":
-            return Round(name, self._met("shm"), pause_s(self._plan.nbytes))
-        link, _, kind = name.partition("_")
-        if kind == "round":
-            return Round(name, self._met(link))
-        return OneWay(link, self._met(link), self._model, is_first=self._is_first)
-
-    def _adapter(self, link: str) -> DpwaPyTorchAdapter:
-        if link not in self._adapters:
-            config = self._plan.config(link, LINKS[link])
-            adapter = DpwaPyTorchAdapter(self._model.module, self._seat.name, config)
-            self._adapters[link] = self._open.enter_context(adapter)
-        return self._adapters[link]
-
-    def _met(self, link: str) -> DpwaPyTorchAdapter:
-        """Return an adapter whose peers all listen and have published."""
-        is_new = link not in self._adapters
-        adapter = self._adapter(link)
-        if is_new:
-            meet(adapter)
-            self._group.barrier()
-        return adapter
-
-    def _raw_tcp_fetch(self) -> Callable[[], object]:
-        if self._raw_tcp is None:
-            addresses = list(zip(self._plan.hosts, self._plan.ports[RAW_TCP], strict=True))
-            raw_tcp = RawTcp(self._model.flat, self._scratch, self._seat, addresses)
-            self._raw_tcp = self._open.enter_context(raw_tcp)
-            self._group.barrier()
-            raw_tcp.connect()
-        return self._raw_tcp.fetch_and_merge
+        raise NotImplementedError

@@ -1,15 +1,18 @@
-"""`dpwa bench`: measure the data plane on this machine."""
+"""`dpwa bench`: measure the data plane, collectives and tables on this machine."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpwa.cli import exit_codes
 
+if TYPE_CHECKING:
+    from dpwa.bench.benchmark import Benchmark
+
 app = typer.Typer(
-    help="Measure how fast models are exchanged on this machine.",
+    help="Measure how fast nodes exchange what they have on this machine.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -17,10 +20,27 @@ app = typer.Typer(
 MOST_PROCESSES = 64
 LARGEST_SIZE_MB = 100_000
 
+Processes = Annotated[
+    int, typer.Option(min=2, max=MOST_PROCESSES, help="How many processes take part.")
+]
+Repetitions = Annotated[
+    int, typer.Option(min=1, help="How often each measure is recorded, interleaved.")
+]
+Only = Annotated[
+    str, typer.Option(metavar="NAMES", help="Measure only these, separated by commas.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON on standard output.")
+]
+
 
 @app.callback()
 def describe() -> None:
-    """Measure how fast models are exchanged on this machine."""
+    """Measure how fast nodes exchange what they have on this machine.
+
+    Every repetition runs every measure once, so that ratios hold on a machine whose speed changes.
+    Let nothing else run meanwhile.
+    """
 
 
 @app.command()
@@ -28,46 +48,70 @@ def plane(
     size_mb: Annotated[
         float, typer.Option(min=0.01, max=LARGEST_SIZE_MB, help="Size of the model, in 10^6 bytes.")
     ] = 100.0,
-    processes: Annotated[
-        int, typer.Option(min=2, max=MOST_PROCESSES, help="How many processes gossip.")
-    ] = 2,
-    repetitions: Annotated[
-        int, typer.Option(min=1, help="How often each measure is recorded, interleaved.")
-    ] = 9,
+    processes: Processes = 2,
+    repetitions: Repetitions = 9,
     tensors: Annotated[
         int, typer.Option(min=1, help="How many tensors the model is divided into.")
     ] = 1,
-    only: Annotated[
-        str, typer.Option(metavar="NAMES", help="Measure only these, separated by commas.")
-    ] = "",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON on standard output.")
-    ] = False,
+    only: Only = "",
+    as_json: AsJson = False,
 ) -> None:
     """Time publishing, fetching and merging, beside plain copies, plain TCP and Gloo.
 
     Every repetition runs every measure once, so that ratios hold on a machine whose speed changes.
     Let nothing else run meanwhile.
     """
+    from dpwa.bench.catalogues.plane import PLANE
+    from dpwa.bench.plan import LOCAL_HOST
+    from dpwa.bench.plane import PlaneSpec
+
+    measures = _wanted(only) or tuple(PLANE.measures)
+    hosts = (LOCAL_HOST,) * processes
+    _run(PlaneSpec(size_mb, repetitions, tensors, measures, hosts), repetitions, as_json=as_json)
+
+
+@app.command()
+def collectives(
+    size_mb: Annotated[
+        float, typer.Option(min=0.01, max=LARGEST_SIZE_MB, help="Size of the value, in 10^6 bytes.")
+    ] = 100.0,
+    processes: Processes = 2,
+    repetitions: Repetitions = 9,
+    only: Only = "",
+    as_json: AsJson = False,
+) -> None:
+    """Time all_reduce, broadcast, all_gather and barriers, beside those of Gloo.
+
+    Every repetition runs every measure once, so that ratios hold on a machine whose speed changes.
+    Let nothing else run meanwhile.
+    """
+    from dpwa.bench.collectives import CollectivesSpec
+    from dpwa.bench.plan import LOCAL_HOST
+
+    measures = _wanted(only) or tuple(CollectivesSpec.catalogue.measures)
+    hosts = (LOCAL_HOST,) * processes
+    _run(CollectivesSpec(size_mb, repetitions, measures, hosts), repetitions, as_json=as_json)
+
+
+def _wanted(only: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in only.split(",")) if only else ()
+
+
+def _run(benchmark: Benchmark[Any], repetitions: int, *, as_json: bool) -> None:
     from rich.console import Console
 
-    from dpwa.bench.catalogue import MEASURES
-    from dpwa.bench.plan import LOCAL_HOST
-    from dpwa.bench.plane import PlaneSpec, run_plane
+    from dpwa.bench.benchmark import run_benchmark
     from dpwa.bench.processes import BenchmarkError
     from dpwa.bench.report import show_report
 
-    measures = tuple(name.strip() for name in only.split(",")) if only else tuple(MEASURES)
-    hosts = (LOCAL_HOST,) * processes
-    spec = PlaneSpec(size_mb, repetitions, tensors, measures, hosts)
     with Console(stderr=True).status("Starting the processes") as status:
         try:
-            result = run_plane(
-                spec, lambda done: status.update(f"Repetition {done} of {repetitions} done")
+            result = run_benchmark(
+                benchmark, lambda done: status.update(f"Repetition {done} of {repetitions} done")
             )
         except BenchmarkError as error:
             typer.echo(f"dpwa: {error}", err=True)
             raise typer.Exit(exit_codes.FAILURE) from None
-    show_report(result)
+    show_report(result, benchmark.catalogue.titles)
     if as_json:
         typer.echo(result.model_dump_json(indent=2))

@@ -32,6 +32,7 @@ class Entry:
         images: numbers by which peers on its host find what it brings, and what it will reduce.
         inline: the image itself, if it is small.
         root: whose value is wanted; empty: everybody's.
+        is_whole: whether the other one of two can read all of its image from shared memory.
     """
 
     call: str
@@ -43,11 +44,12 @@ class Entry:
     images: tuple[int, int] = (0, 0)
     inline: bytes = b""
     root: str = ""
+    is_whole: bool = False
 
     def pack(self) -> bytes:
         """Return the record that is posted."""
         fields = [self.call, self.contributes, self.fingerprint, self.count]
-        place = [self.nbytes, list(self.images), self.inline, self.root]
+        place = [self.nbytes, list(self.images), self.inline, self.root, self.is_whole]
         return bytes(msgpack.packb([*fields, list(self.descriptions), *place]))
 
     @classmethod
@@ -68,12 +70,13 @@ class Entry:
                 [int(brought), int(reduced)],
                 bytes(inline),
                 str(root),
+                bool(is_whole),
             ] if all(isinstance(text, str) for text in descriptions) and nbytes >= 0:
                 words = tuple(printable(text) for text in descriptions)
                 kind = printable(call)
                 images = brought, reduced
                 form = fingerprint, count, words, nbytes
-                return cls(kind, contributes, *form, images, inline, root)
+                return cls(kind, contributes, *form, images, inline, root, is_whole)
         raise ProtocolError("not an entry of a collective")
 
 

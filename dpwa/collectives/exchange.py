@@ -5,7 +5,7 @@ it: twice (N - 1)/N of a value go in and out of each, as in a ring, in two steps
 What is on this host is read straight from shared memory; the rest is pulled in pieces.
 
 The shard of a node that has joined, as it has no data left, is reduced by everybody. A broadcast is
-a reduction of one value.
+a reduction of one value. Two nodes on one host do without shards.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from dpwa.collectives.pulling import Arrived, Puller, Wanted
 from dpwa.collectives.serving import BROUGHT, REDUCED
 from dpwa.data.layout import Layout, Piece
 from dpwa.data.payload import Payload
-from dpwa.data.reduction import divide, reduce_into
+from dpwa.data.reduction import reduce_into
 from dpwa.data.segments import ByteArray
 from dpwa.wire import limits
 
 LEAST_PIECE_BYTES = 64 * 1024
 MOST_PIECE_BYTES = 256 * 1024  # stays in the cache while all values are added up
 PIECES_PER_SHARD = 4
+PAIR_PIECE_BYTES = 512 * 1024
 POLL_S = 0.02
 
 
@@ -89,9 +90,62 @@ class Plan:
     sides: Mapping[str, Side]
 
     @property
+    def divisor(self) -> int:
+        """What the sum is divided by."""
+        return len(self.sources) if self.op == "mean" else 1
+
+    @property
     def own_shards(self) -> list[Shard]:
         """What this node reduces."""
         return [shard for shard in self.shards if shard.owner in (self.own, None) and shard.pieces]
+
+
+class PairExchange:
+    """The exchange of two nodes on one host: each adds the other's whole image to its own value.
+
+    That moves less memory than shards do. The value changes before it is known whether the
+    collective holds; if not, `undo` brings back what it was.
+
+    Args:
+        payload: the value of this node.
+        brought: this node's image, all of the value.
+        theirs: the image of the other.
+        op: how they are reduced.
+        is_last: whether this node comes after the other in rank.
+    """
+
+    def __init__(
+        self, payload: Payload, brought: ByteArray, theirs: ByteArray, op: str, *, is_last: bool
+    ) -> None:
+        self._payload = payload
+        self._brought = brought
+        self._theirs = theirs
+        self._op = op
+        self._is_last = is_last
+        self._changed = 0
+
+    def run(self, look: Callable[[], None]) -> None:
+        """Add up; `look` is called now and then, and may raise to end it."""
+        by = 2 if self._op == "mean" else 1
+        pieces = self._payload.layout.pieces(self._payload.nbytes, PAIR_PIECE_BYTES)
+        for piece in pieces:
+            place = self._payload.place(piece.start, piece.stop)
+            own = self._brought[piece.start : piece.stop]
+            target = own.copy() if place is None else place
+            self._changed = piece.stop
+            theirs = self._theirs[piece.start : piece.stop]
+            is_last = self._is_last
+            reduce_into(target, [theirs], piece.dtype, self._op, by=by, is_last=is_last)
+            if place is None:
+                self._payload.assign(piece.start, piece.stop, target)
+            look()
+
+    def complete(self) -> None:
+        """Nothing is left to do."""
+
+    def undo(self) -> None:
+        """Bring back the value."""
+        self._payload.assign(0, self._changed, self._brought[: self._changed])
 
 
 class Exchange:
@@ -142,6 +196,9 @@ class Exchange:
                 self._reduce(shard, piece, {})
                 look()
         self._serve_arrivals(shards, far_sources, look)
+
+    def undo(self) -> None:
+        """Nothing has been changed."""
 
     def complete(self) -> None:
         """Write the result into the value of this node; called when it is known to hold."""
@@ -194,16 +251,13 @@ class Exchange:
         plan, first, last = self._plan, piece.start - shard.start, piece.stop - shard.start
         place = self._reduced if shard.owner is not None else self._alone[shard.start]
         target = place[first:last]
-        values = [
-            pulled[name] if name in pulled else self._mapped(name, piece) for name in self._others
-        ]
-        if plan.own in plan.sources:
+        if shard.owner is not None and plan.own in plan.sources:
+            values = [self._value(name, piece, pulled) for name in self._others]
             self._payload.copy_into(piece.start, piece.stop, target)
-        else:
+        else:  # in the same order on all nodes that reduce this shard
+            values = [self._value(name, piece, pulled) for name in plan.sources]
             target[:] = values.pop(0)
-        reduce_into(target, values, piece.dtype, plan.op)
-        if plan.op == "mean":
-            divide(target, piece.dtype, len(plan.sources))
+        reduce_into(target, values, piece.dtype, plan.op, by=plan.divisor)
         if shard.owner is not None:
             self._done(shard, piece)
 
@@ -219,8 +273,10 @@ class Exchange:
         if self._in_order > before:
             self._on_reduced(shard.pieces[self._in_order - 1].stop)
 
-    def _mapped(self, name: str, piece: Piece) -> ByteArray:
-        brought = self._side(name).brought
+    def _value(self, name: str, piece: Piece, pulled: Mapping[str, ByteArray]) -> ByteArray:
+        if name in pulled:
+            return pulled[name]
+        brought = self._brought if name == self._plan.own else self._side(name).brought
         if brought is None:
             raise AssertionError(f"nothing was pulled from {name}")
         return brought[piece.start : piece.stop]

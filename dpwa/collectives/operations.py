@@ -11,16 +11,16 @@ import numpy as np
 from dpwa import fault_points
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.entries import INLINE_BYTES, JOIN, Entry, described
-from dpwa.collectives.exchange import Exchange, Plan, Shard, Side, cut
+from dpwa.collectives.exchange import Exchange, PairExchange, Plan, Shard, Side, cut
 from dpwa.collectives.group import Group
-from dpwa.collectives.images import Image, MappedImages
+from dpwa.collectives.images import PRIVATE, Image, MappedImages
 from dpwa.collectives.objects import pack_object, unpack_object
 from dpwa.collectives.pulling import Puller, PullListener, Wanted
 from dpwa.collectives.serving import BROUGHT, Showcase
 from dpwa.collectives.turn import Turn
 from dpwa.data.layout import Piece
 from dpwa.data.payload import Payload
-from dpwa.data.reduction import check_reducible, divide, reduce_into
+from dpwa.data.reduction import check_reducible, reduce_into
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
 from dpwa.wire import limits
@@ -117,6 +117,9 @@ class Operation:
     def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:
         """Get everything that the result needs; the value of this node is left as it is."""
 
+    def undo(self) -> None:
+        """Bring the value of this node back to what it was, as the collective does not hold."""
+
     def complete(self) -> None:
         """Take the result, as the collective holds."""
 
@@ -156,7 +159,7 @@ class Reduce(Operation):
         self._op = op
         self._root = root
         self._name = f"all_reduce {op}" if root is None else f"broadcast from {root}"
-        self._exchange: Exchange | None = None
+        self._exchange: Exchange | PairExchange | None = None
         self._result: ByteArray | None = None
         self._images = (np.empty(0, np.uint8), np.empty(0, np.uint8))
         self._own = ""
@@ -175,8 +178,10 @@ class Reduce(Operation):
         )
         if payload.nbytes <= INLINE_BYTES:
             return replace(entry, inline=self._inline())
-        self._lay_out(space)
-        return replace(entry, images=(space.images[0].number, space.images[1].number))
+        is_whole = self._root is None and self._is_for_a_pair(space)
+        self._lay_out(space, is_whole=is_whole)
+        images = space.images[0].number, space.images[1].number
+        return replace(entry, images=images, is_whole=is_whole and images[0] != PRIVATE)
 
     def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:
         """Reduce a shard, and get the others."""
@@ -185,6 +190,10 @@ class Reduce(Operation):
             self._result = self._reduced([called.entries[name].inline for name in sources])
             return
         if sources == (space.own,) == called.contributors:
+            return
+        if all(entry.is_whole for entry in called.entries.values()) and len(sources) == 2:
+            self._exchange = self._pair(space, called)
+            self._exchange.run(turn.look)
             return
         sides = space.sides(called)
         far = [name for name, side in sides.items() if side.brought is None]
@@ -212,6 +221,27 @@ class Reduce(Operation):
         elif self._result is not None:
             self._payload.assign(0, self._payload.nbytes, self._result)
 
+    def undo(self) -> None:
+        """Bring back the value."""
+        if self._exchange is not None:
+            self._exchange.undo()
+
+    @staticmethod
+    def _is_for_a_pair(space: Workspace) -> bool:
+        """Tell whether the only other member seems to read this node's memory."""
+        others = [name for name in space.group.view.names if name != space.own]
+        return len(others) == 1 and space.contacts.reads_us(others[0])
+
+    def _pair(self, space: Workspace, called: Called) -> PairExchange:
+        names = tuple(called.entries)
+        other = next(name for name in names if name != space.own)
+        found = space.mapped.find(other, called.entries[other].images[:1])
+        if found is None:
+            raise ProtocolError(f"the memory of {other} is not to be had")
+        is_last = names[-1] == space.own
+        theirs = found[0][: self._payload.nbytes]
+        return PairExchange(self._payload, self._images[0], theirs, self._op, is_last=is_last)
+
     def _sources(self, called: Called) -> tuple[str, ...]:
         return called.contributors if self._root is None else (self._root,)
 
@@ -228,24 +258,28 @@ class Reduce(Operation):
             raise ProtocolError("a value of the wrong size")
         first, *others = [np.frombuffer(value, np.uint8) for value in values]
         result: ByteArray = first.copy()
+        by = len(values) if self._op == "mean" else 1
         for piece in self._payload.layout.pieces(nbytes, INLINE_BYTES):
             part = slice(piece.start, piece.stop)
-            reduce_into(result[part], [other[part] for other in others], piece.dtype, self._op)
-            if self._op == "mean":
-                divide(result[part], piece.dtype, len(values))
+            theirs = [other[part] for other in others]
+            reduce_into(result[part], theirs, piece.dtype, self._op, by=by)
         return result
 
     def _cut(self, count: int) -> list[tuple[Piece, ...]]:
         return cut(self._payload.layout, self._payload.nbytes, count)
 
-    def _lay_out(self, space: Workspace) -> None:
-        """Copy all but this node's own shard, which nobody else reads."""
+    def _lay_out(self, space: Workspace, *, is_whole: bool) -> None:
+        """Copy the value; without this node's own shard, which nobody reads, unless it is for two.
+
+        What becomes of it in the exchange of two may have to be undone.
+        """
         payload, count, rank = self._payload, len(space.group.view.names), space.rank()
         own = Shard(self._cut(count)[rank], space.own)
         self._images = space.room(payload.nbytes, own.nbytes)
         brought = self._images[0]
+        ranges = [(0, own.start), (own.stop, payload.nbytes)]
         if self._root in (None, space.own):
-            for start, stop in ((0, own.start), (own.stop, payload.nbytes)):
+            for start, stop in [(0, payload.nbytes)] if is_whole else ranges:
                 payload.copy_into(start, stop, brought[start:stop])
         fault_points.reached("reduce.laid_out")
         space.show(self._images, own.start)

@@ -113,6 +113,7 @@ class Runner(Closeable):
             decision = self._take_part(operation, turn, progress)
         except BaseException:
             self.group.leave()  # nobody should wait for a node that has given up
+            operation.undo()
             raise
         finally:
             self.group.finish()
@@ -145,6 +146,8 @@ class Runner(Closeable):
     def _end(
         self, operation: Operation, progress: _Progress, decision: Decision, timeout_s: float
     ) -> Called:
+        if not decision.holds:
+            operation.undo()
         if self._own in decision.lost:
             raise _OutsideError
         called = progress.called

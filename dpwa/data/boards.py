@@ -7,7 +7,8 @@ it belongs to:
     8    number, view, checksum and length of the record
     64   the record
 
-Other cores may see the bytes of a record out of order, so the sequence number alone would not do.
+Other cores may see the bytes of a slot out of order, and the writer may be interrupted at any byte;
+so the checksum is of everything, and the sequence number alone would not do.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ SLOT_BYTES = 16 * 1024
 BOARD_BYTES = SLOTS * SLOT_BYTES
 VIEW_BYTES = 8
 
+_SEQUENCE = struct.Struct("<Q")
 _SLOT = struct.Struct(f"<QQ{VIEW_BYTES}sQI")
 _RECORD_AT = 64
 MAX_RECORD_BYTES = SLOT_BYTES - _RECORD_AT
@@ -58,13 +60,13 @@ class BoardWriter:
         """Put a record into a slot, in place of the one before; called by one thread at a time."""
         start = slot * SLOT_BYTES
         self._sequences[slot] += 2
-        sequence = self._sequences[slot]
-        record = posted.record
-        fields = posted.number, posted.view, checksum(record), len(record)
+        sequence, record = self._sequences[slot], posted.record
+        total = _total(sequence, posted)
+        fields = posted.number, posted.view, total, len(record)
         _SLOT.pack_into(self._memory, start, sequence - 1, *fields)
         first = start + _RECORD_AT
         self._memory[first : first + len(record)] = record
-        _SLOT.pack_into(self._memory, start, sequence, *fields)
+        _SEQUENCE.pack_into(self._memory, start, sequence)
 
 
 class BoardReader:
@@ -86,8 +88,13 @@ class BoardReader:
             return None
         first = start + _RECORD_AT
         record = bytes(self._memory[first : first + nbytes])
-        if _SLOT.unpack_from(self._memory, start) != header or checksum(record) != total:
-            return None
         posted = Posted(number, view, record)
+        if _SLOT.unpack_from(self._memory, start) != header or _total(sequence, posted) != total:
+            return None
         self._known[slot] = sequence, posted
         return posted
+
+
+def _total(sequence: int, posted: Posted) -> int:
+    header = _SLOT.pack(sequence, posted.number, posted.view, 0, len(posted.record))
+    return checksum(header + posted.record)

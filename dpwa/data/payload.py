@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import bisect
 import copy
+import itertools
 import sys
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,23 @@ class Payload:
             return part
         return np.empty(0, np.uint8)
 
+    def place(self, start: int, stop: int) -> ByteArray | None:
+        """Return the bytes from `start` to `stop`, to be changed in place, or `None`.
+
+        As with `view`, they must lie in one leaf; and no leaf may share memory with another, as
+        what is read of one would have been changed with the other.
+        """
+        if self._are_tied:
+            return None
+        for leaf, begin, end, _ in self._parts(start, stop, stop - start):
+            return leaf.write()[begin:end] if end - begin == stop - start else None
+        return np.empty(0, np.uint8)
+
+    @cached_property
+    def _are_tied(self) -> bool:
+        spans = sorted(leaf.span for leaf in self._leaves)
+        return any(one[1] > two[0] for one, two in itertools.pairwise(spans))
+
     def assign(self, start: int, stop: int, source: ByteArray) -> None:
         """Set the bytes from `start` to `stop` of the image to `source`, shape `(stop - start,)`.
 
@@ -136,6 +154,13 @@ class _Leaf:
     def __init__(self, value: Any, spec: TensorSpec, data: ByteArray) -> None:
         self.value, self.spec = value, spec
         self._data = data
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where its bytes begin and end in the memory of this process."""
+        data = self.read()
+        start = int(data.__array_interface__["data"][0])
+        return start, start + data.nbytes
 
     def read(self) -> ByteArray:
         """Return its bytes."""

@@ -55,11 +55,19 @@ def check_reducible(layout: Layout, op: str) -> None:
             raise ParametersError(f"there is no {op} of {tensor}: {reason}")
 
 
-def reduce_into(target: ByteArray, others: Sequence[ByteArray], dtype: str, op: str) -> None:
-    """Set target = op(target, *others), element by element, in the order given.
+def reduce_into(
+    target: ByteArray,
+    others: Sequence[ByteArray],
+    dtype: str,
+    op: str,
+    *,
+    by: int = 1,
+    is_last: bool = False,
+) -> None:
+    """Set target = op(target, *others) / by, element by element, in the order given.
 
-    "mean" adds up like "sum"; `divide` does the rest. Floats narrower than float32 are computed in
-    float32 and rounded once, at the end; integers wrap around; the maximum or minimum of NaN and
+    "mean" adds up like "sum": `by` makes the difference. Floats narrower than float32 are computed
+    in float32 and rounded once, at the end; integers wrap around; the maximum or minimum of NaN and
     another number is NaN.
 
     Args:
@@ -68,6 +76,9 @@ def reduce_into(target: ByteArray, others: Sequence[ByteArray], dtype: str, op: 
         dtype: as a `Layout` has it, one that `check_reducible` has passed. Arrays that are not
             aligned to it are right, but slow.
         op: one of `OPS`.
+        by: what the result is divided by, from 1 on; above 1 for floats and complex numbers only.
+        is_last: whether the target comes after the others, of which there is one. It matters for
+            the bits of NaN and of zero.
 
     Raises:
         ValueError: the sizes differ, or are not whole elements.
@@ -75,21 +86,9 @@ def reduce_into(target: ByteArray, others: Sequence[ByteArray], dtype: str, op: 
     if any(other.nbytes != target.nbytes for other in others):
         raise ValueError(f"{[other.nbytes for other in others]} bytes onto {target.nbytes}")
     reduce = _reduce_narrow if dtype in _NARROW_ITEM_BYTES else _reduce_plain
+    ufunc = _UFUNCS[op]
     with np.errstate(all="ignore"):
-        reduce(target, others, dtype, _UFUNCS[op])
-
-
-def divide(target: ByteArray, dtype: str, by: int) -> None:
-    """Set target = target / by, element by element, rounded to nearest.
-
-    Args:
-        target: the elements, shape `(nbytes,)`, contiguous and writable.
-        dtype: of floats or complex numbers, as a `Layout` has it.
-        by: from 1 on.
-    """
-    divide_by = _divide_narrow if dtype in _NARROW_ITEM_BYTES else _divide_plain
-    with np.errstate(all="ignore"):
-        divide_by(target, dtype, by)
+        reduce(target, others, dtype, _swapped(ufunc) if is_last else ufunc, by)
 
 
 @cache
@@ -105,35 +104,32 @@ def _why_not(dtype: str, op: str) -> str | None:
     return _WITHOUT[op].get(kind)
 
 
+def _swapped(ufunc: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda target, other, out: ufunc(other, target, out=out)
+
+
 def _reduce_plain(
-    target: ByteArray, others: Sequence[ByteArray], dtype: str, ufunc: Callable[..., Any]
+    target: ByteArray, others: Sequence[ByteArray], dtype: str, ufunc: Callable[..., Any], by: int
 ) -> None:
     mine, theirs = target.view(dtype), [other.view(dtype) for other in others]
     for tile in _tiles(mine.size, TILE_BYTES // mine.itemsize):
         result = mine[tile]
         for other in theirs:
             ufunc(result, other[tile], out=result)
+        if by > 1:
+            reals = result.view(result.real.dtype)  # of complex numbers: both parts
+            np.divide(reals, by, out=reals)
 
 
 def _reduce_narrow(
-    target: ByteArray, others: Sequence[ByteArray], dtype: str, ufunc: Callable[..., Any]
+    target: ByteArray, others: Sequence[ByteArray], dtype: str, ufunc: Callable[..., Any], by: int
 ) -> None:
     for tile, wide, room in _wide_tiles(target, dtype):
         for other in others:
             _convert(other[tile], dtype, _bytes_of(room), "float32")
             ufunc(wide, room, out=wide)
-        _convert(_bytes_of(wide), "float32", target[tile], dtype)
-
-
-def _divide_plain(target: ByteArray, dtype: str, by: int) -> None:
-    values = target.view(dtype)
-    reals = values.view(values.real.dtype)  # of complex numbers: both parts
-    np.divide(reals, by, out=reals)
-
-
-def _divide_narrow(target: ByteArray, dtype: str, by: int) -> None:
-    for tile, wide, _ in _wide_tiles(target, dtype):
-        np.divide(wide, by, out=wide)
+        if by > 1:
+            np.divide(wide, by, out=wide)
         _convert(_bytes_of(wide), "float32", target[tile], dtype)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpwa.bench.catalogue import LINKS, RAW_TCP
+from dpwa.bench.catalogues.plane import LINKS, RAW_TCP
 from dpwa.bench.plan import PlanePlan, Seat
 from dpwa.bench.plane import PlaneSpec
 from dpwa.errors import UserError

@@ -13,7 +13,7 @@ from support.commands import run_dpwa
 from support.launched import DPWA, assert_gone, interruptible
 from support.nodes import eventually
 
-from dpwa.bench.catalogue import MEASURES, RATIOS
+from dpwa.bench.catalogues.plane import MEASURES, RATIOS
 
 FIGURES = {name for figures in MEASURES.values() for name in figures}
 

@@ -146,7 +146,18 @@ def test_numbers_of_python_can_name_groups() -> None:
 
 @pytest.mark.parametrize("options", ["0", "", "off", "~", "{}", "0.0", "false", '"off"'])
 def test_no_options_can_be_written_in_many_ways(options: str, tmp_path: Path) -> None:
-    names = ("constant", "clock", "lsgd", "push_sum", "noloco", "local", "elastic", "star", "ring", "clip")
+    names = (
+        "constant",
+        "clock",
+        "lsgd",
+        "push_sum",
+        "noloco",
+        "local",
+        "elastic",
+        "star",
+        "ring",
+        "clip",
+    )
     config = load_text(TWO_NODES + "\n".join(f"{n}: {options}" for n in names), tmp_path)
     assert config.options_of("lsgd") == LSGDOptions(c1=0.1, c2=0.1, p1=0.1, p2=0.1)
     assert config.options_of("star") == StarOptions(center=0)

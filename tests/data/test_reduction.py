@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dpwa.data import reduction
 from dpwa.data.layout import Layout, TensorSpec
-from dpwa.data.reduction import OPS, check_reducible, divide, reduce_into
+from dpwa.data.reduction import OPS, check_reducible, reduce_into
 from dpwa.errors import ParametersError, UserError
 
 FLOATS = ["float32", "float64"]
@@ -142,6 +142,19 @@ def test_nan_is_not_lost(dtype, op, own):
     assert np.isnan(double(target, dtype)).tolist() == [False, True]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_target_that_comes_last_gives_the_same_bits_on_both_sides(dtype):
+    kind = getattr(torch, dtype)
+    one = torch.tensor([0.0, -0.0, float("nan"), 1.5] * 100, dtype=kind)
+    two = torch.tensor([-0.0, 0.0, -float("nan"), 2.5] * 100, dtype=kind)
+    images = [tensor.view(torch.uint8).numpy() for tensor in (one, two)]
+    for op in OPS:
+        first, last = images[0].copy(), images[1].copy()
+        reduce_into(first, [images[1]], dtype, op)
+        reduce_into(last, [images[0]], dtype, op, is_last=True)
+        assert first.tobytes() == last.tobytes()
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_sums_that_overflow_are_infinite_without_a_warning(dtype):
     target = np.full(100, np.finfo(dtype).max, dtype)
@@ -153,7 +166,7 @@ def test_sums_that_overflow_are_infinite_without_a_warning(dtype):
 def test_division_is_rounded_to_nearest(seed, dtype, by, size):
     (values,) = images_of(seed, dtype, 1, size)
     target = values.copy()
-    divide(raw(target), dtype, by)
+    reduce_into(raw(target), (), dtype, "mean", by=by)
     real = target.real.dtype
     assert np.array_equal(target.real, (values.real.astype(np.longdouble) / by).astype(real))
     assert np.array_equal(target.imag, (values.imag.astype(np.longdouble) / by).astype(real))
@@ -164,7 +177,7 @@ def test_narrow_division_is_rounded(seed, dtype, by, size):
     (target,), (wide,) = narrow_of(seed, dtype, 1, size)
     info = torch.finfo(getattr(torch, dtype))
     target, exact = target.copy(), wide / by
-    divide(target, dtype, by)
+    reduce_into(target, (), dtype, "mean", by=by)
     bound = np.maximum(np.abs(exact), info.tiny) * info.eps / 2 * (1 + 2**-10)
     assert np.all(np.abs(double(target, dtype) - exact) <= bound)
 

@@ -91,7 +91,9 @@ def test_a_proposal_to_a_node_that_makes_no_deals_is_refused():
         member.adapter.close()
 
 
-@pytest.mark.parametrize("algorithm", ["symmetric", "push_sum", "lsgd", "noloco", "local", "elastic"])
+@pytest.mark.parametrize(
+    "algorithm", ["symmetric", "push_sum", "lsgd", "noloco", "local", "elastic"]
+)
 def test_raw_bytes_can_only_be_gossiped(algorithm):
     config = config_of(2, algorithm=algorithm)
     with DpwaConnection("w1", config) as connection:

@@ -52,7 +52,7 @@ def test_defaults_need_no_advice(name, rule, nodes):
 
 
 @pytest.mark.parametrize("place", sorted(set(topology_names()) - {"star", "file"}))
-@pytest.mark.parametrize("name", ["gossip", "noloco", "local"])
+@pytest.mark.parametrize("name", ["gossip", "noloco", "local", "elastic"])
 def test_even_topologies_need_no_advice(place, name):
     assert advice(plan(8, algorithm=name, topology=place)) == []
 

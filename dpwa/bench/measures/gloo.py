@@ -1,4 +1,4 @@
-"""The same work by Gloo, as torch.distributed offers it: what a round of dpwa would replace."""
+"""The same work by Gloo, as torch.distributed offers it: what dpwa would replace."""
 
 from __future__ import annotations
 
@@ -7,32 +7,39 @@ import time
 import torch
 import torch.distributed as dist
 
+from dpwa.bench.measures.timed import Work
 from dpwa.bench.model import MERGE_FACTOR
 from dpwa.bench.plan import Seat
 from dpwa.bench.records import Sample
 
 
-class AllReduce:
-    """Every process gets the mean of all models.
+def all_reduce_mean(flat: torch.Tensor) -> Work:
+    """Return: every process gets the mean of all values of shape `(n,)`."""
 
-    Args:
-        flat: the model of this process, shape `(n,)`.
-        count: number of processes.
+    def work() -> None:
+        dist.all_reduce(flat)
+        flat.div_(dist.get_world_size())
+
+    return work
+
+
+def broadcast(flat: torch.Tensor) -> Work:
+    """Return: every process gets the values of the first, of shape `(n,)`."""
+    return lambda: dist.broadcast(flat, 0)
+
+
+def all_gather(flat: torch.Tensor) -> Work:
+    """Return: every process gets the values of all, each of shape `(n,)`.
+
+    They go into memory that is there already.
     """
+    gathered = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+    return lambda: dist.all_gather(gathered, flat)
 
-    def __init__(self, flat: torch.Tensor, count: int) -> None:
-        self._flat = flat
-        self._count = count
 
-    def prepare(self) -> None:
-        """Nothing."""
-
-    def run(self) -> Sample:
-        """Take part in one."""
-        before = time.perf_counter()
-        dist.all_reduce(self._flat)
-        self._flat.div_(self._count)
-        return {"gloo_all_reduce": time.perf_counter() - before}
+def barrier() -> None:
+    """Wait for every process."""
+    dist.barrier()
 
 
 class PairExchange:

@@ -1,0 +1,1 @@
+"""What each benchmark measures, one file for each."""

@@ -1,0 +1,1 @@
+"""Builds the measures of each benchmark, one file for each."""

@@ -1,0 +1,108 @@
+"""AllReduceSGD and AllReduceEA on the collectives of real nodes, some of which leave and return."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+import torch
+from support.members import at_once
+from support.nodes import config_of
+
+from dpwa import DpwaConnection
+from dpwa.algorithms import EASGD, AllReduceSGD
+from dpwa.policy.elastic import elastic_round
+
+NAMES = ("w1", "w2", "w3")
+
+
+def together(config, task, names=NAMES):
+    """Run `task(connection)` on a thread for each node; return what they return, by name."""
+    outcomes = {}
+    with ExitStack() as stack:
+        made = [stack.enter_context(DpwaConnection(name, config)) for name in names]
+
+        def run(connection):
+            outcomes[connection.name] = task(connection)
+
+        at_once([lambda connection=connection: run(connection) for connection in made])
+    return outcomes
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_epochs_are_uneven_and_parameters_equal_after_each(transport):
+    def task(connection):
+        sgd, net = AllReduceSGD(connection), torch.nn.Linear(3, 2)
+        params, seen = list(net.parameters()), []
+        for steps in ((2, 0, 3), (0, 1, 1), (0, 0, 0)):
+            for _ in range(steps[connection.rank]):
+                net(torch.ones(1, 3)).sum().backward()
+                seen.append(sgd.sum_and_normalize_gradients([p.grad for p in params]))
+                with torch.no_grad():
+                    params[0] -= params[0].grad
+            sgd.synchronize_parameters(params)
+            seen.append(params[0].detach().numpy().tobytes())
+        return seen
+
+    outcomes = together(config_of(3, transport=transport), task)
+    counts = {name: [n for n in seen if isinstance(n, int)] for name, seen in outcomes.items()}
+    assert counts == {"w1": [2, 2], "w2": [2], "w3": [2, 2, 1, 2]}
+    copies = {tuple(n for n in seen if isinstance(n, bytes)) for seen in outcomes.values()}
+    assert len(copies) == 1
+
+
+def test_elastic_rounds_are_those_of_the_formula():
+    starts = np.random.default_rng(5).normal(size=(3, 4))
+
+    def task(connection):
+        ea, x = EASGD(connection), starts[connection.rank].copy()
+        for _ in range(5):
+            ea.average_parameters([x])
+        center = np.zeros(4)
+        ea.copy_center([center])
+        return x, center
+
+    outcomes = together(config_of(3), task)
+    xs, center = starts, starts[0]
+    for _ in range(5):
+        xs, center = elastic_round(xs, center, 0.3)
+    for x, name in zip(xs, NAMES, strict=True):
+        assert outcomes[name][0] == pytest.approx(x, abs=1e-13)
+        assert outcomes[name][1] == pytest.approx(center, abs=1e-13)
+
+
+def test_a_node_that_leaves_in_an_epoch_and_comes_again_gets_the_others_parameters():
+    config = config_of(3)
+    is_gone, is_back = threading.Event(), threading.Event()
+
+    def leaves(connection):
+        sgd, x = AllReduceSGD(connection), np.zeros(2)
+        sgd.synchronize_parameters(x)
+        sgd.sum_gradients(np.zeros(2))
+        connection.close()
+        is_gone.set()
+        with DpwaConnection("w3", config) as again:
+            is_back.set()
+            x, sgd = np.full(2, -1.0), AllReduceSGD(again)
+            sgd.synchronize_parameters(x)
+            return sgd.sum_gradients(np.zeros(2)), float(x[0])
+
+    def task(connection):
+        if connection.name == "w3":
+            return leaves(connection)
+        sgd, x, counts = AllReduceSGD(connection), np.zeros(2), []
+        sgd.synchronize_parameters(x)
+        counts.append(sgd.sum_gradients(np.zeros(2)))
+        assert is_gone.wait(20)
+        counts.append(sgd.sum_gradients(np.zeros(2)))
+        x += 1.0
+        assert is_back.wait(20)
+        while counts[-1] != 3:  # until it is let in, and has synchronized
+            sgd.synchronize_parameters(x)
+            counts.append(sgd.sum_gradients(np.zeros(2)))
+        assert counts[:2] == [3, 2]
+        return counts[-1], float(x[0])
+
+    assert set(together(config, task).values()) == {(3, 1.0)}

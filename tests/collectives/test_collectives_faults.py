@@ -1,0 +1,208 @@
+"""Nodes that are killed or stopped in the middle of a collective: real processes.
+
+Whatever happens, those who are left agree, none of them hangs, and who comes back is let in.
+"""
+
+import random
+import signal
+from dataclasses import dataclass
+
+import pytest
+from support.collective_processes import collective_processes
+from support.nodes import eventually
+
+POINTS = (
+    "collective.called",
+    "reduce.laid_out",
+    "collective.entered",
+    "collective.met",
+    "collective.exchanged",
+    "collective.ready",
+    "collective.ended",
+)
+KINDS = ("barrier", "small", "large", "broadcast small", "broadcast large", "gather")
+SIGNALS = ("SIGKILL", "SIGSTOP")
+TRANSPORTS = ("auto", "tcp")
+GRACE_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    with collective_processes(tmp_path_factory.mktemp("nodes")) as started:
+        yield started
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A signal that a node sends to itself.
+
+    Attributes:
+        kind: of all collectives around the fault.
+        victim: who sends it.
+        nth: at which time the point is reached.
+    """
+
+    point: str
+    signal: str
+    kind: str
+    transport: str = "auto"
+    count: int = 3
+    victim: str = "w2"
+    nth: int = 2
+    timeout_s: float = 1.0
+
+    @property
+    def names(self):
+        return tuple(f"w{index}" for index in range(1, self.count + 1))
+
+    @property
+    def survivors(self):
+        return tuple(name for name in self.names if name != self.victim)
+
+    def root(self, step):
+        """Who broadcasts: the victim, up to the fault."""
+        return self.victim if step < self.nth else self.survivors[0]
+
+    def calls(self):
+        """All collectives: the last ones are certain to be without the victim."""
+        kinds = [self.kind] * (self.nth + 2) + ["small", "large"]
+        return [(kind, step, self.root(step)) for step, kind in enumerate(kinds)]
+
+
+def is_value(kind):
+    return kind not in ("barrier", "gather")
+
+
+def assert_right(kind, root, answer, names):
+    """Check a result that the members named have contributed to."""
+    result = answer["result"]
+    if kind == "barrier":
+        assert result is None
+    elif kind == "gather":
+        assert [name for name, _ in result] == list(names)
+        assert {value[0] for _, value in result} == {answer["step"]}
+    elif kind.startswith("broadcast"):
+        assert result == [[root], 1]
+    else:
+        assert result == [list(names), len(names)]
+
+
+def play(processes, fault):
+    """Let a fault happen, and check what those who are left see of it."""
+    with processes.group(fault.count, transport=fault.transport) as group:
+        first = group.call([("small", 0, "")] * 2)
+        for answers in first.values():
+            assert [answer["result"] for answer in answers] == [[list(fault.names), fault.count]] * 2
+        group[fault.victim].arm(fault.point, fault.nth, fault.signal)
+        calls = fault.calls()
+        group[fault.victim].tell("call", fault.timeout_s, *calls)
+        assert_survivors_agree(fault, group.call(calls, fault.survivors, fault.timeout_s))
+        if fault.signal == "SIGSTOP":
+            assert_victim_is_told(fault, group)
+        else:
+            group[fault.victim].wait_until_gone()
+            group.start(fault.victim)
+        assert_is_let_in(fault, group)
+
+
+def assert_survivors_agree(fault, told):
+    rows = [told[name] for name in fault.survivors]
+    assert [len(row) for row in rows] == [len(fault.calls())] * len(rows), told
+    failed = 0
+    for (kind, _, root), *answers in zip(fault.calls(), *rows, strict=True):
+        first = answers[0]
+        for answer in answers:
+            assert answer["took_s"] <= fault.timeout_s + GRACE_S, (fault, answer)
+            assert answer["members"] == first["members"], (fault, answers)
+            for key in ("result", "error", "names"):
+                assert answer.get(key) == first.get(key), (fault, answers)
+        if "error" in first:
+            failed += 1
+            assert (first["error"], first["names"]) == ("PeerLost", [fault.victim]), (fault, answers)
+        else:
+            here = first["members"] if failed or len(first["members"]) == fault.count else None
+            if here is not None:
+                assert_right(kind, root, first, here)
+    assert failed <= 1, (fault, told)
+    assert rows[0][-1]["members"] == list(fault.survivors)
+
+
+def assert_victim_is_told(fault, group):
+    """Go on with one that was stopped: what it got is right, until it is told."""
+    group[fault.victim].signal(signal.SIGCONT)
+    *before, last = group[fault.victim].answers()
+    assert (last["error"], last["names"]) == ("LeftBehindError", [fault.victim]), (fault, last)
+    for answer in before:
+        kind, _, root = fault.calls()[answer["step"]]
+        assert_right(kind, root, answer, fault.names)
+
+
+def assert_is_let_in(fault, group):
+    """Let it call again, and the others until it is there; then everything is as before."""
+    group[fault.victim].tell("call", 10.0, ("small", 0, ""))
+
+    def is_there():
+        told = group.call([("barrier", 0, "")], fault.survivors)
+        assert all("error" not in answers[0] for answers in told.values()), (fault, told)
+        return all(answers[0]["members"] == list(fault.names) for answers in told.values())
+
+    eventually(is_there, every_s=0.0)
+    told = group.call([("small", 0, "")], fault.survivors)
+    told[fault.victim] = group[fault.victim].answers()
+    calls = [(kind, step, fault.victim) for step, kind in enumerate(KINDS)]
+    for name, answers in group.call(calls).items():
+        told[name] += answers
+    for answers in told.values():
+        assert len(answers) == 1 + len(KINDS)
+        for (kind, _, root), answer in zip([("small", 0, ""), *calls], answers, strict=True):
+            assert "error" not in answer, (fault, answer)
+            assert_right(kind, root, answer, fault.names)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("collective.called", "SIGKILL", "barrier"),
+        Fault("collective.entered", "SIGKILL", "large", "tcp", count=4, victim="w1"),
+        Fault("collective.met", "SIGSTOP", "large"),
+        Fault("reduce.laid_out", "SIGSTOP", "large", "tcp"),
+        Fault("collective.exchanged", "SIGKILL", "broadcast large", victim="w3"),
+        Fault("collective.ready", "SIGSTOP", "small", victim="w1"),
+        Fault("collective.ready", "SIGKILL", "gather", "tcp"),
+        Fault("collective.ended", "SIGKILL", "large"),
+    ],
+    ids=lambda fault: f"{fault.point}-{fault.signal}-{fault.kind}-{fault.transport}",
+)
+def test_those_who_are_left_agree_and_who_comes_back_is_let_in(processes, fault):
+    play(processes, fault)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("name", SIGNALS)
+def test_every_fault_point_in_every_collective(processes, name, transport):
+    for point in POINTS:
+        for kind in KINDS:
+            if point != "reduce.laid_out" or kind in ("large", "broadcast large"):
+                play(processes, Fault(point, name, kind, transport, timeout_s=2.0))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_random_faults(processes):
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(200):
+        count = rng.choice([2, 3, 3, 4, 5])
+        fault = Fault(
+            rng.choice([point for point in POINTS if point != "reduce.laid_out"]),
+            rng.choice(SIGNALS),
+            rng.choice(KINDS),
+            rng.choice(TRANSPORTS),
+            count,
+            f"w{rng.randint(1, count)}",
+            rng.randint(1, 4),
+        )
+        play(processes, fault)

@@ -1,0 +1,123 @@
+"""Fork a node that calls collectives for each line of standard input.
+
+Usage: collective_members.py     (lines: NAME CONFIG SOCKET, paths without blanks)
+
+A node connects to the socket, tells its process, and does what each line of JSON says: a command and
+its arguments. What it answers is in `Member`.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+import numpy as np
+
+from dpwa import DpwaConnection, fault_points
+from dpwa.errors import DpwaError, LeftBehindError
+
+ELEMENTS = {"small": 5, "large": 131_072}  # of float64: told at once; 1 MiB, in pieces
+
+
+class Member:
+    """One node, and the test that tells it what to do."""
+
+    def __init__(self, name, config, path):
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(path)
+        self._connection = DpwaConnection(name, config)
+        self._ranks = {node.name: rank for rank, node in enumerate(self._connection.node.config.nodes)}
+        self._bit = 2.0 ** self._ranks[name]
+        self._answer(pid=os.getpid())
+
+    def obey(self):
+        """Do what is told, until nobody tells any more."""
+        for line in self._socket.makefile():
+            command, *arguments = json.loads(line)
+            getattr(self, command)(*arguments)
+        self._connection.close()
+
+    def arm(self, point, nth, name):
+        """Send this process a signal when it reaches a fault point for the n-th time from now on."""
+        left = {point: nth}
+
+        def hook(reached):
+            if reached in left:
+                left[reached] -= 1
+                if left[reached] == 0:
+                    os.kill(os.getpid(), getattr(signal, name))
+
+        fault_points.install(hook)
+        self._answer(armed=True)
+
+    def call(self, timeout_s, *calls):
+        """Call collectives in a row, until it is told that it was left behind; answer each."""
+        for kind, step, root in calls:
+            start = time.monotonic()
+            try:
+                answer = {"result": self._perform(kind, step, root, timeout_s)}
+            except (DpwaError, KeyboardInterrupt) as error:
+                names = list(getattr(error, "names", ()))
+                answer = {"error": type(error).__name__, "names": names, "detail": str(error)}
+            took_s = time.monotonic() - start
+            members = list(self._connection.members)
+            self._answer(**answer, took_s=took_s, members=members, step=step)
+            if answer.get("error") == LeftBehindError.__name__:
+                break
+        self._answer(over=True)
+
+    def close(self):
+        """Close the node in good order."""
+        self._connection.close()
+        self._answer(closed=True)
+
+    def _perform(self, kind, step, root, timeout_s):
+        """Return what a test can compare: of values, the sum of the bits of who has contributed."""
+        node = self._connection
+        if kind == "barrier":
+            return node.barrier(timeout_s)
+        if kind == "gather":
+            return [list(row) for row in node.all_gather([step, bytes(9000)], timeout_s).items()]
+        if kind == "join":
+            return node.join(timeout_s)
+        pattern = np.arange(ELEMENTS[kind.rpartition(" ")[2]]) % 97 + step + 1.0
+        value = self._bit * pattern
+        contributors = 1
+        try:
+            if kind.startswith("broadcast"):
+                node.broadcast(value, root, timeout_s)
+            else:
+                _, contributors = node.all_reduce(value, "sum", timeout_s)
+        except BaseException:
+            assert np.array_equal(value, self._bit * pattern), "a value has changed"
+            raise
+        bits = value[0] / pattern[0]
+        assert np.array_equal(value, bits * pattern), "a value is made of different parts"
+        return [name for name, rank in self._ranks.items() if int(bits) >> rank & 1], contributors
+
+    def _answer(self, **answer):
+        self._socket.sendall(json.dumps(answer, default=str).encode() + b"\n")
+
+
+def main():
+    """Fork, and let whoever has ended go."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        if os.fork() == 0:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            status = 1
+            try:
+                Member(*line.split()).obey()
+                status = 0
+            except BrokenPipeError:
+                status = 0  # the test is over
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+
+
+main()
