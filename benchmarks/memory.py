@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from common import TRANSPORTS, print_table, run, run_again
+from process_memory import memory_of_process, reset_peak
 
 from dpwa.bench.catalogue import Link
-from dpwa.bench.plan import LOCAL_HOST, Plan, Seat, ports_for
+from dpwa.bench.plan import LOCAL_HOST, Plan, Seat, nbytes_of, ports_for
 
 LINK = "memory"
-BYTES_PER_KB = 1024  # what /proc calls kB
-RESET_PEAK = "5"  # proc(5), clear_refs
 
 
 class MemoryPlan(Plan):
@@ -59,7 +57,7 @@ def _compare(options: argparse.Namespace) -> None:
 def _plan(options: argparse.Namespace, transport: str, slots: int) -> MemoryPlan:
     hosts = (LOCAL_HOST, LOCAL_HOST)
     return MemoryPlan(
-        nbytes=round(options.size_mb * 250_000) * 4,
+        nbytes=nbytes_of(options.size_mb),
         hosts=hosts,
         ports=ports_for([LINK], len(hosts)),
         transport=transport,
@@ -80,8 +78,8 @@ def _gossip(_: argparse.Namespace) -> None:
     with Group(seat) as group:
         model = FlatModel(plan.nbytes, 1, seed=seat.rank)  # random: every page is touched
         group.barrier()
-        Path("/proc/self/clear_refs").write_text(RESET_PEAK)
-        before = _memory()
+        reset_peak()
+        before = memory_of_process()
         config = plan.config(LINK, Link(plan.transport, slots=plan.slots))
         with DpwaPyTorchAdapter(model.module, seat.name, config) as gossip:
             meet(gossip)
@@ -89,22 +87,9 @@ def _gossip(_: argparse.Namespace) -> None:
                 gossip.update_send()
                 gossip.update_wait()
             group.barrier()
-            after = _memory()
+            after = memory_of_process()
             group.barrier()
     print(json.dumps({key: after[key] - before[key] for key in after}))
-
-
-def _memory() -> dict[str, int]:
-    """Return Pss, Rss and the peak of Rss of this process in bytes."""
-    rollup = _kilobytes(Path("/proc/self/smaps_rollup"))
-    status = _kilobytes(Path("/proc/self/status"))
-    found = {"pss": rollup["Pss"], "rss": rollup["Rss"], "peak_rss": status["VmHWM"]}
-    return {key: size_kb * BYTES_PER_KB for key, size_kb in found.items()}
-
-
-def _kilobytes(path: Path) -> dict[str, int]:
-    lines = [line.split() for line in path.read_text().splitlines()]
-    return {words[0].rstrip(":"): int(words[1]) for words in lines if words[-1:] == ["kB"]}
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from dpwa.types import StrictModel
 LOCAL_HOST = "127.0.0.1"
 BYTES_PER_VALUE = 4  # float32
 BYTES_PER_MB = 1_000_000
+PATIENCE_S = 120.0  # for another process that does not come
 LEAST_TIMEOUT_MS = 5_000
 SLOWEST_BYTES_PER_MS = 10_000  # of a link that a fetch must not time out on: 80 Mbit/s
 
@@ -47,6 +48,7 @@ class Plan(StrictModel):
             {
                 "nodes": nodes,
                 "timeout_ms": timeout_ms,
+                "collective_timeout_s": PATIENCE_S,
                 "seed": 0,
                 "log_level": "error",  # nodes come and go within seconds, and would warn about it
                 **link.settings(),

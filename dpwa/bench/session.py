@@ -12,11 +12,10 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from dpwa.bench.plan import Seat
+from dpwa.bench.plan import PATIENCE_S, Seat
 from dpwa.bench.records import Progress, Sample, SessionReport
 from dpwa.lifecycle import Closeable
 
-PATIENCE_S = 120.0  # for another process that does not come
 WARM_UPS = 2  # repetitions that nobody counts: fresh memory, new connections
 
 

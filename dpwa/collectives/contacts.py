@@ -78,9 +78,9 @@ class Contacts(Closeable):
             if is_new:
                 contact.incarnation, contact.was_up = hello.incarnation, contact.is_up
                 self._unmap(contact)
-            contact.reads_us = hello.is_mapped and self._memory is not None
             if hello.folder != contact.folder:
                 self._map(contact, hello)
+            contact.reads_us = hello.is_mapped and self._memory is not None
             if is_new or was_mapped != (contact.files is not None):
                 self._greet(hello.name)
         self._changed(hello.name)

@@ -25,8 +25,9 @@ from dpwa.data.segments import ByteArray
 from dpwa.wire import limits
 
 LEAST_PIECE_BYTES = 64 * 1024
-MOST_PIECE_BYTES = 256 * 1024  # stays in the cache while all values are added up
+MOST_PIECE_BYTES = limits.CHUNK_BYTES
 PIECES_PER_SHARD = 4
+TILE_BYTES = 256 * 1024  # stays in the cache while all values are added up
 PAIR_PIECE_BYTES = 512 * 1024
 POLL_S = 0.02
 
@@ -154,7 +155,6 @@ class Exchange:
     Args:
         plan: who does what.
         payload: the value of this node.
-        brought: this node's image, as the others read it; room for what is pulled.
         reduced: where this node's shard is reduced.
         puller: gets what is on other hosts.
         on_reduced: called with how far, within the image, this node's shard has been reduced.
@@ -164,16 +164,17 @@ class Exchange:
         self,
         plan: Plan,
         payload: Payload,
-        images: tuple[ByteArray, ByteArray],
+        reduced: ByteArray,
         puller: Puller,
         on_reduced: Callable[[int], None],
     ) -> None:
         self._plan = plan
         self._payload = payload
-        self._brought, self._reduced = images
+        self._reduced = reduced
         self._puller = puller
         self._on_reduced = on_reduced
         self._alone: dict[int, ByteArray] = {}  # shards without an owner, by their start
+        self._pulled: dict[int, ByteArray] = {}  # results of other hosts, by their start
         self._pending: dict[int, dict[str, ByteArray]] = {}
         self._reduced_pieces: set[int] = set()  # by their start
         self._in_order = 0  # how many of this node's shard are there without a gap
@@ -203,8 +204,11 @@ class Exchange:
     def complete(self) -> None:
         """Write the result into the value of this node; called when it is known to hold."""
         for shard in self._plan.shards:
-            if shard.pieces:
-                self._payload.assign(shard.start, shard.stop, self._result(shard))
+            result = self._result(shard)
+            if result is not None:
+                self._payload.assign(shard.start, shard.stop, result)
+        for start, result in self._pulled.items():
+            self._payload.assign(start, start + result.nbytes, result)
 
     @property
     def _others(self) -> list[str]:
@@ -236,7 +240,7 @@ class Exchange:
             if arrived is None:
                 continue
             if arrived.wanted.area == REDUCED:
-                self._brought[arrived.wanted.start : arrived.wanted.stop] = arrived.data
+                self._pulled[arrived.wanted.start] = arrived.data
             else:
                 self._take(arrived, at, len(far_sources))
 
@@ -248,18 +252,42 @@ class Exchange:
             self._reduce(*at[start], self._pending.pop(start))
 
     def _reduce(self, shard: Shard, piece: Piece, pulled: Mapping[str, ByteArray]) -> None:
-        plan, first, last = self._plan, piece.start - shard.start, piece.stop - shard.start
         place = self._reduced if shard.owner is not None else self._alone[shard.start]
-        target = place[first:last]
-        if shard.owner is not None and plan.own in plan.sources:
-            values = [self._value(name, piece, pulled) for name in self._others]
-            self._payload.copy_into(piece.start, piece.stop, target)
-        else:  # in the same order on all nodes that reduce this shard
-            values = [self._value(name, piece, pulled) for name in plan.sources]
-            target[:] = values.pop(0)
-        reduce_into(target, values, piece.dtype, plan.op, by=plan.divisor)
+        theirs = {name: self._theirs(name, piece, pulled) for name in self._others}
+        for start in range(piece.start, piece.stop, TILE_BYTES):
+            stop = min(start + TILE_BYTES, piece.stop)
+            within = slice(start - piece.start, stop - piece.start)
+            target = place[start - shard.start : stop - shard.start]
+            values = [
+                self._own_value(start, stop) if name == self._plan.own else theirs[name][within]
+                for name in self._order(shard)
+            ]
+            target[:] = values[0]
+            reduce_into(target, values[1:], piece.dtype, self._plan.op, by=self._plan.divisor)
         if shard.owner is not None:
             self._done(shard, piece)
+
+    def _order(self, shard: Shard) -> Sequence[str]:
+        """Return whose values come first; where everyone reduces for itself, all do so alike."""
+        own, sources = self._plan.own, self._plan.sources
+        if shard.owner is None or own not in sources:
+            return sources
+        return [own, *self._others]
+
+    def _own_value(self, start: int, stop: int) -> ByteArray:
+        view = self._payload.view(start, stop)
+        if view is None:
+            view = np.empty(stop - start, np.uint8)
+            self._payload.copy_into(start, stop, view)
+        return view
+
+    def _theirs(self, name: str, piece: Piece, pulled: Mapping[str, ByteArray]) -> ByteArray:
+        if name in pulled:
+            return pulled[name]
+        brought = self._side(name).brought
+        if brought is None:
+            raise AssertionError(f"nothing was pulled from {name}")
+        return brought[piece.start : piece.stop]
 
     def _done(self, shard: Shard, piece: Piece) -> None:
         """Let others have what has been reduced without a gap from the start of the shard."""
@@ -273,20 +301,11 @@ class Exchange:
         if self._in_order > before:
             self._on_reduced(shard.pieces[self._in_order - 1].stop)
 
-    def _value(self, name: str, piece: Piece, pulled: Mapping[str, ByteArray]) -> ByteArray:
-        if name in pulled:
-            return pulled[name]
-        brought = self._brought if name == self._plan.own else self._side(name).brought
-        if brought is None:
-            raise AssertionError(f"nothing was pulled from {name}")
-        return brought[piece.start : piece.stop]
-
-    def _result(self, shard: Shard) -> ByteArray:
+    def _result(self, shard: Shard) -> ByteArray | None:
+        """Return a shard, reduced; `None` if it was pulled, or is empty."""
         if shard.owner is None:
-            return self._alone[shard.start]
+            return self._alone.get(shard.start)
         if shard.owner == self._plan.own:
             return self._reduced[: shard.nbytes]
         reduced = self._side(shard.owner).reduced
-        if reduced is None:
-            return self._brought[shard.start : shard.stop]
-        return reduced[: shard.nbytes]
+        return None if reduced is None else reduced[: shard.nbytes]

@@ -58,6 +58,11 @@ class Collectives(Closeable):
         """
         return self._runner(tag, admits_at_once=admits_at_once)
 
+    @property
+    def contacts(self) -> Contacts:
+        """Who can be reached, for what stands on collectives."""
+        return self._contacts
+
     def members(self, tag: str = "") -> tuple[str, ...]:
         """Return the names of the members, in order of rank."""
         return self._runner(tag).group.view.names

@@ -64,6 +64,7 @@ class Group:
         number: of the collective that comes next, or is under way.
         is_outside: whether this node was left behind, and must be let in again.
         is_answered: whether it has heard of a view since then.
+        exits: how often it has been outside.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Group:
         self.view = View(tuple(Member(name) for name in self.ranks))
         self.number = 0
         self.is_outside = False
+        self.exits = 0
         self._called = 0  # number of the collective that the training thread calls next
         self._decided: dict[int, Decision] = {}  # what became of those that it has not ended yet
         self._is_knocking = False
@@ -193,6 +195,11 @@ class Group:
         """Hold a ballot although no collective is under way: somebody does not answer."""
         with self._lock:
             self._open_ballot()
+
+    def is_member(self, name: str, incarnation: bytes) -> bool:
+        """Tell whether this life of a node is a member, and this node is one too."""
+        with self._lock:
+            return not self.is_outside and self._knows(name, incarnation)
 
     def watch(self, watcher: Watcher) -> None:
         """Have a function told of every view from now on; it is called with the lock held."""
@@ -490,6 +497,7 @@ class Group:
     def _step_outside(self) -> None:
         """Take note that the others go on without this node."""
         self._ballot, self._turn = None, _Turn()
+        self.exits += not self.is_outside
         self.is_outside, self.is_answered = True, False
         self._is_untold |= self._has_part
         self._has_part = False

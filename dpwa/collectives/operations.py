@@ -16,7 +16,7 @@ from dpwa.collectives.group import Group
 from dpwa.collectives.images import PRIVATE, Image, MappedImages
 from dpwa.collectives.objects import pack_object, unpack_object
 from dpwa.collectives.pulling import Puller, PullListener, Wanted
-from dpwa.collectives.serving import BROUGHT, Showcase
+from dpwa.collectives.serving import BROUGHT, Offer, Showcase
 from dpwa.collectives.turn import Turn
 from dpwa.data.layout import Piece
 from dpwa.data.payload import Payload
@@ -77,10 +77,15 @@ class Workspace:
         first, second = self.images
         return first.make_room(view, brought), second.make_room(view, reduced)
 
-    def show(self, images: tuple[ByteArray, ByteArray], start: int = 0) -> None:
-        """Let members of other hosts pull what this node brings, and its shard from `start` on."""
+    def show(self, offer: Offer) -> None:
+        """Let members of other hosts pull what this node offers."""
         group = self.group
-        self.showcase.show(group.tag, (group.view.identity, group.number), images, start)
+        self.showcase.show(group.tag, (group.view.identity, group.number), offer)
+
+    def is_read(self) -> bool:
+        """Tell whether a member reads this node's memory."""
+        names = self.group.view.names
+        return any(self.contacts.reads_us(name) for name in names if name != self.own)
 
     def sides(self, called: Called) -> dict[str, Side]:
         """Map the images of all contributors on this host."""
@@ -161,7 +166,7 @@ class Reduce(Operation):
         self._name = f"all_reduce {op}" if root is None else f"broadcast from {root}"
         self._exchange: Exchange | PairExchange | None = None
         self._result: ByteArray | None = None
-        self._images = (np.empty(0, np.uint8), np.empty(0, np.uint8))
+        self._brought = self._reduced_image = np.empty(0, np.uint8)
         self._own = ""
 
     def enter(self, space: Workspace) -> Entry:
@@ -179,8 +184,8 @@ class Reduce(Operation):
         if payload.nbytes <= INLINE_BYTES:
             return replace(entry, inline=self._inline())
         is_whole = self._root is None and self._is_for_a_pair(space)
-        self._lay_out(space, is_whole=is_whole)
-        images = space.images[0].number, space.images[1].number
+        is_read = self._lay_out(space, is_whole=is_whole)
+        images = (space.images[0].number, space.images[1].number) if is_read else (PRIVATE, PRIVATE)
         return replace(entry, images=images, is_whole=is_whole and images[0] != PRIVATE)
 
     def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:
@@ -206,7 +211,7 @@ class Reduce(Operation):
         ]
         plan = Plan(space.own, self._op, sources, shards, sides)
         reduced = partial(space.showcase.reduced, group.tag)
-        self._exchange = Exchange(plan, self._payload, self._images, puller, reduced)
+        self._exchange = Exchange(plan, self._payload, self._reduced_image, puller, reduced)
         try:
             self._exchange.run(turn.look)
         finally:
@@ -240,7 +245,7 @@ class Reduce(Operation):
             raise ProtocolError(f"the memory of {other} is not to be had")
         is_last = names[-1] == space.own
         theirs = found[0][: self._payload.nbytes]
-        return PairExchange(self._payload, self._images[0], theirs, self._op, is_last=is_last)
+        return PairExchange(self._payload, self._brought, theirs, self._op, is_last=is_last)
 
     def _sources(self, called: Called) -> tuple[str, ...]:
         return called.contributors if self._root is None else (self._root,)
@@ -268,21 +273,39 @@ class Reduce(Operation):
     def _cut(self, count: int) -> list[tuple[Piece, ...]]:
         return cut(self._payload.layout, self._payload.nbytes, count)
 
-    def _lay_out(self, space: Workspace, *, is_whole: bool) -> None:
-        """Copy the value; without this node's own shard, which nobody reads, unless it is for two.
+    def _lay_out(self, space: Workspace, *, is_whole: bool) -> bool:
+        """Lay out the value for the others; return whether it is where they can map it.
 
-        What becomes of it in the exchange of two may have to be undone.
+        This node's own shard is left out, as nobody reads it, unless it is for two: what becomes of
+        that in their exchange may have to be undone. If nobody maps memory, what is pulled comes
+        straight from the value: it is left alone as long as anybody needs it.
         """
-        payload, count, rank = self._payload, len(space.group.view.names), space.rank()
-        own = Shard(self._cut(count)[rank], space.own)
-        self._images = space.room(payload.nbytes, own.nbytes)
-        brought = self._images[0]
-        ranges = [(0, own.start), (own.stop, payload.nbytes)]
-        if self._root in (None, space.own):
-            for start, stop in [(0, payload.nbytes)] if is_whole else ranges:
-                payload.copy_into(start, stop, brought[start:stop])
+        shards = [Shard(pieces, None) for pieces in self._cut(len(space.group.view.names))]
+        own = shards[space.rank()]
+        pieces = [
+            piece for shard in shards if is_whole or shard is not own for piece in shard.pieces
+        ]
+        pieces = pieces if self._root in (None, space.own) else []
+        is_read = space.is_read()
+        brought, self._reduced_image = space.room(
+            self._payload.nbytes if is_read else 0, own.nbytes
+        )
+        if is_read:
+            self._brought = brought
+        shown = {piece.start: self._bytes_of(piece, is_read=is_read) for piece in pieces}
         fault_points.reached("reduce.laid_out")
-        space.show(self._images, own.start)
+        space.show(Offer(shown, self._reduced_image, own.start))
+        return is_read
+
+    def _bytes_of(self, piece: Piece, *, is_read: bool) -> ByteArray:
+        view = None if is_read else self._payload.view(piece.start, piece.stop)
+        if view is not None:
+            return view
+        place = (
+            self._brought[piece.start : piece.stop] if is_read else np.empty(piece.nbytes, np.uint8)
+        )
+        self._payload.copy_into(piece.start, piece.stop, place)
+        return place
 
 
 class Gather(Operation):
@@ -304,7 +327,9 @@ class Gather(Operation):
             return Entry("all_gather", nbytes=nbytes, inline=self._data)
         brought, _ = space.room(nbytes, 0)
         brought[:] = np.frombuffer(self._data, np.uint8)
-        space.show((brought, brought[:0]))
+        starts = range(0, nbytes, limits.CHUNK_BYTES)
+        pieces = {start: brought[start : start + limits.CHUNK_BYTES] for start in starts}
+        space.show(Offer(pieces, brought[:0]))
         return Entry("all_gather", nbytes=nbytes, images=(space.images[0].number, 0))
 
     def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dpwa.collectives.contacts import Contacts
@@ -28,13 +28,28 @@ FindGroup = Callable[[str], Group | None]
 AllGroups = Callable[[], Iterable[Group]]
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What a node offers to members of other hosts.
+
+    Attributes:
+        brought: pieces of its value, by their first byte.
+        reduced: where its shard is reduced.
+        start: first byte of that shard.
+    """
+
+    brought: Mapping[int, ByteArray]
+    reduced: ByteArray
+    start: int = 0
+
+
 @dataclass
 class _Shown:
-    """What members may pull from: an image, and the shard of it that is being reduced."""
+    """What members may pull: pieces of a value, and of the shard that is being reduced."""
 
     view: bytes
     number: int
-    brought: ByteArray
+    brought: Mapping[int, ByteArray]
     reduced: ByteArray
     start: int  # of the shard
     reduced_to: int = 0
@@ -42,17 +57,19 @@ class _Shown:
     def find(self, pull: Pull) -> ByteArray | None:
         """Return what is asked for; `None` if it is not there yet."""
         if pull.area == BROUGHT:
-            return self.brought[pull.start : pull.stop]
+            return self.brought[pull.start]
         if pull.stop > self.reduced_to:
             return None
         return self.reduced[pull.start - self.start : pull.stop - self.start]
 
     def allows(self, pull: Pull) -> bool:
         """Tell whether there is, or will be, what is asked for."""
-        first, last = 0, self.brought.nbytes
-        if pull.area == REDUCED:
-            first, last = self.start, self.start + self.reduced.nbytes
-        return first <= pull.start < pull.stop <= last
+        if pull.area == BROUGHT:
+            piece = self.brought.get(pull.start)
+            return piece is not None and piece.nbytes == pull.stop - pull.start
+        last = self.start + self.reduced.nbytes
+        is_short = pull.stop - pull.start <= limits.CHUNK_BYTES
+        return is_short and self.start <= pull.start < pull.stop <= last
 
 
 class Showcase:
@@ -64,17 +81,10 @@ class Showcase:
         self._shown: dict[str, _Shown] = {}
         self.awaited = False  # whether somebody waits for what is being reduced
 
-    def show(self, tag: str, key: Key, images: tuple[ByteArray, ByteArray], start: int) -> None:
-        """Let members pull what this node has brought to a collective, and its shard later.
-
-        Args:
-            tag: of the group.
-            key: of the view and the collective.
-            images: what was brought, and where the shard is reduced.
-            start: first byte of the shard.
-        """
+    def show(self, tag: str, key: Key, offer: Offer) -> None:
+        """Let members pull what this node offers to a collective of a group."""
         with self._lock:
-            self._shown[tag] = _Shown(*key, *images, start)
+            self._shown[tag] = _Shown(*key, offer.brought, offer.reduced, offer.start)
 
     def reduced(self, tag: str, stop: int) -> None:
         """Let them pull what has been reduced: from the start of the shard to `stop`."""
@@ -151,7 +161,7 @@ class CollectiveService(Service):
 
     def _serve(self, pull: Pull, reply: Reply) -> None:
         shown = self._showcase.find(pull)
-        if shown is None or not shown.allows(pull) or pull.stop - pull.start > limits.CHUNK_BYTES:
+        if shown is None or not shown.allows(pull):
             return  # of a collective that is over: a ballot tells
         is_sent, data = False, shown.find(pull)
         if data is not None:

@@ -46,6 +46,16 @@ class Service:
         """Answer one message with `reply`."""
         raise NotImplementedError
 
+    def receive(
+        self,
+        sender: bytes,
+        message: Any,
+        payload: Frame,  # noqa: ARG002
+        reply: Reply,
+    ) -> None:
+        """Answer one message that may carry a payload; by default, that is ignored."""
+        self.handle(sender, message, reply)
+
     def tick(self, now: float) -> bool:  # noqa: ARG002
         """Do what has become due; return whether to be called again within `BUSY_POLL_MS`.
 
@@ -153,8 +163,8 @@ class RxThread(threading.Thread):
 
     def _answer_one(self, router: Socket, sender: bytes, frames: list[Frame]) -> None:
         try:
-            message, _ = decode(frames)
-            self._dispatch(router, sender, message)
+            message, payload = decode(frames)
+            self._dispatch(router, sender, message, payload)
         except VersionError:
             # The version in the header of any answer tells the peer why.
             self.bad_messages += 1
@@ -163,11 +173,11 @@ class RxThread(threading.Thread):
             self.bad_messages += 1
             log.debug("ignored a message: %s", error)
 
-    def _dispatch(self, router: Socket, sender: bytes, message: Message) -> None:
+    def _dispatch(self, router: Socket, sender: bytes, message: Message, payload: Frame) -> None:
         service = self._services.get(type(message))
         if service is None:
             raise ProtocolError(f"{message.type!r} is no request")
-        service.handle(sender, message, self._reply_to(router, sender))
+        service.receive(sender, message, payload, self._reply_to(router, sender))
 
     def _reply_to(self, router: Socket, to: bytes) -> Reply:
         def reply(

@@ -36,3 +36,9 @@ INCARNATION_BYTES = 8
 MAX_MEMBERS = 128  # of a view: their names must fit a header
 MAX_RECORD_BYTES = 12 * 1024  # what a node posts of a collective
 MAX_WAITING_PULLS = 1024  # for what is still being reduced
+
+MAX_TABLES = 128
+MAX_CLIENT_CHARACTERS = MAX_NAME_CHARACTERS + 2 * INCARNATION_BYTES + 1
+MAX_REASON_CHARACTERS = 200
+MAX_HOLDINGS_BYTES = 4 * 1024 * 1024  # a node's tables and copies, told at the beginning of a view
+MAX_KEYS_BYTES = 256 * 1024**2  # of one addition to a shard of a key-value table, or of one read

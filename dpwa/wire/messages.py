@@ -22,6 +22,7 @@ from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.collecting import CollectiveMessage
 from dpwa.wire.fields import BaseMessage, Count, Name, Nonce
+from dpwa.wire.tables import TableMessage
 
 Unsigned = Annotated[int, Field(ge=0, lt=2**64)]
 Codec = Annotated[str, Field(min_length=1, max_length=limits.MAX_CODEC_CHARACTERS)]
@@ -272,6 +273,7 @@ Message = (
     | Refused
     | Status
     | CollectiveMessage
+    | TableMessage
 )
 _ANY_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 

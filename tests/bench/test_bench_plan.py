@@ -3,6 +3,7 @@
 import pytest
 
 from dpwa.bench.catalogues.plane import LINKS, RAW_TCP
+from dpwa.bench.collectives import CollectivesSpec
 from dpwa.bench.plan import PlanePlan, Seat
 from dpwa.bench.plane import PlaneSpec
 from dpwa.errors import UserError
@@ -36,6 +37,7 @@ def test_a_size_is_in_millions_of_bytes_and_whole_values():
     [
         (PlaneSpec(1, measures=("copy", "cpoy")), r"\(got cpoy\)"),
         (PlaneSpec(1, measures=()), r"expected measures of copy, .*\(got none\)"),
+        (CollectivesSpec(1, measures=("shm_barrier", "copy")), r"\(got copy\)"),
         (PlaneSpec(0.01, tensors=2501), "2501 tensors do not fit into 2500 values"),
     ],
 )
@@ -54,3 +56,12 @@ def test_a_process_finds_its_seat_and_plan_in_its_environment(monkeypatch, tmp_p
     seat = Seat.from_environment()
     assert (seat.rank, seat.count, seat.name) == (1, 2, "w2")
     assert seat.plan(PlanePlan) == plan
+
+
+@pytest.mark.parametrize("spec", [PlaneSpec(1), CollectivesSpec(1)])
+def test_a_process_knows_which_benchmark_it_is_for(spec, tmp_path):
+    plan = spec.plan()
+    (tmp_path / "plan.json").write_text(plan.model_dump_json())
+    found = Seat(0, 2, tmp_path / "plan.json").benchmark_plan()
+    assert found == plan
+    assert type(found) is type(plan)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dpwa.bench.catalogues.plane import MEASURES, RATIOS
+from dpwa.bench.catalogues.collectives import COLLECTIVES
+from dpwa.bench.catalogues.plane import PLANE
 from dpwa.bench.processes import BenchmarkError
 from dpwa.bench.records import Progress, SessionReport, parse_record
 from dpwa.bench.result import Figure, failures_of, figures_of, ratios_of
@@ -51,13 +52,13 @@ def test_no_failure_is_not_listed():
 
 def test_ratios_are_quotients_of_summed_medians():
     figures = {"shm_round": figure(30), "copy": figure(8), "lerp": figure(4)}
-    assert ratios_of(figures, RATIOS) == {"shm_round / (copy + lerp)": 2.5}
+    assert ratios_of(figures, PLANE.ratios) == {"shm_round / (copy + lerp)": 2.5}
 
 
-def test_every_ratio_is_of_figures_that_some_measure_has():
-    known = {name for figures in MEASURES.values() for name in figures}
-    for ratio in RATIOS:
-        assert {*ratio.above, *ratio.below} <= known
+@pytest.mark.parametrize("catalogue", [PLANE, COLLECTIVES])
+def test_every_ratio_is_of_figures_that_some_measure_has(catalogue):
+    for ratio in catalogue.ratios:
+        assert {*ratio.above, *ratio.below} <= set(catalogue.titles)
 
 
 @pytest.mark.parametrize(

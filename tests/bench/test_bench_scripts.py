@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parent.parent.parent / "benchmarks"
-NAMES = sorted(path.name for path in SCRIPTS.glob("*.py") if path.name != "common.py")
+SHARED = {"common.py", "namespaces.py", "process_memory.py"}
+NAMES = sorted({path.name for path in SCRIPTS.glob("*.py")} - SHARED)
+BETWEEN_NAMESPACES = ("collectives_between_namespaces.py", "thin_link.py")
 
 
 def run(name, *arguments, **environment):
@@ -23,7 +25,7 @@ def run(name, *arguments, **environment):
 
 
 def test_all_scripts_are_here():
-    assert len(NAMES) == 5
+    assert len(NAMES) == 7
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,6 +43,17 @@ def test_memory_is_told_in_sizes_of_the_model():
     (row,) = json.loads(done.stdout)
     assert (row["transport"], row["slots"]) == ("tcp", 2)
     assert row["peak_rss"] >= row["rss"] >= row["pss"] > 1
+
+
+@pytest.mark.slow
+def test_memory_of_an_all_reduce_is_told_in_sizes_of_the_value():
+    arguments = ("--size-mb", "4", "--transports", "tcp", "--processes", "2")
+    done = run("collectives_memory.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert (row["transport"], row["processes"]) == ("tcp", 2)
+    assert row["peak_rss"] >= row["rss"] >= row["pss"] > 0.5
+    assert row["peak_pss"] > 0.5
 
 
 @pytest.mark.slow
@@ -76,11 +89,28 @@ def test_a_thin_link_limits_every_codec_and_is_removed():
     figures = json.loads(done.stdout)["figures"]
     at_100_mbit_ms = 80  # less what may burst
     assert figures["tcp_one_way"]["min_ms"] > 0.8 * at_100_mbit_ms
+    assert_no_namespace_is_left()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces")
+def test_collectives_run_between_namespaces_that_are_removed():
+    arguments = ("--sizes-mb", "0.1", "--processes", "2", "4", "--repetitions", "2")
+    done = run("collectives_between_namespaces.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert [result["processes"] for result in results] == [2, 4]
+    assert all("gloo_barrier / tcp_barrier" in result["ratios"] for result in results)
+    assert_no_namespace_is_left()
+
+
+@pytest.mark.parametrize("name", BETWEEN_NAMESPACES)
+def test_namespaces_without_their_tools_are_a_clear_message(name):
+    done = run(name, PATH="/nowhere")
+    assert done.returncode == 2
+    assert done.stderr == f"{name}: this needs ip and tc (package iproute2)\n"
+
+
+def assert_no_namespace_is_left():
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
     assert "dpwa-" not in left
-
-
-def test_a_thin_link_without_its_tools_is_a_clear_message():
-    done = run("thin_link.py", PATH="/nowhere")
-    assert done.returncode == 2
-    assert done.stderr == "thin_link.py: this needs ip and tc (package iproute2)\n"

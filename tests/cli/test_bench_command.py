@@ -1,4 +1,4 @@
-"""`dpwa bench plane` as a user runs it."""
+"""`dpwa bench` as a user runs it."""
 
 import json
 import os
@@ -13,9 +13,10 @@ from support.commands import run_dpwa
 from support.launched import DPWA, assert_gone, interruptible
 from support.nodes import eventually
 
-from dpwa.bench.catalogues.plane import MEASURES, RATIOS
+from dpwa.bench.catalogues.collectives import COLLECTIVES
+from dpwa.bench.catalogues.plane import PLANE
 
-FIGURES = {name for figures in MEASURES.values() for name in figures}
+SHARED = {"processes", "repetitions", "machine", "figures", "failed_rounds", "ratios"}
 
 
 def children_of(pid):
@@ -45,27 +46,39 @@ def two_workers(pid):
     return ready if len(ready) == 2 else None
 
 
-def test_one_run_tells_every_figure_and_ratio():
-    done = run_dpwa("bench", "plane", "--size-mb", 1, "--repetitions", 3, "--json")
+def measured(benchmark, catalogue, *options):
+    """Run a whole benchmark, quickly; return what is its own of the result."""
+    done = run_dpwa("bench", benchmark, "--repetitions", 3, "--json", *options)
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
-    assert set(result) == {
-        "size_mb",
-        "tensors",
-        "processes",
-        "repetitions",
-        "machine",
-        "figures",
-        "failed_rounds",
-        "ratios",
-    }
-    assert set(result["figures"]) == FIGURES
-    assert set(result["ratios"]) == {ratio.name for ratio in RATIOS}
-    assert (result["size_mb"], result["tensors"], result["processes"]) == (1, 1, 2)
+    assert set(result["figures"]) == set(catalogue.titles)
+    assert set(result["ratios"]) == {ratio.name for ratio in catalogue.ratios}
+    assert (result["processes"], result["repetitions"]) == (2, 3)
     for figure in result["figures"].values():
         assert 0 < figure["min_ms"] <= figure["median_ms"] <= figure["max_ms"]
-    for name in FIGURES:
+    for name in catalogue.titles:
         assert name in done.stderr
+    return {key: value for key, value in result.items() if key not in SHARED}
+
+
+def test_one_run_of_the_plane_tells_every_figure_and_ratio():
+    assert measured("plane", PLANE, "--size-mb", 1) == {"size_mb": 1, "tensors": 1}
+
+
+def test_one_run_of_collectives_tells_every_figure_and_ratio():
+    assert measured("collectives", COLLECTIVES, "--size-mb", 0.1) == {"size_mb": 0.1}
+
+
+@pytest.mark.slow
+def test_collectives_of_more_processes_work_as_well():
+    done = run_dpwa(
+        *("bench", "collectives", "--size-mb", 0.1, "--repetitions", 2, "--processes", 3),
+        *("--only", "tcp_all_reduce,shm_all_gather,gloo_all_gather", "--json"),
+    )
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["processes"] == 3
+    assert set(result["ratios"]) == {"gloo_all_gather / shm_all_gather"}
 
 
 @pytest.mark.slow
@@ -89,6 +102,7 @@ def test_more_processes_and_tensors_work_as_well():
     assert len(json.loads(done.stdout)["figures"]) == 4
 
 
+@pytest.mark.parametrize("benchmark", ["plane", "collectives"])
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -96,12 +110,19 @@ def test_more_processes_and_tensors_work_as_well():
         ("--size-mb", "many"),
         ("--processes", "1"),
         ("--repetitions", "0"),
-        ("--tensors", "0"),
         ("--only", "cpoy"),
     ],
 )
-def test_a_wrong_value_is_a_usage_error(option, value):
-    done = run_dpwa("bench", "plane", option, value)
+def test_a_wrong_value_is_a_usage_error(benchmark, option, value):
+    assert_usage_error(benchmark, option, value)
+
+
+def test_a_model_without_tensors_is_a_usage_error():
+    assert_usage_error("plane", "--tensors", "0")
+
+
+def assert_usage_error(benchmark, option, value):
+    done = run_dpwa("bench", benchmark, option, value)
     assert done.exit_code == 2
     assert option in done.stderr or f"got {value}" in done.stderr
     assert "Traceback" not in done.stderr

@@ -144,7 +144,5 @@ def collective_processes(folder):
     nursery = start("collective_members.py", stdin=subprocess.PIPE)
     with ended(nursery):
         yield Processes(nursery, folder)
-        nursery.stdin.close()
-        nursery.wait(LONGEST_S)
-        errors = nursery.stderr.read()
+        _, errors = nursery.communicate(timeout=LONGEST_S)
         assert "Traceback" not in errors, errors

@@ -79,7 +79,9 @@ class Member:
         if kind == "barrier":
             return node.barrier(timeout_s)
         if kind == "gather":
-            return [list(row) for row in node.all_gather([step, bytes(9000)], timeout_s).items()]
+            gathered = node.all_gather([step, bytes(9000)], timeout_s)
+            assert all(rest == bytes(9000) for _, rest in gathered.values())
+            return [[name, theirs] for name, (theirs, _) in gathered.items()]
         if kind == "join":
             return node.join(timeout_s)
         pattern = np.arange(ELEMENTS[kind.rpartition(" ")[2]]) % 97 + step + 1.0
@@ -98,7 +100,7 @@ class Member:
         return [name for name, rank in self._ranks.items() if int(bits) >> rank & 1], contributors
 
     def _answer(self, **answer):
-        self._socket.sendall(json.dumps(answer, default=str).encode() + b"\n")
+        self._socket.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def main():

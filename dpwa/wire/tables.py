@@ -1,0 +1,192 @@
+"""Messages of tables: what goes from member to member in numbered streams, and the answers to reads.
+
+All carry the view that the sender is in; whoever is in another one says so, and does nothing else.
+In a stream, messages are numbered from 1 in each view and taken in that order, each once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from dpwa.wire import limits
+from dpwa.wire.collecting import Incarnation, ViewId
+from dpwa.wire.fields import BaseMessage, Count, Name
+
+TableNumber = Annotated[int, Field(ge=0, lt=limits.MAX_TABLES)]
+ShardNumber = Annotated[int, Field(ge=0, lt=limits.MAX_MEMBERS)]
+ShardCount = Annotated[int, Field(ge=1, le=limits.MAX_MEMBERS)]
+Client = Annotated[str, Field(min_length=1, max_length=limits.MAX_CLIENT_CHARACTERS)]
+Reason = Annotated[str, Field(max_length=limits.MAX_REASON_CHARACTERS)]
+
+
+class FromMember(BaseMessage):
+    """Something that a member of a view says."""
+
+    name: Name
+    incarnation: Incarnation
+    view: ViewId
+
+
+class TableSeen(FromMember):
+    """All up to this number of the receiver's stream have come.
+
+    `wants`: what comes after it has been dropped, and is to be sent again.
+    """
+
+    type: Literal["table_seen"] = "table_seen"
+    number: Count
+    wants: bool
+
+
+class TableElsewhere(FromMember):
+    """The sender is not in this view, or the receiver is not in that of the sender."""
+
+    type: Literal["table_elsewhere"] = "table_elsewhere"
+
+
+class Numbered(FromMember):
+    """A message of a stream."""
+
+    number: Count
+
+
+class InPieces(Numbered):
+    """A message of which the payload has the bytes from `start` on, of `nbytes` altogether."""
+
+    max_payload_bytes: ClassVar[int | None] = limits.MAX_PUSH_BYTES
+    start: Count
+    nbytes: Count
+
+
+class TableHoldings(InPieces):
+    """Tell at the beginning of a view which tables and which copies of shards a member has."""
+
+    type: Literal["table_holdings"] = "table_holdings"
+
+
+class TableMade(InPieces):
+    """A table was made in this view; the payload describes it."""
+
+    type: Literal["table_made"] = "table_made"
+    table: TableNumber
+    shards: ShardCount
+
+
+class TableReady(Numbered):
+    """The first values of a table are in place."""
+
+    type: Literal["table_ready"] = "table_ready"
+    table: TableNumber
+
+
+class TableArrived(Numbered):
+    """The sender has come to a barrier, or has passed it; repeated while it waits."""
+
+    type: Literal["table_arrived"] = "table_arrived"
+    passed: Count
+    is_waiting: bool
+
+
+class TableAddition(InPieces):
+    """Add to a shard: `rows` ids (all rows if it is `None`), then the delta.
+
+    `is_first`: the values are to be replaced, and the updater is not asked. `is_forwarded`: the
+    primary has applied it, and passes it on to a replica.
+    """
+
+    type: Literal["table_addition"] = "table_addition"
+    table: TableNumber
+    shard: ShardNumber
+    client: Client
+    counter: Annotated[int, Field(ge=1, lt=2**63)]
+    rows: Count | None
+    is_first: bool
+    is_forwarded: bool
+
+
+class TableReplicated(Numbered):
+    """A replica has applied an addition."""
+
+    type: Literal["table_replicated"] = "table_replicated"
+    table: TableNumber
+    shard: ShardNumber
+    client: Client
+    counter: Count
+
+
+class TableAdded(Numbered):
+    """An addition is in all copies of its shard; or it was refused, and why."""
+
+    type: Literal["table_added"] = "table_added"
+    table: TableNumber
+    shard: ShardNumber
+    counter: Count
+    refused: Reason
+
+
+class TableState(Numbered):
+    """The next piece of the state of a shard, for a new replica."""
+
+    type: Literal["table_state"] = "table_state"
+    max_payload_bytes: ClassVar[int | None] = limits.MAX_PUSH_BYTES
+    table: TableNumber
+    shard: ShardNumber
+    part: Annotated[str, Field(max_length=limits.MAX_NAME_CHARACTERS)]
+
+
+class TableStateTaken(Numbered):
+    """A new replica has all of a state, or must get it again from the beginning."""
+
+    type: Literal["table_state_taken"] = "table_state_taken"
+    table: TableNumber
+    shard: ShardNumber
+    is_whole: bool
+
+
+class TableGet(InPieces):
+    """Ask for rows of a shard: the payload has `rows` ids; all rows if it is `None`."""
+
+    type: Literal["table_get"] = "table_get"
+    table: TableNumber
+    shard: ShardNumber
+    rows: Count | None
+
+
+class TableGot(BaseMessage):
+    """The bytes of the rows that were asked for, from `start` on, of `nbytes` altogether.
+
+    `image` names the memory that has the values of the shard, for nodes on the same host; 0: none.
+    """
+
+    type: Literal["table_got"] = "table_got"
+    max_payload_bytes: ClassVar[int | None] = limits.CHUNK_BYTES
+    start: Count
+    nbytes: Count
+    image: Count
+
+
+class TableRefused(BaseMessage):
+    """Rows that were asked for are not to be had."""
+
+    type: Literal["table_refused"] = "table_refused"
+    reason: Reason
+
+
+TableMessage = (
+    TableSeen
+    | TableElsewhere
+    | TableHoldings
+    | TableMade
+    | TableReady
+    | TableArrived
+    | TableAddition
+    | TableReplicated
+    | TableAdded
+    | TableState
+    | TableStateTaken
+    | TableGet
+    | TableGot
+    | TableRefused
+)
