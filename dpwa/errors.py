@@ -70,6 +70,14 @@ class CollectiveTimeoutError(CollectiveError):
     """All peers are there, but the collective did not end in time."""
 
 
+class TableTimeoutError(CollectiveError):
+    """What was asked of a table, or of all who use it, did not happen in time."""
+
+
+class TableLostError(DpwaError):
+    """All nodes that held some rows of a table are gone, and the rows with them."""
+
+
 class PeerError(DpwaError):
     """Something that another process did wrong. Never raised into a training loop."""
 

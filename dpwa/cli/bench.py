@@ -19,6 +19,8 @@ app = typer.Typer(
 
 MOST_PROCESSES = 64
 LARGEST_SIZE_MB = 100_000
+MOST_ROWS = 1_000_000_000
+MOST_COLUMNS = 100_000
 
 Processes = Annotated[
     int, typer.Option(min=2, max=MOST_PROCESSES, help="How many processes take part.")
@@ -36,11 +38,7 @@ AsJson = Annotated[
 
 @app.callback()
 def describe() -> None:
-    """Measure how fast nodes exchange what they have on this machine.
-
-    Every repetition runs every measure once, so that ratios hold on a machine whose speed changes.
-    Let nothing else run meanwhile.
-    """
+    """Measure how fast nodes exchange what they have on this machine."""
 
 
 @app.command()
@@ -61,11 +59,10 @@ def plane(
     Every repetition runs every measure once, so that ratios hold on a machine whose speed changes.
     Let nothing else run meanwhile.
     """
-    from dpwa.bench.catalogues.plane import PLANE
     from dpwa.bench.plan import LOCAL_HOST
     from dpwa.bench.plane import PlaneSpec
 
-    measures = _wanted(only) or tuple(PLANE.measures)
+    measures = _wanted(only) or tuple(PlaneSpec.catalogue.measures)
     hosts = (LOCAL_HOST,) * processes
     _run(PlaneSpec(size_mb, repetitions, tensors, measures, hosts), repetitions, as_json=as_json)
 
@@ -91,6 +88,32 @@ def collectives(
     measures = _wanted(only) or tuple(CollectivesSpec.catalogue.measures)
     hosts = (LOCAL_HOST,) * processes
     _run(CollectivesSpec(size_mb, repetitions, measures, hosts), repetitions, as_json=as_json)
+
+
+@app.command()
+def tables(
+    rows: Annotated[
+        int, typer.Option(min=100, max=MOST_ROWS, help="How many rows the table has.")
+    ] = 1_000_000,
+    columns: Annotated[
+        int, typer.Option(min=1, max=MOST_COLUMNS, help="How many float32 values a row has.")
+    ] = 64,
+    processes: Processes = 4,
+    repetitions: Repetitions = 9,
+    only: Only = "",
+    as_json: AsJson = False,
+) -> None:
+    """Time reading a table that is shared by all and adding to it, beside collectives of Gloo.
+
+    Every repetition runs every measure once, so that ratios hold on a machine whose speed changes.
+    Let nothing else run meanwhile.
+    """
+    from dpwa.bench.plan import LOCAL_HOST
+    from dpwa.bench.tables import TablesSpec
+
+    measures = _wanted(only) or tuple(TablesSpec.catalogue.measures)
+    hosts = (LOCAL_HOST,) * processes
+    _run(TablesSpec(rows, columns, repetitions, measures, hosts), repetitions, as_json=as_json)
 
 
 def _wanted(only: str) -> tuple[str, ...]:

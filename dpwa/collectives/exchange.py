@@ -204,7 +204,7 @@ class Exchange:
     def complete(self) -> None:
         """Write the result into the value of this node; called when it is known to hold."""
         for shard in self._plan.shards:
-            result = self._result(shard)
+            result = self._result(shard) if shard.pieces else None
             if result is not None:
                 self._payload.assign(shard.start, shard.stop, result)
         for start, result in self._pulled.items():
@@ -302,9 +302,9 @@ class Exchange:
             self._on_reduced(shard.pieces[self._in_order - 1].stop)
 
     def _result(self, shard: Shard) -> ByteArray | None:
-        """Return a shard, reduced; `None` if it was pulled, or is empty."""
+        """Return a shard, reduced; `None` if it was pulled."""
         if shard.owner is None:
-            return self._alone.get(shard.start)
+            return self._alone[shard.start]
         if shard.owner == self._plan.own:
             return self._reduced[: shard.nbytes]
         reduced = self._side(shard.owner).reduced

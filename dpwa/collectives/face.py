@@ -54,9 +54,12 @@ class Collectives(Closeable):
 
         Args:
             tag: which one.
-            admits_at_once: see `Group`; of the first call with this tag.
+            admits_at_once: see `Group`.
         """
-        return self._runner(tag, admits_at_once=admits_at_once)
+        runner = self._runner(tag)
+        if admits_at_once:  # a message of a peer may have made the group
+            runner.group.admit_at_once()
+        return runner
 
     @property
     def contacts(self) -> Contacts:
@@ -135,7 +138,7 @@ class Collectives(Closeable):
             raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r}")
         return timeout_s
 
-    def _runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
+    def _runner(self, tag: str) -> Runner:
         with self._lock:
             if self._is_closed:
                 raise ClosedError(f"node {self._node.name!r} is closed")
@@ -146,8 +149,7 @@ class Collectives(Closeable):
                         f"a tag has at most {limits.MAX_NAME_CHARACTERS} characters, and a node at "
                         f"most {MAX_TAGS} of them; not {tag!r:.80}"
                     )
-                parts = self._ranks, self._contacts, self._clock
-                group = Group(tag, *parts, admits_at_once=admits_at_once)
+                group = Group(tag, self._ranks, self._contacts, self._clock)
                 places = self._contacts, self._listener, self._showcase
                 runner = self._runners[tag] = Runner(group, *places, self._clock)
             return runner

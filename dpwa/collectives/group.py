@@ -56,8 +56,6 @@ class Group:
         ranks: names of all nodes in the order of the configuration.
         contacts: of this node.
         clock: what time is taken from.
-        admits_at_once: whether a node that knocks is let in by a ballot, rather than when the next
-            collective ends.
 
     Attributes:
         view: who takes part.
@@ -73,11 +71,9 @@ class Group:
         ranks: Sequence[str],
         contacts: Contacts,
         clock: Clock,
-        *,
-        admits_at_once: bool = False,
     ) -> None:
         self.tag = tag
-        self._admits_at_once = admits_at_once
+        self._admits_at_once = False
         self.ranks = tuple(ranks)
         self._contacts = contacts
         self._own = contacts.own
@@ -195,6 +191,11 @@ class Group:
         """Hold a ballot although no collective is under way: somebody does not answer."""
         with self._lock:
             self._open_ballot()
+
+    def admit_at_once(self) -> None:
+        """Let in who knocks by a ballot from now on, not only when the next collective ends."""
+        with self._lock:
+            self._admits_at_once = True
 
     def is_member(self, name: str, incarnation: bytes) -> bool:
         """Tell whether this life of a node is a member, and this node is one too."""

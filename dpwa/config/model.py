@@ -117,12 +117,6 @@ class Config(StrictModel):
         le=MAX_TIMEOUT_MS,
         description="longest time to wait for a peer, in milliseconds",
     )
-    collective_timeout_s: float = Field(
-        default=30.0,
-        gt=0.0,
-        allow_inf_nan=False,
-        description="longest time that a collective, such as all_reduce, waits for a node",
-    )
     algorithm: Annotated[str, _one_of(algorithm_names)] = Field(
         default="gossip",
         description="training algorithm: gossip, lsgd, symmetric, push_sum, noloco, local, "
@@ -218,6 +212,12 @@ class Config(StrictModel):
         default="none",
         description="how lr_scale, the learning rate of each node, is spread around that of the "
         "run: none, linear (0.5 to 1.5 times) or power (0.5 to 2 times)",
+    )
+    collective_timeout_s: float = Field(
+        default=30.0,
+        gt=0.0,
+        allow_inf_nan=False,
+        description="longest time that a collective, such as all_reduce, waits for a node",
     )
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
         default=None, description="seed of the random choices; null = different in every run"

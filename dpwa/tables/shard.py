@@ -72,12 +72,19 @@ class ShardState(ReplicatedState):
         return np.take(self.values, rows, axis=0)
 
     def _update(self, rows: np.ndarray | None, delta: np.ndarray) -> None:
-        self._check_delta(delta, len(self.values) if rows is None else len(rows))
-        if rows is not None:
-            check_increasing(rows)
-            self._check_bounds(rows)
-        where: Rows = _ALL if rows is None else rows
+        where = self._where(rows, delta)
         self.updater.apply(self.values, self._state, where, delta)
+
+    def _assign(self, rows: np.ndarray | None, delta: np.ndarray) -> None:
+        self.values[self._where(rows, delta)] = delta
+
+    def _where(self, rows: np.ndarray | None, delta: np.ndarray) -> Rows:
+        self._check_delta(delta, len(self.values) if rows is None else len(rows))
+        if rows is None:
+            return _ALL
+        check_increasing(rows)
+        self._check_bounds(rows)
+        return rows
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {"values": self.values, **state_arrays(self._state)}

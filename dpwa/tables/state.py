@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from dpwa.tables.updaters import Updater
 from dpwa.types import JsonObject
 
 DTYPES = ("float32", "float64")
+
+Change = Callable[[np.ndarray | None, np.ndarray], None]
 
 
 class ReplicatedState(ABC):
@@ -64,6 +66,10 @@ class ReplicatedState(ABC):
     def _update(self, rows: np.ndarray | None, delta: np.ndarray) -> None:
         """Check an addition, and only then apply it; raise a `ProtocolError` if it is malformed."""
 
+    def _assign(self, rows: np.ndarray | None, delta: np.ndarray) -> None:  # noqa: ARG002
+        """Check values, and only then put them in place of those that there are."""
+        raise ProtocolError("the rows of this table have no first values")
+
     def apply(self, client: str, counter: int, rows: np.ndarray | None, delta: np.ndarray) -> bool:
         """Apply an addition, once: all of it or, when an error is raised, nothing.
 
@@ -79,6 +85,20 @@ class ReplicatedState(ABC):
         Raises:
             ProtocolError: an addition before this one is missing, or this one is malformed.
         """
+        return self._once(client, counter, rows, delta, self._update)
+
+    def assign(self, client: str, counter: int, rows: np.ndarray | None, delta: np.ndarray) -> bool:
+        """Replace the values of rows, without asking the updater; otherwise as `apply`."""
+        return self._once(client, counter, rows, delta, self._assign)
+
+    def _once(
+        self,
+        client: str,
+        counter: int,
+        rows: np.ndarray | None,
+        delta: np.ndarray,
+        change: Change,
+    ) -> bool:
         self._check_whole()
         last = self.applied.get(client, 0)
         if counter > last + 1:
@@ -87,7 +107,7 @@ class ReplicatedState(ABC):
             )
         if counter <= last:
             return False
-        self._update(rows, delta)
+        change(rows, delta)
         self.applied[client] = counter
         self._additions += 1
         return True

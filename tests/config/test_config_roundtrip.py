@@ -156,7 +156,7 @@ def test_defaults_are_filled_in() -> None:
         "divergence_threshold", "merge", "buffers",
         "transport", "slots", "codec", "topk", "links", "fraction", "guard",
         "robust", "consensus_control", "quarantine_s", "loss_window", "leader_silence_s",
-        "lr_spread", "seed", "log_level", "plugins", "leader",
+        "lr_spread", "collective_timeout_s", "seed", "log_level", "plugins", "leader",
     ]  # fmt: skip
     assert written["leader"] == {"strength": 0.1}
     assert written["nodes"] == [{"name": "w1", "host": "localhost", "port": 1}]
@@ -177,6 +177,6 @@ def test_options_of_what_is_selected_are_written() -> None:
 def test_a_new_configuration_explains_every_setting() -> None:
     lines = config_text(local_nodes([7000, 7001])).splitlines()
     keys = [index for index, line in enumerate(lines) if line[:1].isalpha()]
-    assert len(keys) == 26
+    assert len(keys) == 27
     assert all(lines[index - 1].startswith("# ") for index in keys)
     assert "  - {name: w2, host: localhost, port: 7001}" in lines

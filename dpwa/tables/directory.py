@@ -1,0 +1,185 @@
+"""What all members work out when a view begins: which tables there are, and who holds what.
+
+Every member of a view tells all others which tables it knows and which copies it has. Whoever has
+heard all of them computes the same plan. Of a shard, the copies that count are those of the latest
+view in which their holders took additions; the one that was the primary, or comes next in order, is
+the primary again. Another copy that has other additions in it than that one (they were never
+acknowledged) is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgpack
+
+from dpwa.errors import ProtocolError
+from dpwa.tables.placement import Copy, Placement, after, copies_to_make, initial
+from dpwa.tables.specs import TableSpec, unpack_spec
+from dpwa.types import Frame
+from dpwa.wire import limits
+
+DIGEST_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Held:
+    """A complete copy of a shard.
+
+    Attributes:
+        shard: index of the shard.
+        epoch: when the last view began in which additions were taken.
+        rank: place of the holder among those that hold the shard; 0: the primary.
+        digest: of the additions that it contains.
+    """
+
+    shard: int
+    epoch: int
+    rank: int
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a member knows of a table.
+
+    Attributes:
+        spec: what it is.
+        shards: number of shards.
+        is_ready: whether its first values are in place.
+        copies: that the member has.
+    """
+
+    spec: TableSpec
+    shards: int
+    is_ready: bool = False
+    copies: tuple[Held, ...] = ()
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a member tells at the beginning of a view.
+
+    Attributes:
+        tables: by number.
+        passed: number of barriers that it has passed; `None`: it has just come.
+        is_waiting: whether it is in one.
+    """
+
+    tables: Mapping[int, Known]
+    passed: int | None = None
+    is_waiting: bool = False
+
+    def pack(self) -> bytes:
+        """Return it as bytes."""
+        tables = [
+            [
+                number,
+                table.spec.pack(),
+                table.shards,
+                table.is_ready,
+                [[held.shard, held.epoch, held.rank, held.digest] for held in table.copies],
+            ]
+            for number, table in self.tables.items()
+        ]
+        return bytes(msgpack.packb([tables, self.passed, self.is_waiting]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A table in a view.
+
+    Attributes:
+        spec, shards, is_ready: as of `Known`.
+        placement: who holds what.
+        copies: that are to be made first.
+    """
+
+    spec: TableSpec
+    shards: int
+    is_ready: bool
+    placement: Placement
+    copies: tuple[Copy, ...] = ()
+
+
+def digest_of(applied: Mapping[str, int]) -> bytes:
+    """Return a digest of the additions that a copy contains."""
+    text = json.dumps(sorted(applied.items()))
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def new_plan(spec: TableSpec, shards: int, members: tuple[str, ...]) -> Plan:
+    """Return the plan of a table that is made in a view."""
+    return Plan(spec, shards, is_ready=False, placement=initial(members, shards, spec.replicas))
+
+
+def plans(members: tuple[str, ...], told: Mapping[str, Told]) -> dict[int, Plan]:
+    """Return the plans of all tables under a new view; the same on all members.
+
+    Args:
+        members: names, in order of rank.
+        told: by every one of them.
+    """
+    numbers = sorted({number for one in told.values() for number in one.tables})
+    return {number: _plan(members, told, number) for number in numbers}
+
+
+def _plan(members: tuple[str, ...], told: Mapping[str, Told], number: int) -> Plan:
+    known = {name: told[name].tables[number] for name in members if number in told[name].tables}
+    first = next(iter(known.values()))
+    is_ready = any(table.is_ready for table in known.values())
+    fresh = initial(members, first.shards, first.spec.replicas)
+    copies = [_survivors(known, shard) for shard in range(first.shards)]
+    # Without any copy, a table that nobody has used yet is as it was made: all zeros.
+    before = Placement(
+        tuple(
+            names or (() if is_ready else fresh.holders[shard])
+            for shard, names in enumerate(copies)
+        )
+    )
+    now = after(before, members, first.spec.replicas)
+    return Plan(first.spec, first.shards, is_ready, now, tuple(copies_to_make(before, now)))
+
+
+def _survivors(known: Mapping[str, Known], shard: int) -> tuple[str, ...]:
+    found = [
+        (held.rank, name, held)
+        for name, table in known.items()
+        for held in table.copies
+        if held.shard == shard
+    ]
+    epoch = max((held.epoch for _, _, held in found), default=0)
+    latest = sorted((one for one in found if one[2].epoch == epoch), key=lambda one: one[:2])
+    return tuple(name for _, name, held in latest if held.digest == latest[0][2].digest)
+
+
+def unpack_told(data: Frame) -> Told:
+    """Read what a member tells.
+
+    Raises:
+        ProtocolError: it is something else.
+    """
+    try:
+        rows, passed, is_waiting = msgpack.unpackb(data, raw=False)
+        if len(rows) > limits.MAX_TABLES or not isinstance(passed, int | None):
+            raise ProtocolError("not what a member tells of its tables")
+        tables = {int(row[0]): _unpack_known(*row[1:]) for row in rows}
+    except (ValueError, TypeError, IndexError, RecursionError, msgpack.UnpackException):
+        raise ProtocolError("not what a member tells of its tables") from None
+    return Told(tables, passed, bool(is_waiting))
+
+
+def _unpack_known(spec: bytes, shards: int, is_ready: bool, copies: list[list[int]]) -> Known:
+    if not 1 <= shards <= limits.MAX_MEMBERS or len(copies) > shards:
+        raise ProtocolError("a table of an impossible number of shards")
+    held = tuple(Held(int(s), int(e), int(r), _digest(d)) for s, e, r, d in copies)
+    return Known(unpack_spec(spec), shards, bool(is_ready), held)
+
+
+def _digest(given: object) -> bytes:
+    if not isinstance(given, bytes):
+        raise ProtocolError("not a digest")
+    return given

@@ -1,0 +1,108 @@
+"""What a table is, as all members must agree on it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from dpwa.errors import ProtocolError, UserError
+from dpwa.tables.key_value import KeyValueStore
+from dpwa.tables.placement import Shard, cut
+from dpwa.tables.rows import rows_shape
+from dpwa.tables.updaters import Updater, make_updater
+from dpwa.types import Frame, JsonObject, StrictModel
+
+ID_BYTES = 8
+MAX_VALUES = 2**40  # of one table
+
+
+class TableSpec(StrictModel):
+    """The form of a table, and how many copies there are.
+
+    Attributes:
+        kind: rows by their place, or by keys.
+        rows: number of rows; 0 for a key-value table.
+        columns: of a row; `None`: the table is a vector.
+        dtype: of the values.
+        updater, options: what an addition does.
+        replicas: copies of each shard besides the primary, as far as there are members.
+        default: of the keys that were never added to.
+    """
+
+    kind: Literal["array", "key_value"] = "array"
+    rows: int = Field(default=0, ge=0)
+    columns: int | None = Field(default=None, ge=1)
+    dtype: Literal["float32", "float64"] = "float32"
+    updater: str = "default"
+    options: JsonObject = {}
+    replicas: int = Field(default=1, ge=0, le=16)
+    default: float = 0.0
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of the values of a row."""
+        return (self.columns or 1) * (4 if self.dtype == "float32" else 8)
+
+    def shape(self, rows: int) -> tuple[int, ...]:
+        """Return the shape of so many rows."""
+        return rows_shape(rows, self.columns)
+
+    def shards(self, count: int) -> tuple[Shard, ...]:
+        """Return the shards of an array."""
+        return cut(self.rows, count)
+
+    def make_updater(self) -> Updater:
+        """Return what applies the additions.
+
+        Raises:
+            UserError: there is no such updater, or its options cannot be.
+        """
+        return make_updater(self.updater, self.options)
+
+    def make_key_value_store(self) -> KeyValueStore:
+        """Return an empty shard of a key-value table."""
+        return KeyValueStore(self.columns, self.dtype, self.make_updater(), self.default)
+
+    def pack(self) -> bytes:
+        """Return it as bytes."""
+        return self.model_dump_json().encode()
+
+
+def make_spec(**fields: object) -> TableSpec:
+    """Return what a user has asked for.
+
+    Raises:
+        UserError: that cannot be.
+    """
+    try:
+        spec = TableSpec.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"table: {place}: {first['msg']}, got {first['input']!r:.60}") from None
+    if spec.rows * (spec.columns or 1) > MAX_VALUES:
+        raise UserError(f"a table of {spec.rows} x {spec.columns} values; at most {MAX_VALUES}")
+    spec.make_updater()
+    return spec
+
+
+def unpack_spec(data: Frame) -> TableSpec:
+    """Read what another member has packed.
+
+    Raises:
+        ProtocolError: it is something else, or an updater that is not known here.
+    """
+    try:
+        spec = TableSpec.model_validate_json(bytes(data))
+        spec.make_updater()
+    except (ValidationError, UserError) as error:
+        raise ProtocolError(f"not the description of a table: {error}") from None
+    return spec
+
+
+def difference(ours: TableSpec, theirs: TableSpec) -> str:
+    """Say what differs between two descriptions of one table."""
+    mine, others = ours.model_dump(), theirs.model_dump()
+    names = [name for name in mine if mine[name] != others[name]]
+    return ", ".join(f"{name} {mine[name]!r} here, {others[name]!r} elsewhere" for name in names)

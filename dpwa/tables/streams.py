@@ -1,0 +1,178 @@
+"""Streams: from each member to each other one, messages in order, each once, a few at a time.
+
+A connection may break and come back, and full queues drop messages; so they are numbered in each
+view, kept until the other side has seen them, and sent again when it does not say so. Time is an
+argument, and what is to be sent is given to a function.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpwa.errors import ProtocolError
+from dpwa.types import Frame
+from dpwa.wire import limits
+from dpwa.wire.tables import InPieces, Numbered
+
+WINDOW = 32  # messages that the other side has not seen: half of what its queue takes
+RESEND_AFTER_S = 0.25
+LONGEST_RESEND_S = 1.0
+
+Send = Callable[[Numbered, Frame | None], None]
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something to be told in a stream.
+
+    Attributes:
+        kind: of message.
+        fields: of it, but for those that all messages have, and those of its pieces.
+        data: its payload; cut into pieces if the kind allows that.
+    """
+
+    kind: type[Numbered]
+    fields: dict[str, Any] = field(default_factory=dict)
+    data: Frame | None = None
+
+    def pieces(self) -> Iterator[tuple[dict[str, Any], Frame | None]]:
+        """Yield fields and payload of each message."""
+        if not issubclass(self.kind, InPieces):
+            yield self.fields, self.data
+            return
+        data = memoryview(self.data or b"")
+        for start in range(0, max(len(data), 1), limits.MAX_PUSH_BYTES):
+            place = {"start": start, "nbytes": len(data)}
+            yield {**self.fields, **place}, data[start : start + limits.MAX_PUSH_BYTES]
+
+
+class Outgoing:
+    """The stream to one member in one view.
+
+    Args:
+        header: fields that all messages have in common.
+        send: sends a message, which may be lost.
+    """
+
+    def __init__(self, header: dict[str, Any], send: Send) -> None:
+        self._header = header
+        self._send = send
+        self._sources: deque[Iterator[Item]] = deque()
+        self._pieces: Iterator[tuple[dict[str, Any], Frame | None]] = iter(())
+        self._kind: type[Numbered] = Numbered
+        self._unseen: deque[tuple[Numbered, Frame | None]] = deque()
+        self._number = 0
+        self._seen_at = self._resent_at = 0.0
+        self._patience_s = RESEND_AFTER_S
+
+    def put(self, items: Iterable[Item]) -> None:
+        """Tell these, one after the other; they are taken when there is room."""
+        self._sources.append(iter(items))
+
+    def pump(self, now: float) -> None:
+        """Send what there is room for; send again what nobody has seen for too long."""
+        while len(self._unseen) < WINDOW:
+            piece = self._next()
+            if piece is None:
+                break
+            if not self._unseen:
+                self._seen_at = self._resent_at = now
+            self._number += 1
+            fields, data = piece
+            message = self._kind(**self._header, **fields, number=self._number)
+            self._unseen.append((message, data))
+            self._send(message, data)
+        if self._unseen and now - self._resent_at >= self._patience_s:
+            self._patience_s = min(2 * self._patience_s, LONGEST_RESEND_S)
+            self.resend(now)
+
+    def resend(self, now: float) -> None:
+        """Send again what was not seen."""
+        self._resent_at = now
+        for message, data in self._unseen:
+            self._send(message, data)
+
+    def seen(self, number: int, now: float) -> None:
+        """Take note that all up to this number have come."""
+        while self._unseen and self._unseen[0][0].number <= number:
+            self._unseen.popleft()
+            self._seen_at = self._resent_at = now
+            self._patience_s = RESEND_AFTER_S
+
+    def stalled_s(self, now: float) -> float:
+        """Return for how long nothing has been seen of what was sent."""
+        return now - self._seen_at if self._unseen else 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something that was not seen."""
+        return bool(self._unseen or self._sources)
+
+    def _next(self) -> tuple[dict[str, Any], Frame | None] | None:
+        while True:
+            piece = next(self._pieces, None)
+            if piece is not None:
+                return piece
+            item = self._next_item()
+            if item is None:
+                return None
+            self._kind, self._pieces = item.kind, item.pieces()
+
+    def _next_item(self) -> Item | None:
+        while self._sources:
+            item = next(self._sources[0], None)
+            if item is not None:
+                return item
+            self._sources.popleft()
+        return None
+
+
+class Incoming:
+    """The stream from one member in one view.
+
+    Attributes:
+        last: number of the message that was taken last.
+        is_owed: whether the other side is to be told of it.
+        wants: whether it is to send again what comes after.
+    """
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.is_owed = self.wants = False
+        self._data = bytearray()
+
+    def is_next(self, number: int) -> bool:
+        """Tell whether a message is the next one; take note if it is not."""
+        self.is_owed = True
+        self.wants |= number > self.last + 1
+        return number == self.last + 1
+
+    def take(self, message: Numbered, payload: Frame, most_bytes: int) -> Frame | None:
+        """Take a message; return all of its bytes once it is complete.
+
+        Args:
+            message: the next one.
+            payload: that has come with it.
+            most_bytes: that it may have altogether.
+
+        Raises:
+            ProtocolError: it is too large, or its pieces do not fit together.
+        """
+        self.last = message.number
+        if not isinstance(message, InPieces):
+            return payload
+        if message.start == 0:
+            self._data = bytearray()
+        stop = message.start + len(payload)
+        if message.start != len(self._data) or not stop <= message.nbytes <= most_bytes:
+            raise ProtocolError(
+                f"{message.type!r}: bytes {message.start} to {stop} of {message.nbytes}, "
+                f"expected from {len(self._data)} to at most {most_bytes}"
+            )
+        if message.start == 0 and stop == message.nbytes:
+            return payload
+        self._data += payload
+        return None if stop < message.nbytes else self._data

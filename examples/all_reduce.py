@@ -1,0 +1,80 @@
+"""Digits, with a shard of its own on each node: AllReduceSGD or AllReduceEA, uneven steps included.
+
+Run: dpwa launch -n 4 -- python examples/all_reduce.py sgd
+     dpwa launch -n 4 -- python examples/all_reduce.py ea
+
+A node has as many batches as its shard gives. Who runs out of them waits for the others without
+being counted, and nobody hangs. Kill one of the processes: the others go on.
+"""
+
+import argparse
+import os
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from dpwa import DpwaConnection
+from dpwa.algorithms import AllReduceEA, AllReduceSGD
+from dpwa.demo.data import label_skewed_shards, load_digits
+from dpwa.demo.model import build_model
+
+EPOCHS, BATCH, LEARNING_RATE = 20, 32, 0.1
+
+parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+parser.add_argument("algorithm", choices=["sgd", "ea"])
+algorithm = parser.parse_args().algorithm
+if "DPWA_NAME" not in os.environ:
+    raise SystemExit("run it with: dpwa launch -n 4 -- python examples/all_reduce.py sgd")
+rank, nodes = int(os.environ["DPWA_RANK"]), int(os.environ["DPWA_WORLD_SIZE"])
+
+train, test = load_digits()
+shard = train.take(label_skewed_shards(train.labels, nodes, seed=0)[rank])  # few classes, private
+torch.manual_seed(rank)  # the nodes begin with different parameters: they are synchronized first
+net = build_model(seed=rank)
+params = [parameter.detach() for parameter in net.parameters()]  # they share the net's memory
+
+
+def gradients(indices):
+    """Return the gradients of the mean loss of a batch."""
+    net.zero_grad()
+    outputs = net(torch.from_numpy(shard.images[indices]))
+    functional.cross_entropy(outputs, torch.from_numpy(shard.labels[indices])).backward()
+    return [parameter.grad for parameter in net.parameters()]
+
+
+def descend(grads):
+    """Take a step down, in place."""
+    for parameter, gradient in zip(params, grads, strict=True):
+        parameter.sub_(gradient, alpha=LEARNING_RATE)
+
+
+def accuracy():
+    """Return the share of the test images, of all classes, that the net gets right."""
+    with torch.no_grad():
+        guesses = net(torch.from_numpy(test.images)).argmax(dim=1)
+    return (guesses == torch.from_numpy(test.labels)).float().mean().item()
+
+
+with DpwaConnection(os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as connection:
+    averaging = AllReduceSGD(connection) if algorithm == "sgd" else AllReduceEA(connection, tau=5)
+    averaging.synchronize_parameters(params)  # all begin alike
+    rng, steps = np.random.default_rng(rank), 0
+    for epoch in range(EPOCHS):
+        order = rng.permutation(len(shard.labels))
+        for start in range(0, len(order), BATCH):
+            grads = gradients(order[start : start + BATCH])
+            if algorithm == "sgd":
+                averaging.sum_and_normalize_gradients(grads)
+                descend(grads)
+            else:
+                descend(grads)
+                averaging.average_parameters(params)
+            steps += 1
+        if algorithm == "sgd":
+            averaging.synchronize_parameters(params)  # waits for those who have more batches
+        else:
+            averaging.synchronize_center(params)
+    if algorithm == "ea":
+        averaging.copy_center(params)  # what all of them have learnt
+    print(f"{steps} steps, {connection.world_size} nodes, accuracy {accuracy():.3f}")
