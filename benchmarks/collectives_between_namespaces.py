@@ -54,8 +54,11 @@ def _spec(options: argparse.Namespace, size_mb: float, processes: int) -> Collec
 
 def _show(results: list[CollectivesResult]) -> None:
     headings = [f"{result.size_mb:g} MB, {result.processes}" for result in results]
-    rows = [[name, *(result.ratios[name] for result in results)] for name in results[0].ratios]
-    print_table(["ratio of medians", *headings], rows)
+    rows = [
+        [name.partition(" / ")[0].removeprefix(f"{GLOO}_"), *(of.ratios[name] for of in results)]
+        for name in results[0].ratios
+    ]
+    print_table(["time of Gloo / time of dpwa", *headings], rows)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class TableSpec(StrictModel):
     columns: int | None = Field(default=None, ge=1)
     dtype: Literal["float32", "float64"] = "float32"
     updater: str = "default"
-    options: JsonObject = {}
+    options: JsonObject = Field(default_factory=dict)
     replicas: int = Field(default=1, ge=0, le=16)
     default: float = 0.0
 

@@ -126,7 +126,8 @@ def new_copy(spec: TableSpec, rows: int, contacts: Contacts) -> Copy:
     nbytes = HEADER_BYTES + rows * spec.row_bytes
     made = contacts.image(nbytes) if contacts.share() and READS_IN_ORDER else None
     image, segment = made or (NO_IMAGE, None)
-    memory = ShardMemory(np.zeros(nbytes, np.uint8) if segment is None else segment.data, spec, rows)
+    data = np.zeros(nbytes, np.uint8) if segment is None else segment.data
+    memory = ShardMemory(data, spec, rows)
     updater = spec.make_updater()
     state = ShardState(rows, spec.columns, spec.dtype, updater, memory.values)
     return Copy(state, memory, image, segment)

@@ -1,4 +1,4 @@
-"""Messages of tables: what goes from member to member in numbered streams, and the answers to reads.
+"""Messages of tables: numbered streams from member to member, and the answers to reads.
 
 All carry the view that the sender is in; whoever is in another one says so, and does nothing else.
 In a stream, messages are numbered from 1 in each view and taken in that order, each once.

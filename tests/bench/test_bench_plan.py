@@ -6,6 +6,7 @@ from dpwa.bench.catalogues.plane import LINKS, RAW_TCP
 from dpwa.bench.collectives import CollectivesSpec
 from dpwa.bench.plan import PlanePlan, Seat
 from dpwa.bench.plane import PlaneSpec
+from dpwa.bench.tables import TablesSpec
 from dpwa.errors import UserError
 
 
@@ -32,12 +33,19 @@ def test_a_size_is_in_millions_of_bytes_and_whole_values():
     assert PlaneSpec(0.01).plan().nbytes == 10_000
 
 
+def test_a_table_is_rows_of_float32():
+    assert TablesSpec().plan().nbytes == 256_000_000
+    plan = TablesSpec(rows=1000, columns=3).plan()
+    assert (plan.nbytes, plan.rows, plan.columns) == (12_000, 1000, 3)
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
         (PlaneSpec(1, measures=("copy", "cpoy")), r"\(got cpoy\)"),
         (PlaneSpec(1, measures=()), r"expected measures of copy, .*\(got none\)"),
         (CollectivesSpec(1, measures=("shm_barrier", "copy")), r"\(got copy\)"),
+        (TablesSpec(measures=("tcp_get_rows", "shm_barrier")), r"\(got shm_barrier\)"),
         (PlaneSpec(0.01, tensors=2501), "2501 tensors do not fit into 2500 values"),
     ],
 )
@@ -58,7 +66,7 @@ def test_a_process_finds_its_seat_and_plan_in_its_environment(monkeypatch, tmp_p
     assert seat.plan(PlanePlan) == plan
 
 
-@pytest.mark.parametrize("spec", [PlaneSpec(1), CollectivesSpec(1)])
+@pytest.mark.parametrize("spec", [PlaneSpec(1), CollectivesSpec(1), TablesSpec()])
 def test_a_process_knows_which_benchmark_it_is_for(spec, tmp_path):
     plan = spec.plan()
     (tmp_path / "plan.json").write_text(plan.model_dump_json())

@@ -4,9 +4,11 @@ import pytest
 
 from dpwa.bench.catalogues.collectives import COLLECTIVES
 from dpwa.bench.catalogues.plane import PLANE
+from dpwa.bench.catalogues.tables import TABLES
 from dpwa.bench.processes import BenchmarkError
 from dpwa.bench.records import Progress, SessionReport, parse_record
 from dpwa.bench.result import Figure, failures_of, figures_of, ratios_of
+from dpwa.bench.tables import TablesSpec
 
 
 def reports(*samples):
@@ -55,7 +57,19 @@ def test_ratios_are_quotients_of_summed_medians():
     assert ratios_of(figures, PLANE.ratios) == {"shm_round / (copy + lerp)": 2.5}
 
 
-@pytest.mark.parametrize("catalogue", [PLANE, COLLECTIVES])
+def test_what_moves_a_whole_table_is_told_as_a_rate_too():
+    measures = ("shm_get_rows", "shm_get_all")
+    spec = TablesSpec(rows=250_000, columns=10, measures=measures)  # 10 MB
+    samples = {name: [{name: 0.02}] for name in measures}
+    result = spec.result(spec.plan(), [SessionReport(samples=samples)])
+    assert result.mb_per_s == {"shm_get_all": pytest.approx(500)}
+    assert result.numbers() == {
+        "ratio of medians": {},
+        "MB/s of each process": result.mb_per_s,
+    }
+
+
+@pytest.mark.parametrize("catalogue", [PLANE, COLLECTIVES, TABLES])
 def test_every_ratio_is_of_figures_that_some_measure_has(catalogue):
     for ratio in catalogue.ratios:
         assert {*ratio.above, *ratio.below} <= set(catalogue.titles)

@@ -1,0 +1,212 @@
+"""Desk: where the threads that use tables and the RxThread meet.
+
+Users leave orders and additions, and wait; the RxThread takes them, and lays out what there is to
+read in the present view.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dpwa.data.segments import ByteArray
+from dpwa.errors import DpwaError
+from dpwa.policy.views import View
+from dpwa.tables.directory import Plan
+from dpwa.tables.storage import ShardMemory
+
+Key = tuple[int, int]  # number of a table, index of a shard
+
+
+@dataclass(frozen=True)
+class Present:
+    """What holds in a view; never changed, but replaced.
+
+    Attributes:
+        view: who takes part.
+        is_ready: whether all members have told what they have.
+        tables: by number.
+        passed: barriers that this node has passed.
+    """
+
+    view: View
+    is_ready: bool = False
+    tables: Mapping[int, Plan] = field(default_factory=dict)
+    passed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Addition:
+    """An addition to one shard.
+
+    Attributes:
+        key: of the shard.
+        counter: counts the additions of this node to the shard.
+        rows: number of ids at the beginning of the data; `None`: all rows.
+        data: ids, then the delta.
+        is_first: whether it replaces the values.
+    """
+
+    key: Key
+    counter: int
+    rows: int | None
+    data: ByteArray
+    is_first: bool = False
+
+
+class Ask:
+    """Rows that somebody has asked another member for.
+
+    Args:
+        key: of the shard.
+        ids: which; `None`: all.
+        nbytes: size of the answer.
+    """
+
+    def __init__(self, key: Key, ids: np.ndarray | None, nbytes: int) -> None:
+        self.key = key
+        self.ids = ids
+        self.data: ByteArray = np.empty(nbytes, np.uint8)
+        self.got_bytes = 0
+        self.image = 0
+        self.refused: str | None = None
+        self.is_answered = False
+
+
+class Desk:
+    """What users and the RxThread share.
+
+    Attributes:
+        changed: guards it, and is notified when users may go on.
+        present: what holds now.
+        memories: of this node's own copies.
+    """
+
+    def __init__(self, view: View, nudge: Callable[[], None]) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.present = Present(view)
+        self.memories: dict[Key, ShardMemory] = {}
+        self._nudge = nudge
+        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._counters: dict[Key, int] = {}
+        self._unseen: dict[Key, OrderedDict[int, Addition]] = {}
+        self._fresh: deque[Addition] = deque()
+        self._failed: dict[int, DpwaError] = {}
+        self._asked: dict[int, Ask] = {}
+        self._requests = 0
+        self.waiting_bytes = 0  # of additions that were not acknowledged
+
+    # Users
+
+    def order(self, act: Callable[[], None]) -> None:
+        """Have something done on the RxThread."""
+        self._orders.put(act)
+        self._nudge()
+
+    def add(self, table: int, parts: list[tuple[int, int | None, ByteArray]], *, is_first: bool) -> None:
+        """Leave additions to shards of one table.
+
+        Args:
+            table: its number.
+            parts: shard, number of ids, and data of each.
+            is_first: whether they replace the values.
+        """
+        with self.changed:
+            for shard, rows, data in parts:
+                key = table, shard
+                counter = self._counters[key] = self._counters.get(key, 0) + 1
+                addition = Addition(key, counter, rows, data, is_first)
+                self._unseen.setdefault(key, OrderedDict())[counter] = addition
+                self._fresh.append(addition)
+                self.waiting_bytes += data.nbytes
+        self._nudge()
+
+    def is_flushed(self, table: int | None = None) -> bool:
+        """Tell whether all additions of this node to a table, or to all, were acknowledged."""
+        return not any(u for (t, _), u in self._unseen.items() if table in (None, t))
+
+    def raise_failure(self, table: int) -> None:
+        """Raise what became of an addition that has failed, once."""
+        with self.changed:
+            error = self._failed.pop(table, None)
+        if error is not None:
+            raise error
+
+    def ask(self, ask: Ask) -> int:
+        """Note that something is asked for; return a number that its answer must have."""
+        with self.changed:
+            self._requests += 1
+            self._asked[self._requests] = ask
+            return self._requests
+
+    def forget(self, requests: list[int]) -> None:
+        """Drop what comes for these requests."""
+        with self.changed:
+            for request in requests:
+                self._asked.pop(request, None)
+
+    # The network threads
+
+    def take_orders(self) -> None:
+        """Do what was ordered."""
+        while not self._orders.empty():
+            self._orders.get()()
+
+    def publish(self, present: Present) -> None:
+        """Say what holds now."""
+        with self.changed:
+            self.present = present
+            self.changed.notify_all()
+
+    def take_fresh(self) -> list[Addition]:
+        """Return the additions that were not taken yet."""
+        with self.changed:
+            fresh = list(self._fresh)
+            self._fresh.clear()
+            return fresh
+
+    def take_again(self) -> list[Addition]:
+        """Return all additions that were not acknowledged, in their order."""
+        with self.changed:
+            self._fresh.clear()
+            return [addition for unseen in self._unseen.values() for addition in unseen.values()]
+
+    def acknowledge(self, key: Key, counter: int, error: DpwaError | None = None) -> None:
+        """Take note that an addition is in all copies of its shard, or has failed."""
+        with self.changed:
+            addition = self._unseen.get(key, OrderedDict()).pop(counter, None)
+            if addition is None:
+                return
+            self.waiting_bytes -= addition.data.nbytes
+            if error is not None:
+                self._failed[key[0]] = error
+            self.changed.notify_all()
+
+    def answered(self, request: int, start: int, data: ByteArray, image: int) -> None:
+        """Take in a piece of an answer; drop what nobody has asked for."""
+        with self.changed:
+            ask = self._asked.get(request)
+            if ask is None or start != ask.got_bytes or start + data.nbytes > ask.data.nbytes:
+                return
+        ask.data[start : start + data.nbytes] = data  # one thread takes in all the pieces
+        with self.changed:
+            ask.got_bytes += data.nbytes
+            if ask.got_bytes == ask.data.nbytes:
+                ask.image, ask.is_answered = image, True
+                self._asked.pop(request, None)
+                self.changed.notify_all()
+
+    def refused(self, request: int, reason: str) -> None:
+        """Take note that something is not to be had."""
+        with self.changed:
+            ask = self._asked.pop(request, None)
+            if ask is not None:
+                ask.refused, ask.is_answered = reason, True
+                self.changed.notify_all()
+
+
