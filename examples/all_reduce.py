@@ -60,7 +60,7 @@ with DpwaConnection(os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as conne
     averaging = AllReduceSGD(connection) if algorithm == "sgd" else AllReduceEA(connection, tau=5)
     averaging.synchronize_parameters(params)  # all begin alike
     rng, steps = np.random.default_rng(rank), 0
-    for epoch in range(EPOCHS):
+    for _ in range(EPOCHS):
         order = rng.permutation(len(shard.labels))
         for start in range(0, len(order), BATCH):
             grads = gradients(order[start : start + BATCH])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from dpwa.data.boards import BOARD_BYTES, BoardReader, BoardWriter
@@ -39,15 +39,23 @@ class Contacts(Closeable):
 
     Args:
         own: this life of this node.
+        names: of all nodes; what others say of themselves is ignored.
         may_map: whether memory is shared with peers on this host.
         tell: sends a message to a peer.
         changed: called when somebody has been met, has come back, or is gone.
     """
 
     def __init__(
-        self, own: Member, tell: Tell, changed: Callable[[str], None], *, may_map: bool
+        self,
+        own: Member,
+        names: Collection[str],
+        tell: Tell,
+        changed: Callable[[str], None],
+        *,
+        may_map: bool,
     ) -> None:
         self.own = own
+        self._names = frozenset(names)
         self._may_map = may_map
         self._tell = tell
         self._changed = changed
@@ -71,6 +79,8 @@ class Contacts(Closeable):
 
     def hear(self, hello: Hello) -> None:
         """Take note of an introduction; answer it when it says something new."""
+        if hello.name not in self._names:
+            return
         with self._lock:
             contact = self._of(hello.name)
             was_mapped = contact.files is not None

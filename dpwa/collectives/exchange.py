@@ -28,7 +28,7 @@ LEAST_PIECE_BYTES = 64 * 1024
 MOST_PIECE_BYTES = limits.CHUNK_BYTES
 PIECES_PER_SHARD = 4
 TILE_BYTES = 256 * 1024  # stays in the cache while all values are added up
-PAIR_PIECE_BYTES = 512 * 1024
+PAIR_PIECE_BYTES = 4 * 1024 * 1024  # cut into tiles where it is added up
 POLL_S = 0.02
 
 

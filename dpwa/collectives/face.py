@@ -42,7 +42,9 @@ class Collectives(Closeable):
         may_map = node.config.transport != "tcp"
         self._lock = threading.RLock()
         self._runners: dict[str, Runner] = {}
-        self._contacts = Contacts(own, node.tell, self._contact_changed, may_map=may_map)
+        self._contacts = Contacts(
+            own, self._ranks, node.tell, self._contact_changed, may_map=may_map
+        )
         self._listener = PullListener(self._contacts)
         self._showcase = Showcase(node.nudge)
         self._service = CollectiveService(self._contacts, self._group, self._groups, self._showcase)

@@ -134,7 +134,7 @@ class CollectiveService(Service):
             self._serve(message, reply)
         else:
             group = self._find(message.tag)
-            if group is not None:
+            if group is not None and message.name in group.ranks:
                 self._hear(group, message)
 
     def tick(self, now: float) -> bool:

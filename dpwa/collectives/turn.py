@@ -80,7 +80,7 @@ class Turn:
             if waited_s < SPIN_S:
                 os.sched_yield()
                 continue
-            patience_s = min(max(waited_s / 8, SHORTEST_SLEEP_S), LONGEST_SLEEP_S)
+            patience_s = min(max(waited_s / 16, SHORTEST_SLEEP_S), LONGEST_SLEEP_S)
             with self._group.changed:
                 self._group.changed.wait(patience_s)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpwa.data.segments import ByteArray
-from dpwa.errors import DpwaError
+from dpwa.errors import DpwaError, MismatchError
 from dpwa.policy.views import View
 from dpwa.tables.directory import Plan
 from dpwa.tables.storage import ShardMemory
@@ -99,6 +99,7 @@ class Desk:
         self._failed: dict[int, DpwaError] = {}
         self._asked: dict[int, Ask] = {}
         self._requests = 0
+        self._mismatches: dict[int, str] = {}
         self.waiting_bytes = 0  # of additions that were not acknowledged
 
     # Users
@@ -108,7 +109,9 @@ class Desk:
         self._orders.put(act)
         self._nudge()
 
-    def add(self, table: int, parts: list[tuple[int, int | None, ByteArray]], *, is_first: bool) -> None:
+    def add(
+        self, table: int, parts: list[tuple[int, int | None, ByteArray]], *, is_first: bool
+    ) -> None:
         """Leave additions to shards of one table.
 
         Args:
@@ -137,6 +140,11 @@ class Desk:
         if error is not None:
             raise error
 
+    def check(self, table: int) -> None:
+        """Raise a `MismatchError` if another member has made another table of this number."""
+        if table in self._mismatches:
+            raise MismatchError(f"table {table}: {self._mismatches[table]}")
+
     def ask(self, ask: Ask) -> int:
         """Note that something is asked for; return a number that its answer must have."""
         with self.changed:
@@ -161,6 +169,12 @@ class Desk:
         """Say what holds now."""
         with self.changed:
             self.present = present
+            self.changed.notify_all()
+
+    def note_mismatch(self, table: int, difference: str) -> None:
+        """Take note that another member has made another table of this number."""
+        with self.changed:
+            self._mismatches[table] = difference
             self.changed.notify_all()
 
     def take_fresh(self) -> list[Addition]:
@@ -208,5 +222,3 @@ class Desk:
             if ask is not None:
                 ask.refused, ask.is_answered = reason, True
                 self.changed.notify_all()
-
-

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dpwa import fault_points
+from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.data.segments import ByteArray
@@ -26,7 +27,7 @@ from dpwa.node.rx_thread import Reply, Service
 from dpwa.policy.views import View
 from dpwa.tables.desk import Addition, Ask, Desk, Key, Present
 from dpwa.tables.directory import Held, Known, Plan, Told, digest_of, new_plan, plans, unpack_told
-from dpwa.tables.specs import ID_BYTES, TableSpec, unpack_spec
+from dpwa.tables.specs import ID_BYTES, TableSpec, difference, unpack_spec
 from dpwa.tables.storage import Copy, new_copy
 from dpwa.tables.streams import Incoming, Item, Outgoing
 from dpwa.types import Frame
@@ -60,6 +61,8 @@ ASK_AGAIN_S = 0.5  # at a barrier, to find out about members that have stopped
 ANSWERS_KEPT_S = 5.0  # for somebody who does not take them
 MAX_ANSWER_BYTES = 1024**3  # being sent at once
 
+_FORWARDED_FIELDS = {"table", "shard", "client", "counter", "rows", "is_first"}
+
 Tell = Callable[[str, Message, Frame | None], None]
 Awaited = tuple[int, int, str, int]  # table, shard, client, counter
 
@@ -76,6 +79,19 @@ class _Answer:
     sent_bytes: int = 0
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What a `TableService` is told.
+
+    Attributes:
+        clock: what time is taken from.
+        startup_s: how long to wait for all nodes at first.
+    """
+
+    clock: Clock
+    startup_s: float
+
+
 class TableService(Service):
     """Answers what members say of tables.
 
@@ -84,7 +100,7 @@ class TableService(Service):
         group: says who takes part.
         contacts: who can be reached, and whose memory is shared.
         tell: sends a message to a peer.
-        startup_s: how long to wait for all nodes at first.
+        settings: what else there is to know.
     """
 
     handles = (
@@ -103,14 +119,15 @@ class TableService(Service):
     )
 
     def __init__(
-        self, desk: Desk, group: Group, contacts: Contacts, tell: Tell, startup_s: float
+        self, desk: Desk, group: Group, contacts: Contacts, tell: Tell, settings: Settings
     ) -> None:
         self._desk = desk
         self._group = group
         self._contacts = contacts
         self._own = contacts.own
         self._tell = tell
-        self._startup_s = startup_s
+        self._startup_s = settings.startup_s
+        self._clock = settings.clock
         self._client = f"{self._own.name}:{self._own.incarnation.hex()}"
         self._views: queue.SimpleQueue[tuple[View, int]] = queue.SimpleQueue()
         self._exits = 0
@@ -154,6 +171,7 @@ class TableService(Service):
         """Take in one message."""
         if self._is_closed:
             return
+        self._now = self._clock.now()
         self._follow_views()
         if isinstance(message, TableElsewhere):
             if message.view == self._view.identity and self._elsewhere_at is None:
@@ -268,11 +286,11 @@ class TableService(Service):
     def _start(self) -> None:
         """Go on, as all members have told what they have."""
         names = self._view.names
+        newest = max(told.passed or 0 for told in self._told.values())
         if not self._has_part:
-            self._passed = max((told.passed or 0 for told in self._told.values()), default=0)
-        self._has_part = True
+            self._passed, self._has_part = newest, True
         for name, told in self._told.items():
-            passed = self._passed if told.passed is None else told.passed
+            passed = newest if told.passed is None else told.passed
             self._barriers.setdefault(name, (passed, told.is_waiting))
         self._tables = plans(names, self._told)
         for number, plan in self._tables.items():
@@ -376,15 +394,17 @@ class TableService(Service):
             return True
         if not self._has_begun:
             return False
-        comes_before = isinstance(message, TableAddition | TableGet | TableState | TableReady)
-        return not comes_before or message.table in self._tables
+        is_forwarded = isinstance(message, TableAddition) and message.is_forwarded
+        return not is_forwarded or message.table in self._tables
 
     def _most_bytes(self, message: Numbered) -> int:
         if isinstance(message, TableHoldings):
             return limits.MAX_HOLDINGS_BYTES
         if not isinstance(message, TableAddition | TableGet):
             return limits.MAX_PUSH_BYTES
-        plan = self._tables[message.table]
+        plan = self._tables.get(message.table)
+        if plan is None:
+            return limits.MAX_PUSH_BYTES
         if plan.spec.kind == "key_value" or isinstance(message, TableGet):
             return limits.MAX_KEYS_BYTES
         rows = plan.spec.shards(plan.shards)[0].rows
@@ -437,9 +457,10 @@ class TableService(Service):
 
     def make(self, number: int, spec: TableSpec) -> None:
         """Make a table, unless there is one of this number, and tell all others."""
-        if not self._has_begun or number in self._tables:
+        if not self._has_begun:
             return
-        shards = len(self._view.names)
+        plan = self._tables.get(number)
+        shards = len(self._view.names) if plan is None else plan.shards
         self._say_to_all(Item(TableMade, {"table": number, "shards": shards}, spec.pack()))
         self._make(number, spec, shards)
 
@@ -450,7 +471,10 @@ class TableService(Service):
             self._be_ready(number)
 
     def _make(self, number: int, spec: TableSpec, shards: int) -> None:
-        if number in self._tables:
+        plan = self._tables.get(number)
+        if plan is not None:
+            if plan.spec != spec:
+                self._desk.note_mismatch(number, difference(plan.spec, spec))
             return
         plan = self._tables[number] = new_plan(spec, shards, self._view.names)
         self._settle(number, plan)
@@ -459,8 +483,9 @@ class TableService(Service):
             incoming.is_owed = incoming.wants = True
 
     def _be_ready(self, number: int) -> None:
-        self._tables[number] = replace(self._tables[number], is_ready=True)
-        self._publish()
+        if number in self._tables:
+            self._tables[number] = replace(self._tables[number], is_ready=True)
+            self._publish()
 
     # Additions
 
@@ -494,7 +519,10 @@ class TableService(Service):
         if key in self._copying:
             self._on_hold.setdefault(key, []).append((message, bytes(data)))
             return
-        plan = self._tables[message.table]
+        plan = self._tables.get(message.table)
+        if plan is None:
+            self._acknowledge(message.name, message, f"there is no table {message.table}")
+            return
         if message.is_first and (plan.is_ready or message.name != self._view.names[0]):
             # Of a node that was the first one before; it counts, and changes nothing.
             message, data = message.model_copy(update={"rows": 0}), b""
@@ -511,12 +539,7 @@ class TableService(Service):
             self._acknowledge(message.name, message)
             return
         self._awaited[_awaited(message)] = message.name, set(holders[1:])
-        fields = {
-            **message.model_dump(exclude={"type", "request", "number", "start", "nbytes"}),
-            "is_forwarded": True,
-        }
-        for name in ("name", "incarnation", "view"):
-            fields.pop(name)
+        fields = {**message.model_dump(include=_FORWARDED_FIELDS), "is_forwarded": True}
         for replica in holders[1:]:
             self._say(replica, Item(TableAddition, fields, data))
         fault_points.reached("table.add.forwarded")
@@ -665,9 +688,8 @@ class TableService(Service):
         self._send_answers()
 
     def _rows(self, key: Key, ids: np.ndarray | None) -> ByteArray:
-        copy, plan = self._copies.get(key), self._tables[key[0]]
-        holders = plan.placement.holders
-        if copy is None or key[1] >= len(holders) or holders[key[1]][0] != self._own.name:
+        copy, plan = self._copies.get(key), self._tables.get(key[0])
+        if copy is None or plan is None or plan.placement.primary(key[1]) != self._own.name:
             raise ProtocolError(f"{self._own.name} is not the primary of this shard")
         rows: ByteArray = copy.state.read(ids).reshape(-1).view(np.uint8)
         return rows
@@ -738,7 +760,8 @@ class TableService(Service):
             is_first = not self._has_part and self._view.since == 0
             return self._now - self._began > (self._startup_s if is_first else STALLED_S)
         return any(
-            outgoing.stalled_s(self._now) > (STALLED_S if self._contacts.is_up(name) else UNREACHABLE_S)
+            outgoing.stalled_s(self._now)
+            > (STALLED_S if self._contacts.is_up(name) else UNREACHABLE_S)
             for name, outgoing in self._out.items()
         )
 

@@ -46,7 +46,9 @@ class ShardMemory:
         """Tell whether the values of a shard are in there."""
         return memory.nbytes >= HEADER_BYTES + rows * spec.row_bytes
 
-    def read_into(self, target: np.ndarray, where: slice | np.ndarray, rows: np.ndarray | None) -> bool:
+    def read_into(
+        self, target: np.ndarray, where: slice | np.ndarray, rows: np.ndarray | None
+    ) -> bool:
         """Copy rows once; return whether they fit together.
 
         Args:
@@ -97,7 +99,13 @@ class Copy:
     incoming: Import | None = None
 
     def apply(
-        self, client: str, counter: int, rows: np.ndarray | None, delta: np.ndarray, *, is_first: bool
+        self,
+        client: str,
+        counter: int,
+        rows: np.ndarray | None,
+        delta: np.ndarray,
+        *,
+        is_first: bool,
     ) -> None:
         """Apply an addition, unless it is in there already; see `ReplicatedState.apply`."""
         change = self.state.assign if is_first else self.state.apply

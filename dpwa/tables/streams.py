@@ -82,7 +82,7 @@ class Outgoing:
                 self._seen_at = self._resent_at = now
             self._number += 1
             fields, data = piece
-            message = self._kind(**self._header, **fields, number=self._number)
+            message = self._kind(**{**self._header, **fields, "number": self._number})
             self._unseen.append((message, data))
             self._send(message, data)
         if self._unseen and now - self._resent_at >= self._patience_s:

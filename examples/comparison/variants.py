@@ -57,6 +57,7 @@ VARIANTS = (
     Variant("symmetric", "symmetric", {"algorithm": "symmetric"}),
     Variant("push_sum", "push_sum", {"algorithm": "push_sum"}),
     Variant("noloco", "noloco", {"algorithm": "noloco", "noloco": {"period": PERIOD}}),
+    Variant("elastic", "elastic", {"algorithm": "elastic", "elastic": {"period": PERIOD}}),
     Variant("local", "local", {"algorithm": "local", "local": {"period": PERIOD}}),
     Variant(
         "diloco",

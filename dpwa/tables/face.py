@@ -1,0 +1,177 @@
+"""Tables: all tables of a node."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from dpwa.clock import SystemClock
+from dpwa.connection import DpwaConnection
+from dpwa.errors import DpwaError, UserError
+from dpwa.lifecycle import Closeable
+from dpwa.node.tx_thread import Listener
+from dpwa.tables.desk import Desk
+from dpwa.tables.rows import as_values
+from dpwa.tables.serving import Settings, TableService
+from dpwa.tables.specs import TableSpec, make_spec
+from dpwa.tables.table import ArrayTable, KeyValueTable
+from dpwa.tables.user import User
+from dpwa.types import Frame
+from dpwa.wire import limits
+from dpwa.wire.tables import TableGot, TableRefused
+
+log = logging.getLogger("dpwa.tables")
+
+TAG = "dpwa.tables"
+
+
+class TableListener(Listener):
+    """Takes in the answers to reads."""
+
+    handles = (TableGot, TableRefused)
+
+    def __init__(self, desk: Desk, service: TableService) -> None:
+        self._desk = desk
+        self._service = service
+
+    def link_changed(self, peer: str, *, is_up: bool) -> None:
+        """Pass on that a connection has come up."""
+        if is_up:
+            self._service.link_came_up(peer)
+
+    def receive(self, peer: str, message: TableGot | TableRefused, payload: Frame) -> None:  # noqa: ARG002
+        """Take in an answer."""
+        if isinstance(message, TableGot):
+            data = np.frombuffer(payload, np.uint8)
+            self._desk.answered(message.request, message.start, data, message.image)
+        else:
+            self._desk.refused(message.request, message.reason)
+
+
+class Tables(Closeable):
+    """The tables of one node, shared with all other nodes that make the same ones.
+
+    All nodes make the same tables in the same order. Rows are cut into shards over the nodes
+    themselves; there is no server. Each shard has `replicas` further copies on other nodes: when a
+    node dies, the others go on, and nothing that was acknowledged is lost.
+
+    Args:
+        connection: of the node.
+        sync: whether all nodes call `add` and `get` in the same order and number; the i-th `get`
+            of all of them then returns the same, with all i-th additions in it.
+        timeout_s: how long anything may take; `None`: `collective_timeout_s` of the configuration.
+    """
+
+    def __init__(
+        self, connection: DpwaConnection, *, sync: bool = False, timeout_s: float | None = None
+    ) -> None:
+        node, collectives = connection.node, connection.collectives
+        self._sync = sync
+        self._made = 0
+        self._runner = collectives.runner(TAG, admits_at_once=True)
+        group, clock = self._runner.group, SystemClock()
+        desk = Desk(group.view, node.nudge)
+        patience_s = node.config.collective_timeout_s if timeout_s is None else timeout_s
+        collectives.contacts.share()
+        self._service = TableService(
+            desk, group, collectives.contacts, node.tell, Settings(clock, patience_s)
+        )
+        group.watch(self._service.view_changed)
+        self._service.view_changed(group.view)
+        self._user = User(desk, self._service, self._runner, collectives.contacts, clock)
+        self._user.timeout_s = patience_s
+        node.attach(self._service, TableListener(desk, self._service))
+        node.nudge()
+
+    def array(
+        self, size: int, init_value: Any = None, *, dtype: str = "float32", **options: Any
+    ) -> ArrayTable:
+        """Make a vector.
+
+        Args:
+            size: number of values.
+            init_value: first values, of which only those of the first node count; `None`: zeros.
+            dtype: float32 or float64.
+            options: `updater`, `options` (of the updater), `replicas`.
+
+        Raises:
+            UserError: that cannot be.
+            MismatchError: another node makes another table.
+            TableTimeoutError: the first node does not make it in time.
+        """
+        return self._array(make_spec(rows=size, dtype=dtype, **options), init_value)
+
+    def matrix(
+        self,
+        rows: int,
+        columns: int,
+        init_value: Any = None,
+        *,
+        dtype: str = "float32",
+        **options: Any,
+    ) -> ArrayTable:
+        """Make a matrix; see `array`."""
+        spec = make_spec(rows=rows, columns=columns, dtype=dtype, **options)
+        return self._array(spec, init_value)
+
+    def key_value(
+        self, columns: int | None = None, *, dtype: str = "float32", **options: Any
+    ) -> KeyValueTable:
+        """Make a table whose rows have keys; see `array`.
+
+        Args:
+            columns: of a row; `None`: a row is one number.
+            dtype: float32 or float64.
+            options: as for `array`, and `default`.
+        """
+        spec = make_spec(kind="key_value", columns=columns, dtype=dtype, **options)
+        number = self._next_number()
+        return KeyValueTable(self._user, number, spec, None, is_in_step=self._sync)
+
+    def wait_for_all(self) -> None:
+        """Wait until all nodes use tables."""
+        self._user.present(self._user.deadline())
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of those who take part at present, in order of rank."""
+        return self._runner.group.view.names
+
+    def barrier(self, timeout_s: float | None = None) -> None:
+        """Wait until all nodes are here; a `get` after it sees every addition before it.
+
+        Raises:
+            TableTimeoutError: somebody has not come in time.
+        """
+        self._user.barrier(self._user.deadline(timeout_s))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything that this node has added is in all copies."""
+        self._user.flush(None, self._user.deadline(timeout_s))
+
+    def close(self) -> None:
+        """Wait until what was added is in all copies; then leave the others to themselves."""
+        if self._user.is_closed:
+            return
+        try:
+            self._user.flush(None, self._user.deadline())
+        except DpwaError as error:
+            log.warning("additions may be lost: %s", error)
+        finally:
+            self._user.close()
+            self._runner.group.leave()
+
+    def _next_number(self) -> int:
+        self._user.check_open()
+        if self._made >= limits.MAX_TABLES:
+            raise UserError(f"a node has at most {limits.MAX_TABLES} tables")
+        self._made += 1
+        return self._made - 1
+
+    def _array(self, spec: TableSpec, init_value: Any) -> ArrayTable:
+        first = None
+        if init_value is not None:
+            first = as_values(init_value, spec.shape(spec.rows), np.dtype(spec.dtype))
+        return ArrayTable(self._user, self._next_number(), spec, first, is_in_step=self._sync)

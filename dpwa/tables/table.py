@@ -1,0 +1,194 @@
+"""Tables as users see them: rows by number, or by key."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from dpwa.data.segments import ByteArray
+from dpwa.errors import MismatchError
+from dpwa.tables.directory import Plan
+from dpwa.tables.key_value import as_keys, split_keys
+from dpwa.tables.rows import Part, accumulate, as_row_ids, as_values, split
+from dpwa.tables.specs import TableSpec, difference
+from dpwa.tables.user import User, packed
+
+
+class Table:
+    """What all kinds of tables have in common.
+
+    Args:
+        user: of the node.
+        number: tables are counted in the order in which they are made, which is the same on all
+            nodes.
+        spec: what it is to be.
+        first: the first values; only those of the first member count.
+        is_in_step: whether all members call `add` and `get` in the same order.
+
+    Raises:
+        MismatchError: another node has made another table.
+        TableTimeoutError: the first member has not made it in time.
+    """
+
+    def __init__(
+        self,
+        user: User,
+        number: int,
+        spec: TableSpec,
+        first: np.ndarray | None,
+        *,
+        is_in_step: bool,
+    ) -> None:
+        self._user = user
+        self._number = number
+        self.spec = spec
+        self._is_in_step = is_in_step
+        self._calls = threading.Lock()
+        self._shards = self._make(first)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values."""
+        return np.dtype(self.spec.dtype)
+
+    def _make(self, first: np.ndarray | None) -> int:
+        user, deadline = self._user, self._user.deadline()
+        made_in, has_put = b"", False
+        while True:
+            present = user.present(deadline)
+            plan = present.tables.get(self._number)
+            user.desk.check(self._number)
+            if plan is not None and plan.spec != self.spec:
+                raise MismatchError(f"table {self._number}: {difference(self.spec, plan.spec)}")
+            if made_in != present.view.identity:
+                made_in, has_put = present.view.identity, False
+                user.make(self._number, self.spec)
+            if plan is not None and plan.is_ready:
+                return plan.shards
+            if plan is not None and not has_put and user.is_first(present):
+                # Another one may have begun, and put values of its own.
+                if first is not None or present.view.since:
+                    values = np.zeros(self.spec.shape(self.spec.rows), self.dtype)
+                    user.put(self._number, self._parts_of(plan, first, values), deadline)
+                user.announce(self._number)
+                has_put = True
+            user.wait_for_change(present, deadline, f"the making of table {self._number}")
+
+    def _parts_of(
+        self, plan: Plan, first: np.ndarray | None, values: np.ndarray
+    ) -> list[tuple[int, int | None, ByteArray]]:
+        values = values if first is None else first
+        parts = split(None, plan.spec.shards(plan.shards)) if plan.spec.kind == "array" else []
+        return [(part.shard, None, packed(None, values[part.where])) for part in parts]
+
+    def _add(self, parts: list[Part], delta: np.ndarray, *, sync: bool) -> None:
+        user, deadline = self._user, self._user.deadline()
+        given = [
+            (
+                part.shard,
+                None if part.rows is None else len(part.rows),
+                packed(part.rows, delta[part.where]),
+            )
+            for part in parts
+        ]
+        user.add(self._number, given, deadline)
+        if sync:
+            user.flush(self._number, deadline)
+
+    def _read(self, parts: list[Part], shape: tuple[int, ...]) -> np.ndarray:
+        with self._calls:
+            user, deadline = self._user, self._user.deadline()
+            result = np.empty(shape, self.dtype)
+            if self._is_in_step:
+                user.barrier(deadline)
+            else:
+                user.flush(self._number, deadline)
+            user.read(self._number, self.spec, parts, result, deadline)
+            if self._is_in_step:
+                user.barrier(deadline)
+            return result
+
+
+class ArrayTable(Table):
+    """A table whose rows have numbers, from 0 on: a vector, or a matrix."""
+
+    def get(self, row_ids: Any = None) -> np.ndarray:
+        """Return the newest values, or those of some rows.
+
+        What this node has added before is in them; after a `barrier`, so is what all others have.
+
+        Args:
+            row_ids: an integer, list, range, array or tensor; a row may come several times.
+
+        Returns:
+            Of shape (n,) or (n, columns), in memory of its own.
+
+        Raises:
+            UserError: there is no such row.
+            TableTimeoutError: no answer came in time.
+            TableLostError: all nodes that held the rows are gone.
+        """
+        self._user.check_open()
+        ids = None if row_ids is None else as_row_ids(row_ids, self.spec.rows)
+        rows = self.spec.rows if ids is None else len(ids)
+        return self._read(split(ids, self.spec.shards(self._shards)), self.spec.shape(rows))
+
+    def add(self, data: Any, row_ids: Any = None, *, sync: bool = False) -> None:
+        """Add to all rows, or to some; rows that come several times are added up.
+
+        Args:
+            data: numbers, a list, array or tensor, of the shape of the rows. It is copied.
+            row_ids: as for `get`.
+            sync: whether to return only when the addition is in all copies.
+
+        Raises:
+            UserError: there is no such row, or the shape is another one.
+            TableTimeoutError: there was no room for it in time, or no acknowledgement.
+            TableLostError: all nodes that held the rows are gone.
+        """
+        self._user.check_open()
+        ids = None if row_ids is None else as_row_ids(row_ids, self.spec.rows)
+        rows = self.spec.rows if ids is None else len(ids)
+        delta = as_values(data, self.spec.shape(rows), self.dtype)
+        if ids is not None:
+            ids, delta = accumulate(ids, delta)
+        self._add(split(ids, self.spec.shards(self._shards)), delta, sync=sync)
+
+
+class KeyValueTable(Table):
+    """A table whose rows have keys: any integers of 64 bits."""
+
+    def get(self, keys: Any) -> np.ndarray:
+        """Return the values of keys; the default for those that were never added to.
+
+        Args:
+            keys: an integer, list, range, array or tensor.
+
+        Returns:
+            Of shape (n,) or (n, columns).
+
+        Raises:
+            As for `ArrayTable.get`.
+        """
+        self._user.check_open()
+        known = as_keys(keys)
+        return self._read(split_keys(known, self._shards), self.spec.shape(len(known)))
+
+    def add(self, keys: Any, data: Any, *, sync: bool = False) -> None:
+        """Add to the values of keys; keys that come several times are added up.
+
+        Args:
+            keys: as for `get`.
+            data: numbers of the shape of the rows.
+            sync: as for `ArrayTable.add`.
+
+        Raises:
+            As for `ArrayTable.add`.
+        """
+        self._user.check_open()
+        known = as_keys(keys)
+        delta = as_values(data, self.spec.shape(len(known)), self.dtype)
+        known, delta = accumulate(known, delta)
+        self._add(split_keys(known, self._shards), delta, sync=sync)

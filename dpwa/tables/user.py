@@ -1,0 +1,329 @@
+"""The user's side of all tables of a node: leaves what is to be done, and waits for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from dpwa.clock import Clock, Deadline
+from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.runner import Runner
+from dpwa.data.segments import ByteArray
+from dpwa.errors import ClosedError, DpwaError, LeftBehindError, PeerLost, TableTimeoutError
+from dpwa.tables.desk import Ask, Desk, Key, Present
+from dpwa.tables.rows import Part
+from dpwa.tables.serving import TableService, lost_error
+from dpwa.tables.specs import ID_BYTES, TableSpec
+from dpwa.tables.storage import ShardMemory
+
+log = logging.getLogger("dpwa.tables")
+
+T = TypeVar("T")
+
+MAX_WAITING_BYTES = 64 * 1024**2  # of additions that were not acknowledged
+LOOK_EVERY_S = 0.05
+ASK_AGAIN_S = 1.0
+READ_FOR_S = 0.02  # while additions come in between; then the primary is asked
+SHORTEST_SLEEP_S = 50e-6
+
+
+@dataclass
+class _Reading:
+    """One read that is under way.
+
+    Attributes:
+        table: number of the table.
+        spec: of the table.
+        result: of shape (n,) or (n, columns).
+    """
+
+    table: int
+    spec: TableSpec
+    result: np.ndarray
+
+    def ask(self, part: Part) -> Ask:
+        """Return what to ask for, for one part."""
+        rows = len(self.result[part.where])
+        return Ask((self.table, part.shard), part.rows, rows * self.spec.row_bytes)
+
+    def take(self, part: Part, ask: Ask) -> None:
+        """Write what has come into the result."""
+        flat = ask.data.view(self.spec.dtype)
+        rows = len(flat) // (self.spec.columns or 1)
+        self.result[part.where] = flat.reshape(self.spec.shape(rows))
+
+
+class User:
+    """What the tables of a node have in common.
+
+    Args:
+        desk: shared with the RxThread.
+        service: whose methods are to be called there.
+        runner: by which a node that was left behind gets in again.
+        contacts: whose memory is shared.
+        clock: what time is taken from.
+
+    Attributes:
+        timeout_s: how long anything may take.
+    """
+
+    def __init__(
+        self, desk: Desk, service: TableService, runner: Runner, contacts: Contacts, clock: Clock
+    ) -> None:
+        self.desk = desk
+        self._service = service
+        self._runner = runner
+        self._contacts = contacts
+        self._clock = clock
+        self._mapped: dict[tuple[bytes, Key], ShardMemory] = {}
+        self.timeout_s = 30.0
+        self.is_closed = False
+
+    def deadline(self, timeout_s: float | None = None) -> Deadline:
+        """Return when something must have happened that begins now."""
+        return Deadline(self._clock, self.timeout_s if timeout_s is None else timeout_s)
+
+    def wait(self, check: Callable[[], T | None], deadline: Deadline, what: str) -> T:
+        """Return the first value of `check` that is not `None`; it is called with the lock held.
+
+        Raises:
+            TableTimeoutError: there was none in time.
+            LeftBehindError: this node was left behind, and not let in again in time.
+            ClosedError: the tables were closed.
+        """
+        while True:
+            with self.desk.changed:
+                self.check_open()
+                found = check()
+                if found is None:
+                    self.desk.changed.wait(min(LOOK_EVERY_S, deadline.remaining_s()))
+                    found = check()
+            if found is not None:
+                return found
+            self._get_in(deadline)
+            if deadline.expired():
+                raise TableTimeoutError(f"{what} did not happen in time: {self._state()}")
+
+    def present(self, deadline: Deadline) -> Present:
+        """Return what holds in the view that this node is in, once all have begun it."""
+        present = self._present()
+        if present is not None:
+            return present
+        return self.wait(self._present, deadline, "the beginning of a view")
+
+    def check_open(self) -> None:
+        """Raise a `ClosedError` after `close`."""
+        if self.is_closed:
+            raise ClosedError("the tables of this node are closed")
+
+    def _present(self) -> Present | None:
+        present, group = self.desk.present, self._runner.group
+        is_now = present.is_ready and present.view is group.view and not group.is_outside
+        return present if is_now else None
+
+    def _get_in(self, deadline: Deadline) -> None:
+        if not self._runner.group.is_outside:
+            return
+        try:
+            self._runner.get_in(max(deadline.remaining_s(), LOOK_EVERY_S))
+        except LeftBehindError:
+            raise
+        except PeerLost as lost:
+            log.warning("%s", lost)
+
+    def _state(self) -> str:
+        group = self._runner.group
+        unreachable = [n for n in group.view.names if not self._contacts.is_up(n)]
+        others = [name for name in unreachable if name != self._contacts.own.name]
+        is_ready = self.desk.present.is_ready
+        return (
+            f"members {', '.join(group.view.names)}; not connected: {', '.join(others) or 'none'}"
+            f"{'' if is_ready else '; not all of them use tables yet'}"
+        )
+
+    # Making
+
+    def make(self, number: int, spec: TableSpec) -> None:
+        """Make a table, or see that all others know it."""
+        self.desk.order(partial(self._service.make, number, spec))
+
+    def announce(self, number: int) -> None:
+        """Say that the first values of a table are in place."""
+        self.desk.order(partial(self._service.announce, number))
+
+    def is_first(self, present: Present) -> bool:
+        """Tell whether it is for this node to put the first values."""
+        return present.view.names[0] == self._contacts.own.name
+
+    def wait_for_change(self, present: Present, deadline: Deadline, what: str) -> None:
+        """Wait until something else holds."""
+        self.wait(lambda: None if self.desk.present is present else True, deadline, what)
+
+    def close(self) -> None:
+        """Let nobody wait any more, and have the memory given back."""
+        with self.desk.changed:
+            self.is_closed = True
+            self.desk.changed.notify_all()
+        self.desk.order(self._service.close)
+
+    # Additions
+
+    def add(
+        self, number: int, parts: list[tuple[int, int | None, ByteArray]], deadline: Deadline
+    ) -> None:
+        """Leave additions to some shards, as soon as there is room for them."""
+        self._add(number, parts, deadline, is_first=False)
+
+    def put(
+        self, number: int, parts: list[tuple[int, int | None, ByteArray]], deadline: Deadline
+    ) -> None:
+        """Replace values, and wait until that has happened."""
+        self._add(number, parts, deadline, is_first=True)
+        self.flush(number, deadline)
+
+    def _add(
+        self,
+        number: int,
+        parts: list[tuple[int, int | None, ByteArray]],
+        deadline: Deadline,
+        *,
+        is_first: bool,
+    ) -> None:
+        nbytes = sum(data.nbytes for _, _, data in parts)
+
+        def has_room() -> bool | None:
+            waiting = self.desk.waiting_bytes
+            if waiting and waiting + nbytes > MAX_WAITING_BYTES:
+                return None
+            self.desk.add(number, parts, is_first=is_first)
+            return True
+
+        self.desk.raise_failure(number)
+        self.wait(has_room, deadline, "room for an addition")
+
+    def flush(self, number: int | None, deadline: Deadline) -> None:
+        """Wait until all additions of this node to a table, or to all, have taken effect."""
+
+        def is_flushed() -> bool | None:
+            return True if self.desk.is_flushed(number) else None
+
+        self.wait(is_flushed, deadline, "the acknowledgement of an addition")
+        if number is not None:
+            self.desk.raise_failure(number)
+
+    # Reads
+
+    def read(
+        self,
+        number: int,
+        spec: TableSpec,
+        parts: list[Part],
+        result: np.ndarray,
+        deadline: Deadline,
+    ) -> None:
+        """Read rows of a table into an array, part by part."""
+        reading = _Reading(number, spec, result)
+        while parts:
+            present = self.present(deadline)
+            parts = [part for part in parts if not self._read_here(reading, part, present)]
+            if parts:
+                parts = self._read_there(reading, parts, present, deadline)
+
+    def _read_here(self, reading: _Reading, part: Part, present: Present) -> bool:
+        """Read from memory of this host, if that is possible; return whether it is done."""
+        memory = self._memory(reading.table, part.shard, present)
+        if memory is None:
+            return False
+        end = time.perf_counter() + READ_FOR_S
+        while not memory.read_into(reading.result, part.where, part.rows):
+            if time.perf_counter() > end:
+                return False
+            time.sleep(SHORTEST_SLEEP_S)
+        return True
+
+    def _memory(self, number: int, shard: int, present: Present) -> ShardMemory | None:
+        key = number, shard
+        try:
+            primary = present.tables[number].placement.primary(shard)
+        except LookupError:
+            raise lost_error(number, shard) from None
+        if primary == self._contacts.own.name:
+            return self.desk.memories.get(key)
+        return self._mapped.get((present.view.identity, key))
+
+    def _read_there(
+        self, reading: _Reading, parts: list[Part], present: Present, deadline: Deadline
+    ) -> list[Part]:
+        """Ask the primaries; return the parts that have not come."""
+        asks = {self.desk.ask(ask): (part, ask) for part in parts if (ask := reading.ask(part))}
+        for request, (part, ask) in asks.items():
+            primary = present.tables[reading.table].placement.primary(part.shard)
+            self.desk.order(partial(self._service.order_rows, request, ask, primary))
+        patience = Deadline(self._clock, ASK_AGAIN_S)
+
+        def is_over() -> bool | None:
+            is_other = self._present() is not present
+            is_done = all(ask.is_answered for _, ask in asks.values())
+            return True if is_done or is_other or patience.expired() else None
+
+        try:
+            self.wait(is_over, deadline, "an answer")
+        finally:
+            self.desk.forget(list(asks))
+        left: list[Part] = []
+        for part, ask in asks.values():
+            if ask.refused is not None:
+                raise DpwaError(f"table {reading.table} cannot be read: {ask.refused}")
+            if ask.is_answered:
+                reading.take(part, ask)
+                self._map(reading, part, ask, present)
+            else:
+                left.append(part)
+        return left
+
+    def _map(self, reading: _Reading, part: Part, ask: Ask, present: Present) -> None:
+        """Map the memory that an answer speaks of, for the next time."""
+        plan = present.tables[reading.table]
+        if not ask.image or plan.spec.kind == "key_value":
+            return
+        identity = present.view.identity
+        self._mapped = {key: memory for key, memory in self._mapped.items() if key[0] == identity}
+        primary = plan.placement.primary(part.shard)
+        memory = self._contacts.image_of(primary, ask.image)
+        rows = plan.spec.shards(plan.shards)[part.shard].rows
+        if memory is not None and ShardMemory.fits(memory, plan.spec, rows):
+            self._mapped[identity, ask.key] = ShardMemory(memory, plan.spec, rows)
+
+    # Barriers
+
+    def barrier(self, deadline: Deadline) -> None:
+        """Wait until all members have come, and all that this node has added has taken effect."""
+        self.flush(None, deadline)
+        passed = self.present(deadline).passed
+        self.desk.order(self._service.arrive)
+
+        def has_passed() -> bool | None:
+            present = self._present()
+            return True if present is not None and present.passed > passed else None
+
+        try:
+            self.wait(has_passed, deadline, "a barrier")
+        except BaseException:
+            self.desk.order(self._service.give_up_barrier)
+            raise
+
+
+def packed(ids: np.ndarray | None, delta: np.ndarray) -> ByteArray:
+    """Return ids and rows as they are sent, in memory of their own."""
+    ids_bytes = 0 if ids is None else len(ids) * ID_BYTES
+    data: ByteArray = np.empty(ids_bytes + delta.nbytes, np.uint8)
+    if ids is not None:
+        data[:ids_bytes] = ids.view(np.uint8)
+    data[ids_bytes:].view(delta.dtype)[:] = delta.reshape(-1)
+    return data

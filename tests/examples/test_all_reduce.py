@@ -1,0 +1,32 @@
+"""The example of AllReduceSGD and AllReduceEA, as its reader runs it."""
+
+import re
+import sys
+
+import pytest
+from examples_support import DPWA, EXAMPLES, Runner
+
+pytest.importorskip("sklearn")
+
+EXAMPLE = EXAMPLES / "all_reduce.py"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "least"), [("sgd", 0.94), pytest.param("ea", 0.88, marks=pytest.mark.slow)]
+)
+def test_all_nodes_end_with_the_same_that_knows_all_digits(
+    run: Runner, algorithm: str, least: float
+) -> None:
+    done = run(*DPWA, "launch", "-n", 4, "--", sys.executable, "-W", "error", EXAMPLE, algorithm)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"(\d+) steps, 4 nodes, accuracy ([\d.]+)", done.stdout)
+    assert len(found) == 4
+    assert len({steps for steps, _ in found}) > 1, "their numbers of steps differ"
+    (accuracy,) = {float(accuracy) for _, accuracy in found}
+    assert accuracy >= least
+
+
+def test_without_the_launcher_it_says_how_to_start_it(run: Runner) -> None:
+    done = run(sys.executable, EXAMPLE, "sgd")
+    assert done.returncode == 1
+    assert "dpwa launch -n 4" in done.stderr
