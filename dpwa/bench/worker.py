@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dpwa.bench.plan import CollectivesPlan, MeasuringPlan, PlanePlan, Seat
+from dpwa.bench.plan import CollectivesPlan, MeasuringPlan, PlanePlan, Seat, TablesPlan
 from dpwa.errors import DpwaError
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ def _workshop(plan: MeasuringPlan, group: Group) -> Workshop[Any]:
             from dpwa.bench.workshops.collectives import CollectivesWorkshop
 
             return CollectivesWorkshop(plan, group)
+        case TablesPlan():
+            from dpwa.bench.workshops.tables import TablesWorkshop
+
+            return TablesWorkshop(plan, group)
     raise AssertionError(f"no benchmark has a {type(plan).__name__}")
 
 

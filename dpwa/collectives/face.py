@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import weakref
 from typing import TypeVar
 
 from dpwa.clock import Clock, SystemClock
@@ -35,7 +36,9 @@ class Collectives(Closeable):
     """
 
     def __init__(self, node: Node, clock: Clock | None = None) -> None:
-        self._node = node
+        # Its threads know this: if this knew the node, one that is forgotten would never be closed.
+        self._name = node.name
+        self._patience_s = node.config.collective_timeout_s
         self._clock = clock or SystemClock()
         self._ranks = tuple(node_config.name for node_config in node.config.nodes)
         own = Member(node.name, secrets.token_bytes(limits.INCARNATION_BYTES))
@@ -43,13 +46,14 @@ class Collectives(Closeable):
         self._lock = threading.RLock()
         self._runners: dict[str, Runner] = {}
         self._contacts = Contacts(
-            own, self._ranks, node.tell, self._contact_changed, may_map=may_map
+            own, self._ranks, node.courier.tell, self._contact_changed, may_map=may_map
         )
         self._listener = PullListener(self._contacts)
-        self._showcase = Showcase(node.nudge)
+        self._showcase = Showcase(node.courier.nudge)
         self._service = CollectiveService(self._contacts, self._group, self._groups, self._showcase)
         self._is_closed = False
         node.attach(self._service, self._listener)
+        weakref.finalize(node, self.close)
 
     def runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
         """Return what runs the collectives of a tag, and knows its members.
@@ -75,7 +79,7 @@ class Collectives(Closeable):
     def rank(self) -> int:
         """Return the place of this node among the members."""
         members = self.members()
-        return members.index(self._node.name) if self._node.name in members else 0
+        return members.index(self._name) if self._name in members else 0
 
     def barrier(self, timeout_s: float | None, tag: str) -> None:
         """See `DpwaConnection.barrier`."""
@@ -135,7 +139,7 @@ class Collectives(Closeable):
 
     def _timeout_s(self, timeout_s: float | None) -> float:
         if timeout_s is None:
-            return self._node.config.collective_timeout_s
+            return self._patience_s
         if not 0 < timeout_s < float("inf"):
             raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r}")
         return timeout_s
@@ -143,7 +147,7 @@ class Collectives(Closeable):
     def _runner(self, tag: str) -> Runner:
         with self._lock:
             if self._is_closed:
-                raise ClosedError(f"node {self._node.name!r} is closed")
+                raise ClosedError(f"node {self._name!r} is closed")
             runner = self._runners.get(tag)
             if runner is None:
                 if len(tag) > limits.MAX_NAME_CHARACTERS or len(self._runners) >= MAX_TAGS:

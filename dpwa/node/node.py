@@ -32,7 +32,7 @@ from dpwa.node.services import (
     StatusService,
 )
 from dpwa.node.snapshot_service import Introduction, ServingSettings, SnapshotService
-from dpwa.node.threads import NodeThreads
+from dpwa.node.threads import Courier, NodeThreads
 from dpwa.node.tx_thread import (
     AddPeer,
     Attach,
@@ -40,12 +40,10 @@ from dpwa.node.tx_thread import (
     PartnerPrepared,
     PeerEnded,
     RemovePeer,
-    Tell,
 )
 from dpwa.transport.addresses import resolved
-from dpwa.types import Frame, JsonObject
+from dpwa.types import JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
-from dpwa.wire.messages import Message
 
 log = logging.getLogger("dpwa.node")
 
@@ -190,13 +188,10 @@ class Node(Closeable):
         self._threads.rx.register(service)
         self._threads.tx.order(Attach(listener))
 
-    def tell(self, peer: str, message: Message, payload: Frame | None = None) -> None:
-        """Send a message to a peer, if there is a connection; returns at once."""
-        self._threads.tx.order(Tell(peer, message, payload))
-
-    def nudge(self) -> None:
-        """Have the services look at once whether something has become due."""
-        self._threads.rx.nudge()
+    @property
+    def courier(self) -> Courier:
+        """What sends messages for it; it does not keep the node alive."""
+        return self._threads.courier
 
     # Life
 

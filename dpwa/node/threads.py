@@ -11,13 +11,31 @@ import zmq
 
 from dpwa.node.parts import Parts
 from dpwa.node.rx_thread import RxThread, Service
-from dpwa.node.tx_thread import TxThread
+from dpwa.node.tx_thread import Tell, TxThread
 from dpwa.transport.sockets import keep_freed_memory
+from dpwa.types import Frame
+from dpwa.wire.messages import Message
 
 log = logging.getLogger("dpwa.node")
 
 STOP_TIMEOUT_S = 2.0
 FAREWELL_S = 0.05
+
+
+class Courier:
+    """Lets what stands on a node use its threads; every method may be called from any thread."""
+
+    def __init__(self, rx: RxThread, tx: TxThread) -> None:
+        self._rx = rx
+        self._tx = tx
+
+    def tell(self, peer: str, message: Message, payload: Frame | None = None) -> None:
+        """Send a message to a peer, if there is a connection; returns at once."""
+        self._tx.order(Tell(peer, message, payload))
+
+    def nudge(self) -> None:
+        """Have the services look at once whether something has become due."""
+        self._rx.nudge()
 
 
 class NodeThreads:
@@ -29,6 +47,7 @@ class NodeThreads:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.rx = RxThread(parts.name, self._context, endpoint, parts.clock)
         self.tx = TxThread(self._context, parts)
+        self.courier = Courier(self.rx, self.tx)
 
     def open(self, services: Iterable[Service]) -> None:
         """Register the services and start both threads.

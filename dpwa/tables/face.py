@@ -72,18 +72,19 @@ class Tables(Closeable):
         self._made = 0
         self._runner = collectives.runner(TAG, admits_at_once=True)
         group, clock = self._runner.group, SystemClock()
-        desk = Desk(group.view, node.nudge)
+        desk = Desk(group.view, node.courier.nudge)
         patience_s = node.config.collective_timeout_s if timeout_s is None else timeout_s
         collectives.contacts.share()
         self._service = TableService(
-            desk, group, collectives.contacts, node.tell, Settings(clock, patience_s)
+            desk, group, collectives.contacts, node.courier.tell, Settings(clock, patience_s)
         )
-        group.watch(self._service.view_changed)
-        self._service.view_changed(group.view)
+        with group.changed:  # no view may come in between
+            group.watch(self._service.view_changed)
+            self._service.view_changed(group.view)
         self._user = User(desk, self._service, self._runner, collectives.contacts, clock)
         self._user.timeout_s = patience_s
         node.attach(self._service, TableListener(desk, self._service))
-        node.nudge()
+        node.courier.nudge()
 
     def array(
         self, size: int, init_value: Any = None, *, dtype: str = "float32", **options: Any

@@ -92,11 +92,11 @@ class KeyValueStore(ReplicatedState):
         """The keys that were added to, int64 of shape (n,), sorted."""
         return np.sort(self._keys[: len(self)])
 
-    def read(self, keys: np.ndarray) -> np.ndarray:
+    def read(self, rows: np.ndarray) -> np.ndarray:
         """Return a copy of the rows of some keys; the default for those never added to.
 
         Args:
-            keys: int64 of shape (n,), in any order.
+            rows: keys, int64 of shape (n,), in any order.
 
         Returns:
             Of shape (n,) or (n, columns).
@@ -105,8 +105,8 @@ class KeyValueStore(ReplicatedState):
             ProtocolError: this is not an array of keys.
         """
         self._check_whole()
-        check_ids(keys)
-        slots = self._find(keys)
+        check_ids(rows)
+        slots = self._find(rows)
         values: np.ndarray = self._values.take(np.maximum(slots, 0), axis=0)
         values[slots < 0] = self.default
         return values

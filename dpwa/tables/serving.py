@@ -13,6 +13,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -132,7 +133,7 @@ class TableService(Service):
         self._views: queue.SimpleQueue[tuple[View, int]] = queue.SimpleQueue()
         self._exits = 0
         self._has_part = False
-        self._view = desk.present.view
+        self._view = group.view
         self._tables: dict[int, Plan] = {}
         self._copies: dict[Key, Copy] = {}
         self._told: dict[str, Told] = {}
@@ -221,10 +222,10 @@ class TableService(Service):
         return self._desk.present.is_ready
 
     def _follow_views(self) -> None:
-        if self._began is None:
-            self._begin(self._view)
         while not self._views.empty():
             view, exits = self._views.get()
+            if self._began is not None and view is self._view:
+                continue
             if exits != self._exits:
                 self._exits = exits
                 self._drop_all()
@@ -252,17 +253,11 @@ class TableService(Service):
         header = {"request": 0, **self._signed}
         others = [name for name in view.names if name != self._own.name]
         self._in = {name: Incoming() for name in others}
-        self._out = {name: Outgoing(header, self._sender(name)) for name in others}
+        self._out = {name: Outgoing(header, partial(self._tell, name)) for name in others}
         for outgoing in self._out.values():
             outgoing.put([Item(TableHoldings, {}, own.pack())])
         fault_points.reached("table.holdings.told")
         self._hear_told(self._own.name, own)
-
-    def _sender(self, peer: str) -> Callable[[Numbered, Frame | None], None]:
-        def send(message: Numbered, payload: Frame | None) -> None:
-            self._tell(peer, message, payload)
-
-        return send
 
     def _tell_of_own(self) -> Told:
         tables = {
@@ -394,8 +389,9 @@ class TableService(Service):
             return True
         if not self._has_begun:
             return False
-        is_forwarded = isinstance(message, TableAddition) and message.is_forwarded
-        return not is_forwarded or message.table in self._tables
+        if isinstance(message, TableAddition) and message.is_forwarded:
+            return message.table in self._tables  # its maker may have told the primary first
+        return True
 
     def _most_bytes(self, message: Numbered) -> int:
         if isinstance(message, TableHoldings):
@@ -619,7 +615,7 @@ class TableService(Service):
             return
         fields: dict[str, Any] = {"table": message.table, "shard": message.shard}
         try:
-            is_whole = copy.incoming.feed(message.part, data)
+            is_whole = copy.incoming.feed(message.part, memoryview(data))
         except ProtocolError as error:
             log.warning("%s: the state of a shard is sent again: %s", self._own.name, error)
             copy.incoming = copy.state.importing()

@@ -55,6 +55,10 @@ class ReplicatedState(ABC):
         self._incoming = bytearray()
 
     @abstractmethod
+    def read(self, rows: Any) -> np.ndarray:
+        """Return a copy of some rows; raise a `ProtocolError` if that cannot be."""
+
+    @abstractmethod
     def _arrays(self) -> dict[str, np.ndarray]:
         """Return all arrays that make up the state, those of the updater as `state.NAME`."""
 

@@ -21,7 +21,7 @@ WINDOW = 32  # messages that the other side has not seen: half of what its queue
 RESEND_AFTER_S = 0.25
 LONGEST_RESEND_S = 1.0
 
-Send = Callable[[Numbered, Frame | None], None]
+Send = Callable[[Any, Frame | None], None]  # of a message
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Incoming:
         stop = message.start + len(payload)
         if message.start != len(self._data) or not stop <= message.nbytes <= most_bytes:
             raise ProtocolError(
-                f"{message.type!r}: bytes {message.start} to {stop} of {message.nbytes}, "
+                f"{type(message).__name__}: bytes {message.start} to {stop} of {message.nbytes}, "
                 f"expected from {len(self._data)} to at most {most_bytes}"
             )
         if message.start == 0 and stop == message.nbytes:

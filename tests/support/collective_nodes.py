@@ -20,8 +20,17 @@ class Nodes:
 
     def __init__(self, config, names, threads=1):
         self.config = config
-        self.connections = {name: DpwaConnection(name, config) for name in names}
-        self._pools = {name: ThreadPoolExecutor(threads) for name in names}
+        self.connections = {}
+        self._threads = threads
+        self._pools = {}
+        for name in names:
+            self.start(name)
+
+    def start(self, name):
+        """Start a node; also one that was closed."""
+        self.connections[name] = DpwaConnection(name, self.config)
+        if name not in self._pools:
+            self._pools[name] = ThreadPoolExecutor(self._threads)
 
     @property
     def names(self):
@@ -49,10 +58,6 @@ class Nodes:
                 return error
 
         return self.each(caught, names)
-
-    def restart(self, name):
-        """Start a node that was closed again."""
-        self.connections[name] = DpwaConnection(name, self.config)
 
     def close(self):
         for connection in self.connections.values():

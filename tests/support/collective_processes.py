@@ -139,9 +139,9 @@ class Group:
 
 
 @contextlib.contextmanager
-def collective_processes(folder):
-    """Where processes are forked; none of them outlives the block."""
-    nursery = start("collective_members.py", stdin=subprocess.PIPE)
+def collective_processes(folder, program="collective_members.py"):
+    """Where processes are forked by a program; none of them outlives the block."""
+    nursery = start(program, stdin=subprocess.PIPE)
     with ended(nursery):
         yield Processes(nursery, folder)
         _, errors = nursery.communicate(timeout=LONGEST_S)

@@ -6,11 +6,12 @@ from dpwa.bench.catalogue import Catalogue, Link, Ratio
 
 LINKS = {"shm": Link("shm"), "tcp": Link("tcp")}
 ROWS_SHARE = 0.01  # of all rows, which a measure of some rows takes
+ALONE = "_alone"  # ends the name of what one process does while the others only serve
 
 _WHO = {"shm": "dpwa, same host", "tcp": "dpwa, streamed"}
 _WHAT = {
     "get_rows": "get 1 % of the rows",
-    "get_rows_alone": "the same, by one process",
+    f"get_rows{ALONE}": "the same, by one process",
     "get_all": "get the whole table",
     "add_rows": "add to 1 % of the rows",
     "add_rows_async": "the same, without waiting",

@@ -13,6 +13,11 @@ from dpwa.bench.plan import Seat
 from dpwa.bench.records import Sample
 
 
+def all_reduce(flat: torch.Tensor) -> Work:
+    """Return: every process gets the sum of all values of shape `(n,)`."""
+    return lambda: dist.all_reduce(flat)
+
+
 def all_reduce_mean(flat: torch.Tensor) -> Work:
     """Return: every process gets the mean of all values of shape `(n,)`."""
 

@@ -1,0 +1,250 @@
+"""Nodes that start late or never, are closed, interrupted, restarted, or cut off from each other."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from support.collective_nodes import collective_nodes, rank_of
+from support.collective_processes import collective_processes
+from support.nodes import eventually
+
+from dpwa.errors import ClosedError, CollectiveError, LeftBehindError, PeerLost
+
+TIMEOUT_S = 0.5
+GRACE_S = 1.0
+
+
+def is_waiting(nodes, name, tag=""):
+    """Whether a node has entered a collective, and waits."""
+    return nodes[name].collectives.runner(tag).group._turn.entered
+
+
+def timed(call):
+    """Return a task that returns how long a call took, and its outcome."""
+
+    def task(node):
+        start = time.monotonic()
+        try:
+            outcome = call(node)
+        except Exception as error:  # noqa: BLE001
+            outcome = error
+        return time.monotonic() - start, outcome
+
+    return task
+
+
+def assert_lost(outcomes, names, within_s):
+    for took_s, outcome in outcomes:
+        assert type(outcome) is PeerLost, outcome
+        assert outcome.names == names
+        assert took_s <= within_s
+
+
+def is_there_again(nodes, name):
+    """Let all call until a node that was away takes part; return what all have got then."""
+
+    def call(node):
+        while True:
+            try:
+                value, contributors = node.all_reduce(1.0, timeout_s=5.0)
+            except LeftBehindError:
+                continue
+            if contributors == len(nodes.names):
+                return value
+
+    return nodes.each(call) == dict.fromkeys(nodes.names, float(len(nodes.names)))
+
+
+# Starting
+
+
+def test_a_first_collective_waits_for_nodes_that_start_late():
+    with collective_nodes(3, there=1) as nodes:
+        futures = [nodes.begin("w1", lambda node: node.all_reduce(np.ones(5000))[1])]
+        for name in ("w2", "w3"):
+            eventually(lambda: is_waiting(nodes, nodes.names[-1]))
+            nodes.start(name)
+            futures.append(nodes.begin(name, lambda node: node.all_reduce(np.ones(5000))[1]))
+        assert [future.result(20) for future in futures] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_node_that_never_starts_is_lost_and_let_in_when_it_does(transport):
+    with collective_nodes(3, there=2, transport=transport) as nodes:
+        outcomes = nodes.each(timed(lambda node: node.barrier(TIMEOUT_S))).values()
+        assert_lost(outcomes, ("w3",), TIMEOUT_S + GRACE_S)
+        assert min(took_s for took_s, _ in outcomes) >= TIMEOUT_S
+        assert nodes.each(lambda node: node.all_reduce(np.ones(9000))[1]) == {"w1": 2, "w2": 2}
+        assert {nodes[name].members for name in nodes.names} == {("w1", "w2")}
+        nodes.start("w3")
+        assert is_there_again(nodes, "w3")
+
+
+def test_the_timeout_of_the_configuration_counts_unless_one_is_given():
+    with collective_nodes(2, there=1, collective_timeout_s=TIMEOUT_S) as nodes:
+        assert_lost(nodes.each(timed(lambda node: node.barrier())).values(), ("w2",), 1.5)
+
+
+def test_a_node_that_is_alone_goes_on_alone():
+    with collective_nodes(3, there=1) as nodes:
+        node = nodes["w1"]
+        with pytest.raises(PeerLost) as lost:
+            node.all_reduce(1.0, timeout_s=TIMEOUT_S)
+        assert lost.value.names == ("w2", "w3")
+        assert node.all_reduce(2.0, timeout_s=TIMEOUT_S) == (2.0, 1)
+        assert (node.rank, node.world_size, node.members) == (0, 1, ("w1",))
+
+
+def test_a_node_that_does_not_call_is_lost_although_it_is_there():
+    """It did not enter in time: the others go on, and it is told."""
+    with collective_nodes(3, transport="tcp") as nodes:
+        nodes.each(lambda node: node.barrier())
+        outcomes = nodes.each(timed(lambda node: node.barrier(TIMEOUT_S)), ["w1", "w2"])
+        assert_lost(outcomes.values(), ("w3",), TIMEOUT_S + GRACE_S)
+        with pytest.raises(LeftBehindError, match="the others have gone on without w3"):
+            nodes["w3"].barrier(TIMEOUT_S)
+        assert is_there_again(nodes, "w3")
+
+
+def test_nobody_is_lost_if_all_call_within_the_timeout_of_the_first():
+    with collective_nodes(2) as nodes:
+        first = nodes.begin("w1", lambda node: node.all_reduce(1.0, timeout_s=20.0))
+        eventually(lambda: is_waiting(nodes, "w1"))
+        assert nodes["w2"].all_reduce(1.0, timeout_s=1e-3 * 20_000) == (2.0, 2)
+        assert first.result(20) == (2.0, 2)
+
+
+# Closing
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_node_that_is_closed_is_lost_at_once_and_let_in_after_its_restart(transport):
+    with collective_nodes(3, transport=transport) as nodes:
+        nodes.each(lambda node: node.barrier())
+        nodes["w2"].close()
+        outcomes = nodes.each(timed(lambda node: node.all_reduce(1)), ["w1", "w3"])
+        assert_lost(outcomes.values(), ("w2",), GRACE_S)
+        assert nodes.each(lambda node: node.all_reduce(1), ["w1", "w3"]) == {
+            "w1": (2, 2),
+            "w3": (2, 2),
+        }
+        nodes.start("w2")
+        assert is_there_again(nodes, "w2")
+
+
+def test_a_collective_in_which_the_node_is_closed_ends_at_once():
+    with collective_nodes(2) as nodes:
+        nodes.each(lambda node: node.barrier())
+        waiting = nodes.begin("w1", timed(lambda node: node.barrier()))
+        eventually(lambda: is_waiting(nodes, "w1"))
+        nodes["w1"].close()
+        took_s, outcome = waiting.result(10)
+        assert isinstance(outcome, ClosedError | CollectiveError)
+        assert took_s < 5.0
+        assert_lost(nodes.each(timed(lambda n: n.barrier()), ["w2"]).values(), ("w1",), GRACE_S)
+
+
+def test_nothing_can_be_called_after_close():
+    with collective_nodes(1) as nodes:
+        node = nodes["w1"]
+        node.barrier()
+        node.close()
+        for call in (
+            node.barrier,
+            node.join,
+            lambda: node.all_reduce(1),
+            lambda: node.all_gather(1),
+            lambda: node.broadcast(1, "w1"),
+            lambda: node.barrier(tag="other"),
+        ):
+            with pytest.raises(ClosedError, match="node 'w1' is closed"):
+                call()
+
+
+def test_all_get_the_last_result_although_each_closes_right_after_it():
+    for transport in ("auto", "tcp"):
+        for _ in range(5):
+            with collective_nodes(3, transport=transport) as nodes:
+
+                def last(node):
+                    result = node.all_reduce(np.full(20_000, 1.0 + rank_of(node)))[0]
+                    node.close()
+                    return result
+
+                for result in nodes.each(last).values():
+                    assert (result == 6.0).all()
+
+
+# Interrupting
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    with collective_processes(tmp_path_factory.mktemp("nodes")) as started:
+        yield started
+
+
+@pytest.mark.parametrize("point", ["collective.called", "collective.entered", "collective.met"])
+def test_ctrl_c_in_a_collective_leaves_the_others_without_this_node_at_once(processes, point):
+    with processes.group(3) as group:
+        group.call([("small", 0, "")])
+        group["w2"].arm(point, 1, "SIGINT")
+        told = group.call([("large", 0, "")])
+        assert [answer["error"] for answer in told["w2"]] == ["KeyboardInterrupt"]
+        for name in ("w1", "w3"):
+            (answer,) = told[name]
+            assert (answer["error"], answer["names"]) == ("PeerLost", ["w2"])
+            assert answer["took_s"] < GRACE_S
+        for name, (answer,) in group.call([("large", 1, "")], ["w1", "w3"]).items():
+            assert answer["result"] == [["w1", "w3"], 2], name
+
+
+# Being cut off
+
+
+class Cut:
+    """Drops what nodes of different halves say about collectives, until it is healed."""
+
+    def __init__(self, nodes, halves):
+        self.is_healed = threading.Event()
+        side = {name: index for index, half in enumerate(halves) for name in half}
+        for name in nodes.names:
+            self._wrap(name, nodes[name].collectives.contacts, side)
+
+    def _wrap(self, name, contacts, side):
+        tell = contacts._tell
+
+        def tell_own_side(peer, message):
+            if side[peer] == side[name] or self.is_healed.is_set():
+                tell(peer, message)
+
+        contacts._tell = tell_own_side
+
+
+@pytest.mark.parametrize(
+    "halves", [(("w1", "w2"), ("w3", "w4")), (("w1",), ("w2", "w3", "w4")), (("w1", "w4", "w3"), ("w2",))]
+)
+def test_halves_that_were_cut_off_from_each_other_become_one_again(halves):
+    with collective_nodes(4, transport="tcp") as nodes:
+        nodes.each(lambda node: node.barrier())
+        cut = Cut(nodes, halves)
+        outcomes = nodes.each(timed(lambda node: node.all_reduce(1, timeout_s=TIMEOUT_S)))
+        for half, other in (halves, halves[::-1]):
+            assert_lost([outcomes[name] for name in half], other, TIMEOUT_S + 1.5 * GRACE_S)
+            results = nodes.each(lambda node: node.all_reduce(1), half)
+            assert results == dict.fromkeys(half, (len(half), len(half)))
+            assert {nodes[name].members for name in half} == {tuple(sorted(half))}
+        cut.is_healed.set()
+
+        def until_all_are_there(node):
+            for _ in range(1000):
+                try:
+                    if node.all_reduce(1, timeout_s=5.0)[1] == 4:
+                        return node.all_reduce(rank_of(node))
+                except PeerLost:
+                    pass
+            return None
+
+        assert nodes.each(until_all_are_there) == dict.fromkeys(nodes.names, (6, 4))
+        assert {nodes[name].members for name in nodes.names} == {nodes.names}

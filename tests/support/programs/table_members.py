@@ -1,0 +1,149 @@
+"""Fork a node that uses tables for each line of standard input.
+
+Usage: table_members.py     (lines: NAME CONFIG SOCKET, paths without blanks)
+
+As collective_members.py; the commands are the methods of `Member`. Every addition of the k-th node
+adds 1000^k to all values of a table, so that its digits tell how many additions of which node are
+in it.
+"""
+
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import time
+
+import numpy as np
+
+from dpwa import DpwaConnection, fault_points
+from dpwa.errors import DpwaError
+from dpwa.tables.face import Tables
+from dpwa.tables.placement import cut
+
+BASE = 1000
+SIZES = {"small": 10, "large": 150_000}  # of float64: told at once; in several pieces
+
+
+class Member:
+    """One node, and the test that tells it what to do."""
+
+    def __init__(self, name, config, path):
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(path)
+        self._connection = DpwaConnection(name, config)
+        names = [node.name for node in self._connection.node.config.nodes]
+        self._rank, self._count = names.index(name), len(names)
+        self._answer(pid=os.getpid())
+
+    def obey(self):
+        """Do what is told, until nobody tells any more."""
+        for line in self._socket.makefile():
+            command, *arguments = json.loads(line)
+            try:
+                getattr(self, command)(*arguments)
+            except DpwaError as error:
+                self._answer(error=type(error).__name__, detail=str(error))
+        self._connection.close()
+
+    def arm(self, point, nth, name):
+        """Send this process a signal when it reaches a fault point for the n-th time from now on."""
+        left = {point: nth}
+
+        def hook(reached):
+            if reached in left:
+                left[reached] -= 1
+                if left[reached] == 0:
+                    os.kill(os.getpid(), getattr(signal, name))
+
+        fault_points.install(hook)
+        self._answer(armed=True)
+
+    def open(self, **options):
+        """Make the tables."""
+        self._tables = Tables(self._connection)
+        self._made = {
+            name: self._tables.array(size, dtype="float64", replicas=1)
+            for name, size in SIZES.items()
+        }
+        self._answer(opened=True, members=list(self._tables.members))
+
+    def work(self, rounds, seed):
+        """Add and read in turn; tell after each round how many additions were acknowledged."""
+        rng, added = random.Random(seed), dict.fromkeys(SIZES, 0)
+        seen = {name: np.zeros(self._count, int) for name in SIZES}
+        for _ in range(rounds):
+            name = rng.choices(["small", "large"], [4, 1])[0]
+            table = self._made[name]
+            is_sync = rng.random() < 0.5
+            self._answer(adding=name)
+            start = time.monotonic()
+            table.add(np.full(SIZES[name], float(BASE**self._rank)), sync=is_sync)
+            added[name] += 1
+            if is_sync:
+                self._answer(acknowledged={name: added[name]})
+            if rng.random() < 0.3:
+                seen[name] = self._check(table.get(), seen[name], added[name], is_sync)
+            self._answer(took_s=time.monotonic() - start)
+        self._tables.flush()
+        self._answer(acknowledged=added)
+        self._answer(over=True)
+
+    def _check(self, values, seen, added, is_sync):
+        counts = digits(values, self._count)
+        for shard in cut(len(values), self._count):
+            rows = counts[:, shard.start : shard.stop]
+            assert (rows == rows[:, :1]).all(), f"part of an addition: {np.unique(rows, axis=1)}"
+        assert (counts[self._rank] >= added).all(), f"own additions are missing: {added} {counts}"
+        lowest = counts.min(axis=1)
+        return lowest
+
+    def barrier(self):
+        """Meet all the others."""
+        self._tables.barrier()
+        self._answer(passed=True)
+
+    def values(self):
+        """Answer what is in the tables: the counts of each node, the lowest and the highest."""
+        counts = {name: digits(table.get(), self._count) for name, table in self._made.items()}
+        self._answer(
+            **{n: [c.min(axis=1).tolist(), c.max(axis=1).tolist()] for n, c in counts.items()},
+        )
+
+    def close(self):
+        """Close the node in good order."""
+        self._tables.close()
+        self._connection.close()
+        self._answer(closed=True)
+
+    def _answer(self, **answer):
+        self._socket.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def digits(values, count):
+    """Return how often each node has added to each value, of shape (count, n)."""
+    whole = values.astype(np.int64)
+    return np.stack([whole // BASE**rank % BASE for rank in range(count)])
+
+
+def main():
+    """Fork, and let whoever has ended go."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        if os.fork() == 0:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            status = 1
+            try:
+                Member(*line.split()).obey()
+                status = 0
+            except (BrokenPipeError, ConnectionResetError):
+                status = 0  # the test is over
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+
+
+main()
