@@ -6,7 +6,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpwa.data.boards import BOARD_BYTES, BoardReader, BoardWriter
 from dpwa.data.peer_memory import NotMappedError, PeerFiles
@@ -29,6 +29,7 @@ class _Contact:
     is_up: bool = False
     was_up: bool = False  # in its present life
     incarnation: bytes = b""  # empty: it has not introduced itself yet
+    former: set[bytes] = field(default_factory=set)  # lives of it that are over
     folder: str = ""
     files: PeerFiles | None = None
     reads_us: bool = False  # it has mapped this node's memory
@@ -86,6 +87,7 @@ class Contacts(Closeable):
             was_mapped = contact.files is not None
             is_new = contact.incarnation != hello.incarnation
             if is_new:
+                contact.former.add(contact.incarnation)
                 contact.incarnation, contact.was_up = hello.incarnation, contact.is_up
                 self._unmap(contact)
             if hello.folder != contact.folder:
@@ -106,12 +108,15 @@ class Contacts(Closeable):
             return self._of(peer).is_up
 
     def is_gone(self, peer: str, incarnation: bytes) -> bool:
-        """Tell whether a peer that was there is not any more, or has started anew."""
+        """Tell whether a peer that was there is not any more, or has started anew.
+
+        A life that this node has not met yet is not gone: others may have let it in before.
+        """
         with self._lock:
             contact = self._of(peer)
-            is_met = contact.incarnation != b""
-            is_other = incarnation not in (b"", contact.incarnation)
-            return is_met and (is_other or (contact.was_up and not contact.is_up))
+            if incarnation not in (b"", contact.incarnation):
+                return incarnation in contact.former
+            return contact.incarnation != b"" and contact.was_up and not contact.is_up
 
     def reads_us(self, peer: str) -> bool:
         """Tell whether a peer reads this node's boards, so that it needs no posts."""

@@ -16,6 +16,7 @@ from typing import Any
 from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
 from dpwa.data.boards import BoardReader, BoardWriter, Posted
+from dpwa.errors import ClosedError
 from dpwa.policy.ballots import Ballot, Decision, Stand
 from dpwa.policy.views import VIEW_ID_BYTES, Member, View, is_senior
 from dpwa.wire.collecting import Knock, Outcome, Outside, Post, Vote
@@ -101,6 +102,7 @@ class Group:
         self._told_at = 0.0
         self._ended: OrderedDict[Key, _Ended] = OrderedDict()
         self._watchers: list[Watcher] = []
+        self._is_closed = False
         self._knocks: dict[str, tuple[Member, float]] = {}
         self._sought_at: dict[str, float] = {}
 
@@ -219,10 +221,24 @@ class Group:
             self._step_outside()
 
     def say_goodbye(self) -> None:
-        """Tell the members how the last collective has ended: they may not be able to read it."""
+        """Tell the members how the last collective has ended: they may not be able to read it.
+
+        Whoever is in one now, or calls one, gets `ClosedError`.
+        """
         with self._lock:
+            self._is_closed = True
+            self.changed.notify_all()
             if self._ended:
                 self._tell_members(next(reversed(self._ended.values())).outcome)
+
+    def check_open(self) -> None:
+        """Check that the node was not closed meanwhile.
+
+        Raises:
+            ClosedError: it was.
+        """
+        if self._is_closed:
+            raise ClosedError(f"node {self._own.name!r} is closed")
 
     def knock(self) -> list[str]:
         """Ask all who can be reached to be let in; return whom."""

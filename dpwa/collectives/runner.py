@@ -171,6 +171,7 @@ class Runner(Closeable):
         """Ask to be let in until somebody does; go on alone if there is nobody."""
         group = self.group
         while group.is_outside:
+            group.check_open()
             reached = group.knock()
             with group.changed:
                 group.changed.wait_for(lambda: not group.is_outside, KNOCK_EVERY_S)

@@ -89,10 +89,12 @@ class Turn:
 
         Raises:
             DecidedError: the collective is over.
+            ClosedError: the node was closed.
         """
         decision = self._group.decision
         if decision is not None:
             raise DecidedError(decision)
+        self._group.check_open()
         now = self._clock.now()
         if now - self._looked >= LOOK_EVERY_S:
             self._looked = now

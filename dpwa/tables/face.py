@@ -68,6 +68,7 @@ class Tables(Closeable):
         self, connection: DpwaConnection, *, sync: bool = False, timeout_s: float | None = None
     ) -> None:
         node, collectives = connection.node, connection.collectives
+        self._connection = connection  # which lives as long as this does
         self._sync = sync
         self._made = 0
         self._runner = collectives.runner(TAG, admits_at_once=True)

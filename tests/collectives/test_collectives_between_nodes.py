@@ -25,7 +25,7 @@ from dpwa.collectives.exchange import LEAST_PIECE_BYTES
 from dpwa.data.reduction import OPS
 from dpwa.errors import ParametersError, UnknownNameError, UserError
 
-WORLDS = [(1, "auto"), (2, "tcp"), (3, "auto"), (4, "tcp"), (5, "auto"), (8, "auto")]
+WORLDS = [(1, "auto"), (2, "auto"), (2, "tcp"), (3, "auto"), (4, "tcp"), (7, "tcp"), (8, "auto")]
 DTYPES = {
     "sum": (*FLOATS, *INTEGERS),
     "mean": FLOATS,
@@ -182,16 +182,18 @@ def test_a_value_without_elements_is_nothing_to_reduce(three):
         assert [contributors for _, contributors in results.values()] == [3, 3, 3]
 
 
-def test_the_same_memory_twice_is_reduced_once_each(three):
-    """Both leaves are read before either is written."""
+@pytest.mark.parametrize("size", [10, 4000, 200_000])
+def test_the_same_memory_twice_is_reduced_once_each(nodes, size):
+    """All leaves are read before any is written, as with the tied weights of a model."""
 
     def reduce(node):
-        memory = np.full(4000, 1.0 + rank_of(node))
-        node.all_reduce([memory, memory])
+        memory = np.full(size, 1.0 + rank_of(node))
+        node.all_reduce([memory, memory[size // 3 :], memory])
         return memory
 
-    for memory in three.each(reduce).values():
-        assert (memory == 6.0).all()
+    count = len(nodes.names)
+    for memory in nodes.each(reduce).values():
+        assert (memory == count * (count + 1) / 2).all()
 
 
 def test_large_after_small_after_large(nodes):

@@ -92,7 +92,9 @@ def play(processes, fault):
     with processes.group(fault.count, transport=fault.transport) as group:
         first = group.call([("small", 0, "")] * 2)
         for answers in first.values():
-            assert [answer["result"] for answer in answers] == [[list(fault.names), fault.count]] * 2
+            assert [answer["result"] for answer in answers] == [
+                [list(fault.names), fault.count]
+            ] * 2
         group[fault.victim].arm(fault.point, fault.nth, fault.signal)
         calls = fault.calls()
         group[fault.victim].tell("call", fault.timeout_s, *calls)
@@ -118,7 +120,10 @@ def assert_survivors_agree(fault, told):
                 assert answer.get(key) == first.get(key), (fault, answers)
         if "error" in first:
             failed += 1
-            assert (first["error"], first["names"]) == ("PeerLost", [fault.victim]), (fault, answers)
+            assert (first["error"], first["names"]) == ("PeerLost", [fault.victim]), (
+                fault,
+                answers,
+            )
         else:
             here = first["members"] if failed or len(first["members"]) == fault.count else None
             if here is not None:

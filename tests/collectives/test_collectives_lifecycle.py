@@ -1,4 +1,4 @@
-"""Nodes that start late or never, are closed, interrupted, restarted, or cut off from each other."""
+"""Nodes that start late or never, are closed, interrupted, restarted, or cut off from others."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from support.collective_nodes import collective_nodes, rank_of
 from support.collective_processes import collective_processes
 from support.nodes import eventually
 
-from dpwa.errors import ClosedError, CollectiveError, LeftBehindError, PeerLost
+from dpwa.errors import ClosedError, LeftBehindError, PeerLost
 
 TIMEOUT_S = 0.5
 GRACE_S = 1.0
@@ -37,7 +37,7 @@ def timed(call):
 def assert_lost(outcomes, names, within_s):
     for took_s, outcome in outcomes:
         assert type(outcome) is PeerLost, outcome
-        assert outcome.names == names
+        assert outcome.names == tuple(sorted(names))
         assert took_s <= within_s
 
 
@@ -140,8 +140,8 @@ def test_a_collective_in_which_the_node_is_closed_ends_at_once():
         eventually(lambda: is_waiting(nodes, "w1"))
         nodes["w1"].close()
         took_s, outcome = waiting.result(10)
-        assert isinstance(outcome, ClosedError | CollectiveError)
-        assert took_s < 5.0
+        assert type(outcome) is ClosedError, outcome
+        assert took_s < GRACE_S
         assert_lost(nodes.each(timed(lambda n: n.barrier()), ["w2"]).values(), ("w1",), GRACE_S)
 
 
@@ -223,7 +223,8 @@ class Cut:
 
 
 @pytest.mark.parametrize(
-    "halves", [(("w1", "w2"), ("w3", "w4")), (("w1",), ("w2", "w3", "w4")), (("w1", "w4", "w3"), ("w2",))]
+    "halves",
+    [(("w1", "w2"), ("w3", "w4")), (("w1",), ("w2", "w3", "w4")), (("w1", "w4", "w3"), ("w2",))],
 )
 def test_halves_that_were_cut_off_from_each_other_become_one_again(halves):
     with collective_nodes(4, transport="tcp") as nodes:
@@ -238,7 +239,8 @@ def test_halves_that_were_cut_off_from_each_other_become_one_again(halves):
         cut.is_healed.set()
 
         def until_all_are_there(node):
-            for _ in range(1000):
+            end = time.monotonic() + 20.0
+            while time.monotonic() < end:
                 try:
                     if node.all_reduce(1, timeout_s=5.0)[1] == 4:
                         return node.all_reduce(rank_of(node))

@@ -61,7 +61,9 @@ DIFFERENT_VALUES = {
 @pytest.mark.parametrize("kind", DIFFERENT_VALUES)
 def test_values_of_different_form(nodes, kind):
     usual, odd, text = DIFFERENT_VALUES[kind]
-    assert_mismatch(nodes, reduce(usual), reduce(odd), f"all_reduce sum of different values: .*{text}")
+    assert_mismatch(
+        nodes, reduce(usual), reduce(odd), f"all_reduce sum of different values: .*{text}"
+    )
     assert_mismatch(
         nodes,
         lambda node: node.broadcast(usual, "w3"),

@@ -19,13 +19,20 @@ def nodes(request):
         yield opened
 
 
+@pytest.fixture(scope="module")
+def pair():
+    with collective_nodes(2) as opened:
+        opened.each(lambda node: node.barrier())
+        yield opened
+
+
 def brought(rank, step, size):
     return np.random.default_rng([rank, step]).normal(size=size)
 
 
 @settings(max_examples=25)
 @given(
-    counts=st.lists(st.integers(0, 5), min_size=COUNT, max_size=COUNT),
+    counts=st.tuples(*[st.integers(0, 5)] * COUNT),
     size=st.sampled_from(SIZES),
     op=st.sampled_from(["sum", "mean"]),
 )
@@ -33,6 +40,20 @@ def brought(rank, step, size):
 @example(counts=[0, 0, 0, 5], size=100_003, op="mean")
 @example(counts=[5, 0, 0, 0], size=100_003, op="mean")
 def test_any_numbers_of_steps_end_with_the_right_contributors(nodes, counts, size, op):
+    assert_right_contributors(nodes, counts, size, op)
+
+
+@settings(max_examples=15)
+@given(
+    counts=st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    size=st.sampled_from(SIZES),
+    op=st.sampled_from(["sum", "mean"]),
+)
+def test_any_numbers_of_steps_of_a_pair_end_with_the_right_contributors(pair, counts, size, op):
+    assert_right_contributors(pair, counts, size, op)
+
+
+def assert_right_contributors(nodes, counts, size, op):
     def train(node):
         rank = rank_of(node)
         seen = [
@@ -44,7 +65,7 @@ def test_any_numbers_of_steps_end_with_the_right_contributors(nodes, counts, siz
 
     runs = nodes.each(train)
     for step in range(max(counts)):
-        ranks = [rank for rank in range(COUNT) if counts[rank] > step]
+        ranks = [rank for rank, count in enumerate(counts) if count > step]
         values = np.array([brought(rank, step, size) for rank in ranks])
         seen = [runs[nodes.names[rank]][step] for rank in ranks]
         assert [contributors for _, contributors in seen] == [len(ranks)] * len(ranks)
@@ -75,7 +96,12 @@ def test_who_has_joined_is_not_gathered_and_passes_barriers(nodes):
         node.join()
         return list(gathered), int(value[0])
 
-    assert nodes.each(train) == {"w1": None, "w2": (["w2", "w4"], 3), "w3": None, "w4": (["w2", "w4"], 3)}
+    assert nodes.each(train) == {
+        "w1": None,
+        "w2": (["w2", "w4"], 3),
+        "w3": None,
+        "w4": (["w2", "w4"], 3),
+    }
 
 
 def test_a_value_from_a_root_that_has_joined_is_a_mismatch(nodes):

@@ -124,3 +124,9 @@ def seeded(processes, seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_whoever_dies_or_stops_takes_nothing_along(processes, seed):
     seeded(processes, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_whoever_dies_or_stops_takes_nothing_along_in_many_runs(processes, seed):
+    seeded(processes, seed)

@@ -97,7 +97,7 @@ def test_messages_pass_both_ways(context, endpoint, link):
 def test_a_frame_over_the_limit_ends_the_connection_and_is_never_delivered(context, endpoint, link):
     with serving_socket(context, endpoint) as router:
         when_up(link)
-        send(link.socket, [bytes(limits.MAX_HEADER_BYTES * 2)])
+        send(link.socket, [bytes(limits.MAX_PUSH_BYTES * 2)])
         eventually(lambda: LinkState.DOWN in link.update())
         assert receive(router) is None
 

@@ -2,8 +2,8 @@
 
 Usage: collective_members.py     (lines: NAME CONFIG SOCKET, paths without blanks)
 
-A node connects to the socket, tells its process, and does what each line of JSON says: a command and
-its arguments. What it answers is in `Member`.
+A node connects to the socket, tells its process, and does what each line of JSON says: a command
+and its arguments. What it answers is in `Member`.
 """
 
 import json
@@ -28,7 +28,9 @@ class Member:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(path)
         self._connection = DpwaConnection(name, config)
-        self._ranks = {node.name: rank for rank, node in enumerate(self._connection.node.config.nodes)}
+        self._ranks = {
+            node.name: rank for rank, node in enumerate(self._connection.node.config.nodes)
+        }
         self._bit = 2.0 ** self._ranks[name]
         self._answer(pid=os.getpid())
 
@@ -40,7 +42,7 @@ class Member:
         self._connection.close()
 
     def arm(self, point, nth, name):
-        """Send this process a signal when it reaches a fault point for the n-th time from now on."""
+        """Send this process a signal when it reaches a fault point for the n-th time."""
         left = {point: nth}
 
         def hook(reached):
@@ -115,7 +117,7 @@ def main():
                 status = 0
             except BrokenPipeError:
                 status = 0  # the test is over
-            except BaseException:
+            except BaseException:  # noqa: BLE001
                 sys.excepthook(*sys.exc_info())
             finally:
                 sys.stderr.flush()
