@@ -224,7 +224,7 @@ class TableService(Service):
     def _follow_views(self) -> None:
         while not self._views.empty():
             view, exits = self._views.get()
-            if self._began is not None and view is self._view:
+            if self._began is not None and view == self._view:
                 continue
             if exits != self._exits:
                 self._exits = exits

@@ -124,7 +124,7 @@ class User:
 
     def _present(self) -> Present | None:
         present, group = self.desk.present, self._runner.group
-        is_now = present.is_ready and present.view is group.view and not group.is_outside
+        is_now = present.is_ready and present.view == group.view and not group.is_outside
         return present if is_now else None
 
     def _get_in(self, deadline: Deadline) -> None:

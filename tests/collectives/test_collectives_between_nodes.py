@@ -98,17 +98,16 @@ def test_any_nested_value_is_reduced_to_the_same_bits_everywhere(nodes, data, op
     assert_is_reduced(form, op, brought, flat(results[0]))
 
 
-@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
-    "nbytes",
+    ("op", "nbytes"),
     [
-        INLINE_BYTES - 4,
-        INLINE_BYTES,
-        INLINE_BYTES + 4,
-        LEAST_PIECE_BYTES - 4,
-        4 * LEAST_PIECE_BYTES + 4,
-        1_000_004,
-        3_000_000,
+        ("sum", INLINE_BYTES),
+        ("mean", INLINE_BYTES + 4),
+        ("min", LEAST_PIECE_BYTES - 4),
+        ("sum", 4 * LEAST_PIECE_BYTES + 4),
+        ("max", 1_000_004),
+        ("sum", 3_000_000),
+        ("mean", 3_000_004),
     ],
 )
 def test_arrays_of_any_size_are_reduced_in_place(nodes, op, nbytes):

@@ -34,12 +34,13 @@ def processes(tmp_path_factory):
 
 @dataclass(frozen=True)
 class Fault:
-    """A signal that a node sends to itself.
+    """A signal that a node sends to itself, or gets.
 
     Attributes:
+        point: where it is; empty: anywhere, it is sent from outside.
         kind: of all collectives around the fault.
-        victim: who sends it.
-        nth: at which time the point is reached.
+        victim: who gets it.
+        nth: at which time the point is reached, or after how many collectives it is sent.
     """
 
     point: str
@@ -65,12 +66,9 @@ class Fault:
 
     def calls(self):
         """All collectives: the last ones are certain to be without the victim."""
-        kinds = [self.kind] * (self.nth + 2) + ["small", "large"]
+        more = 2 if self.point else 60
+        kinds = [self.kind] * (self.nth + more) + ["small", "large"]
         return [(kind, step, self.root(step)) for step, kind in enumerate(kinds)]
-
-
-def is_value(kind):
-    return kind not in ("barrier", "gather")
 
 
 def assert_right(kind, root, answer, names):
@@ -90,15 +88,19 @@ def assert_right(kind, root, answer, names):
 def play(processes, fault):
     """Let a fault happen, and check what those who are left see of it."""
     with processes.group(fault.count, transport=fault.transport) as group:
-        first = group.call([("small", 0, "")] * 2)
-        for answers in first.values():
-            assert [answer["result"] for answer in answers] == [
-                [list(fault.names), fault.count]
-            ] * 2
-        group[fault.victim].arm(fault.point, fault.nth, fault.signal)
-        calls = fault.calls()
-        group[fault.victim].tell("call", fault.timeout_s, *calls)
-        assert_survivors_agree(fault, group.call(calls, fault.survivors, fault.timeout_s))
+        for answers in group.call([("small", 0, "")] * 2).values():
+            results = [answer["result"] for answer in answers]
+            assert results == [[list(fault.names), fault.count]] * 2
+        if fault.point:
+            group[fault.victim].arm(fault.point, fault.nth, fault.signal)
+        group.begin(fault.calls(), fault.names, fault.timeout_s)
+        first = group[fault.survivors[0]]
+        told = {first.name: [first.answer() for _ in range(0 if fault.point else fault.nth)]}
+        if not fault.point:
+            group[fault.victim].signal(getattr(signal, fault.signal))
+        for name in fault.survivors:
+            told[name] = told.get(name, []) + group[name].answers()
+        assert_survivors_agree(fault, told)
         if fault.signal == "SIGSTOP":
             assert_victim_is_told(fault, group)
         else:
@@ -179,9 +181,10 @@ def assert_is_let_in(fault, group):
         Fault("collective.exchanged", "SIGKILL", "broadcast large", victim="w3"),
         Fault("collective.ready", "SIGSTOP", "small", victim="w1"),
         Fault("collective.ready", "SIGKILL", "gather", "tcp"),
-        Fault("collective.ended", "SIGKILL", "large"),
+        Fault("", "SIGKILL", "large", "tcp"),
+        Fault("collective.ended", "SIGKILL", "large", count=2),
     ],
-    ids=lambda fault: f"{fault.point}-{fault.signal}-{fault.kind}-{fault.transport}",
+    ids=lambda fault: f"{fault.point or 'anywhere'}-{fault.signal}-{fault.kind}-{fault.transport}",
 )
 def test_those_who_are_left_agree_and_who_comes_back_is_let_in(processes, fault):
     play(processes, fault)
@@ -205,14 +208,18 @@ def test_random_faults(processes):
     print(f"seed {seed}")
     rng = random.Random(seed)
     for _ in range(200):
-        count = rng.choice([2, 3, 3, 4, 5])
-        fault = Fault(
-            rng.choice([point for point in POINTS if point != "reduce.laid_out"]),
-            rng.choice(SIGNALS),
-            rng.choice(KINDS),
-            rng.choice(TRANSPORTS),
-            count,
-            f"w{rng.randint(1, count)}",
-            rng.randint(1, 4),
-        )
-        play(processes, fault)
+        play(processes, random_fault(rng))
+
+
+def random_fault(rng):
+    count = rng.choice([2, 3, 3, 4, 5])
+    points = [point for point in POINTS if point != "reduce.laid_out"]
+    return Fault(
+        rng.choice([*points, "", "", ""]),
+        rng.choice(SIGNALS),
+        rng.choice(KINDS),
+        rng.choice(TRANSPORTS),
+        count,
+        f"w{rng.randint(1, count)}",
+        rng.randint(1, 4),
+    )

@@ -129,9 +129,13 @@ class Group:
     def call(self, calls, names=None, timeout_s=10.0):
         """Let nodes call collectives in a row; return the answers of each, by name."""
         names = self.names if names is None else names
+        self.begin(calls, names, timeout_s)
+        return {name: self[name].answers() for name in names}
+
+    def begin(self, calls, names, timeout_s):
+        """Let nodes call collectives in a row; the answers are to be read."""
         for name in names:
             self[name].tell("call", timeout_s, *calls)
-        return {name: self[name].answers() for name in names}
 
     def close(self):
         for member in self._members.values():

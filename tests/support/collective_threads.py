@@ -16,7 +16,7 @@ import msgpack
 import numpy as np
 
 from dpwa.data.payload import Payload
-from dpwa.data.reduction import divide, reduce_into
+from dpwa.data.reduction import reduce_into
 from dpwa.errors import LeftBehindError, MismatchError, PeerLost
 
 TIMEOUT_S = 10.0
@@ -279,9 +279,9 @@ def _all_reduced(calls, op):
     target, nbytes = images[0].copy(), images[0].nbytes
     for piece in layouts[0].pieces(nbytes, nbytes):
         area = slice(piece.start, piece.stop)
-        reduce_into(target[area], [image[area] for image in images[1:]], piece.dtype, op)
-        if op == "mean":
-            divide(target[area], piece.dtype, len(images))
+        others = [image[area] for image in images[1:]]
+        by = len(images) if op == "mean" else 1
+        reduce_into(target[area], others, piece.dtype, op, by=by)
     return target, len(images)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.wire import limits
+from dpwa.wire.collecting import Hello, Knock, Outcome, Outside, Post, Pull, PulledPiece, Vote
 from dpwa.wire.messages import (
     Agreed,
     AskStatus,
@@ -67,6 +68,29 @@ SNAPSHOT = SnapshotHeader(
     token=0,
     news=(),
 )
+OF_GROUP = {"request": 0, "tag": "", "name": "w1", "incarnation": b"12345678"}
+OF_COLLECTIVE = {**OF_GROUP, "view": b"87654321", "number": 3}
+MEMBERS = (("w1", b"12345678"), ("w2", b""))
+COLLECTIVE_MESSAGES = [
+    Hello(
+        request=0, name="w1", incarnation=b"12345678", folder="", nonce=bytes(16), is_mapped=True
+    ),
+    Post(**OF_COLLECTIVE, phase=1, record=b"record"),
+    Vote(
+        **OF_COLLECTIVE,
+        suspects=("w2",),
+        entered=True,
+        ready=False,
+        expired=True,
+        seen=("w1",),
+        knocks=MEMBERS,
+    ),
+    Outcome(**OF_COLLECTIVE, holds=True, lost=("w3",), members=MEMBERS, since=4),
+    Outside(**OF_COLLECTIVE, size=2, first="w1"),
+    Knock(**OF_GROUP, size=0, first=""),
+    Pull(**OF_COLLECTIVE, area=1, start=0, stop=4096),
+    PulledPiece(request=7, start=0),
+]
 MESSAGES = [
     FETCH,
     Credit(request=7, chunks=1),
@@ -97,6 +121,7 @@ MESSAGES = [
     Decided(request=8, deal=b"12345678", commit=True),
     Noted(request=8, deal=b"12345678"),
     Elsewhere(request=7, version=3, holders=("w2", "w3")),
+    *COLLECTIVE_MESSAGES,
     OtherAlgorithm(request=7, algorithm="lsgd"),
     NotReady(request=7),
     OtherModel(request=7),
@@ -125,10 +150,10 @@ def test_every_message_survives_the_wire(message):
     assert payload == (b"" if message.max_payload_bytes is None else b"payload")
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, -1, 2**63])
+@pytest.mark.parametrize("version", [0, 1, 2, 3, -1, 2**63])
 def test_another_protocol_version_is_told_apart(version):
     with pytest.raises(
-        VersionError, match=f"speaks protocol version {version}, this node speaks 3"
+        VersionError, match=f"speaks protocol version {version}, this node speaks 4"
     ):
         decode([msgpack.packb(header(v=version))])
 
