@@ -340,7 +340,8 @@ class Group:
     def contact_changed(self, peer: str) -> None:
         """Tell a peer that has been met, or has come back, where this node is."""
         with self._lock:
-            if self._turn.entered and not self._contacts.reads_us(peer):
+            is_told = peer in self.view.names and not self._contacts.reads_us(peer)
+            if self._turn.entered and is_told:
                 for phase, record in self._turn.posted.items():
                     self._tell_post(peer, phase, record)
             self.changed.notify_all()
@@ -392,8 +393,15 @@ class Group:
         return known[1].read(phase)
 
     def _is_missing(self, name: str) -> bool:
-        """Tell whether a member is gone, or is ready in a collective that comes after this one."""
+        """Tell whether a member is gone, or in a collective that comes after this one.
+
+        On its board, what it said of this one can be read for as long as it is not ready in that.
+        If it has sent word, somebody else has stopped before its own was sent to this node, too.
+        """
         if self._contacts.is_gone(name, self._life(name)):
+            return True
+        heard = self._heard.get((name, ENTERED))
+        if heard is not None and heard.view == self.view.identity and heard.number > self.number:
             return True
         posted = self._on_board(name, READY)
         return posted is not None and posted.number > self.number
@@ -507,6 +515,7 @@ class Group:
         has_changed, self.view, self.number = view != self.view, view, number
         self._ballot, self._turn = None, _Turn()
         if has_changed:
+            self._is_moving = False  # as far as this view is concerned, nothing is known of others
             for watcher in self._watchers:
                 watcher(view)
         self.changed.notify_all()

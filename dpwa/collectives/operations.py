@@ -14,7 +14,7 @@ from dpwa.collectives.entries import INLINE_BYTES, JOIN, Entry, described
 from dpwa.collectives.exchange import Exchange, PairExchange, Plan, Shard, Side, cut
 from dpwa.collectives.group import Group
 from dpwa.collectives.images import PRIVATE, Image, MappedImages
-from dpwa.collectives.objects import pack_object, unpack_object
+from dpwa.collectives.objects import PackedObject, unpack_object
 from dpwa.collectives.pulling import Puller, PullListener, Wanted
 from dpwa.collectives.serving import BROUGHT, Offer, Showcase
 from dpwa.collectives.turn import Turn
@@ -186,6 +186,7 @@ class Reduce(Operation):
         is_whole = self._root is None and self._is_for_a_pair(space)
         is_read = self._lay_out(space, is_whole=is_whole)
         images = (space.images[0].number, space.images[1].number) if is_read else (PRIVATE, PRIVATE)
+        images = (images[0], PRIVATE) if is_whole else images
         return replace(entry, images=images, is_whole=is_whole and images[0] != PRIVATE)
 
     def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:
@@ -287,9 +288,13 @@ class Reduce(Operation):
         ]
         pieces = pieces if self._root in (None, space.own) else []
         is_read = space.is_read()
-        brought, self._reduced_image = space.room(
-            self._payload.nbytes if is_read else 0, own.nbytes
+        # Two who add in place need no room for a shard, unless one of them cannot: this takes no
+        # memory until it is written to.
+        spare = np.empty(own.nbytes if is_whole else 0, np.uint8)
+        brought, reduced = space.room(
+            self._payload.nbytes if is_read else 0, 0 if is_whole else own.nbytes
         )
+        self._reduced_image = spare if is_whole else reduced
         if is_read:
             self._brought = brought
         shown = {piece.start: self._bytes_of(piece, is_read=is_read) for piece in pieces}
@@ -316,41 +321,43 @@ class Gather(Operation):
     """
 
     def __init__(self, value: object) -> None:
-        self._data = pack_object(value)
+        self._packed = PackedObject(value)
         self._found: dict[str, ByteArray] = {}
         self.values: dict[str, object] = {}
 
     def enter(self, space: Workspace) -> Entry:
         """Lay out the bytes of the object."""
-        nbytes = len(self._data)
+        nbytes = self._packed.nbytes
         if nbytes <= INLINE_BYTES:
-            return Entry("all_gather", nbytes=nbytes, inline=self._data)
+            inline = np.empty(nbytes, np.uint8)
+            self._packed.copy_into(inline)
+            return Entry("all_gather", nbytes=nbytes, inline=inline.tobytes())
         brought, _ = space.room(nbytes, 0)
-        brought[:] = np.frombuffer(self._data, np.uint8)
+        self._packed.copy_into(brought)
         starts = range(0, nbytes, limits.CHUNK_BYTES)
         pieces = {start: brought[start : start + limits.CHUNK_BYTES] for start in starts}
         space.show(Offer(pieces, brought[:0]))
-        return Entry("all_gather", nbytes=nbytes, images=(space.images[0].number, 0))
+        return Entry("all_gather", nbytes=nbytes, images=(space.images[0].number, PRIVATE))
 
     def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:
-        """Copy the bytes of all others."""
+        """Copy the bytes of all."""
         far: list[str] = []
         for name in called.contributors:
             entry = called.entries[name]
-            if name == space.own:
-                self._found[name] = np.frombuffer(self._data, np.uint8)
-            elif entry.nbytes <= INLINE_BYTES:
-                self._found[name] = np.frombuffer(entry.inline, np.uint8)
+            place = self._found[name] = np.empty(entry.nbytes, np.uint8)
+            if entry.nbytes <= INLINE_BYTES:
+                place[:] = np.frombuffer(entry.inline, np.uint8)
+            elif name == space.own:
+                self._packed.copy_into(place)
             else:
                 found = space.mapped.find(name, entry.images[:1])
-                self._found[name] = np.empty(entry.nbytes, np.uint8)
                 if found is None:
                     far.append(name)
                 else:
-                    self._found[name] = found[0][: entry.nbytes].copy()
+                    place[:] = found[0][: entry.nbytes]
         if far:
             self._pull(space, called, turn, far)
-        self.values = {name: unpack_object(data.data) for name, data in self._found.items()}
+        self.values = {name: unpack_object(data) for name, data in self._found.items()}
 
     def _pull(self, space: Workspace, called: Called, turn: Turn, far: list[str]) -> None:
         puller = space.puller(turn, far)

@@ -1,15 +1,13 @@
-"""Desk: where the threads that use tables and the RxThread meet.
+"""Desk: where the threads that use tables and the engine meet.
 
-Users leave orders and additions, and wait; the RxThread takes them, and lays out what there is to
-read in the present view.
+Users leave additions, and wait; the engine takes them, and lays out what holds in the present view.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -79,7 +77,7 @@ class Ask:
 
 
 class Desk:
-    """What users and the RxThread share.
+    """What users and the engine share.
 
     Attributes:
         changed: guards it, and is notified when users may go on.
@@ -87,12 +85,10 @@ class Desk:
         memories: of this node's own copies.
     """
 
-    def __init__(self, view: View, nudge: Callable[[], None]) -> None:
+    def __init__(self, view: View) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.present = Present(view)
         self.memories: dict[Key, ShardMemory] = {}
-        self._nudge = nudge
-        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._counters: dict[Key, int] = {}
         self._unseen: dict[Key, OrderedDict[int, Addition]] = {}
         self._fresh: deque[Addition] = deque()
@@ -103,11 +99,6 @@ class Desk:
         self.waiting_bytes = 0  # of additions that were not acknowledged
 
     # Users
-
-    def order(self, act: Callable[[], None]) -> None:
-        """Have something done on the RxThread."""
-        self._orders.put(act)
-        self._nudge()
 
     def add(
         self, table: int, parts: list[tuple[int, int | None, ByteArray]], *, is_first: bool
@@ -127,7 +118,6 @@ class Desk:
                 self._unseen.setdefault(key, OrderedDict())[counter] = addition
                 self._fresh.append(addition)
                 self.waiting_bytes += data.nbytes
-        self._nudge()
 
     def is_flushed(self, table: int | None = None) -> bool:
         """Tell whether all additions of this node to a table, or to all, were acknowledged."""
@@ -158,12 +148,7 @@ class Desk:
             for request in requests:
                 self._asked.pop(request, None)
 
-    # The network threads
-
-    def take_orders(self) -> None:
-        """Do what was ordered."""
-        while not self._orders.empty():
-            self._orders.get()()
+    # The engine, and the TxThread
 
     def publish(self, present: Present) -> None:
         """Say what holds now."""

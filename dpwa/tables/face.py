@@ -3,51 +3,31 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import Any
 
 import numpy as np
 
 from dpwa.clock import SystemClock
+from dpwa.collectives.group import Group
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, UserError
 from dpwa.lifecycle import Closeable
-from dpwa.node.tx_thread import Listener
+from dpwa.tables.answers import Answers
 from dpwa.tables.desk import Desk
+from dpwa.tables.engine import Engine, Settings
 from dpwa.tables.rows import as_values
-from dpwa.tables.serving import Settings, TableService
+from dpwa.tables.serving import TableListener, TableService
 from dpwa.tables.specs import TableSpec, make_spec
 from dpwa.tables.table import ArrayTable, KeyValueTable
 from dpwa.tables.user import User
-from dpwa.types import Frame
 from dpwa.wire import limits
-from dpwa.wire.tables import TableGot, TableRefused
 
 log = logging.getLogger("dpwa.tables")
 
 TAG = "dpwa.tables"
 
-
-class TableListener(Listener):
-    """Takes in the answers to reads."""
-
-    handles = (TableGot, TableRefused)
-
-    def __init__(self, desk: Desk, service: TableService) -> None:
-        self._desk = desk
-        self._service = service
-
-    def link_changed(self, peer: str, *, is_up: bool) -> None:
-        """Pass on that a connection has come up."""
-        if is_up:
-            self._service.link_came_up(peer)
-
-    def receive(self, peer: str, message: TableGot | TableRefused, payload: Frame) -> None:  # noqa: ARG002
-        """Take in an answer."""
-        if isinstance(message, TableGot):
-            data = np.frombuffer(payload, np.uint8)
-            self._desk.answered(message.request, message.start, data, message.image)
-        else:
-            self._desk.refused(message.request, message.reason)
+_USED: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()
 
 
 class Tables(Closeable):
@@ -62,30 +42,39 @@ class Tables(Closeable):
         sync: whether all nodes call `add` and `get` in the same order and number; the i-th `get`
             of all of them then returns the same, with all i-th additions in it.
         timeout_s: how long anything may take; `None`: `collective_timeout_s` of the configuration.
+
+    Raises:
+        UserError: the connection has tables already.
     """
 
     def __init__(
         self, connection: DpwaConnection, *, sync: bool = False, timeout_s: float | None = None
     ) -> None:
         node, collectives = connection.node, connection.collectives
+        if connection in _USED:
+            raise UserError(
+                f"node {node.name!r} has tables already, and they can be made only once"
+            )
+        _USED.add(connection)
         self._connection = connection  # which lives as long as this does
         self._sync = sync
         self._made = 0
         self._runner = collectives.runner(TAG, admits_at_once=True)
-        group, clock = self._runner.group, SystemClock()
-        desk = Desk(group.view, node.courier.nudge)
+        group, contacts, clock = self._runner.group, collectives.contacts, SystemClock()
         patience_s = node.config.collective_timeout_s if timeout_s is None else timeout_s
-        collectives.contacts.share()
-        self._service = TableService(
-            desk, group, collectives.contacts, node.courier.tell, Settings(clock, patience_s)
-        )
+        contacts.share()
+        desk, courier = Desk(group.view), node.courier
+        answers = Answers(courier.nudge)
+        settings = Settings(clock, patience_s, answers.put, courier.nudge)
+        engine = Engine(desk, group, contacts, courier.tell, settings)
         with group.changed:  # no view may come in between
-            group.watch(self._service.view_changed)
-            self._service.view_changed(group.view)
-        self._user = User(desk, self._service, self._runner, collectives.contacts, clock)
+            group.watch(engine.view_changed)
+            engine.view_changed(group.view)
+        self._user = User(node, desk, engine, self._runner, contacts)
         self._user.timeout_s = patience_s
-        node.attach(self._service, TableListener(desk, self._service))
-        node.courier.nudge()
+        engine.start()
+        weakref.finalize(self._user, _retire, engine, group)
+        node.attach(TableService(engine, answers), TableListener(desk, engine))
 
     def array(
         self, size: int, init_value: Any = None, *, dtype: str = "float32", **options: Any
@@ -177,3 +166,9 @@ class Tables(Closeable):
         if init_value is not None:
             first = as_values(init_value, spec.shape(spec.rows), np.dtype(spec.dtype))
         return ArrayTable(self._user, self._next_number(), spec, first, is_in_step=self._sync)
+
+
+def _retire(engine: Engine, group: Group) -> None:
+    """End what works for tables that were forgotten."""
+    engine.stop()
+    group.leave()

@@ -13,7 +13,7 @@ from dpwa.tables.directory import Plan
 from dpwa.tables.key_value import as_keys, split_keys
 from dpwa.tables.rows import Part, accumulate, as_row_ids, as_values, split
 from dpwa.tables.specs import TableSpec, difference
-from dpwa.tables.user import User, packed
+from dpwa.tables.user import User, check_size, packed
 
 
 class Table:
@@ -28,7 +28,8 @@ class Table:
         is_in_step: whether all members call `add` and `get` in the same order.
 
     Raises:
-        MismatchError: another node has made another table.
+        MismatchError: another node has made another table; if it does so later, `add` and `get`
+            will say so.
         TableTimeoutError: the first member has not made it in time.
     """
 
@@ -58,13 +59,13 @@ class Table:
         made_in, has_put = b"", False
         while True:
             present = user.present(deadline)
+            if made_in != present.view.identity:
+                made_in, has_put = present.view.identity, False
+                user.make(self._number, self.spec)
             plan = present.tables.get(self._number)
             user.desk.check(self._number)
             if plan is not None and plan.spec != self.spec:
                 raise MismatchError(f"table {self._number}: {difference(self.spec, plan.spec)}")
-            if made_in != present.view.identity:
-                made_in, has_put = present.view.identity, False
-                user.make(self._number, self.spec)
             if plan is not None and plan.is_ready:
                 return plan.shards
             if plan is not None and not has_put and user.is_first(present):
@@ -74,7 +75,7 @@ class Table:
                     user.put(self._number, self._parts_of(plan, first, values), deadline)
                 user.announce(self._number)
                 has_put = True
-            user.wait_for_change(present, deadline, f"the making of table {self._number}")
+            user.wait_for_news(self._number, present, deadline)
 
     def _parts_of(
         self, plan: Plan, first: np.ndarray | None, values: np.ndarray
@@ -191,4 +192,5 @@ class KeyValueTable(Table):
         known = as_keys(keys)
         delta = as_values(data, self.spec.shape(len(known)), self.dtype)
         known, delta = accumulate(known, delta)
+        check_size(known.nbytes + delta.nbytes)
         self._add(split_keys(known, self._shards), delta, sync=sync)

@@ -11,16 +11,25 @@ from typing import TypeVar
 
 import numpy as np
 
-from dpwa.clock import Clock, Deadline
+from dpwa.clock import Deadline, SystemClock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.runner import Runner
 from dpwa.data.segments import ByteArray
-from dpwa.errors import ClosedError, DpwaError, LeftBehindError, PeerLost, TableTimeoutError
+from dpwa.errors import (
+    ClosedError,
+    DpwaError,
+    LeftBehindError,
+    PeerLost,
+    TableTimeoutError,
+    UserError,
+)
+from dpwa.node.node import Node
 from dpwa.tables.desk import Ask, Desk, Key, Present
+from dpwa.tables.engine import Engine, lost_error
 from dpwa.tables.rows import Part
-from dpwa.tables.serving import TableService, lost_error
 from dpwa.tables.specs import ID_BYTES, TableSpec
 from dpwa.tables.storage import ShardMemory
+from dpwa.wire import limits
 
 log = logging.getLogger("dpwa.tables")
 
@@ -31,6 +40,7 @@ LOOK_EVERY_S = 0.05
 ASK_AGAIN_S = 1.0
 READ_FOR_S = 0.02  # while additions come in between; then the primary is asked
 SHORTEST_SLEEP_S = 50e-6
+STOP_TIMEOUT_S = 5.0
 
 
 @dataclass
@@ -63,26 +73,27 @@ class User:
     """What the tables of a node have in common.
 
     Args:
-        desk: shared with the RxThread.
-        service: whose methods are to be called there.
+        node: that they belong to.
+        desk: shared with the engine.
+        engine: whose methods are to be called on its thread.
         runner: by which a node that was left behind gets in again.
         contacts: whose memory is shared.
-        clock: what time is taken from.
 
     Attributes:
         timeout_s: how long anything may take.
     """
 
     def __init__(
-        self, desk: Desk, service: TableService, runner: Runner, contacts: Contacts, clock: Clock
+        self, node: Node, desk: Desk, engine: Engine, runner: Runner, contacts: Contacts
     ) -> None:
+        self._node = node
         self.desk = desk
-        self._service = service
+        self._engine = engine
         self._runner = runner
         self._contacts = contacts
-        self._clock = clock
+        self._clock = SystemClock()
         self._mapped: dict[tuple[bytes, Key], ShardMemory] = {}
-        self.timeout_s = 30.0
+        self.timeout_s = node.config.collective_timeout_s
         self.is_closed = False
 
     def deadline(self, timeout_s: float | None = None) -> Deadline:
@@ -118,8 +129,8 @@ class User:
         return self.wait(self._present, deadline, "the beginning of a view")
 
     def check_open(self) -> None:
-        """Raise a `ClosedError` after `close`."""
-        if self.is_closed:
+        """Raise a `ClosedError` after `close`, of the tables or of the node."""
+        if self.is_closed or self._node.closed:
             raise ClosedError("the tables of this node are closed")
 
     def _present(self) -> Present | None:
@@ -151,26 +162,32 @@ class User:
 
     def make(self, number: int, spec: TableSpec) -> None:
         """Make a table, or see that all others know it."""
-        self.desk.order(partial(self._service.make, number, spec))
+        self._engine.order(partial(self._engine.make, number, spec))
 
     def announce(self, number: int) -> None:
         """Say that the first values of a table are in place."""
-        self.desk.order(partial(self._service.announce, number))
+        self._engine.order(partial(self._engine.announce, number))
 
     def is_first(self, present: Present) -> bool:
         """Tell whether it is for this node to put the first values."""
         return present.view.names[0] == self._contacts.own.name
 
-    def wait_for_change(self, present: Present, deadline: Deadline, what: str) -> None:
-        """Wait until something else holds."""
-        self.wait(lambda: None if self.desk.present is present else True, deadline, what)
+    def wait_for_news(self, number: int, present: Present, deadline: Deadline) -> None:
+        """Wait until something else holds, or another member has made another table."""
+
+        def is_news() -> bool | None:
+            self.desk.check(number)
+            return None if self.desk.present is present else True
+
+        self.wait(is_news, deadline, f"the making of table {number}")
 
     def close(self) -> None:
         """Let nobody wait any more, and have the memory given back."""
         with self.desk.changed:
             self.is_closed = True
             self.desk.changed.notify_all()
-        self.desk.order(self._service.close)
+        self._engine.stop()
+        self._engine.join(STOP_TIMEOUT_S)
 
     # Additions
 
@@ -202,8 +219,10 @@ class User:
             if waiting and waiting + nbytes > MAX_WAITING_BYTES:
                 return None
             self.desk.add(number, parts, is_first=is_first)
+            self._engine.nudge()
             return True
 
+        self.desk.check(number)
         self.desk.raise_failure(number)
         self.wait(has_room, deadline, "room for an addition")
 
@@ -228,6 +247,7 @@ class User:
         deadline: Deadline,
     ) -> None:
         """Read rows of a table into an array, part by part."""
+        self.desk.check(number)
         reading = _Reading(number, spec, result)
         while parts:
             present = self.present(deadline)
@@ -261,10 +281,12 @@ class User:
         self, reading: _Reading, parts: list[Part], present: Present, deadline: Deadline
     ) -> list[Part]:
         """Ask the primaries; return the parts that have not come."""
+        for part in parts:
+            check_size(0 if part.rows is None else part.rows.nbytes)
         asks = {self.desk.ask(ask): (part, ask) for part in parts if (ask := reading.ask(part))}
         for request, (part, ask) in asks.items():
             primary = present.tables[reading.table].placement.primary(part.shard)
-            self.desk.order(partial(self._service.order_rows, request, ask, primary))
+            self._engine.order(partial(self._engine.order_rows, request, ask, primary))
         patience = Deadline(self._clock, ASK_AGAIN_S)
 
         def is_over() -> bool | None:
@@ -306,7 +328,7 @@ class User:
         """Wait until all members have come, and all that this node has added has taken effect."""
         self.flush(None, deadline)
         passed = self.present(deadline).passed
-        self.desk.order(self._service.arrive)
+        self._engine.order(self._engine.arrive)
 
         def has_passed() -> bool | None:
             present = self._present()
@@ -315,8 +337,17 @@ class User:
         try:
             self.wait(has_passed, deadline, "a barrier")
         except BaseException:
-            self.desk.order(self._service.give_up_barrier)
+            self._engine.order(self._engine.give_up_barrier)
             raise
+
+
+def check_size(nbytes: int) -> None:
+    """Raise a `UserError` if so much cannot be sent to one shard at once."""
+    if nbytes > limits.MAX_KEYS_BYTES:
+        raise UserError(
+            f"{nbytes} bytes for one shard at once, at most {limits.MAX_KEYS_BYTES}: "
+            "name fewer rows or keys, or all rows"
+        )
 
 
 def packed(ids: np.ndarray | None, delta: np.ndarray) -> ByteArray:

@@ -15,6 +15,7 @@ from support.nodes import eventually
 
 from dpwa.bench.catalogues.collectives import COLLECTIVES
 from dpwa.bench.catalogues.plane import PLANE
+from dpwa.bench.catalogues.tables import TABLES, WHOLE
 
 SHARED = {"processes", "repetitions", "machine", "figures", "failed_rounds", "ratios"}
 
@@ -69,6 +70,13 @@ def test_one_run_of_collectives_tells_every_figure_and_ratio():
     assert measured("collectives", COLLECTIVES, "--size-mb", 0.1) == {"size_mb": 0.1}
 
 
+def test_one_run_of_tables_tells_every_figure_and_ratio():
+    own = measured("tables", TABLES, "--rows", 1000, "--columns", 4, "--processes", 2)
+    assert (own["rows"], own["columns"]) == (1000, 4)
+    assert set(own["mb_per_s"]) == set(WHOLE)
+    assert all(rate > 0 for rate in own["mb_per_s"].values())
+
+
 @pytest.mark.slow
 def test_collectives_of_more_processes_work_as_well():
     done = run_dpwa(
@@ -79,6 +87,19 @@ def test_collectives_of_more_processes_work_as_well():
     result = json.loads(done.stdout)
     assert result["processes"] == 3
     assert set(result["ratios"]) == {"gloo_all_gather / shm_all_gather"}
+
+
+@pytest.mark.slow
+def test_tables_of_more_processes_work_as_well():
+    done = run_dpwa(
+        *("bench", "tables", "--rows", 1000, "--repetitions", 2, "--processes", 3, "--json"),
+        *("--only", "shm_get_rows_alone,tcp_get_all,tcp_add_rows_async,gloo_all_gather"),
+    )
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["processes"] == 3
+    assert set(result["ratios"]) == {"gloo_all_gather / tcp_get_all"}
+    assert set(result["mb_per_s"]) == {"tcp_get_all"}
 
 
 @pytest.mark.slow
@@ -117,8 +138,17 @@ def test_a_wrong_value_is_a_usage_error(benchmark, option, value):
     assert_usage_error(benchmark, option, value)
 
 
-def test_a_model_without_tensors_is_a_usage_error():
-    assert_usage_error("plane", "--tensors", "0")
+@pytest.mark.parametrize(
+    ("benchmark", "option", "value"),
+    [
+        ("plane", "--tensors", "0"),
+        ("tables", "--rows", "99"),
+        ("tables", "--columns", "0"),
+        ("tables", "--only", "copy"),
+    ],
+)
+def test_a_wrong_value_of_one_benchmark_is_a_usage_error_too(benchmark, option, value):
+    assert_usage_error(benchmark, option, value)
 
 
 def assert_usage_error(benchmark, option, value):

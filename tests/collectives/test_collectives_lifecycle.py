@@ -145,6 +145,32 @@ def test_a_collective_in_which_the_node_is_closed_ends_at_once():
         assert_lost(nodes.each(timed(lambda n: n.barrier()), ["w2"]).values(), ("w1",), GRACE_S)
 
 
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("calls", [0, 4, 11])
+def test_a_node_may_be_closed_at_any_moment_of_large_collectives(transport, calls):
+    """Its memory is given back while it is read: that ends in `ClosedError`, and nothing else."""
+    done = []
+
+    def call_on(node):
+        while True:
+            try:
+                value, _ = node.all_reduce(np.full(100_000, 2.0), "max")
+            except (ClosedError, PeerLost) as error:
+                return error
+            done.append(node.name)
+            assert (value == 2.0).all()
+
+    with collective_nodes(3, transport=transport) as nodes:
+        nodes.each(lambda node: node.barrier())
+        futures = {name: nodes.begin(name, call_on) for name in nodes.names}
+        eventually(lambda: len(done) >= calls, every_s=0.0)
+        nodes["w1"].close()
+        ends = {name: future.result(10) for name, future in futures.items()}
+    assert type(ends.pop("w1")) is ClosedError
+    for lost in ends.values():
+        assert (type(lost), lost.names) == (PeerLost, ("w1",))
+
+
 def test_nothing_can_be_called_after_close():
     with collective_nodes(1) as nodes:
         node = nodes["w1"]

@@ -38,6 +38,22 @@ from dpwa.wire.messages import (
     pack_layout,
     unpack_layout,
 )
+from dpwa.wire.tables import (
+    TableAdded,
+    TableAddition,
+    TableArrived,
+    TableElsewhere,
+    TableGet,
+    TableGot,
+    TableHoldings,
+    TableMade,
+    TableReady,
+    TableRefused,
+    TableReplicated,
+    TableSeen,
+    TableState,
+    TableStateTaken,
+)
 
 FETCH = Fetch(
     request=7,
@@ -127,6 +143,28 @@ MESSAGES = [
     OtherModel(request=7),
     Refused(request=7, reason="no"),
     Status(request=7),
+]
+
+MEMBER = {"request": 7, "name": "w1", "incarnation": b"12345678", "view": b"87654321"}
+PIECE = {**MEMBER, "number": 1, "start": 0, "nbytes": 7}
+SHARD = {"table": 127, "shard": 3}
+MESSAGES += [
+    TableSeen(**MEMBER, number=3, wants=True),
+    TableElsewhere(**MEMBER),
+    TableHoldings(**PIECE),
+    TableMade(**PIECE, table=0, shards=1),
+    TableReady(**MEMBER, number=1, table=0),
+    TableArrived(**MEMBER, number=1, passed=2, is_waiting=True),
+    TableAddition(
+        **PIECE, **SHARD, client="w1:1", counter=1, rows=None, is_first=False, is_forwarded=True
+    ),
+    TableReplicated(**MEMBER, **SHARD, number=1, client="w1:1", counter=2**63 - 1),
+    TableAdded(**MEMBER, **SHARD, number=1, counter=1, refused=""),
+    TableState(**MEMBER, **SHARD, number=1, part="state.s"),
+    TableStateTaken(**MEMBER, **SHARD, number=1, is_whole=False),
+    TableGet(**PIECE, **SHARD, rows=3),
+    TableGot(request=7, start=0, nbytes=7, image=1),
+    TableRefused(request=7, reason="no"),
 ]
 
 

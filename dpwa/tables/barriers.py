@@ -1,0 +1,87 @@
+"""Barriers: every member counts those that it has passed, and tells whether it waits in one.
+
+A member passes a barrier when all others wait in the same one, or have passed it already. So nobody
+is counted out who is late: whoever has been away catches up with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dpwa.tables.directory import Told
+from dpwa.tables.streams import Item
+from dpwa.wire.tables import TableArrived
+
+ASK_AGAIN_S = 0.5  # while waiting, to find out about members that have stopped
+
+
+class Barriers:
+    """The barriers of one node.
+
+    Args:
+        own: its name.
+        say_to_all: tells the others.
+
+    Attributes:
+        passed: number of those that it has passed.
+        is_waiting: whether it is in one.
+    """
+
+    def __init__(self, own: str, say_to_all: Callable[[Item], None]) -> None:
+        self._own = own
+        self._say_to_all = say_to_all
+        self._has_part = False
+        self._members: dict[str, tuple[int, bool]] = {}
+        self._told_at = 0.0
+        self.passed = 0
+        self.is_waiting = False
+
+    @property
+    def known(self) -> int | None:
+        """How many it has passed; `None` if it has just come, and will begin where others are."""
+        return self.passed if self._has_part else None
+
+    def begin(self, told: Mapping[str, Told]) -> None:
+        """Begin a view, with what all members have told."""
+        newest = max(one.passed or 0 for one in told.values())
+        if not self._has_part:
+            self.passed, self._has_part = newest, True
+        self._members = {
+            name: (newest if one.passed is None else one.passed, one.is_waiting)
+            for name, one in told.items()
+            if name != self._own
+        }
+
+    def hear(self, name: str, passed: int, *, is_waiting: bool) -> None:
+        """Take note of where a member is."""
+        self._members[name] = passed, is_waiting
+
+    def arrive(self, now: float) -> None:
+        """Begin to wait."""
+        if not self.is_waiting:
+            self.is_waiting, self._told_at = True, now - ASK_AGAIN_S
+
+    def give_up(self) -> None:
+        """Wait no longer."""
+        if self.is_waiting:
+            self.is_waiting = False
+            self._tell()
+
+    def advance(self, now: float) -> bool:
+        """Tell the others while waiting; return whether this node has just passed."""
+        if not self.is_waiting:
+            return False
+        if now - self._told_at >= ASK_AGAIN_S:
+            self._told_at = now
+            self._tell()
+        here = self.passed
+        states = self._members.values()
+        if not all(passed > here or (passed == here and waits) for passed, waits in states):
+            return False
+        self.passed, self.is_waiting = here + 1, False
+        self._tell()
+        return True
+
+    def _tell(self) -> None:
+        fields = {"passed": self.passed, "is_waiting": self.is_waiting}
+        self._say_to_all(Item(TableArrived, fields))

@@ -1,0 +1,425 @@
+"""The engine of tables: a thread that owns this node's copies of shards, and all streams.
+
+A view begins when all members have told each other what they have; until then nothing is taken. A
+node that is not of the view any more can acknowledge nothing, as its replicas do not listen to it.
+
+It is a thread of its own, because large additions take a while, and the RxThread must go on voting.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from dpwa import fault_points
+from dpwa.clock import Clock
+from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.group import Group
+from dpwa.data.segments import ByteArray
+from dpwa.errors import ProtocolError, TableLostError
+from dpwa.node.rx_thread import Reply
+from dpwa.policy.views import View
+from dpwa.tables.answers import Answer
+from dpwa.tables.barriers import Barriers
+from dpwa.tables.correspondence import STALLED_S, Correspondence, Tell
+from dpwa.tables.desk import Addition, Ask, Desk, Key, Present
+from dpwa.tables.directory import Told, new_plan, plans, unpack_told
+from dpwa.tables.replication import Replication
+from dpwa.tables.shelf import Shelf
+from dpwa.tables.specs import ID_BYTES, TableSpec, difference, unpack_spec
+from dpwa.tables.streams import WINDOW, Item
+from dpwa.types import Frame
+from dpwa.wire import limits
+from dpwa.wire.tables import (
+    FromMember,
+    Numbered,
+    TableAdded,
+    TableAddition,
+    TableArrived,
+    TableGet,
+    TableHoldings,
+    TableMade,
+    TableReady,
+    TableReplicated,
+    TableState,
+    TableStateTaken,
+)
+
+log = logging.getLogger("dpwa.tables")
+
+DOUBT_EVERY_S = 0.5
+IDLE_S, BUSY_S = 1.0, 0.01
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an `Engine` is told.
+
+    Attributes:
+        clock: what time is taken from.
+        startup_s: how long to wait for all nodes at first.
+        answer: takes the answer to a read, to send it.
+        wake: has the RxThread look after a ballot.
+    """
+
+    clock: Clock
+    startup_s: float
+    answer: Callable[[Answer], None]
+    wake: Callable[[], None]
+
+
+class Engine(threading.Thread):
+    """Does what members and users want of tables.
+
+    Args:
+        desk: shared with those who use the tables.
+        group: says who takes part.
+        contacts: who can be reached, and whose memory is shared.
+        tell: sends a message to a peer.
+        settings: what else there is to know.
+    """
+
+    def __init__(
+        self, desk: Desk, group: Group, contacts: Contacts, tell: Tell, settings: Settings
+    ) -> None:
+        own = contacts.own
+        super().__init__(name=f"dpwa-tables-{own.name}", daemon=True)
+        self._own = own.name
+        self._client = f"{own.name}:{own.incarnation.hex()}"
+        self._desk = desk
+        self._group = group
+        self._settings = settings
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._most_messages = 2 * WINDOW * len(group.ranks)
+        self._mail = Correspondence(group, contacts, tell)
+        self._shelf = Shelf(contacts)
+        self._replication = Replication(self._shelf, self._mail, self._say)
+        self._barriers = Barriers(own.name, self._mail.say_to_all)
+        self._exits = 0
+        self._told: dict[str, Told] = {}
+        self._began: float | None = None
+        self._has_begun = False
+        self._is_first_view = True
+        self._doubted_at = 0.0
+        self._is_busy = False
+        self._is_stopping = False
+
+    # Any thread
+
+    def view_changed(self, view: View) -> None:
+        """Take note of a view; called with the lock of the group held."""
+        self.order(partial(self._follow, view, self._group.exits))
+
+    def link_changed(self, peer: str) -> None:
+        """Take note that a connection has come up, or is gone."""
+        self.order(partial(self._mail.resend, peer))
+
+    def hear(self, message: FromMember, payload: Frame, reply: Reply) -> None:
+        """Take in a message, unless too many wait; then it will be sent again."""
+        if self._inbox.qsize() < self._most_messages and not self._is_stopping:
+            self.order(partial(self._receive, message, payload, reply))
+
+    def order(self, act: Callable[[], None]) -> None:
+        """Have something done on this thread."""
+        self._inbox.put(act)
+
+    def nudge(self) -> None:
+        """Have it look for additions of users."""
+        self._inbox.put(None)
+
+    def stop(self) -> None:
+        """Ask the thread to end, which gives all memory back."""
+        self._is_stopping = True
+        self.nudge()
+
+    # This thread
+
+    def run(self) -> None:
+        """Work until told to stop."""
+        patience_s = IDLE_S
+        while not self._is_stopping:
+            with suppress(queue.Empty):
+                self._do(self._inbox.get(timeout=patience_s))
+                for _ in range(self._inbox.qsize()):
+                    self._do(self._inbox.get_nowait())
+            self._do(self._go_on)
+            patience_s = BUSY_S if self._is_busy else IDLE_S
+        self._shelf.clear()
+        self._desk.memories = {}
+
+    def _do(self, act: Callable[[], None] | None) -> None:
+        """Do something; nothing that a member sends can end the thread."""
+        if act is None or self._is_stopping:
+            return
+        self._mail.now = self._settings.clock.now()
+        try:
+            act()
+        except ProtocolError as error:
+            log.debug("ignored a message: %s", error)
+        except Exception:
+            log.exception("tables: something unforeseen has happened; they go on")
+
+    def _go_on(self) -> None:
+        """Do what has become due."""
+        self._is_busy = True
+        now = self._mail.now
+        if self._has_begun:
+            for addition in self._desk.take_fresh():
+                self._route(addition)
+            if self._barriers.advance(now):
+                self._publish()
+        is_under_way = self._mail.pump()
+        if now - self._doubted_at >= DOUBT_EVERY_S and self._has_doubts():
+            self._doubted_at = now
+            log.info("%s: a member does not answer; the others are asked", self._own)
+            self._group.doubt()
+            self._settings.wake()
+        self._is_busy = is_under_way or self._barriers.is_waiting or not self._has_begun
+
+    def _has_doubts(self) -> bool:
+        if self._group.is_outside or self._began is None:
+            return False
+        if self._mail.is_elsewhere():
+            return True
+        if not self._has_begun:
+            patience_s = self._settings.startup_s if self._is_first_view else STALLED_S
+            return self._mail.now - self._began > patience_s
+        return self._mail.has_silent_members()
+
+    # Views
+
+    def _follow(self, view: View, exits: int) -> None:
+        if self._began is not None and view == self._mail.view:
+            return
+        if exits != self._exits:  # the others have gone on without this node
+            self._exits = exits
+            self._shelf.clear()
+        self._is_first_view &= view.since == 0
+        self._begin(view)
+
+    def _begin(self, view: View) -> None:
+        self._mail.begin(view)
+        self._replication.begin()
+        self._shelf.drop_incomplete()
+        self._began, self._has_begun, self._told = self._mail.now, False, {}
+        self._publish()
+        own = Told(self._shelf.known(), self._barriers.known, self._barriers.is_waiting)
+        self._mail.say_to_all(Item(TableHoldings, {}, own.pack()))
+        fault_points.reached("table.holdings.told")
+        self._hear_told(self._own, own)
+
+    def _hear_told(self, name: str, told: Told) -> None:
+        self._told[name] = told
+        if set(self._mail.view.names) <= set(self._told):
+            self._start()
+
+    def _start(self) -> None:
+        """Go on, as all members have told what they have."""
+        view = self._mail.view
+        self._has_begun, self._is_first_view = True, False
+        self._barriers.begin(self._told)
+        for number, plan in plans(view.names, self._told).items():
+            self._shelf.settle(number, plan, view.since)
+            self._replication.copy(number, plan, self._own)
+        self._publish()
+        self._mail.want_all()
+        for addition in self._desk.take_again():
+            self._route(addition)
+        log.info("%s: tables among %s", self._own, ", ".join(view.names))
+
+    def _publish(self) -> None:
+        self._desk.memories = self._shelf.memories()
+        tables, passed = dict(self._shelf.tables), self._barriers.passed
+        self._desk.publish(Present(self._mail.view, self._has_begun, tables, passed))
+
+    # Messages
+
+    def _receive(self, message: FromMember, payload: Frame, reply: Reply) -> None:
+        incoming = self._mail.admit(message)
+        if incoming is None or not isinstance(message, Numbered) or not self._can_take(message):
+            return
+        data = incoming.take(message, payload, self._most_bytes(message))
+        if data is not None:
+            self._take(message, data, reply)
+
+    def _can_take(self, message: Numbered) -> bool:
+        """Tell whether the time has come for a message; it will be sent again."""
+        if isinstance(message, TableAddition) and message.is_forwarded:
+            # The maker of a table may have told the primary first.
+            return self._has_begun and message.table in self._shelf.tables
+        return self._has_begun or isinstance(message, TableHoldings)
+
+    def _most_bytes(self, message: Numbered) -> int:
+        if isinstance(message, TableHoldings):
+            return limits.MAX_HOLDINGS_BYTES
+        if isinstance(message, TableGet):
+            return limits.MAX_KEYS_BYTES
+        plan = None
+        if isinstance(message, TableAddition):
+            plan = self._shelf.tables.get(message.table)
+        if plan is None:
+            return limits.MAX_PUSH_BYTES
+        if plan.spec.kind == "key_value":
+            return limits.MAX_KEYS_BYTES
+        rows = plan.spec.shards(plan.shards)[0].rows
+        return rows * (ID_BYTES + plan.spec.row_bytes)
+
+    def _say(self, name: str, item: Item) -> None:
+        """Tell a member something; this node itself is one, too."""
+        if name == self._own:
+            self._take(self._mail.to_self(item), item.data or b"", None)
+        else:
+            self._mail.say(name, item)
+
+    def _take(self, message: Numbered, data: Frame, reply: Reply | None) -> None:
+        match message:
+            case TableHoldings():
+                self._hear_told(message.name, unpack_told(data))
+            case TableMade():
+                self._make(message.table, unpack_spec(data), message.shards)
+            case TableReady():
+                self._be_ready(message.table)
+            case TableArrived():
+                self._barriers.hear(message.name, message.passed, is_waiting=message.is_waiting)
+            case TableAddition(is_forwarded=False):
+                self._replication.add(message, data)
+            case TableAddition():
+                self._replication.replicate(message, data)
+            case TableReplicated():
+                self._replication.replicated(message)
+            case TableAdded():
+                self._added(message)
+            case TableState():
+                self._replication.take_state(message, data)
+            case TableStateTaken():
+                self._replication.state_taken(message)
+            case TableGet():
+                self._get(message, data, reply)
+
+    # Orders of users
+
+    def make(self, number: int, spec: TableSpec) -> None:
+        """Make a table, if there is none of this number, and tell all others."""
+        if self._has_begun:
+            plan = self._shelf.tables.get(number)
+            shards = len(self._mail.view.names) if plan is None else plan.shards
+            made = Item(TableMade, {"table": number, "shards": shards}, spec.pack())
+            self._mail.say_to_all(made)
+            self._make(number, spec, shards)
+
+    def announce(self, number: int) -> None:
+        """Say that the first values of a table are in place, if it is for this node to say so."""
+        if self._has_begun and self._mail.view.names[0] == self._own:
+            self._mail.say_to_all(Item(TableReady, {"table": number}))
+            self._be_ready(number)
+
+    def arrive(self) -> None:
+        """Wait in a barrier."""
+        self._barriers.arrive(self._mail.now)
+
+    def give_up_barrier(self) -> None:
+        """Wait no longer."""
+        self._barriers.give_up()
+
+    def order_rows(self, request: int, ask: Ask, primary: str) -> None:
+        """Ask the primary of a shard for rows."""
+        if not self._has_begun:
+            return
+        if primary == self._own:
+            self._get_own(request, ask)
+            return
+        fields = {
+            "request": request,
+            "table": ask.key[0],
+            "shard": ask.key[1],
+            "rows": None if ask.ids is None else len(ask.ids),
+        }
+        data = b"" if ask.ids is None else ask.ids.data.cast("B")
+        self._say(primary, Item(TableGet, fields, data))
+        fault_points.reached("table.get.asked")
+
+    # Tables
+
+    def _make(self, number: int, spec: TableSpec, shards: int) -> None:
+        plan = self._shelf.tables.get(number)
+        if plan is not None:
+            if plan.spec != spec:
+                self._desk.note_mismatch(number, difference(plan.spec, spec))
+            return
+        view = self._mail.view
+        self._shelf.settle(number, new_plan(spec, shards, view.names), view.since)
+        self._publish()
+        self._mail.want_all()  # something may have come before
+
+    def _be_ready(self, number: int) -> None:
+        plan = self._shelf.tables.get(number)
+        if plan is not None:
+            self._shelf.tables[number] = replace(plan, is_ready=True)
+            self._publish()
+
+    # Additions and reads
+
+    def _route(self, addition: Addition) -> None:
+        """Send an addition of this node to the primary."""
+        try:
+            (primary, *_) = self._shelf.holders(addition.key)
+        except (ProtocolError, ValueError):
+            self._desk.acknowledge(addition.key, addition.counter, lost_error(*addition.key))
+            return
+        fields = {
+            "table": addition.key[0],
+            "shard": addition.key[1],
+            "client": self._client,
+            "counter": addition.counter,
+            "rows": addition.rows,
+            "is_first": addition.is_first,
+            "is_forwarded": False,
+        }
+        self._say(primary, Item(TableAddition, fields, addition.data.data))
+        fault_points.reached("table.add.sent")
+
+    def _added(self, message: TableAdded) -> None:
+        error = ProtocolError(f"an addition was refused: {message.refused}")
+        key = message.table, message.shard
+        self._desk.acknowledge(key, message.counter, error if message.refused else None)
+
+    def _get_own(self, request: int, ask: Ask) -> None:
+        try:
+            rows = self._rows(ask.key, ask.ids)
+        except ProtocolError as error:
+            self._desk.refused(request, str(error))
+        else:
+            self._desk.answered(request, 0, rows, 0)
+
+    def _get(self, message: TableGet, data: Frame, reply: Reply | None) -> None:
+        if reply is None:
+            return
+        key = message.table, message.shard
+        try:
+            ids = None if message.rows is None else np.frombuffer(data, np.int64)
+            rows = self._rows(key, ids)
+        except (ProtocolError, ValueError) as error:
+            self._settings.answer(Answer(message.request, reply, refused=str(error)))
+        else:
+            image = self._shelf.copies[key].image
+            self._settings.answer(Answer(message.request, reply, rows, image))
+
+    def _rows(self, key: Key, ids: np.ndarray | None) -> ByteArray:
+        rows = self._shelf.own_primary(key).state.read(ids)
+        data: ByteArray = rows.reshape(-1).view(np.uint8)
+        return data
+
+
+def lost_error(number: int, shard: int) -> TableLostError:
+    """Return what to raise for rows that nobody has any more."""
+    return TableLostError(
+        f"shard {shard} of table {number} is lost: all nodes that held a copy of it are gone "
+        "(`replicas` says how many copies there are besides the first)"
+    )

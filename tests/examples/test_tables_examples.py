@@ -1,0 +1,37 @@
+"""The examples of shared tables, as their reader runs them."""
+
+import re
+import sys
+
+import pytest
+from examples_support import DPWA, EXAMPLES, Runner
+
+
+@pytest.mark.parametrize("options", [[], pytest.param(["--sync"], marks=pytest.mark.slow)])
+def test_workers_learn_a_logistic_regression_together(run: Runner, options: list[str]) -> None:
+    pytest.importorskip("sklearn")
+    example = EXAMPLES / "logistic_regression.py"
+    launch = (*DPWA, "launch", "-n", 4, "--", sys.executable, "-W", "error", example)
+    done = run(*launch, *options)
+    assert done.returncode == 0, done.stderr
+    found = [float(share) for share in re.findall(r"accuracy ([\d.]+)", done.stdout)]
+    assert len(found) == 4
+    assert len(set(found)) == 1, "all have read the same table"
+    assert found[0] >= 0.92
+
+
+@pytest.mark.slow
+def test_workers_learn_an_embedding_by_its_rows(run: Runner) -> None:
+    example = EXAMPLES / "sparse_embedding.py"
+    done = run(*DPWA, "launch", "-n", 4, "--", sys.executable, "-W", "error", example)
+    assert done.returncode == 0, done.stderr
+    found = [int(share) for share in re.findall(r"in (\d+)% of the cases", done.stdout)]
+    assert len(found) == 4
+    assert min(found) >= 80
+
+
+@pytest.mark.parametrize("name", ["logistic_regression.py", "sparse_embedding.py"])
+def test_without_the_launcher_they_say_how_to_start_them(run: Runner, name: str) -> None:
+    done = run(sys.executable, EXAMPLES / name)
+    assert done.returncode == 1
+    assert "dpwa launch -n 4" in done.stderr

@@ -1,0 +1,100 @@
+"""A worker of dpwa.multiverso: does what one test of tests/test_multiverso.py is about.
+
+Usage: multiverso_worker.py WHAT     (DPWA_NAME and DPWA_CONFIG are set)
+"""
+
+import json
+import sys
+import time
+
+import numpy as np
+
+import dpwa.multiverso as mv
+
+
+def many_adds():
+    """Return what a vector, a matrix and keys have after some rounds."""
+    mv.init()
+    rounds, found = 4, []
+    vector = mv.ArrayTableHandler(7)
+    matrix = mv.MatrixTableHandler(3, 2)
+    keys = mv.KVTableHandler()
+    for _ in range(rounds):
+        vector.add([1, 2, 3, 4, 5, 6, 7])
+        vector.add(np.arange(1, 8), sync=True)
+        matrix.add([[1, 1], [2, 2]], row_ids=[2, 2])
+        keys.add([mv.worker_id(), 10**12], [1, 1])
+        mv.barrier()
+        found.append(vector.get().tolist())
+        mv.barrier()
+    return found, matrix.get([0, 2]).tolist(), keys.get([0, 1, 10**12, 5]).tolist()
+
+
+def who():
+    """Return who this worker is."""
+    mv.init()
+    mv.barrier()
+    return [
+        mv.workers_num(),
+        mv.num_workers(),
+        mv.worker_id(),
+        mv.server_id(),
+        mv.is_master_worker(),
+    ]
+
+
+def first_values():
+    """Return the values of a table whose first values differ."""
+    mv.init()
+    return mv.ArrayTableHandler(3, init_value=[mv.worker_id() + 1.0] * 3).get().tolist()
+
+
+def in_step():
+    """Return all that is read in step."""
+    mv.init(sync=True)
+    rng = np.random.default_rng(mv.worker_id())
+    table = mv.MatrixTableHandler(20, 2)
+    found = []
+    for _ in range(5):
+        time.sleep(rng.random() * 0.02)
+        table.add(rng.integers(0, 9, (20, 2)))
+        found.append(table.get().tolist())
+    return found
+
+
+def shared_variable():
+    """Return a variable that each worker has changed twice."""
+    mv.init()
+    variable = mv.SharedVariable(np.full((2, 3), 5.0))
+    for _ in range(2):
+        variable.value += 1 + mv.worker_id()
+        variable.sync()
+    mv.barrier()
+    found = variable.sync().tolist()
+    mv.barrier()
+    return found
+
+
+def module():
+    """Return the parameters of a module that each worker has changed."""
+    import torch
+
+    mv.init()
+    torch.manual_seed(mv.worker_id())
+    net = torch.nn.Linear(3, 2)
+    manager = mv.ModuleParameterManager(net)
+    mv.barrier()
+    start = [p.detach().clone() for p in net.parameters()]
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 1.0 + mv.worker_id()
+    manager.sync()
+    mv.barrier()
+    manager.sync()
+    changes = [p - s for p, s in zip(net.parameters(), start, strict=True)]
+    return sorted({round(value, 4) for change in changes for value in change.flatten().tolist()})
+
+
+result = globals()[sys.argv[1]]()
+mv.shutdown()
+print(json.dumps(result), flush=True)

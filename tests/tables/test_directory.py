@@ -1,0 +1,103 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpwa.errors import ProtocolError
+from dpwa.tables.directory import Held, Known, Told, digest_of, new_plan, plans, unpack_told
+from dpwa.tables.specs import TableSpec
+
+SPEC = TableSpec(rows=10, replicas=1)
+ONE, OTHER = digest_of({"w1:1": 3}), digest_of({"w1:1": 4})
+
+
+def told(copies=(), *, is_ready=True, shards=1):
+    held = tuple(Held(*copy) for copy in copies)
+    return Told({0: Known(SPEC, shards, is_ready, held)})
+
+
+def holders(said, members=None):
+    members = tuple(sorted(said)) if members is None else members
+    plan = plans(members, said)[0]
+    return plan.placement.holders, [tuple(copy) for copy in plan.copies]
+
+
+def test_copies_stay_where_they_are():
+    said = {"a": told([(0, 5, 1, ONE)]), "b": told([(0, 5, 0, ONE)]), "c": told()}
+    assert holders(said) == ((("b", "a"),), [])
+
+
+def test_the_replica_follows_a_primary_that_is_gone_and_is_copied():
+    said = {"a": told(), "c": told([(0, 5, 1, ONE)])}
+    assert holders(said) == ((("c", "a"),), [(0, "c", "a")])
+
+
+def test_a_replica_that_has_other_additions_than_the_primary_is_made_anew():
+    said = {"a": told([(0, 5, 1, ONE)]), "b": told([(0, 5, 0, OTHER)])}
+    assert holders(said) == ((("b", "a"),), [(0, "b", "a")])
+
+
+def test_a_copy_of_an_older_view_does_not_count():
+    said = {"a": told([(0, 4, 0, ONE)]), "b": told([(0, 5, 1, OTHER)])}
+    assert holders(said) == ((("b", "a"),), [(0, "b", "a")])
+
+
+def test_a_shard_without_copies_is_lost_unless_nobody_has_used_it():
+    assert holders({"a": told(), "b": told()}) == (((),), [])
+    fresh = {"a": told(is_ready=False, shards=2), "b": Told({})}
+    assert holders(fresh) == ((("a", "b"), ("b", "a")), [])
+
+
+def test_a_table_that_one_member_knows_is_known_to_all():
+    said = {"a": Told({}), "b": told([(0, 5, 0, ONE)])}
+    assert holders(said) == ((("b", "a"),), [(0, "b", "a")])
+
+
+@given(
+    data=st.data(),
+    members=st.lists(st.sampled_from("abcdef"), min_size=1, unique=True).map(sorted),
+    shards=st.integers(1, 5),
+    replicas=st.integers(0, 3),
+)
+def test_who_loses_no_more_members_than_replicas_loses_nothing(data, members, shards, replicas):
+    spec = TableSpec(rows=10, replicas=replicas)
+    placement = new_plan(spec, shards, tuple(members)).placement
+    lost = data.draw(st.sets(st.sampled_from(members), max_size=min(replicas, len(members) - 1)))
+    rest = tuple(name for name in members if name not in lost)
+    said = {}
+    for name in rest:
+        mine = placement.held_by(name)
+        held = tuple(Held(s, 7, placement.holders[s].index(name), ONE) for s in mine)
+        said[name] = Told({0: Known(spec, shards, is_ready=True, copies=held)})
+    plan = plans(rest, said)[0]
+    assert not plan.placement.lost
+    for shard, names in enumerate(plan.placement.holders):
+        assert len(names) == min(1 + replicas, len(rest))
+        assert names[0] in placement.holders[shard]
+        new = {copy.target for copy in plan.copies if copy.shard == shard}
+        assert new == set(names) - set(placement.holders[shard])
+
+
+def test_what_is_told_survives_the_wire():
+    said = Told(
+        {0: Known(SPEC, 3, is_ready=True, copies=(Held(1, 2, 0, ONE),)), 5: Known(SPEC, 1)},
+        passed=3,
+        is_waiting=True,
+    )
+    assert unpack_told(said.pack()) == said
+    assert unpack_told(Told({}).pack()) == Told({})
+
+
+@given(data=st.binary(max_size=200))
+def test_nonsense_is_refused(data):
+    with pytest.raises(ProtocolError):
+        unpack_told(data)
+
+
+@given(place=st.integers(0, 500), bits=st.integers(1, 255))
+def test_what_was_changed_on_the_way_is_refused_or_is_something_else(place, bits):
+    packed = bytearray(told([(0, 5, 0, ONE)]).pack())
+    packed[place % len(packed)] ^= bits
+    try:
+        unpack_told(packed)
+    except ProtocolError:
+        return

@@ -1,0 +1,121 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpwa.errors import ProtocolError
+from dpwa.tables.streams import RESEND_AFTER_S, WINDOW, Incoming, Item, Outgoing
+from dpwa.wire import limits
+from dpwa.wire.tables import TableHoldings, TableReady
+
+HEADER = {"request": 0, "name": "w1", "incarnation": b"12345678", "view": b"87654321"}
+MOST = 2**30
+
+
+def ready(table):
+    return Item(TableReady, {"table": table})
+
+
+class Wire:
+    """A stream whose messages may be lost."""
+
+    def __init__(self, loss=0.0, seed=0):
+        self.sent, self.taken = [], []
+        self.outgoing = Outgoing(HEADER, self._send)
+        self.incoming = Incoming()
+        self._loss, self._rng = loss, random.Random(seed)
+
+    def _send(self, message, payload):
+        if self._rng.random() >= self._loss:
+            self.sent.append((message, payload))
+
+    def deliver(self, now):
+        """Take what has come in; tell the other side, if that is not lost, too."""
+        sent, self.sent = self.sent, []
+        for message, payload in sent:
+            if self.incoming.is_next(message.number):
+                data = self.incoming.take(message, payload or b"", MOST)
+                if data is not None:
+                    self.taken.append((message, bytes(data)))
+        if self._rng.random() >= self._loss:
+            self.outgoing.seen(self.incoming.last, now)
+            if self.incoming.wants:
+                self.incoming.wants = False
+                self.outgoing.resend(now)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 3 * limits.MAX_PUSH_BYTES), max_size=5),
+    loss=st.floats(0, 0.6),
+    seed=st.integers(0, 2**32),
+)
+def test_all_comes_in_order_once_whatever_is_lost(sizes, loss, seed):
+    wire, now = Wire(loss, seed), 0.0
+    wire.outgoing.put(Item(TableHoldings, {}, bytes([size % 251]) * size) for size in sizes)
+    while wire.outgoing.is_busy or not now:
+        wire.outgoing.pump(now)
+        wire.deliver(now)
+        now += RESEND_AFTER_S
+        assert now < 1000
+    assert [data for _, data in wire.taken] == [bytes([size % 251]) * size for size in sizes]
+
+
+def test_only_so_much_is_under_way_and_nothing_is_taken_before():
+    wire, asked = Wire(), []
+
+    def items():
+        for table in range(2 * WINDOW):
+            asked.append(table)
+            yield ready(table)
+
+    wire.outgoing.put(items())
+    wire.outgoing.pump(0.0)
+    assert len(wire.sent) == len(asked) == WINDOW
+    wire.deliver(0.1)
+    wire.outgoing.pump(0.1)
+    assert [message.table for message, _ in wire.sent] == list(range(WINDOW, 2 * WINDOW))
+
+
+def test_silence_is_counted_from_when_there_was_something_to_see():
+    wire = Wire()
+    wire.outgoing.pump(5.0)
+    assert wire.outgoing.stalled_s(100.0) == 0.0
+    wire.outgoing.put([ready(1), ready(2)])
+    wire.outgoing.pump(100.0)
+    assert wire.outgoing.stalled_s(103.0) == 3.0
+    wire.outgoing.seen(1, 103.0)
+    assert wire.outgoing.stalled_s(104.0) == 1.0
+    wire.outgoing.seen(2, 104.0)
+    assert wire.outgoing.stalled_s(200.0) == 0.0
+
+
+def test_what_is_not_seen_is_sent_again_less_and_less_often():
+    wire, times = Wire(), []
+    wire.outgoing.put([ready(1)])
+    for tenth in range(50):
+        wire.sent.clear()
+        wire.outgoing.pump(tenth / 10)
+        times += [tenth / 10] * len(wire.sent)
+    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    assert gaps == pytest.approx([0.3, 0.5, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [(0, 10, b"12345"), (4, 10, b"12345")],
+        [(0, 10, b"12345"), (6, 10, b"1234")],
+        [(5, 10, b"12345")],
+        [(0, 4, b"12345")],
+        [(0, 1001, b"12345")],
+    ],
+)
+def test_pieces_that_do_not_fit_together_are_refused(pieces):
+    incoming = Incoming()
+    with pytest.raises(ProtocolError, match="TableHoldings: bytes"):  # noqa: PT012
+        for number, (start, nbytes, data) in enumerate(pieces, start=1):
+            message = TableHoldings(**HEADER, number=number, start=start, nbytes=nbytes)
+            assert incoming.is_next(number)
+            incoming.take(message, data, 1000)
+    assert incoming.last == len(pieces)  # it is over with, and does not come again
