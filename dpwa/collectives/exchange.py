@@ -25,7 +25,7 @@ from dpwa.data.segments import ByteArray
 from dpwa.wire import limits
 
 LEAST_PIECE_BYTES = 64 * 1024
-MOST_PIECE_BYTES = limits.CHUNK_BYTES
+MOST_PIECE_BYTES = limits.MAX_PULLED_BYTES
 PIECES_PER_SHARD = 4
 TILE_BYTES = 256 * 1024  # stays in the cache while all values are added up
 PAIR_PIECE_BYTES = 4 * 1024 * 1024  # cut into tiles where it is added up
@@ -225,8 +225,8 @@ class Exchange:
         for shard in self._plan.shards:
             owner = shard.owner
             if owner not in (None, self._plan.own) and self._side(owner or "").reduced is None:
-                for start in range(shard.start, shard.stop, limits.CHUNK_BYTES):
-                    stop = min(start + limits.CHUNK_BYTES, shard.stop)
+                for start in range(shard.start, shard.stop, limits.MAX_PULLED_BYTES):
+                    stop = min(start + limits.MAX_PULLED_BYTES, shard.stop)
                     self._puller.want(Wanted(owner or "", REDUCED, start, stop))
         self._puller.start()
 

@@ -194,6 +194,19 @@ class Group:
         with self._lock:
             self._open_ballot()
 
+    def look_out(self) -> None:
+        """Do what a collective does first, for what stands on views and calls no collectives.
+
+        Look for nodes that are in no view with this one; leave for a larger one that was heard of.
+        """
+        with self._lock:
+            self._decided.clear()
+            self._called = self.number
+            if self._is_moving:
+                self.leave()
+            elif not self.is_outside:
+                self._seek()
+
     def admit_at_once(self) -> None:
         """Let in who knocks by a ballot from now on, not only when the next collective ends."""
         with self._lock:

@@ -334,8 +334,8 @@ class Gather(Operation):
             return Entry("all_gather", nbytes=nbytes, inline=inline.tobytes())
         brought, _ = space.room(nbytes, 0)
         self._packed.copy_into(brought)
-        starts = range(0, nbytes, limits.CHUNK_BYTES)
-        pieces = {start: brought[start : start + limits.CHUNK_BYTES] for start in starts}
+        starts = range(0, nbytes, limits.MAX_PULLED_BYTES)
+        pieces = {start: brought[start : start + limits.MAX_PULLED_BYTES] for start in starts}
         space.show(Offer(pieces, brought[:0]))
         return Entry("all_gather", nbytes=nbytes, images=(space.images[0].number, PRIVATE))
 
@@ -363,8 +363,8 @@ class Gather(Operation):
         puller = space.puller(turn, far)
         for name in far:
             nbytes = called.entries[name].nbytes
-            for start in range(0, nbytes, limits.CHUNK_BYTES):
-                stop = min(start + limits.CHUNK_BYTES, nbytes)
+            for start in range(0, nbytes, limits.MAX_PULLED_BYTES):
+                stop = min(start + limits.MAX_PULLED_BYTES, nbytes)
                 puller.want(Wanted(name, BROUGHT, start, stop))
         puller.start()
         try:

@@ -17,7 +17,7 @@ from dpwa.node.tx_thread import Listener
 from dpwa.types import Frame
 from dpwa.wire.collecting import Pull, PulledPiece
 
-PIECES_UNDER_WAY = 6  # from each peer: keeps the wire full
+PIECES_UNDER_WAY = 4  # from each peer: keeps the wire full
 
 
 @dataclass(frozen=True)
@@ -143,4 +143,6 @@ class Puller:
             number = self._listener.ask(wanted, self._arrived)
             self._numbers.add(number)
             fields = {"area": wanted.area, "start": wanted.start, "stop": wanted.stop}
-            self._contacts.tell(wanted.peer, Pull(**{**self._header, **fields, "request": number}))
+            self._contacts.tell(
+                wanted.peer, Pull.model_construct(**{**self._header, **fields, "request": number})
+            )

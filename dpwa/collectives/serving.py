@@ -68,7 +68,7 @@ class _Shown:
             piece = self.brought.get(pull.start)
             return piece is not None and piece.nbytes == pull.stop - pull.start
         last = self.start + self.reduced.nbytes
-        is_short = pull.stop - pull.start <= limits.CHUNK_BYTES
+        is_short = pull.stop - pull.start <= limits.MAX_PULLED_BYTES
         return is_short and self.start <= pull.start < pull.stop <= last
 
 
@@ -165,7 +165,7 @@ class CollectiveService(Service):
             return  # of a collective that is over: a ballot tells
         is_sent, data = False, shown.find(pull)
         if data is not None:
-            piece = PulledPiece(request=pull.request, start=pull.start)
+            piece = PulledPiece.model_construct(request=pull.request, start=pull.start)
             is_sent = reply(piece, data.data, is_lent=True) is not None
             self.served_bytes += data.nbytes * is_sent
         if not is_sent and len(self._waiting) < limits.MAX_WAITING_PULLS:

@@ -117,8 +117,7 @@ def _reduce_plain(
         for other in theirs:
             ufunc(result, other[tile], out=result)
         if by > 1:
-            reals = result.view(result.real.dtype)  # of complex numbers: both parts
-            np.divide(reals, by, out=reals)
+            _divide(result.view(result.real.dtype), by)  # of complex numbers: both parts
 
 
 def _reduce_narrow(
@@ -129,8 +128,15 @@ def _reduce_narrow(
             _convert(other[tile], dtype, _bytes_of(room), "float32")
             ufunc(wide, room, out=wide)
         if by > 1:
-            np.divide(wide, by, out=wide)
+            _divide(wide, by)
         _convert(_bytes_of(wide), "float32", target[tile], dtype)
+
+
+def _divide(values: npt.NDArray[np.floating[Any]], by: int) -> None:
+    if by & (by - 1) == 0:  # its inverse is exact, and multiplying is several times as fast
+        np.multiply(values, 1 / by, out=values)
+    else:
+        np.divide(values, by, out=values)
 
 
 def _wide_tiles(target: ByteArray, dtype: str) -> Iterator[tuple[slice, Floats, Floats]]:

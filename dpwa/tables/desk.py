@@ -123,10 +123,11 @@ class Desk:
         """Tell whether all additions of this node to a table, or to all, were acknowledged."""
         return not any(u for (t, _), u in self._unseen.items() if table in (None, t))
 
-    def raise_failure(self, table: int) -> None:
-        """Raise what became of an addition that has failed, once."""
+    def raise_failure(self, table: int | None = None) -> None:
+        """Raise what became of an addition to a table, or to any, that has failed; once."""
         with self.changed:
-            error = self._failed.pop(table, None)
+            number = next(iter(self._failed), None) if table is None else table
+            error = None if number is None else self._failed.pop(number, None)
         if error is not None:
             raise error
 

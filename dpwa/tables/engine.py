@@ -175,6 +175,7 @@ class Engine(threading.Thread):
                 self._route(addition)
             if self._barriers.advance(now):
                 self._publish()
+            self._group.look_out()
         is_under_way = self._mail.pump()
         if now - self._doubted_at >= DOUBT_EVERY_S and self._has_doubts():
             self._doubted_at = now

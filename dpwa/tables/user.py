@@ -230,11 +230,12 @@ class User:
         """Wait until all additions of this node to a table, or to all, have taken effect."""
 
         def is_flushed() -> bool | None:
+            if number is not None:
+                self.desk.check(number)
             return True if self.desk.is_flushed(number) else None
 
         self.wait(is_flushed, deadline, "the acknowledgement of an addition")
-        if number is not None:
-            self.desk.raise_failure(number)
+        self.desk.raise_failure(number)
 
     # Reads
 
@@ -290,6 +291,7 @@ class User:
         patience = Deadline(self._clock, ASK_AGAIN_S)
 
         def is_over() -> bool | None:
+            self.desk.check(reading.table)
             is_other = self._present() is not present
             is_done = all(ask.is_answered for _, ask in asks.values())
             return True if is_done or is_other or patience.expired() else None

@@ -121,7 +121,7 @@ class PulledPiece(BaseMessage):
     """The bytes of a pull from `start` on."""
 
     type: Literal["pulled_piece"] = "pulled_piece"
-    max_payload_bytes: ClassVar[int | None] = limits.CHUNK_BYTES
+    max_payload_bytes: ClassVar[int | None] = limits.MAX_PULLED_BYTES
     start: Count
 
 

@@ -35,6 +35,7 @@ MAX_HOLDERS = 8
 INCARNATION_BYTES = 8
 MAX_MEMBERS = 128  # of a view: their names must fit a header
 MAX_RECORD_BYTES = 12 * 1024  # what a node posts of a collective
+MAX_PULLED_BYTES = 2 * CHUNK_BYTES  # in one piece: half as many messages as chunks would be
 MAX_WAITING_PULLS = 1024  # for what is still being reduced
 
 MAX_TABLES = 128

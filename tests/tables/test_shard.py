@@ -118,14 +118,24 @@ def test_each_addition_takes_effect_once():
     assert state.applied == {"a": 2, "b": 1}
 
 
-def test_an_addition_whose_predecessor_is_missing_is_refused():
+def test_additions_that_others_have_given_up_may_be_missing():
     state = shard(rows=1)
-    state.apply("a", 1, None, ones(1))
-    with pytest.raises(ProtocolError, match="addition 3 of client 'a' came, expected 2"):
-        state.apply("a", 3, None, ones(1))
-    with pytest.raises(ProtocolError, match="addition 2 of client 'b' came, expected 1"):
-        state.apply("b", 2, None, ones(1))
-    assert state.values.tolist() == [1]
+    assert state.apply("a", 3, None, ones(1))
+    assert not state.apply("a", 2, None, ones(1))
+    assert state.apply("a", 7, None, ones(1))
+    assert state.values.tolist() == [2]
+
+
+@pytest.mark.parametrize("rows", [None, ids(1)])
+def test_first_values_replace_what_there_is_and_ask_no_updater(rows):
+    state = shard(rows=2)
+    state.apply("a", 1, None, ones(2))
+    values = 5 * ones(2 if rows is None else 1)
+    assert state.assign("a", 2, rows, values)
+    assert not state.assign("a", 2, rows, 9 * values)
+    assert state.values.tolist() == [5 if rows is None else 1, 5]
+    with pytest.raises(ProtocolError, match="rows 2 to 2 of a shard that has 2"):
+        state.assign("a", 3, ids(2), ones(1))
 
 
 ROWS, COLUMNS = 7, 2

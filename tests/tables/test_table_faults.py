@@ -8,6 +8,7 @@ import contextlib
 import random
 import signal
 import threading
+from dataclasses import dataclass
 
 import pytest
 from support.collective_processes import collective_processes
@@ -34,9 +35,9 @@ def processes(tmp_path_factory):
         yield made
 
 
-def opened(group, *names):
+def opened(group, replicas, *names):
     for name in names:
-        group[name].tell("open")
+        group[name].tell("open", replicas)
     for name in names:
         answer = group[name].answer()
         assert "opened" in answer, (name, answer)
@@ -56,27 +57,58 @@ class Account:
             self.acknowledged.update(answer.get("acknowledged", {}))
 
 
-def run(processes, rng, point, nth, kind):
-    """Let three processes work, one of which gets a signal; check the tables at the end."""
-    with processes.group(3, collective_timeout_s=20.0) as group:
-        victim = rng.choice(group.names)
-        opened(group, *group.names)
-        group[victim].arm(point, nth, kind)
+@dataclass(frozen=True)
+class Trouble:
+    """What happens in a run.
+
+    Attributes:
+        faults: of each victim: its name, the fault point, the n-th time, and the signal.
+        count: how many processes there are; there are as many replicas as faults.
+    """
+
+    faults: tuple[tuple[str, str, int, str], ...]
+    count: int
+    transport: str = "auto"
+
+    @classmethod
+    def drawn(cls, rng):
+        """Draw one fault for three processes, or two for four of them."""
+        count, number = rng.choice([(3, 1), (3, 1), (4, 2)])
+        victims = rng.sample([f"w{i + 1}" for i in range(count)], number)
+        nth, kinds = [1, 1, 2, 5, 10, 20], ["SIGKILL", "SIGSTOP"]
+        return cls(
+            tuple((v, rng.choice(POINTS), rng.choice(nth), rng.choice(kinds)) for v in victims),
+            count,
+            rng.choice(["auto", "auto", "tcp"]),
+        )
+
+
+def run(processes, rng, trouble):
+    """Let processes work, some of which get a signal; check the tables at the end."""
+    settings = {"collective_timeout_s": 20.0, "transport": trouble.transport}
+    replicas = len(trouble.faults)
+    with processes.group(trouble.count, **settings) as group:
+        victims = [fault[0] for fault in trouble.faults]
+        opened(group, replicas, *group.names)
+        for victim, *fault in trouble.faults:
+            group[victim].arm(*fault)
         for name in group.names:
             group[name].tell("work", ROUNDS, rng.randrange(2**32))
-        waker = threading.Timer(STOPPED_FOR_S, lambda: wake(group[victim]))
-        if kind == "SIGSTOP":
-            waker.start()
+        waker = threading.Timer(STOPPED_FOR_S, lambda: [wake(group[victim]) for victim in victims])
+        waker.start()
         answers = {name: group[name].answers() for name in group.names}
         waker.cancel()
-        wake(group[victim])
-        has_ended = bool(answers[victim]) and "large" in answers[victim][-1].get("acknowledged", {})
-        accounts = {n: [Account(a, n != victim or has_ended)] for n, a in answers.items()}
-        if not (has_ended and is_disarmed(group[victim])):
-            group.start(victim)
-            opened(group, victim)
-            group[victim].tell("work", 5, rng.randrange(2**32))
-            accounts[victim].append(Account(group[victim].answers(), is_whole=True))
+        for victim in victims:
+            wake(group[victim])
+        ended = {n: "large" in a[-1].get("acknowledged", {}) for n, a in answers.items() if a}
+        assert all(ended.get(name) for name in group.names if name not in victims)
+        accounts = {n: [Account(a, is_whole=ended.get(n, False))] for n, a in answers.items()}
+        for victim in victims:
+            if not (is_disarmed(group[victim]) and ended.get(victim)):
+                group.start(victim)
+                opened(group, replicas, victim)
+                group[victim].tell("work", 5, rng.randrange(2**32))
+                accounts[victim].append(Account(group[victim].answers(), is_whole=True))
         check(values_of(group), [accounts[name] for name in group.names])
 
 
@@ -93,7 +125,7 @@ def values_of(group):
     """Return what all processes read after a barrier: the same."""
     for name in group.names:
         group[name].tell("barrier")
-    assert [group[name].answer() for name in group.names] == [{"passed": True}] * 3
+    assert [group[name].answer() for name in group.names] == [{"passed": True}] * len(group.names)
     for name in group.names:
         group[name].tell("values")
     found = [group[name].answer() for name in group.names]
@@ -119,10 +151,9 @@ def check(found, accounts):
 
 def seeded(processes, seed):
     rng = random.Random(seed)
-    point, kind = rng.choice(POINTS), rng.choice(["SIGKILL", "SIGSTOP"])
-    nth = rng.choice([1, 1, 2, 5, 10, 20])
-    print(f"seed {seed}: {kind} at {point}, {nth}")
-    run(processes, rng, point, nth, kind)
+    trouble = Trouble.drawn(rng)
+    print(f"seed {seed}: {trouble}")
+    run(processes, rng, trouble)
 
 
 @pytest.mark.parametrize("seed", range(4))

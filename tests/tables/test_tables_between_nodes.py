@@ -17,6 +17,7 @@ from dpwa.errors import (
     TableTimeoutError,
     UserError,
 )
+from dpwa.policy.views import View
 from dpwa.tables import user
 from dpwa.tables.face import Tables
 from dpwa.wire.tables import TableAdded, TableAddition
@@ -202,6 +203,26 @@ def test_all_read_the_same_in_step():
         assert (np.diff(first.sum(axis=1)) > 0).all()
 
 
+def test_in_step_the_others_go_on_when_one_dies():
+    with workers(3, sync=True) as made:
+
+        def task(worker):
+            table = worker.tables.array(6, dtype="float64")
+            found = []
+            for i in range(8):
+                if worker.name == "w3" and i == 3:
+                    worker.kill()
+                    break
+                table.add(np.full(6, 10.0 ** int(worker.name[1])))
+                found.append(table.get().tolist())
+            return found
+
+        first, second, third = on_all(made, task)
+        assert first == second
+        assert third == first[:3]
+        assert first[-1] == [8 * 110 + 3 * 1000] * 6
+
+
 def test_each_addition_to_a_shard_is_seen_wholly_or_not_at_all():
     size = 300_000
     with workers(2) as made:
@@ -295,6 +316,39 @@ def test_a_node_that_is_started_again_finds_the_tables():
             assert table.get().tolist() == [i + 3 for i in range(9)]
         finally:
             again.close()
+
+
+def test_parts_that_went_on_by_themselves_find_each_other_again():
+    with workers(2) as made:
+        tables = vectors(made, 4)
+        for worker in made:  # each takes the other for lost
+            group = worker.connection.collectives.runner("dpwa.tables").group
+            with group.changed:
+                group._enter_view(View((worker.connection.collectives.contacts.own,), 1), 1)
+        tables[0].add(np.ones(4), sync=True)
+        tables[1].add(np.full(4, 7.0), sync=True)
+
+        def are_together():
+            tables[1].get()
+            return all(len(worker.tables.members) == 2 for worker in made)
+
+        eventually(are_together)
+        assert [table.get().tolist() for table in tables] == [[1.0] * 4] * 2
+        tables[1].add(np.ones(4), sync=True)
+        assert tables[0].get().tolist() == [2.0] * 4
+
+
+def test_a_connection_has_tables_once():
+    with workers(1) as made, pytest.raises(UserError, match="has tables already"):
+        Tables(made[0].connection)
+
+
+def test_tables_of_a_closed_node_say_so():
+    with workers(1) as made:
+        table = made[0].tables.array(3)
+        made[0].connection.close()
+        with pytest.raises(ClosedError):
+            table.get()
 
 
 def test_tables_must_be_the_same_on_all_workers():

@@ -59,11 +59,11 @@ class Member:
         fault_points.install(hook)
         self._answer(armed=True)
 
-    def open(self):
+    def open(self, replicas):
         """Make the tables."""
         self._tables = Tables(self._connection)
         self._made = {
-            name: self._tables.array(size, dtype="float64", replicas=1)
+            name: self._tables.array(size, dtype="float64", replicas=replicas)
             for name, size in SIZES.items()
         }
         self._answer(opened=True, members=list(self._tables.members))
