@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from dpwa.data.boards import BOARD_BYTES, BoardReader, BoardWriter
@@ -19,6 +20,8 @@ from dpwa.wire.messages import Message
 
 log = logging.getLogger("dpwa.collectives")
 
+REMEMBERED_LIVES = 16
+
 Tell = Callable[[str, Message], None]
 
 
@@ -29,10 +32,15 @@ class _Contact:
     is_up: bool = False
     was_up: bool = False  # in its present life
     incarnation: bytes = b""  # empty: it has not introduced itself yet
-    former: set[bytes] = field(default_factory=set)  # lives of it that are over
+    former: deque[bytes] = field(default_factory=lambda: deque(maxlen=REMEMBERED_LIVES))  # over
     folder: str = ""
     files: PeerFiles | None = None
-    reads_us: bool = False  # it has mapped this node's memory
+    reads_us: bool | None = None  # whether it has mapped this node's memory, if it has tried
+
+    @property
+    def is_mapped(self) -> bool | None:
+        """Whether this node has mapped its memory; `None` as long as it has told of none."""
+        return self.files is not None if self.folder else None
 
 
 class Contacts(Closeable):
@@ -84,16 +92,16 @@ class Contacts(Closeable):
             return
         with self._lock:
             contact = self._of(hello.name)
-            was_mapped = contact.files is not None
+            was_mapped = contact.is_mapped
             is_new = contact.incarnation != hello.incarnation
             if is_new:
-                contact.former.add(contact.incarnation)
+                contact.former.append(contact.incarnation)
                 contact.incarnation, contact.was_up = hello.incarnation, contact.is_up
                 self._unmap(contact)
             if hello.folder != contact.folder:
                 self._map(contact, hello)
-            contact.reads_us = hello.is_mapped and self._memory is not None
-            if is_new or was_mapped != (contact.files is not None):
+            contact.reads_us = hello.is_mapped if self._memory is not None else None
+            if is_new or was_mapped != contact.is_mapped:
                 self._greet(hello.name)
         self._changed(hello.name)
 
@@ -121,7 +129,12 @@ class Contacts(Closeable):
     def reads_us(self, peer: str) -> bool:
         """Tell whether a peer reads this node's boards, so that it needs no posts."""
         with self._lock:
-            return self._of(peer).reads_us
+            return self._of(peer).reads_us is True
+
+    def are_settled(self, peers: Iterable[str]) -> bool:
+        """Tell whether all peers have said whether they can read this node's memory."""
+        with self._lock:
+            return self._memory is None or all(self._of(p).reads_us is not None for p in peers)
 
     def tell(self, peer: str, message: Message) -> None:
         """Send a message."""
@@ -186,7 +199,7 @@ class Contacts(Closeable):
             incarnation=self.own.incarnation,
             folder="" if memory is None else memory.name,
             nonce=bytes(NONCE_BYTES) if memory is None else memory.nonce,
-            is_mapped=self._of(peer).files is not None,
+            is_mapped=self._of(peer).is_mapped,
         )
         self._tell(peer, hello)
 
@@ -216,7 +229,7 @@ class Contacts(Closeable):
             return None if files is None else files.map(name)
 
     def _unmap(self, contact: _Contact) -> None:
-        contact.folder, contact.reads_us = "", False
+        contact.folder, contact.reads_us = "", None
         files, contact.files = contact.files, None
         if files is not None:
             files.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,8 @@ from dpwa.errors import ProtocolError
 from dpwa.wire import limits
 
 POLL_S = 0.02
+SETTLE_S = 0.2
+SETTLE_POLL_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,18 @@ class Workspace:
     def rank(self) -> int:
         """Return the place of this node in the present view."""
         return self.group.view.names.index(self.own)
+
+    def settle(self) -> None:
+        """Let members on this host map its memory, before a large value is laid out for them.
+
+        Only for a moment: who does not say in time whether it can is sent a stream, once.
+        """
+        if not self.contacts.share():
+            return
+        others = [name for name in self.group.view.names if name != self.own]
+        end = time.monotonic() + SETTLE_S
+        while not self.contacts.are_settled(others) and time.monotonic() < end:
+            time.sleep(SETTLE_POLL_S)
 
     def room(self, brought: int, reduced: int) -> tuple[ByteArray, ByteArray]:
         """Return both images with room for so many bytes."""
@@ -183,6 +198,7 @@ class Reduce(Operation):
         )
         if payload.nbytes <= INLINE_BYTES:
             return replace(entry, inline=self._inline())
+        space.settle()
         is_whole = self._root is None and self._is_for_a_pair(space)
         is_read = self._lay_out(space, is_whole=is_whole)
         images = (space.images[0].number, space.images[1].number) if is_read else (PRIVATE, PRIVATE)
@@ -332,6 +348,7 @@ class Gather(Operation):
             inline = np.empty(nbytes, np.uint8)
             self._packed.copy_into(inline)
             return Entry("all_gather", nbytes=nbytes, inline=inline.tobytes())
+        space.settle()
         brought, _ = space.room(nbytes, 0)
         self._packed.copy_into(brought)
         starts = range(0, nbytes, limits.MAX_PULLED_BYTES)

@@ -27,7 +27,8 @@ Members = Annotated[tuple[MemberItem, ...], Field(strict=False, max_length=limit
 class Hello(BaseMessage):
     """Introduce this life of a node, and its shared memory, if it has any (`folder` not empty).
 
-    `is_mapped`: the sender has mapped the memory of the receiver, and reads its boards.
+    `is_mapped`: whether the sender has mapped the memory of the receiver, and reads its boards; nil
+    as long as it does not know of any.
     """
 
     type: Literal["hello"] = "hello"
@@ -35,7 +36,7 @@ class Hello(BaseMessage):
     incarnation: Incarnation
     folder: Annotated[str, Field(max_length=64)]
     nonce: Nonce
-    is_mapped: bool
+    is_mapped: bool | None
 
 
 class _OfGroup(BaseMessage):
