@@ -36,6 +36,8 @@ class _Contact:
     folder: str = ""
     files: PeerFiles | None = None
     reads_us: bool | None = None  # whether it has mapped this node's memory, if it has tried
+    is_met: bool = False  # it has introduced itself since there was no connection
+    successor: Hello | None = None  # of a life that is to end first
 
     @property
     def is_mapped(self) -> bool | None:
@@ -82,8 +84,12 @@ class Contacts(Closeable):
             contact = self._of(peer)
             contact.is_up = is_up
             contact.was_up |= is_up
+            contact.is_met &= is_up
+            successor, contact.successor = contact.successor, None
             if is_up:
                 self._greet(peer)
+        if successor is not None and not is_up:
+            self.hear(successor)
         self._changed(peer)
 
     def hear(self, hello: Hello) -> None:
@@ -94,6 +100,10 @@ class Contacts(Closeable):
             contact = self._of(hello.name)
             was_mapped = contact.is_mapped
             is_new = contact.incarnation != hello.incarnation
+            if is_new and contact.is_met and contact.is_up:
+                contact.successor = hello  # anybody may say it, but not break the connection
+                return
+            contact.is_met = True
             if is_new:
                 contact.former.append(contact.incarnation)
                 contact.incarnation, contact.was_up = hello.incarnation, contact.is_up
@@ -104,6 +114,10 @@ class Contacts(Closeable):
             if is_new or was_mapped != contact.is_mapped:
                 self._greet(hello.name)
         self._changed(hello.name)
+
+    def knows(self, name: str) -> bool:
+        """Tell whether there is a node of this name."""
+        return name in self._names
 
     def incarnation(self, peer: str) -> bytes:
         """Return which life of a peer has introduced itself last; empty if none has."""

@@ -12,9 +12,10 @@ from dpwa.errors import ProtocolError
 from dpwa.policy.views import Member
 from dpwa.wire.messages import printable, unpack
 
+MAX_VALUE_BYTES = 2**40
 INLINE_BYTES = 8 * 1024  # values that are told along with the entry
 _DESCRIPTIONS = 16
-_DESCRIPTION_CHARACTERS = 100
+_DESCRIPTION_BYTES = 200  # with a value inline, all of it must fit a record
 JOIN = "join"
 
 
@@ -71,7 +72,9 @@ class Entry:
                 bytes(inline),
                 str(root),
                 bool(is_whole),
-            ] if all(isinstance(text, str) for text in descriptions) and nbytes >= 0:
+            ] if all(isinstance(text, str) for text in descriptions) and (
+                len(inline) in (0, nbytes) and 0 <= nbytes <= MAX_VALUE_BYTES
+            ):
                 words = tuple(printable(text) for text in descriptions)
                 kind = printable(call)
                 images = brought, reduced
@@ -82,7 +85,8 @@ class Entry:
 
 def described(layout: Layout) -> tuple[str, ...]:
     """Return the first leaves of a value in words."""
-    return tuple(str(tensor)[:_DESCRIPTION_CHARACTERS] for tensor in layout.tensors[:_DESCRIPTIONS])
+    words = (str(tensor).encode() for tensor in layout.tensors[:_DESCRIPTIONS])
+    return tuple(word[:_DESCRIPTION_BYTES].decode(errors="ignore") for word in words)
 
 
 def mismatch(entries: Mapping[str, Entry]) -> str | None:

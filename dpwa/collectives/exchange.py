@@ -16,20 +16,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpwa.collectives.pulling import Arrived, Puller, Wanted
+from dpwa.collectives.pulling import POLL_S, Arrived, Puller, Wanted
 from dpwa.collectives.serving import BROUGHT, REDUCED
 from dpwa.data.layout import Layout, Piece
 from dpwa.data.payload import Payload
-from dpwa.data.reduction import reduce_into
+from dpwa.data.reduction import TILE_BYTES, reduce_into
 from dpwa.data.segments import ByteArray
 from dpwa.wire import limits
 
 LEAST_PIECE_BYTES = 64 * 1024
 MOST_PIECE_BYTES = limits.MAX_PULLED_BYTES
 PIECES_PER_SHARD = 4
-TILE_BYTES = 256 * 1024  # stays in the cache while all values are added up
 PAIR_PIECE_BYTES = 4 * 1024 * 1024  # cut into tiles where it is added up
-POLL_S = 0.02
 
 
 @dataclass(frozen=True)

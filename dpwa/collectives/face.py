@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import weakref
@@ -45,6 +46,7 @@ class Collectives(Closeable):
         may_map = node.config.transport != "tcp"
         self._lock = threading.RLock()
         self._runners: dict[str, Runner] = {}
+        self._called: set[str] = set()  # tags, by this node
         self._contacts = Contacts(
             own, self._ranks, node.courier.tell, self._contact_changed, may_map=may_map
         )
@@ -52,6 +54,7 @@ class Collectives(Closeable):
         self._showcase = Showcase(node.courier.nudge)
         self._service = CollectiveService(self._contacts, self._group, self._groups, self._showcase)
         self._is_closed = False
+        self._owner = os.getpid()
         node.attach(self._service, self._listener)
         weakref.finalize(node, self.close)
 
@@ -127,6 +130,8 @@ class Collectives(Closeable):
 
     def close(self) -> None:
         """Tell the others, and give the memory back; before the node is closed."""
+        if os.getpid() != self._owner:
+            return  # a forked child: whoever held a lock is not there to give it back
         with self._lock:
             if self._is_closed:
                 return
@@ -145,27 +150,39 @@ class Collectives(Closeable):
         return timeout_s
 
     def _runner(self, tag: str) -> Runner:
+        """Return what runs a tag that this node calls."""
         with self._lock:
             if self._is_closed:
                 raise ClosedError(f"node {self._name!r} is closed")
-            runner = self._runners.get(tag)
-            if runner is None:
-                if len(tag) > limits.MAX_NAME_CHARACTERS or len(self._runners) >= MAX_TAGS:
+            if len(self._ranks) > limits.MAX_MEMBERS:
+                raise UserError(
+                    f"collectives have at most {limits.MAX_MEMBERS} nodes, not {len(self._ranks)}"
+                )
+            if tag not in self._called:
+                if len(tag) > limits.MAX_NAME_CHARACTERS or len(self._called) >= MAX_TAGS:
                     raise UserError(
                         f"a tag has at most {limits.MAX_NAME_CHARACTERS} characters, and a node at "
                         f"most {MAX_TAGS} of them; not {tag!r:.80}"
                     )
-                group = Group(tag, self._ranks, self._contacts, self._clock)
-                places = self._contacts, self._listener, self._showcase
-                runner = self._runners[tag] = Runner(group, *places, self._clock)
-            return runner
+                self._called.add(tag)
+            return self._runners.get(tag) or self._add(tag)
+
+    def _add(self, tag: str) -> Runner:
+        group = Group(tag, self._ranks, self._contacts, self._clock)
+        places = self._contacts, self._listener, self._showcase
+        runner = self._runners[tag] = Runner(group, *places, self._clock)
+        return runner
 
     def _group(self, tag: str) -> Group | None:
-        """Return a group for a message of a peer; `None` if there are too many."""
-        try:
-            return self._runner(tag).group
-        except UserError:
-            return None
+        """Return a group for a message of a peer; `None` if there are too many.
+
+        Peers may be the first to use a tag. They cannot use up those of this node.
+        """
+        with self._lock:
+            runner = self._runners.get(tag)
+            if runner is None and not self._is_closed and len(self._runners) < 2 * MAX_TAGS:
+                runner = self._add(tag)
+            return None if runner is None else runner.group
 
     def _groups(self) -> list[Group]:
         with self._lock:

@@ -112,7 +112,9 @@ class Group:
         """Make ready for a collective."""
         with self._lock:
             if self._is_moving and self._called == self.number:
+                had_part = self._has_part
                 self.leave()
+                self._is_untold |= had_part
 
     def enter(self, record: bytes) -> None:
         """Say that this node has called the next collective, unless that is over already."""
@@ -256,7 +258,11 @@ class Group:
     def knock(self) -> list[str]:
         """Ask all who can be reached to be let in; return whom."""
         with self._lock:
+            if not self.is_outside:
+                return []
             self._is_knocking = True
+            if self._board is not None:  # its numbers may be ahead of those it will be let in at
+                self._board.post(READY, Posted(0, bytes(VIEW_ID_BYTES), b""))
             reached = [n for n in self.ranks if n != self._own.name and self._contacts.is_up(n)]
             for name in reached:
                 self._tell(name, Knock(**self._signed, size=0, first=""))
@@ -353,7 +359,7 @@ class Group:
     def contact_changed(self, peer: str) -> None:
         """Tell a peer that has been met, or has come back, where this node is."""
         with self._lock:
-            is_told = peer in self.view.names and not self._contacts.reads_us(peer)
+            is_told = peer in self.view.names and not self._reads_board(peer)
             if self._turn.entered and is_told:
                 for phase, record in self._turn.posted.items():
                     self._tell_post(peer, phase, record)
@@ -379,8 +385,11 @@ class Group:
         if self._board is not None:
             self._board.post(phase, Posted(self.number, self.view.identity, record))
         for name in self.view.names:
-            if name != self._own.name and not self._contacts.reads_us(name):
+            if name != self._own.name and not self._reads_board(name):
                 self._tell_post(name, phase, record)
+
+    def _reads_board(self, peer: str) -> bool:
+        return self._board is not None and self._contacts.reads_us(peer)
 
     def _tell_post(self, peer: str, phase: int, record: bytes) -> None:
         view = self.view.identity
@@ -580,7 +589,10 @@ class Group:
         """Look for nodes that are in no view with this one, or in another one."""
         now = self._clock.now()
         for name in self.ranks:
-            if name in self.view.names or now - self._sought_at.get(name, -SEEK_EVERY_S) < 1:
+            if (
+                name in self.view.names
+                or now - self._sought_at.get(name, -SEEK_EVERY_S) < SEEK_EVERY_S
+            ):
                 continue
             if self._contacts.is_up(name):
                 self._sought_at[name] = now

@@ -38,6 +38,7 @@ class PackedObject:
         self._end = 0  # of the bytes of the arrays
         try:
             header = bytes(msgpack.packb(value, default=self._reference))
+            _check_keys(header)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ParametersError(f"a value that cannot be sent: {error}") from None
         self._head = _SIZE.pack(len(header)) + header
@@ -94,6 +95,11 @@ def unpack_object(data: ByteArray) -> object:
         msgpack.UnpackException,
     ):
         raise ProtocolError("not a value of a node") from None
+
+
+def _check_keys(header: bytes) -> None:
+    """Read it as the others will: what packs as a key need not come back as one."""
+    msgpack.unpackb(header, raw=False, strict_map_key=False, ext_hook=lambda *_: [])
 
 
 def _leaf(code: int, dtype: str, shape: list[int], data: ByteArray) -> Any:

@@ -16,7 +16,7 @@ from dpwa.collectives.exchange import Exchange, PairExchange, Plan, Shard, Side,
 from dpwa.collectives.group import Group
 from dpwa.collectives.images import PRIVATE, Image, MappedImages
 from dpwa.collectives.objects import PackedObject, unpack_object
-from dpwa.collectives.pulling import Puller, PullListener, Wanted
+from dpwa.collectives.pulling import POLL_S, Puller, PullListener, Wanted
 from dpwa.collectives.serving import BROUGHT, Offer, Showcase
 from dpwa.collectives.turn import Turn
 from dpwa.data.layout import Piece
@@ -26,7 +26,6 @@ from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
 from dpwa.wire import limits
 
-POLL_S = 0.02
 SETTLE_S = 0.2
 SETTLE_POLL_S = 0.001
 
@@ -70,10 +69,6 @@ class Workspace:
         """Name of this node."""
         return self.contacts.own.name
 
-    def rank(self) -> int:
-        """Return the place of this node in the present view."""
-        return self.group.view.names.index(self.own)
-
     def settle(self) -> None:
         """Let members on this host map its memory, before a large value is laid out for them.
 
@@ -110,7 +105,6 @@ class Workspace:
                 continue
             found = self.mapped.find(name, called.entries[name].images)
             sides[name] = Side() if found is None else Side(*found)
-        self.mapped.keep(called.contributors)
         return sides
 
     def puller(self, turn: Turn, far: list[str]) -> Puller:
@@ -187,6 +181,7 @@ class Reduce(Operation):
     def enter(self, space: Workspace) -> Entry:
         """Copy what the others will read of this node's value."""
         payload, layout = self._payload, self._payload.layout
+        self._exchange = self._result = None  # of an attempt that was left behind
         self._own = space.own
         entry = Entry(
             call=self._name,
@@ -297,8 +292,9 @@ class Reduce(Operation):
         that in their exchange may have to be undone. If nobody maps memory, what is pulled comes
         straight from the value: it is left alone as long as anybody needs it.
         """
-        shards = [Shard(pieces, None) for pieces in self._cut(len(space.group.view.names))]
-        own = shards[space.rank()]
+        names = space.group.view.names  # once: another thread may change the view
+        shards = [Shard(pieces, None) for pieces in self._cut(len(names))]
+        own = shards[names.index(space.own)]
         pieces = [
             piece for shard in shards if is_whole or shard is not own for piece in shard.pieces
         ]
@@ -308,9 +304,9 @@ class Reduce(Operation):
         # memory until it is written to.
         spare = np.empty(own.nbytes if is_whole else 0, np.uint8)
         brought, reduced = space.room(
-            self._payload.nbytes if is_read else 0, 0 if is_whole else own.nbytes
+            self._payload.nbytes if is_read else 0, 0 if is_whole else max(1, own.nbytes)
         )
-        self._reduced_image = spare if is_whole else reduced
+        self._reduced_image = spare if is_whole else reduced[: own.nbytes]
         if is_read:
             self._brought = brought
         shown = {piece.start: self._bytes_of(piece, is_read=is_read) for piece in pieces}
@@ -327,6 +323,13 @@ class Reduce(Operation):
         )
         self._payload.copy_into(piece.start, piece.stop, place)
         return place
+
+
+def _whole(entry: Entry) -> bytes:
+    """Return a value that came along with an entry."""
+    if len(entry.inline) != entry.nbytes:
+        raise ProtocolError("a value that is missing")
+    return entry.inline
 
 
 class Gather(Operation):
@@ -359,11 +362,12 @@ class Gather(Operation):
     def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:
         """Copy the bytes of all."""
         far: list[str] = []
+        self._found = {}
         for name in called.contributors:
             entry = called.entries[name]
             place = self._found[name] = np.empty(entry.nbytes, np.uint8)
             if entry.nbytes <= INLINE_BYTES:
-                place[:] = np.frombuffer(entry.inline, np.uint8)
+                place[:] = np.frombuffer(_whole(entry), np.uint8)
             elif name == space.own:
                 self._packed.copy_into(place)
             else:
@@ -374,6 +378,9 @@ class Gather(Operation):
                     place[:] = found[0][: entry.nbytes]
         if far:
             self._pull(space, called, turn, far)
+
+    def complete(self) -> None:
+        """Read the objects."""
         self.values = {name: unpack_object(data) for name, data in self._found.items()}
 
     def _pull(self, space: Workspace, called: Called, turn: Turn, far: list[str]) -> None:

@@ -17,6 +17,7 @@ from dpwa.node.tx_thread import Listener
 from dpwa.types import Frame
 from dpwa.wire.collecting import Pull, PulledPiece
 
+POLL_S = 0.02  # at least so often whoever waits for pieces looks around
 PIECES_UNDER_WAY = 4  # from each peer: keeps the wire full
 
 

@@ -15,7 +15,14 @@ from dpwa.collectives.operations import Called, Operation, Workspace
 from dpwa.collectives.pulling import PullListener
 from dpwa.collectives.serving import Showcase
 from dpwa.collectives.turn import DecidedError, Turn
-from dpwa.errors import CollectiveTimeoutError, LeftBehindError, MismatchError, PeerLost
+from dpwa.errors import (
+    CollectiveTimeoutError,
+    LeftBehindError,
+    MismatchError,
+    PeerError,
+    PeerLost,
+    UserError,
+)
 from dpwa.lifecycle import Closeable
 from dpwa.policy.ballots import Decision
 from dpwa.policy.views import Member, View
@@ -25,6 +32,25 @@ KNOCK_EVERY_S = 0.2
 
 class _OutsideError(Exception):
     """This node has no part in what the others do."""
+
+
+class _Calls:
+    """One call at a time; one within another, as of a signal handler, would wait for ever."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._is_taken = False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self._is_taken:
+            self._lock.release()
+            raise UserError("this thread is in a collective of this tag already: expected another")
+        self._is_taken = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_taken = False
+        self._lock.release()
 
 
 @dataclass
@@ -57,7 +83,7 @@ class Runner(Closeable):
         self.group = group
         self._own = contacts.own.name
         self._clock = clock
-        self._calls = threading.Lock()
+        self._calls = _Calls()
         self._images = Image(contacts), Image(contacts)
         mapped = MappedImages(contacts)
         self._space = Workspace(group, contacts, listener, showcase, self._images, mapped)
@@ -84,6 +110,8 @@ class Runner(Closeable):
                     raise LeftBehindError((self._own,), self._left_behind())
                 if self.group.is_outside:
                     self._get_in(deadline, timeout_s)
+                    # Or who was let in late would take those who let it in for late.
+                    deadline = Deadline(self._clock, timeout_s)
                 try:
                     return self._attempt(operation, deadline, timeout_s)
                 except _OutsideError:
@@ -111,11 +139,14 @@ class Runner(Closeable):
         turn = Turn(self.group, self._clock, deadline)
         try:
             decision = self._take_part(operation, turn, progress)
-        except BaseException:
+        except BaseException as error:
             self.group.leave()  # nobody should wait for a node that has given up
             operation.undo()
+            if isinstance(error, PeerError):
+                raise LeftBehindError((self._own,), f"a member said nonsense: {error}") from None
             raise
         finally:
+            self._space.showcase.hide(self.group.tag)
             self.group.finish()
         return self._end(operation, progress, decision, timeout_s)
 
@@ -129,6 +160,7 @@ class Runner(Closeable):
             fault_points.reached("collective.met")
             entries = {name: Entry.unpack(record) for name, record in records.items()}
             progress.called = Called(entries)
+            self._space.mapped.keep(tuple(entries))
             progress.differs = mismatch(entries)
             if progress.differs is None:
                 operation.exchange(self._space, progress.called, turn)
@@ -155,7 +187,11 @@ class Runner(Closeable):
             raise self._failure(decision, timeout_s)
         if progress.differs is not None:
             raise MismatchError(progress.differs)
-        operation.complete()
+        try:
+            operation.complete()
+        except KeyboardInterrupt:
+            operation.complete()  # the others have all of it, too
+            raise
         return called
 
     def _failure(self, decision: Decision, timeout_s: float) -> Exception:

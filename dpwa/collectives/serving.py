@@ -89,7 +89,9 @@ class Showcase:
     def reduced(self, tag: str, stop: int) -> None:
         """Let them pull what has been reduced: from the start of the shard to `stop`."""
         with self._lock:
-            self._shown[tag].reduced_to = stop
+            shown = self._shown.get(tag)  # none once the node was closed
+            if shown is not None:
+                shown.reduced_to = stop
         if self.awaited:
             self._nudge()
 
@@ -99,6 +101,11 @@ class Showcase:
             shown = self._shown.get(pull.tag)
             is_it = shown is not None and (shown.view, shown.number) == (pull.view, pull.number)
             return shown if is_it else None
+
+    def hide(self, tag: str) -> None:
+        """Show nothing of a group any more: its value belongs to the user again."""
+        with self._lock:
+            self._shown.pop(tag, None)
 
     def clear(self) -> None:
         """Show nothing any more."""
@@ -133,8 +140,9 @@ class CollectiveService(Service):
         elif isinstance(message, Pull):
             self._serve(message, reply)
         else:
-            group = self._find(message.tag)
-            if group is not None and message.name in group.ranks:
+            is_peer = self._contacts.knows(message.name)
+            group = self._find(message.tag) if is_peer else None
+            if group is not None:
                 self._hear(group, message)
 
     def tick(self, now: float) -> bool:
