@@ -1,6 +1,7 @@
 """For every test: nothing may be left behind, and a failing example can be replayed."""
 
 import gc
+import os
 import threading
 import time
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 import zmq
+
+from dpwa.launch import ports
 
 hypothesis.settings.register_profile("dpwa", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("dpwa")
@@ -24,6 +27,20 @@ def _open_sockets():
         if target.startswith("socket:"):
             found.add(target)
     return found
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _ports_of_its_own():
+    """Keep test processes that run side by side from choosing the same free port."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if not worker:
+        yield
+        return
+    count, index = int(os.environ["PYTEST_XDIST_WORKER_COUNT"]), int(worker.removeprefix("gw"))
+    candidates = ports._candidates
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ports, "_candidates", lambda: (p for p in candidates() if p % count == index))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -198,8 +198,11 @@ def test_what_is_held_is_told_and_bounded():
                 )
                 bytes_of_a_merge(reader)
                 assert report_of(reader)["memory"]["held_bytes"] == 4 * elements
-                held = report_of(server)["memory"]["served_held_bytes"]
-                assert held == 4 * elements * min(count, limits.MAX_HELD)
+                held = 4 * elements * min(count, limits.MAX_HELD)
+                # What has just been sent is told twice for a moment: on its way, and as held.
+                eventually(
+                    lambda held=held: report_of(server)["memory"]["served_held_bytes"] == held
+                )
 
 
 # Shards
