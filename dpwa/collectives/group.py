@@ -11,19 +11,19 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
-from dpwa.data.boards import BoardReader, BoardWriter, Posted
+from dpwa.collectives.postbox import ENTERED, READY, Postbox
+from dpwa.collectives.teller import Key, Teller
+from dpwa.data.boards import Posted
 from dpwa.errors import ClosedError
 from dpwa.policy.ballots import Ballot, Decision, Stand
-from dpwa.policy.views import VIEW_ID_BYTES, Member, View, is_senior
+from dpwa.policy.views import Member, View, is_senior
 from dpwa.wire.collecting import Knock, Outcome, Outside, Post, Vote
 
 log = logging.getLogger("dpwa.collectives")
 
-ENTERED, READY = 0, 1
 PATIENCE_S = 0.5  # for a vote; whoever is silent for so long is left behind
 REPEAT_S = 0.1  # between two times that a vote is told
 KNOCK_LASTS_S = 2.0  # after which a node that wanted to be let in has given up
@@ -31,7 +31,6 @@ SEEK_EVERY_S = 1.0
 REMEMBERED = 16  # collectives whose outcome is told to whoever asks
 
 Watcher = Callable[[View], None]
-Key = tuple[bytes, int]  # identity of a view, number of a collective
 
 
 @dataclass
@@ -95,9 +94,8 @@ class Group:
         self._is_untold = False  # that it was left behind, after it had part
         self._lives: dict[str, bytes] = {}
         self._turn = _Turn()
-        self._heard: dict[tuple[str, int], Posted] = {}
-        self._boards: dict[str, tuple[bytes, BoardReader]] = {}
-        self._board: BoardWriter | None = None
+        self._teller = Teller(tag, contacts)
+        self._postbox = Postbox(tag, contacts, self._teller)
         self._ballot: Ballot | None = None
         self._told_at = 0.0
         self._ended: OrderedDict[Key, _Ended] = OrderedDict()
@@ -121,8 +119,7 @@ class Group:
         with self._lock:
             if self._called < self.number or self.is_outside:
                 return
-            if self._contacts.share() and self._board is None:
-                self._board = self._contacts.board(self.tag)
+            self._postbox.open()
             self._turn.entered = True
             if self._ballot is None:
                 self._post(ENTERED, record)
@@ -244,7 +241,7 @@ class Group:
             self._is_closed = True
             self.changed.notify_all()
             if self._ended:
-                self._tell_members(next(reversed(self._ended.values())).outcome)
+                self._teller.tell_all(self.view.names, next(reversed(self._ended.values())).outcome)
 
     def check_open(self) -> None:
         """Check that the node was not closed meanwhile.
@@ -261,11 +258,10 @@ class Group:
             if not self.is_outside:
                 return []
             self._is_knocking = True
-            if self._board is not None:  # its numbers may be ahead of those it will be let in at
-                self._board.post(READY, Posted(0, bytes(VIEW_ID_BYTES), b""))
+            self._postbox.clear()  # its numbers may be ahead of those it will be let in at
             reached = [n for n in self.ranks if n != self._own.name and self._contacts.is_up(n)]
             for name in reached:
-                self._tell(name, Knock(**self._signed, size=0, first=""))
+                self._teller.knock(name, None)
             return reached
 
     def start_alone(self) -> None:
@@ -289,9 +285,10 @@ class Group:
             if self._answers_late(post.name, post.incarnation, post.view, post.number):
                 return
             if post.view == self.view.identity and not self._knows(post.name, post.incarnation):
-                self._tell_outside(post.name, post.view, post.number)
+                self._teller.outside(post.name, self.view, (post.view, post.number))
                 return
-            self._heard[post.name, post.phase] = Posted(post.number, post.view, post.record)
+            posted = Posted(post.number, post.view, post.record)
+            self._postbox.hear(post.name, post.phase, posted)
             self.changed.notify_all()
 
     def hear_vote(self, vote: Vote) -> None:
@@ -299,10 +296,10 @@ class Group:
         with self._lock:
             if self._answers_late(vote.name, vote.incarnation, vote.view, vote.number):
                 return
-            if (vote.view, vote.number) != (self.view.identity, self.number) or self.is_outside:
+            if (vote.view, vote.number) != self._key or self.is_outside:
                 return  # told again when this node has come so far
             if not self._knows(vote.name, vote.incarnation):
-                self._tell_outside(vote.name, vote.view, vote.number)
+                self._teller.outside(vote.name, self.view, (vote.view, vote.number))
                 return
             ballot = self._open_ballot()
             if ballot is None:
@@ -322,7 +319,7 @@ class Group:
             if self.is_outside:
                 if self._own in members and self._is_knocking:
                     self._enter_view(view, outcome.since)
-            elif (outcome.view, outcome.number) == (self.view.identity, self.number):
+            elif (outcome.view, outcome.number) == self._key:
                 if not self._knows(outcome.name, outcome.incarnation):
                     return
                 if not self._suspects(outcome.name):
@@ -335,14 +332,14 @@ class Group:
             self.is_answered |= self.is_outside
             if isinstance(message, Outside) and is_of_view and not self.is_outside:
                 key = message.view, message.number
-                if key == (self.view.identity, self.number) and not self._suspects(message.name):
+                if key == self._key and not self._suspects(message.name):
                     self._step_outside()
             elif not is_of_view and message.size and not self.is_outside:
                 theirs = message.size, message.first
                 if is_senior(*theirs, len(self.view.names), self.view.names[0], self.ranks):
                     self._is_moving = True
                 elif isinstance(message, Knock):
-                    self._tell_outside(message.name)
+                    self._teller.outside(message.name, self.view)
 
     def hear_knock(self, knock: Knock) -> None:
         """Take note of a node that wants to be let in."""
@@ -352,17 +349,16 @@ class Group:
             elif not self.is_outside and knock.name in self.ranks:
                 member = Member(knock.name, knock.incarnation)
                 self._knocks[knock.name] = member, self._clock.now()
-                self._tell_outside(knock.name)
+                self._teller.outside(knock.name, self.view)
                 if self._admits_at_once:
                     self._open_ballot()
 
     def contact_changed(self, peer: str) -> None:
         """Tell a peer that has been met, or has come back, where this node is."""
         with self._lock:
-            is_told = peer in self.view.names and not self._reads_board(peer)
-            if self._turn.entered and is_told:
+            if self._turn.entered and peer in self.view.names:
                 for phase, record in self._turn.posted.items():
-                    self._tell_post(peer, phase, record)
+                    self._postbox.repeat(peer, self._key, phase, record)
             self.changed.notify_all()
 
     def tick(self, now: float) -> bool:
@@ -380,39 +376,24 @@ class Group:
 
     # Posts
 
+    @property
+    def _key(self) -> Key:
+        return self.view.identity, self.number
+
     def _post(self, phase: int, record: bytes) -> None:
         self._turn.posted[phase] = record
-        if self._board is not None:
-            self._board.post(phase, Posted(self.number, self.view.identity, record))
-        for name in self.view.names:
-            if name != self._own.name and not self._reads_board(name):
-                self._tell_post(name, phase, record)
-
-    def _reads_board(self, peer: str) -> bool:
-        return self._board is not None and self._contacts.reads_us(peer)
-
-    def _tell_post(self, peer: str, phase: int, record: bytes) -> None:
-        view = self.view.identity
-        fields = {"view": view, "number": self.number, "phase": phase, "record": record}
-        self._tell(peer, Post(**{**self._signed, **fields}))
+        self._postbox.post(self.view.names, self._key, phase, record)
 
     def _record(self, name: str, phase: int) -> bytes | None:
-        for posted in (self._heard.get((name, phase)), self._on_board(name, phase)):
-            if posted and (posted.view, posted.number) == (self.view.identity, self.number):
+        for posted in (self._postbox.heard(name, phase), self._on_board(name, phase)):
+            if posted and (posted.view, posted.number) == self._key:
                 return posted.record
         return None
 
     def _on_board(self, name: str, phase: int) -> Posted | None:
-        life = self._contacts.incarnation(name)
-        known = self._boards.get(name)
-        if known is None or known[0] != life:
-            board = self._contacts.board_of(name, self.tag)
-            if board is None:
-                return None
-            known = self._boards[name] = life, board
-        if not self._knows(name, life):
-            return None
-        return known[1].read(phase)
+        posted = self._postbox.on_board(name, phase)
+        is_member = posted is not None and self._knows(name, self._postbox.life_of_board(name))
+        return posted if is_member else None
 
     def _is_missing(self, name: str) -> bool:
         """Tell whether a member is gone, or in a collective that comes after this one.
@@ -422,7 +403,7 @@ class Group:
         """
         if self._contacts.is_gone(name, self._life(name)):
             return True
-        heard = self._heard.get((name, ENTERED))
+        heard = self._postbox.heard(name, ENTERED)
         if heard is not None and heard.view == self.view.identity and heard.number > self.number:
             return True
         posted = self._on_board(name, READY)
@@ -459,19 +440,7 @@ class Group:
 
     def _tell_vote(self, ballot: Ballot) -> None:
         self._told_at = self._clock.now()
-        stand = ballot.stand
-        vote = Vote(
-            **self._signed,
-            view=self.view.identity,
-            number=self.number,
-            suspects=tuple(sorted(ballot.suspects)),
-            entered=stand.entered,
-            ready=stand.ready,
-            expired=stand.expired,
-            seen=tuple(sorted(stand.seen)),
-            knocks=tuple((knock.name, knock.incarnation) for knock in stand.knocks),
-        )
-        self._tell_members(vote)
+        self._teller.vote(self.view.names, self._key, ballot)
 
     def _decide(self, ballot: Ballot) -> None:
         if self._ballot is not ballot:
@@ -484,19 +453,11 @@ class Group:
 
     def _conclude(self, decision: Decision) -> None:
         after = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
-        outcome = Outcome(
-            **self._signed,
-            view=self.view.identity,
-            number=self.number,
-            holds=decision.holds,
-            lost=decision.lost,
-            members=tuple((member.name, member.incarnation) for member in after.members),
-            since=after.since,
-        )
+        outcome = self._teller.outcome(self._key, decision, after)
         if self._ballot is not None:
-            self._tell_members(outcome)
+            self._teller.tell_all(self.view.names, outcome)
         for joiner in decision.joiners:
-            self._tell(joiner.name, outcome)
+            self._teller.tell(joiner.name, outcome)
         self._remember(outcome)
         if self._own.name in decision.lost:
             self._step_outside()
@@ -504,7 +465,7 @@ class Group:
             self._go_on(decision, after)
 
     def _adopt(self, outcome: Outcome, view: View) -> None:
-        self._remember(outcome.model_copy(update=self._signed))
+        self._remember(self._teller.in_own_name(outcome))
         if self._own.name in view.names:
             joiners = tuple(m for m in view.members if m.name not in self.view.names)
             self._go_on(Decision(outcome.holds, outcome.lost, joiners), view)
@@ -553,48 +514,26 @@ class Group:
 
     # Messages
 
-    @property
-    def _signed(self) -> dict[str, Any]:
-        own = self._own
-        return {"request": 0, "tag": self.tag, "name": own.name, "incarnation": own.incarnation}
-
     def _answers_late(self, name: str, incarnation: bytes, view: bytes, number: int) -> bool:
         """Answer a node that is in a collective which has ended here; tell whether it was one."""
         ended = self._ended.get((view, number))
         if ended is not None:
             is_known = ended.lives.get(name) in (b"", incarnation)
             if is_known:
-                self._tell(name, ended.outcome)
+                self._teller.tell(name, ended.outcome)
             else:
-                self._tell_outside(name, view, number)
+                self._teller.outside(name, self.view, (view, number))
             return True
         is_past = number < self.number or (number == self.number and view != self.view.identity)
         if is_past and not self.is_outside:
-            self._tell_outside(name, view, number)
+            self._teller.outside(name, self.view, (view, number))
         return is_past
-
-    def _tell_outside(self, name: str, view: bytes = bytes(VIEW_ID_BYTES), number: int = 0) -> None:
-        fields = {"view": view, "number": number, "size": len(self.view.names)}
-        self._tell(name, Outside(**{**self._signed, **fields, "first": self.view.names[0]}))
-
-    def _tell_members(self, message: Vote | Outcome) -> None:
-        for name in self.view.names:
-            self._tell(name, message)
-
-    def _tell(self, name: str, message: Post | Vote | Outcome | Outside | Knock) -> None:
-        if name != self._own.name:
-            self._contacts.tell(name, message)
 
     def _seek(self) -> None:
         """Look for nodes that are in no view with this one, or in another one."""
         now = self._clock.now()
         for name in self.ranks:
-            if (
-                name in self.view.names
-                or now - self._sought_at.get(name, -SEEK_EVERY_S) < SEEK_EVERY_S
-            ):
-                continue
-            if self._contacts.is_up(name):
+            is_due = now - self._sought_at.get(name, -SEEK_EVERY_S) >= SEEK_EVERY_S
+            if name not in self.view.names and is_due and self._contacts.is_up(name):
                 self._sought_at[name] = now
-                size, first = len(self.view.names), self.view.names[0]
-                self._tell(name, Knock(**self._signed, size=size, first=first))
+                self._teller.knock(name, self.view)

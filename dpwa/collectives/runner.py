@@ -9,9 +9,10 @@ from dpwa import fault_points
 from dpwa.clock import Clock, Deadline
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.entries import Entry, mismatch, pack_knocks, unpack_knocks
-from dpwa.collectives.group import ENTERED, READY, Group
+from dpwa.collectives.group import Group
 from dpwa.collectives.images import Image, MappedImages
 from dpwa.collectives.operations import Called, Operation, Workspace
+from dpwa.collectives.postbox import ENTERED, READY
 from dpwa.collectives.pulling import PullListener
 from dpwa.collectives.serving import Showcase
 from dpwa.collectives.turn import DecidedError, Turn

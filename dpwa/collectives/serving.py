@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.group import Group, Key
+from dpwa.collectives.group import Group
+from dpwa.collectives.teller import Key
 from dpwa.data.segments import ByteArray
 from dpwa.node.rx_thread import Reply, Service
 from dpwa.wire import limits
