@@ -22,6 +22,7 @@ from dpwa.data.layout import Layout, Piece
 from dpwa.data.payload import Payload
 from dpwa.data.reduction import TILE_BYTES, reduce_into
 from dpwa.data.segments import ByteArray
+from dpwa.errors import ProtocolError
 from dpwa.wire import limits
 
 LEAST_PIECE_BYTES = 64 * 1024
@@ -183,6 +184,10 @@ class Exchange:
         Args:
             look: called now and then; may raise to end it.
         """
+        for shard in self._plan.shards:
+            reduced = self._side(shard.owner or "").reduced
+            if reduced is not None and reduced.nbytes < shard.nbytes:
+                raise ProtocolError(f"the memory of {shard.owner} is smaller than its shard")
         far_sources = [name for name in self._others if self._side(name).brought is None]
         shards = self._plan.own_shards
         self._alone = {s.start: np.empty(s.nbytes, np.uint8) for s in shards if s.owner is None}

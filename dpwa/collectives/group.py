@@ -295,6 +295,9 @@ class Group:
         """Take in a vote, and vote too."""
         with self._lock:
             if self._answers_late(vote.name, vote.incarnation, vote.view, vote.number):
+                has_left = vote.name in vote.suspects and vote.view == self.view.identity
+                if has_left and self._knows(vote.name, vote.incarnation):
+                    self._open_ballot()  # it has given up since, and will not call the next one
                 return
             if (vote.view, vote.number) != self._key or self.is_outside:
                 return  # told again when this node has come so far

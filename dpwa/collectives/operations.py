@@ -103,7 +103,10 @@ class Workspace:
         for name in called.contributors:
             if name == self.own:
                 continue
-            found = self.mapped.find(name, called.entries[name].images)
+            entry = called.entries[name]
+            found = self.mapped.find(name, entry.images)
+            if found is not None and found[0].nbytes < entry.nbytes:
+                raise ProtocolError(f"the memory of {name} is smaller than its value")
             sides[name] = Side() if found is None else Side(*found)
         return sides
 
@@ -253,7 +256,7 @@ class Reduce(Operation):
         names = tuple(called.entries)
         other = next(name for name in names if name != space.own)
         found = space.mapped.find(other, called.entries[other].images[:1])
-        if found is None:
+        if found is None or found[0].nbytes < self._payload.nbytes:
             raise ProtocolError(f"the memory of {other} is not to be had")
         is_last = names[-1] == space.own
         theirs = found[0][: self._payload.nbytes]
@@ -374,6 +377,8 @@ class Gather(Operation):
                 found = space.mapped.find(name, entry.images[:1])
                 if found is None:
                     far.append(name)
+                elif found[0].nbytes < entry.nbytes:
+                    raise ProtocolError(f"the memory of {name} is smaller than its value")
                 else:
                     place[:] = found[0][: entry.nbytes]
         if far:

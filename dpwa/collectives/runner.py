@@ -17,6 +17,7 @@ from dpwa.collectives.pulling import PullListener
 from dpwa.collectives.serving import Showcase
 from dpwa.collectives.turn import DecidedError, Turn
 from dpwa.errors import (
+    CollectiveError,
     CollectiveTimeoutError,
     LeftBehindError,
     MismatchError,
@@ -193,6 +194,8 @@ class Runner(Closeable):
         except KeyboardInterrupt:
             operation.complete()  # the others have all of it, too
             raise
+        except PeerError as error:
+            raise CollectiveError(f"a member has sent nonsense: {error}") from None
         return called
 
     def _failure(self, decision: Decision, timeout_s: float) -> Exception:
