@@ -119,9 +119,14 @@ class Desk:
                 self._fresh.append(addition)
                 self.waiting_bytes += data.nbytes
 
-    def is_flushed(self, table: int | None = None) -> bool:
-        """Tell whether all additions of this node to a table, or to all, were acknowledged."""
-        return not any(u for (t, _), u in self._unseen.items() if table in (None, t))
+    def marks(self, table: int | None = None) -> dict[Key, int]:
+        """Return how many additions this node has made to each shard of a table, or of all."""
+        with self.changed:
+            return {k: n for k, n in self._counters.items() if table in (None, k[0])}
+
+    def is_flushed(self, marks: Mapping[Key, int]) -> bool:
+        """Tell whether all additions up to these were acknowledged."""
+        return all(next(iter(self._unseen[key]), mark + 1) > mark for key, mark in marks.items())
 
     def raise_failure(self, table: int | None = None) -> None:
         """Raise what became of an addition to a table, or to any, that has failed; once."""

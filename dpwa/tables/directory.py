@@ -140,7 +140,12 @@ def _plan(members: tuple[str, ...], told: Mapping[str, Told], number: int) -> Pl
             for shard, names in enumerate(copies)
         )
     )
-    now = after(before, members, first.spec.replicas)
+    # Who has an older copy gets the newer one: until that has come, the older one can stand in.
+    held = tuple(
+        names + tuple(n for n, t in known.items() if n not in names and _holds(t, shard))
+        for shard, names in enumerate(before.holders)
+    )
+    now = after(Placement(held), members, first.spec.replicas)
     return Plan(first.spec, first.shards, is_ready, now, tuple(copies_to_make(before, now)))
 
 
@@ -154,6 +159,10 @@ def _survivors(known: Mapping[str, Known], shard: int) -> tuple[str, ...]:
     epoch = max((held.epoch for _, _, held in found), default=0)
     latest = sorted((one for one in found if one[2].epoch == epoch), key=lambda one: one[:2])
     return tuple(name for _, name, held in latest if held.digest == latest[0][2].digest)
+
+
+def _holds(table: Known, shard: int) -> bool:
+    return any(held.shard == shard for held in table.copies)
 
 
 def unpack_told(data: Frame) -> Told:

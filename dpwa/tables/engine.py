@@ -22,6 +22,7 @@ from dpwa import fault_points
 from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
+from dpwa.collectives.runner import KNOCK_EVERY_S
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError, TableLostError
 from dpwa.node.rx_thread import Reply
@@ -107,7 +108,7 @@ class Engine(threading.Thread):
         self._began: float | None = None
         self._has_begun = False
         self._is_first_view = True
-        self._doubted_at = 0.0
+        self._doubted_at = self._knocked_at = 0.0
         self._is_busy = False
         self._is_stopping = False
 
@@ -176,6 +177,9 @@ class Engine(threading.Thread):
             if self._barriers.advance(now):
                 self._publish()
             self._group.look_out()
+        if self._group.is_outside and now - self._knocked_at >= KNOCK_EVERY_S:
+            self._knocked_at = now
+            self._group.knock()
         is_under_way = self._mail.pump()
         if now - self._doubted_at >= DOUBT_EVERY_S and self._has_doubts():
             self._doubted_at = now
@@ -183,6 +187,7 @@ class Engine(threading.Thread):
             self._group.doubt()
             self._settings.wake()
         self._is_busy = is_under_way or self._barriers.is_waiting or not self._has_begun
+        self._is_busy |= self._group.is_outside
 
     def _has_doubts(self) -> bool:
         if self._group.is_outside or self._began is None:
@@ -310,7 +315,7 @@ class Engine(threading.Thread):
         """Make a table, if there is none of this number, and tell all others."""
         if self._has_begun:
             plan = self._shelf.tables.get(number)
-            shards = len(self._mail.view.names) if plan is None else plan.shards
+            shards = len(self._group.ranks) if plan is None else plan.shards
             made = Item(TableMade, {"table": number, "shards": shards}, spec.pack())
             self._mail.say_to_all(made)
             self._make(number, spec, shards)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from dpwa.tables.user import User
 from dpwa.wire import limits
 
 log = logging.getLogger("dpwa.tables")
+
+T = TypeVar("T")
 
 TAG = "dpwa.tables"
 
@@ -118,8 +121,9 @@ class Tables(Closeable):
             options: as for `array`, and `default`.
         """
         spec = make_spec(kind="key_value", columns=columns, dtype=dtype, **options)
-        number = self._next_number()
-        return KeyValueTable(self._user, number, spec, None, is_in_step=self._sync)
+        return self._counted(
+            lambda number: KeyValueTable(self._user, number, spec, None, is_in_step=self._sync)
+        )
 
     def wait_for_all(self) -> None:
         """Wait until all nodes use tables."""
@@ -154,18 +158,22 @@ class Tables(Closeable):
             self._user.close()
             self._runner.group.leave()
 
-    def _next_number(self) -> int:
+    def _counted(self, make: Callable[[int], T]) -> T:
+        """Return a table; one that was not made in time has no number, and may be tried again."""
         self._user.check_open()
         if self._made >= limits.MAX_TABLES:
             raise UserError(f"a node has at most {limits.MAX_TABLES} tables")
+        table = make(self._made)
         self._made += 1
-        return self._made - 1
+        return table
 
     def _array(self, spec: TableSpec, init_value: Any) -> ArrayTable:
         first = None
         if init_value is not None:
             first = as_values(init_value, spec.shape(spec.rows), np.dtype(spec.dtype))
-        return ArrayTable(self._user, self._next_number(), spec, first, is_in_step=self._sync)
+        return self._counted(
+            lambda number: ArrayTable(self._user, number, spec, first, is_in_step=self._sync)
+        )
 
 
 def _retire(engine: Engine, group: Group) -> None:

@@ -169,6 +169,7 @@ class Replication:
             return
         if is_whole:
             copy.incoming = None
+            self._shelf.completed((message.table, message.shard))
             fault_points.reached("table.state.taken")
             self._say(message.name, Item(TableStateTaken, {**fields, "is_whole": True}))
 

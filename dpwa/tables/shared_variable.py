@@ -37,6 +37,7 @@ class SharedVariable:
             As for `ArrayTable.add` and `ArrayTable.get`.
         """
         self._table.add((self.value - self._last).reshape(-1))
+        self._last[...] = self.value  # or it would be added again when `get` fails
         self.value[...] = self._table.get().reshape(self.value.shape)
         self._last[...] = self.value
         return self.value

@@ -25,17 +25,27 @@ class Shelf:
         self._own = contacts.own.name
         self.tables: dict[int, Plan] = {}
         self.copies: dict[Key, Copy] = {}
+        self._former: dict[Key, Copy] = {}  # until what is to come in their place is there
 
     def clear(self) -> None:
         """Forget everything."""
         for key in list(self.copies):
             self._drop(key)
+            self.completed(key)
         self.tables = {}
 
     def drop_incomplete(self) -> None:
-        """Drop copies that were still to come."""
+        """Drop copies that were still to come; what was there before holds all acknowledged."""
         for key in [key for key, copy in self.copies.items() if not copy.state.is_whole]:
             self._drop(key)
+            if key in self._former:
+                self.copies[key] = self._former.pop(key)
+
+    def completed(self, key: Key) -> None:
+        """Drop what was there before a copy that has come."""
+        former = self._former.pop(key, None)
+        if former is not None:
+            former.close()
 
     def known(self) -> dict[int, Known]:
         """Return what to tell the others."""
@@ -90,7 +100,7 @@ class Shelf:
 
     def _place(self, key: Key, plan: Plan, *, is_to_come: bool) -> Copy:
         if is_to_come and key in self.copies:
-            self._drop(key)
+            self._former[key] = self.copies.pop(key)
         if key not in self.copies:
             is_array = plan.spec.kind == "array"
             rows = plan.spec.shards(plan.shards)[key[1]].rows if is_array else 0

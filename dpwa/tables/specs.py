@@ -37,7 +37,7 @@ class TableSpec(StrictModel):
     updater: str = "default"
     options: JsonObject = Field(default_factory=dict)
     replicas: int = Field(default=1, ge=0, le=16)
-    default: float = 0.0
+    default: float = Field(default=0.0, allow_inf_nan=False)
 
     @property
     def row_bytes(self) -> int:
@@ -84,6 +84,10 @@ def make_spec(**fields: object) -> TableSpec:
     if spec.rows * (spec.columns or 1) > MAX_VALUES:
         raise UserError(f"a table of {spec.rows} x {spec.columns} values; at most {MAX_VALUES}")
     spec.make_updater()
+    if TableSpec.model_validate_json(spec.pack()) != spec:
+        raise UserError(
+            f"table: {spec.pack().decode()} is not what was given; expected finite numbers"
+        )
     return spec
 
 

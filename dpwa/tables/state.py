@@ -107,7 +107,12 @@ class ReplicatedState(ABC):
         self._check_whole()
         if counter <= self.applied.get(client, 0):
             return False
-        change(rows, delta)
+        try:
+            change(rows, delta)
+        except ProtocolError:
+            raise
+        except Exception as error:  # of an updater of the user, or no memory
+            raise ProtocolError(f"{self.updater.name!r} failed: {error!r}") from error
         self.applied[client] = counter
         self._additions += 1
         return True

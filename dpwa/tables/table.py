@@ -47,6 +47,8 @@ class Table:
         self.spec = spec
         self._is_in_step = is_in_step
         self._calls = threading.Lock()
+        self._is_inside = False  # in step: between the two barriers of a `get`
+        self._unended: np.ndarray | None = None
         self._shards = self._make(first)
 
     @property
@@ -101,14 +103,18 @@ class Table:
     def _read(self, parts: list[Part], shape: tuple[int, ...]) -> np.ndarray:
         with self._calls:
             user, deadline = self._user, self._user.deadline()
-            result = np.empty(shape, self.dtype)
-            if self._is_in_step:
-                user.barrier(deadline)
-            else:
+            result = np.empty(shape, self.dtype) if self._unended is None else self._unended
+            if not self._is_in_step:
                 user.flush(self._number, deadline)
-            user.read(self._number, self.spec, parts, result, deadline)
-            if self._is_in_step:
+            elif not self._is_inside:
                 user.barrier(deadline)
+                self._is_inside = True
+            if self._unended is None:
+                user.read(self._number, self.spec, parts, result, deadline)
+            if self._is_in_step:
+                self._unended = result  # a `get` that is called again goes on from here
+                user.barrier(deadline)
+                self._is_inside, self._unended = False, None
             return result
 
 

@@ -95,6 +95,7 @@ class User:
         self._mapped: dict[tuple[bytes, Key], ShardMemory] = {}
         self.timeout_s = node.config.collective_timeout_s
         self.is_closed = False
+        self._waited_at: int | None = None  # in the barrier that was not passed in time
 
     def deadline(self, timeout_s: float | None = None) -> Deadline:
         """Return when something must have happened that begins now."""
@@ -228,11 +229,12 @@ class User:
 
     def flush(self, number: int | None, deadline: Deadline) -> None:
         """Wait until all additions of this node to a table, or to all, have taken effect."""
+        marks = self.desk.marks(number)
 
         def is_flushed() -> bool | None:
             if number is not None:
                 self.desk.check(number)
-            return True if self.desk.is_flushed(number) else None
+            return True if self.desk.is_flushed(marks) else None
 
         self.wait(is_flushed, deadline, "the acknowledgement of an addition")
         self.desk.raise_failure(number)
@@ -288,10 +290,14 @@ class User:
         for request, (part, ask) in asks.items():
             primary = present.tables[reading.table].placement.primary(part.shard)
             self._engine.order(partial(self._engine.order_rows, request, ask, primary))
-        patience = Deadline(self._clock, ASK_AGAIN_S)
+        patience, got_bytes = Deadline(self._clock, ASK_AGAIN_S), 0
 
         def is_over() -> bool | None:
+            nonlocal patience, got_bytes
             self.desk.check(reading.table)
+            now_bytes = sum(ask.got_bytes for _, ask in asks.values())
+            if now_bytes > got_bytes:  # it is on its way
+                patience, got_bytes = Deadline(self._clock, ASK_AGAIN_S), now_bytes
             is_other = self._present() is not present
             is_done = all(ask.is_answered for _, ask in asks.values())
             return True if is_done or is_other or patience.expired() else None
@@ -330,6 +336,10 @@ class User:
         """Wait until all members have come, and all that this node has added has taken effect."""
         self.flush(None, deadline)
         passed = self.present(deadline).passed
+        if self._waited_at is not None and passed > self._waited_at:
+            self._waited_at = None  # it was passed just after this node had given it up
+            return
+        self._waited_at = passed
         self._engine.order(self._engine.arrive)
 
         def has_passed() -> bool | None:
@@ -341,6 +351,7 @@ class User:
         except BaseException:
             self._engine.order(self._engine.give_up_barrier)
             raise
+        self._waited_at = None
 
 
 def check_size(nbytes: int) -> None:

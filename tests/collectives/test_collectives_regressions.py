@@ -384,8 +384,9 @@ def test_who_gives_up_when_it_is_ready_is_not_waited_for_in_the_next_one(at_poin
 
     def call_again(node):
         began = time.monotonic()
-        with contextlib.suppress(PeerLost):
-            node.all_reduce(1)
+        if node.name != "w1":
+            with contextlib.suppress(PeerLost):
+                node.all_reduce(1)
         return time.monotonic() - began
 
     with collective_nodes(3, transport=transport, collective_timeout_s=20.0) as nodes:
