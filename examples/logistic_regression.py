@@ -3,7 +3,7 @@
 Run: dpwa launch -n 4 -- python examples/logistic_regression.py
      dpwa launch -n 4 -- python examples/logistic_regression.py --sync
 
-Each worker sees its own shard. Asynchronous workers add gradients and read the newest weights
+Each worker sees its own part of the digits. Asynchronous workers add gradients and read the newest weights
 whenever they like; with --sync all of them go step by step, and read the same.
 """
 
@@ -40,7 +40,7 @@ def gradient(weights, images, labels):
 
 mv.init(sync=is_sync)
 train, test = load_digits()
-shards = label_skewed_shards(train.labels, mv.workers_num(), seed=0)
+shards = label_skewed_shards(train.labels, mv.workers_num(), seed=0, shared_fraction=1.0)
 shard = train.take(shards[mv.worker_id()])
 # The updater `sgd` subtracts what is added. Row by row, so the workers hold the table together.
 table = mv.MatrixTableHandler(PIXELS + 1, CLASSES, updater="sgd")
