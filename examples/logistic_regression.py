@@ -3,8 +3,8 @@
 Run: dpwa launch -n 4 -- python examples/logistic_regression.py
      dpwa launch -n 4 -- python examples/logistic_regression.py --sync
 
-Each worker sees its own part of the digits. Asynchronous workers add gradients and read the newest weights
-whenever they like; with --sync all of them go step by step, and read the same.
+Each worker sees its own part of the digits. Asynchronous workers add gradients and read the newest
+weights whenever they like; with --sync all of them go step by step, and read the same.
 """
 
 import argparse

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpwa.data.segments import ByteArray
-from dpwa.errors import MismatchError
+from dpwa.errors import MismatchError, UserError
 from dpwa.tables.directory import Plan
 from dpwa.tables.key_value import as_keys, split_keys
 from dpwa.tables.rows import Part, accumulate, as_row_ids, as_values, split
@@ -48,7 +48,7 @@ class Table:
         self._is_in_step = is_in_step
         self._calls = threading.Lock()
         self._is_inside = False  # in step: between the two barriers of a `get`
-        self._unended: np.ndarray | None = None
+        self._unended: tuple[bytes, np.ndarray] | None = None  # what was read there: ids, values
         self._shards = self._make(first)
 
     @property
@@ -100,19 +100,25 @@ class Table:
         if sync:
             user.flush(self._number, deadline)
 
-    def _read(self, parts: list[Part], shape: tuple[int, ...]) -> np.ndarray:
+    def _read(self, parts: list[Part], wanted: np.ndarray | None, rows: int) -> np.ndarray:
+        """Return rows; in step, a call that timed out goes on from where it was."""
         with self._calls:
             user, deadline = self._user, self._user.deadline()
-            result = np.empty(shape, self.dtype) if self._unended is None else self._unended
+            ids = b"all" if wanted is None else wanted.tobytes()
+            if self._unended is not None and self._unended[0] != ids:
+                raise UserError("expected the `get` that has timed out, on the same rows, again")
             if not self._is_in_step:
                 user.flush(self._number, deadline)
             elif not self._is_inside:
                 user.barrier(deadline)
                 self._is_inside = True
             if self._unended is None:
+                result = np.empty(self.spec.shape(rows), self.dtype)
                 user.read(self._number, self.spec, parts, result, deadline)
+            else:
+                result = self._unended[1]
             if self._is_in_step:
-                self._unended = result  # a `get` that is called again goes on from here
+                self._unended = ids, result
                 user.barrier(deadline)
                 self._is_inside, self._unended = False, None
             return result
@@ -140,7 +146,7 @@ class ArrayTable(Table):
         self._user.check_open()
         ids = None if row_ids is None else as_row_ids(row_ids, self.spec.rows)
         rows = self.spec.rows if ids is None else len(ids)
-        return self._read(split(ids, self.spec.shards(self._shards)), self.spec.shape(rows))
+        return self._read(split(ids, self.spec.shards(self._shards)), ids, rows)
 
     def add(self, data: Any, row_ids: Any = None, *, sync: bool = False) -> None:
         """Add to all rows, or to some; rows that come several times are added up.
@@ -181,7 +187,7 @@ class KeyValueTable(Table):
         """
         self._user.check_open()
         known = as_keys(keys)
-        return self._read(split_keys(known, self._shards), self.spec.shape(len(known)))
+        return self._read(split_keys(known, self._shards), known, len(known))
 
     def add(self, keys: Any, data: Any, *, sync: bool = False) -> None:
         """Add to the values of keys; keys that come several times are added up.

@@ -1,0 +1,284 @@
+"""What once went wrong with tables, and must not again."""
+
+import threading
+import time
+from copy import deepcopy
+
+import numpy as np
+import pytest
+from support.members import at_once
+from support.nodes import eventually
+from test_tables_between_nodes import Worker, barrier, matrices, on_all, vectors, workers
+
+from dpwa.errors import ProtocolError, TableTimeoutError, UserError
+from dpwa.policy.views import View
+from dpwa.tables import answers, updaters, user
+from dpwa.tables.key_value import shard_of_keys
+from dpwa.tables.shared_variable import SharedVariable
+from dpwa.tables.updaters import Updater, register_updater
+
+
+@pytest.fixture
+def dislikes_seven(monkeypatch):
+    """The name of an updater that fails on additions with a seven."""
+    monkeypatch.setattr(updaters, "_REGISTRY", deepcopy(updaters._REGISTRY))
+
+    @register_updater("dislikes_seven")
+    class DislikesSeven(Updater):
+        def step(self, values, state, delta):
+            if (delta == 7).any():
+                raise ValueError("a seven")
+            values += delta
+
+    return "dislikes_seven"
+
+
+def group_of(worker):
+    return worker.connection.collectives.runner("dpwa.tables").group
+
+
+def has_settled(worker, count):
+    return len(worker.tables.members) == count and worker.tables._user.desk.present.is_ready
+
+
+def test_an_updater_that_fails_is_told_and_loses_nothing_else(dislikes_seven):
+    with workers(2, {"collective_timeout_s": 3.0}) as made:
+        wrong, right = vectors(made, 4, updater=dislikes_seven)[0], vectors(made, 4)[0]
+        wrong.add(np.full(4, 7.0))
+        right.add(np.ones(4))
+        right.add(np.ones(4), sync=True)
+        assert right.get().tolist() == [2] * 4
+        with pytest.raises(ProtocolError, match=r"'dislikes_seven' failed: ValueError\('a seven'"):
+            wrong.get()
+        wrong.add(np.ones(4), sync=True)
+        assert wrong.get().tolist() == [1] * 4
+        assert made[0].tables._user.desk.waiting_bytes == 0
+
+
+def test_what_comes_with_an_addition_that_fails_outlives_a_node(dislikes_seven):
+    with workers(3, {"collective_timeout_s": 5.0}) as made:
+        wrong, right = vectors(made, 3, updater=dislikes_seven), vectors(made, 3)
+        with made[0].tables._user.desk.changed:  # both are taken at once
+            wrong[0].add(np.full(3, 7.0))
+            right[0].add(np.ones(3))
+        right[0].add(np.full(3, 10.0), sync=True)
+        made[2].kill()
+        eventually(lambda: all(has_settled(worker, 2) for worker in made[:2]))
+        assert right[1].get().tolist() == [11] * 3
+        with pytest.raises(ProtocolError, match="a seven"):
+            wrong[0].get()
+        assert wrong[1].get().tolist() == [0] * 3
+
+
+def test_a_primary_that_dies_while_copies_are_made_takes_nothing_acknowledged_along():
+    with workers(3, {"collective_timeout_s": 5.0}) as made:
+        first, second, third = made
+        tables = vectors(made, 3)
+        for table in tables[:2]:
+            table.add(np.ones(3), sync=True)
+        third.close()
+        eventually(lambda: all(has_settled(worker, 2) for worker in made[:2]))
+        dying, living = (w.tables._user._engine._replication for w in made[:2])
+        dying._send_state = lambda key, target: None
+        living.replicate = lambda message, data: None  # the copies come to differ
+        tables[0].add([5, 0, 0])
+        time.sleep(0.2)
+        again = Worker("w3", first.connection.node.config)
+        made.append(again)
+        try:
+            again.tables.wait_for_all()
+            eventually(lambda: has_settled(second, 3))
+            del living.replicate
+            copy = living._shelf.copies.get((0, 0))
+            assert copy is None or not copy.state.is_whole  # the only one is the primary's
+            first.kill()
+            eventually(lambda: "w1" not in second.tables.members and has_settled(second, 2))
+            values = tables[1].get()
+            assert values[1:].tolist() == [2, 2]
+            assert values[0] in (2, 7)  # the five was never acknowledged
+        finally:
+            again.close()
+
+
+def test_a_read_may_take_long_as_long_as_bytes_come(monkeypatch):
+    monkeypatch.setattr(user, "ASK_AGAIN_S", 0.3)
+    send_piece, sent = answers.Answer._send_piece, []
+
+    def slowly(answer):
+        if sent and time.monotonic() - sent[-1] < 0.1:
+            return False
+        is_sent = send_piece(answer)
+        if is_sent:
+            sent.append(time.monotonic())
+        return is_sent
+
+    monkeypatch.setattr(answers.Answer, "_send_piece", slowly)
+    with workers(2, {"collective_timeout_s": 4.0, "transport": "tcp"}) as made:
+        table, _ = vectors(made, 4_000_000)
+        assert table.get().shape == (4_000_000,)
+        assert sent[-1] - sent[0] > 2 * user.ASK_AGAIN_S
+
+
+@pytest.mark.parametrize("default", [np.inf, -np.inf, np.nan])
+def test_defaults_are_finite(default):
+    with workers(1, {"collective_timeout_s": 1.0}) as made:
+        with pytest.raises(UserError, match="default: Input should be a finite number"):
+            made[0].tables.key_value(default=default)
+        assert made[0].tables.key_value(default=3).get([1]).tolist() == [3]
+
+
+def test_reads_end_while_another_thread_adds(monkeypatch):
+    monkeypatch.setattr(user, "MAX_WAITING_BYTES", 1_000_000)
+    with workers(2, {"collective_timeout_s": 4.0}) as made:
+        table, _ = matrices(made, 1000, 64)
+        table.add(np.ones((1, 64)), [1])
+        is_over = threading.Event()
+
+        def add():
+            while not is_over.is_set():
+                table.add(np.ones((100, 64)), np.arange(0, 1000, 10))
+
+        def read():
+            try:
+                eventually(lambda: table.get([0]).min() > 3)
+                for _ in range(3):
+                    assert table.get([1]).tolist() == [[1] * 64]
+            finally:
+                is_over.set()
+
+        at_once([add, read])
+        assert table.get([0]).min() == table.get([990]).max() > 3
+
+
+def test_a_shared_variable_adds_its_change_once_though_a_read_fails(monkeypatch):
+    with workers(1) as made:
+        table = made[0].tables.array(4)
+        variable = SharedVariable(table, (4,))
+        variable.value += 1
+
+        def get():
+            raise TableTimeoutError("an answer did not happen in time")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(table, "get", get)
+            with pytest.raises(TableTimeoutError):
+                variable.sync()
+        assert variable.sync().tolist() == [1] * 4
+        assert table.get().tolist() == [1] * 4
+
+
+def test_tables_are_cut_in_the_same_way_in_every_view():
+    with workers(3, {"collective_timeout_s": 4.0}) as made:
+        on_all(made, lambda worker: worker.tables.wait_for_all())
+        groups = [group_of(worker) for worker in made]
+        own = [worker.connection.collectives.contacts.own for worker in made]
+        for group, members in zip(groups, (own[:2], own[:2], own[2:]), strict=True):
+            group._seek = lambda: None  # the parts do not find each other yet
+            with group.changed:
+                group._enter_view(View(tuple(members), 1), 1)
+        alone = made[2].tables.matrix(12, 1)
+        table, _ = matrices(made[:2], 12, 1)
+        for group in groups:
+            del group._seek
+
+        def are_together():
+            alone.get([0])
+            return all(has_settled(worker, 3) for worker in made)
+
+        eventually(are_together)
+        table.add(np.arange(12.0)[:, None], sync=True)
+        assert alone.get([7, 3]).tolist() == [[7], [3]]
+        alone.add([[100.0]], [7], sync=True)
+        assert table.get().ravel().tolist() == [*range(7), 107, *range(8, 12)]
+
+
+def test_keys_need_not_lie_side_by_side_in_memory():
+    with workers(2, {"collective_timeout_s": 2.0}) as made:
+        table, other = on_all(made, lambda worker: worker.tables.key_value())
+        elsewhere = np.flatnonzero(shard_of_keys(np.arange(100), 2) == 1)[:6]
+        keys = np.stack([elsewhere, elsewhere + 1000], axis=1)[:, 0]
+        assert not keys.flags.c_contiguous
+        table.add(keys, np.arange(6.0), sync=True)
+        assert table.get(keys).tolist() == list(range(6))
+        assert other.get(keys.tolist()).tolist() == list(range(6))
+
+
+def test_in_step_a_read_that_timed_out_is_in_step_when_called_again():
+    with workers(2, {"collective_timeout_s": 0.5}, sync=True) as made:
+        tables = dict(zip(("w1", "w2"), vectors(made, 2), strict=True))
+        slow = made[1].tables._user
+        slow.timeout_s, read, delays, timeouts = 10.0, slow.read, [0.8], []
+
+        def read_late(*args):
+            time.sleep(delays.pop() if delays else 0)
+            return read(*args)
+
+        slow.read = read_late
+
+        def get(worker):
+            for _ in range(5):
+                try:
+                    return tables[worker.name].get().tolist()
+                except TableTimeoutError:
+                    timeouts.append(worker.name)
+            raise AssertionError("never in time")
+
+        def task(worker):
+            found = []
+            for _ in range(4):
+                tables[worker.name].add(np.ones(2))
+                found.append(get(worker))
+            return found
+
+        assert on_all(made, task) == [[[2.0 * i] * 2 for i in range(1, 5)]] * 2
+        assert set(timeouts) == {"w1"}
+
+
+def test_a_barrier_that_is_passed_just_after_its_timeout_counts_once():
+    with workers(2, {"collective_timeout_s": 2.0}) as made:
+        vectors(made, 4)
+        late = made[0].tables._user
+        wait = late.wait
+
+        def too_short(check, deadline, what):
+            if what != "a barrier":
+                return wait(check, deadline, what)
+            eventually(lambda: late.desk.present.passed)  # after the last look
+            raise TableTimeoutError("a barrier did not happen in time")
+
+        def first():
+            late.wait = too_short
+            with pytest.raises(TableTimeoutError):
+                made[0].tables.barrier()
+            late.wait = wait
+
+        at_once([first, made[1].tables.barrier])
+        made[0].tables.barrier(timeout_s=1.0)  # the same, again
+        with pytest.raises(TableTimeoutError):
+            made[0].tables.barrier(timeout_s=0.2)
+        barrier(made)
+
+
+def test_a_worker_that_was_left_behind_and_only_adds_is_let_in_again():
+    with workers(3, {"collective_timeout_s": 5.0}) as made:
+        tables = vectors(made, 3)
+        group = group_of(made[2])
+        group.leave()
+        assert group.is_outside
+
+        def is_back():
+            tables[2].add(np.ones(3))
+            return not group.is_outside and has_settled(made[0], 3)
+
+        eventually(is_back, timeout_s=5.0, every_s=0.1)
+        tables[2].add(np.ones(3), sync=True)
+        assert tables[0].get().min() >= 1
+
+
+def test_a_table_that_was_not_made_in_time_may_be_made_again():
+    with workers(2, {"collective_timeout_s": 0.5}) as made:
+        with pytest.raises(TableTimeoutError):
+            made[1].tables.array(3)
+        tables = vectors(made, 3)
+        tables[1].add(np.ones(3), sync=True)
+        assert tables[0].get().tolist() == [1] * 3
