@@ -20,7 +20,7 @@ from dpwa.collectives.pulling import POLL_S, Arrived, Puller, Wanted
 from dpwa.collectives.serving import BROUGHT, REDUCED
 from dpwa.data.layout import Layout, Piece
 from dpwa.data.payload import Payload
-from dpwa.data.reduction import TILE_BYTES, reduce_into
+from dpwa.data.reduction import TILE_BYTES, combine, reduce_into
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
 from dpwa.wire import limits
@@ -265,8 +265,7 @@ class Exchange:
                 self._own_value(start, stop) if name == self._plan.own else theirs[name][within]
                 for name in self._order(shard)
             ]
-            target[:] = values[0]
-            reduce_into(target, values[1:], piece.dtype, self._plan.op, by=self._plan.divisor)
+            combine(target, values, piece.dtype, self._plan.op, by=self._plan.divisor)
         if shard.owner is not None:
             self._done(shard, piece)
 

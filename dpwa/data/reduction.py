@@ -91,6 +91,31 @@ def reduce_into(
         reduce(target, others, dtype, _swapped(ufunc) if is_last else ufunc, by)
 
 
+def combine(
+    target: ByteArray, values: Sequence[ByteArray], dtype: str, op: str, *, by: int = 1
+) -> None:
+    """Set target = op(*values) / by; as `reduce_into` does, but what the target was is no matter.
+
+    Args:
+        target: shape `(nbytes,)`, contiguous and writable.
+        values: of the same shape, contiguous, at least one; none of them overlaps the target.
+        dtype: as for `reduce_into`.
+        op: one of `OPS`.
+        by: what the result is divided by; as for `reduce_into`.
+
+    Raises:
+        ValueError: the sizes differ, or are not whole elements.
+    """
+    if len(values) == 1 or dtype in _NARROW_ITEM_BYTES:
+        target[:] = values[0]
+        reduce_into(target, values[1:], dtype, op, by=by)
+        return
+    first, second, ufunc = values[0].view(dtype), values[1].view(dtype), _UFUNCS[op]
+    with np.errstate(all="ignore"):
+        ufunc(first, second, out=target.view(dtype))
+    reduce_into(target, values[2:], dtype, op, by=by)
+
+
 @cache
 def _why_not(dtype: str, op: str) -> str | None:
     if dtype in _NARROW_ITEM_BYTES:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dpwa.data import reduction
 from dpwa.data.layout import Layout, TensorSpec
-from dpwa.data.reduction import OPS, check_reducible, reduce_into
+from dpwa.data.reduction import OPS, check_reducible, combine, reduce_into
 from dpwa.errors import ParametersError, UserError
 
 FLOATS = ["float32", "float64"]
@@ -241,3 +241,12 @@ def test_what_has_no_such_operation_is_refused_by_name(op, dtypes):
 def test_unknown_operations_are_refused_with_the_known_ones():
     with pytest.raises(UserError, match="sum, mean, max, min, not 'avg'"):
         check_reducible(Layout(()), "avg")
+
+
+@given(seeds, st.sampled_from(FLOATS + INTEGERS), st.integers(1, 5), sizes)
+def test_combining_is_reducing_the_first_by_the_others(seed, dtype, count, size):
+    values = [raw(image) for image in images_of(seed, dtype, count, size)]
+    expected, target = values[0].copy(), np.full_like(values[0], 255)
+    reduce_into(expected, values[1:], dtype, "sum")
+    combine(target, values, dtype, "sum")
+    assert target.tobytes() == expected.tobytes()
