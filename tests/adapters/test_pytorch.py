@@ -313,7 +313,9 @@ def test_an_expanded_buffer_is_left_alone():
     assert bool((one.weight == 2.0).all())
 
 
-@pytest.mark.parametrize("loss", ["high", [1.0], torch.ones(2), object()], ids=str)
+@pytest.mark.parametrize(
+    "loss", ["high", [1.0], torch.ones(2), object()], ids=lambda loss: type(loss).__name__
+)
 def test_a_loss_that_is_no_number_is_the_users_error(loss):
     with (
         DpwaPyTorchAdapter(nn.Linear(1, 1), "w1", config_of(1)) as adapter,

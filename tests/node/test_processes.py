@@ -101,7 +101,7 @@ def assert_waits_are_bounded(rounds):
     assert max(line["wait_s"] for line in rounds) <= (TIMEOUT_MS + 50) / 1000
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_original_loop_runs_unmodified_in_several_processes(config, trainers, count):
     started = [trainers(config, f"w{index}", rounds=100) for index in range(1, count + 1)]
     for trainer in started:
