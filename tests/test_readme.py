@@ -54,6 +54,17 @@ def test_the_loop_of_raw_parameters():
     assert (names["parameters"] == 1).all()
 
 
+def test_the_collectives_of_a_node_that_is_alone(tmp_path):
+    (tmp_path / "alone.yaml").write_text(yaml.safe_dump(config_of(1)))
+    (code,) = [block for block in blocks("python") if "AllReduceSGD" in block]
+    parameters, steps = np.zeros(3), []
+    names = {"name": "w1", "config": "alone.yaml", "parameters": parameters, "batches": range(3)}
+    names |= {"gradients": lambda _: np.ones(3), "step": steps.append}
+    exec(code, names)
+    assert [list(gradients) for gradients in steps] == [[1.0] * 3] * 3
+    assert (parameters == 0).all()
+
+
 def test_the_configuration():
     config = load_config(yaml.safe_load(blocks("yaml")[0]), environ={})
     assert [node.name for node in config.nodes] == ["w1", "w2"]

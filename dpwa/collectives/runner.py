@@ -27,7 +27,7 @@ from dpwa.errors import (
 )
 from dpwa.lifecycle import Closeable
 from dpwa.policy.ballots import Decision
-from dpwa.policy.views import Member, View
+from dpwa.policy.views import Member
 
 KNOCK_EVERY_S = 0.2
 
@@ -59,7 +59,6 @@ class _Calls:
 class _Progress:
     """How far a collective has come, on this node."""
 
-    view: View
     called: Called | None = None
     differs: str | None = None
     joiners: set[Member] = field(default_factory=set)
@@ -137,7 +136,7 @@ class Runner(Closeable):
             image.close()
 
     def _attempt(self, operation: Operation, deadline: Deadline, timeout_s: float) -> Called:
-        progress = _Progress(self.group.view)
+        progress = _Progress()
         turn = Turn(self.group, self._clock, deadline)
         try:
             decision = self._take_part(operation, turn, progress)

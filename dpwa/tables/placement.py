@@ -7,7 +7,7 @@ computes the next placement from the last one, and all come to the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -106,24 +106,6 @@ def initial(members: Sequence[str], shards: int, replicas: int) -> Placement:
         tuple(
             tuple(members[(shard + turn) % len(members)] for turn in range(copies))
             for shard in range(shards)
-        )
-    )
-
-
-def without(placement: Placement, missing: Collection[tuple[int, str]]) -> Placement:
-    """Leave out copies that are not there after all: never completed, or lost in a restart.
-
-    To be called before `after`, with what the members have told each other when they agreed on the
-    view. A copy left out may be assigned to the same member again, and is then to be made again.
-
-    Args:
-        placement: as planned.
-        missing: pairs of a shard and a member that does not have its state.
-    """
-    return Placement(
-        tuple(
-            tuple(member for member in holders if (shard, member) not in missing)
-            for shard, holders in enumerate(placement.holders)
         )
     )
 

@@ -14,8 +14,9 @@ import sys
 import time
 
 import numpy as np
+from fault_signals import signal_at
 
-from dpwa import DpwaConnection, fault_points
+from dpwa import DpwaConnection
 from dpwa.errors import DpwaError, LeftBehindError
 
 ELEMENTS = {"small": 5, "large": 131_072}  # of float64: told at once; 1 MiB, in pieces
@@ -43,15 +44,7 @@ class Member:
 
     def arm(self, point, nth, name):
         """Send this process a signal when it reaches a fault point for the n-th time."""
-        left = {point: nth}
-
-        def hook(reached):
-            if reached in left:
-                left[reached] -= 1
-                if left[reached] == 0:
-                    os.kill(os.getpid(), getattr(signal, name))
-
-        fault_points.install(hook)
+        signal_at(point, nth, name)
         self._answer(armed=True)
 
     def call(self, timeout_s, *calls):

@@ -15,8 +15,9 @@ import socket
 import sys
 
 import numpy as np
+from fault_signals import signal_at
 
-from dpwa import DpwaConnection, fault_points
+from dpwa import DpwaConnection
 from dpwa.errors import DpwaError
 from dpwa.tables.face import Tables
 from dpwa.tables.placement import cut
@@ -48,15 +49,7 @@ class Member:
 
     def arm(self, point, nth, name):
         """Send this process a signal when it reaches a fault point for the n-th time."""
-        left = {point: nth}
-
-        def hook(reached):
-            if reached in left:
-                left[reached] -= 1
-                if left[reached] == 0:
-                    os.kill(os.getpid(), getattr(signal, name))
-
-        fault_points.install(hook)
+        signal_at(point, nth, name)
         self._answer(armed=True)
 
     def open(self, replicas):
