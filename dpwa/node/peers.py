@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 from collections import Counter
@@ -20,6 +21,7 @@ from dpwa.types import JsonObject
 log = logging.getLogger("dpwa.peers")
 
 STARTUP_GRACE_S = 10.0  # nodes of a run never start at the same moment
+RECONSIDERED_AFTER_S = 2.0  # two nodes that change their model do not do so at the same moment
 
 _IN_WORDS = {
     Health.UNKNOWN: "is unknown",
@@ -36,6 +38,7 @@ _IN_WORDS = {
 }
 
 _UNFIT = (Health.GONE, Health.OTHER_VERSION, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
+_MAY_CHANGE = (Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
 
 
 @dataclass
@@ -43,6 +46,7 @@ class _Peer:
     endpoint: str
     added: float
     health: Health = Health.UNKNOWN
+    judged: float = -math.inf  # when a fetch last showed its health
     memory: PeerMemory | None = None
     times: FetchTimes = field(default_factory=FetchTimes)
     outcomes: Counter[Outcome] = field(default_factory=Counter)
@@ -129,6 +133,7 @@ class PeerBook:
             is_starting = self._clock.now() - peer.added < STARTUP_GRACE_S
             before = peer.health
             peer.health = health_after(outcome, before, is_starting=is_starting)
+            peer.judged = self._clock.now()
             if outcome is Outcome.FETCHED:
                 self._flow = self._flow.succeeded(name)
             elif is_failure(outcome):
@@ -168,12 +173,17 @@ class PeerBook:
 
     @property
     def mergeable(self) -> frozenset[str]:
-        """Names of the peers in view that can be merged with, as far as is known."""
+        """Names of the peers in view that can be merged with, as far as is known.
+
+        A peer that had another model a while ago counts as one of them: it may have changed, which
+        is only seen by asking it.
+        """
         with self._lock:
+            now = self._clock.now()
             return frozenset(
                 name
                 for name, peer in self._peers.items()
-                if peer.health not in _UNFIT and name not in self._quarantined
+                if name not in self._quarantined and _may_be_fit(peer, now)
             )
 
     def is_quarantined(self, name: str) -> bool:
@@ -239,6 +249,12 @@ class PeerBook:
         level = logging.INFO if is_expected else logging.WARNING
         because = f": {detail}" if detail else ""
         log.log(level, "%s: peer %s %s%s", self._own_name, name, _IN_WORDS[health], because)
+
+
+def _may_be_fit(peer: _Peer, now: float) -> bool:
+    if peer.health in _MAY_CHANGE:
+        return now - peer.judged >= RECONSIDERED_AFTER_S
+    return peer.health not in _UNFIT
 
 
 def _place(peer: _Peer) -> str:

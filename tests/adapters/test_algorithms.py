@@ -79,6 +79,33 @@ def test_a_layer_that_is_frozen_in_the_middle_is_left_alone(name):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+def test_peers_whose_models_differ_for_a_moment_come_together_afterwards(name):
+    nodes = pair_of_layers(of(name))
+    try:
+        come_together(nodes, 0)
+        for member in nodes:
+            with torch.no_grad():
+                member.net[1].weight.fill_(float(member.name[1:]))
+        one, two = nodes
+        two.net[0].weight.requires_grad_(False)
+        told = two.node._parts.book
+
+        def is_refused():
+            in_lockstep(nodes, 2, by_value)
+            return any(peer["health"] == "other_model" for peer in told.report())
+
+        if name == "lsgd":  # the others may be told of it on either side
+            eventually(is_refused)
+        else:
+            in_lockstep(nodes, 4, by_value)
+        one.net[0].weight.requires_grad_(False)
+        come_together(nodes, 1)
+    finally:
+        for member in nodes:
+            member.adapter.close()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_parameters_that_are_replaced_in_the_middle_go_on_from_their_new_values(name):
     nodes = pair_of_layers(of(name))
     try:
