@@ -26,6 +26,7 @@ def combinations(
         yield from _extra_gossip(settings)
     if not kind.uses_rule:
         yield from _useless_rule(known, settings)
+    yield from _changing_nodes(settings)
     if is_deal or kind.keeps or kind.needs_whole:
         yield from _partial(f"algorithm: {known} needs", settings)
     elif settings.get("robust") == "clip":
@@ -65,3 +66,19 @@ def _partial(who: str, settings: Plain) -> Iterator[Clash]:
     fraction = settings.get("fraction")
     if isinstance(fraction, (int, float)) and 0.0 < fraction < 1.0:
         yield ("fraction",), f"expected 1, as {who} whole snapshots (got {fraction})"
+
+
+def _changing_nodes(settings: Plain) -> Iterator[Clash]:
+    """Find what needs the list of all nodes, where nodes come and go."""
+    if settings.get("join") is None:
+        if settings.get("nodes") in ([], ()):
+            yield ("nodes",), "expected a list with at least 1 item (got a list)"
+        for key in ("listen", "advertise"):
+            if settings.get(key) is not None:
+                yield (key,), f"expected `join` beside it (got {settings[key]})"
+        return
+    if settings.get("topology") == "file":
+        yield ("topology",), "expected one that fits any number of nodes, beside `join` (got file)"
+    if settings.get("lr_spread") in ("linear", "power"):
+        got = f"(got {settings['lr_spread']})"
+        yield ("lr_spread",), f"expected none, as with `join` nobody knows all nodes {got}"

@@ -14,7 +14,7 @@ from dpwa.config.tree import ScalarNode
 PREFIX = "DPWA_"
 RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE")
 
-_LISTS = ("nodes", "links", "plugins")
+_LISTS = ("nodes", "join", "links", "plugins")
 
 
 def environment_overrides(

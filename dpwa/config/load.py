@@ -133,6 +133,7 @@ class _Loading:
         if not complete:
             self._forgive_methods()
         self._unknown_keys()
+        self._nobody_listed()
         options = self._options()
         config = self._config(options, codecs_known=complete)
         if config is None or self._problems.lines():
@@ -168,6 +169,12 @@ class _Loading:
             if name and name not in kind.names() and kind.setting != "robust":
                 self._entries.pop(name, None)
                 self._entries.pop(kind.setting, None)
+
+    def _nobody_listed(self) -> None:
+        """With `join`, the list of nodes may be left out."""
+        join = self._entries.get("join")
+        if join and isinstance(join.value, ListNode) and "nodes" not in self._entries:
+            self._entries["nodes"] = Entry("nodes", join.place, ListNode(join.place, ()))
 
     def _unknown_keys(self) -> None:
         known = [*setting_names(), *method_names()]

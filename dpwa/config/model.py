@@ -25,6 +25,7 @@ from pydantic_core import PydanticCustomError
 from dpwa.algorithms import algorithm_names
 from dpwa.config.clashes import clashes
 from dpwa.config.combinations import combinations
+from dpwa.config.joining import AdvertisedEndpoint, JoinAddress, ListenEndpoint, Seed, seed_of
 from dpwa.config.methods import KINDS, method, method_names
 from dpwa.config.nodes import Codec, LinkConfig, NodeConfig
 from dpwa.config.problems import joined_all, listing, suggestion
@@ -103,7 +104,7 @@ class Config(StrictModel):
     """All settings of a training run; the same for every node of it."""
 
     nodes: tuple[NodeConfig, ...] = Field(
-        min_length=1,
+        json_schema_extra={"minItems": 1},  # unless there is `join`, see `combinations`
         description="the nodes of the run, one entry each: name, host, port and, if needed, group "
         "(nodes that belong together), bind (address to listen on when it is not the host) and "
         "codec (of what is fetched from it); endpoint: ipc:///path replaces host and port",
@@ -219,6 +220,22 @@ class Config(StrictModel):
         allow_inf_nan=False,
         description="longest time that a collective, such as all_reduce, waits for a node",
     )
+    join: tuple[JoinAddress, ...] | None = Field(
+        default=None,
+        description="lets nodes come and go: addresses of nodes to knock at, one living is enough, "
+        "such as [tcp://10.0.0.1:7000] or, with keys, [w1@tcp://10.0.0.1:7000]; those of `nodes` "
+        "are knocked at too; [] to begin alone; null = the nodes are those of `nodes`",
+    )
+    listen: ListenEndpoint | None = Field(
+        default=None,
+        description="where a node listens that is not among `nodes`, such as tcp://*:0 (any "
+        "address, any free port); null = any free port of the address from which `join` is reached",
+    )
+    advertise: AdvertisedEndpoint | None = Field(
+        default=None,
+        description="where others reach a node that is not among `nodes`, if it differs from "
+        "`listen`, such as tcp://my.host:7001 behind a forwarded port",
+    )
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
         default=None, description="seed of the random choices; null = different in every run"
     )
@@ -260,12 +277,31 @@ class Config(StrictModel):
         hint = suggestion(name, known)
         raise UnknownNameError(f"no node is named {name!r}{hint} (known: {listing(known)})")
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nodes come and go, so that `nodes` is only where to look for them."""
+        return self.join is not None
+
+    @property
+    def seeds(self) -> tuple[Seed, ...]:
+        """Where a node knocks that wants to join, each place once."""
+        listed = [Seed(node.connect_endpoint, node.name) for node in self.nodes]
+        told = [seed_of(address) for address in self.join or ()]
+        found = {seed.endpoint: seed for seed in [*told, *listed]}
+        return tuple(found.values()) if self.is_open else ()
+
+    def group_of(self, name: str) -> str:
+        """Return the group of a node; empty for none."""
+        return next((node.group or "" for node in self.nodes if node.name == name), "")
+
     def peers_of(self, name: str) -> tuple[NodeConfig, ...]:
-        """Return all nodes but the one of this name.
+        """Return all nodes but the one of this name; none when nodes come and go.
 
         Raises:
             UnknownNameError: no node has this name.
         """
+        if self.is_open:
+            return ()
         own = self.node(name)
         return tuple(node for node in self.nodes if node is not own)
 

@@ -30,8 +30,13 @@ _LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
+def is_label(value: str) -> bool:
+    """Tell whether text could name a node."""
+    return _LABEL.fullmatch(value) is not None
+
+
 def _check_label(value: str) -> str:
-    if not _LABEL.fullmatch(value):
+    if not is_label(value):
         raise refusal("1 to 64 letters, digits, dots, underscores or hyphens")
     return value
 

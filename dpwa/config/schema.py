@@ -21,6 +21,8 @@ def config_schema() -> JsonObject:
     )
     definitions: JsonObject = found["$defs"]
     settings: JsonObject = definitions["Config"]
+    del settings["required"]
+    settings["anyOf"] = [{"required": ["nodes"]}, {"required": ["join"]}]
     for kind in KINDS:
         settings["properties"][kind.setting].setdefault("enum", list(kind.names()))
     codecs: JsonObject = {"enum": list(codec_names())}
@@ -39,7 +41,7 @@ def config_schema() -> JsonObject:
                 **_options_schema(method, references[method.options, "validation"]),
             },
         )
-    single = {key: value for key, value in settings.items() if key != "required"}
+    single = {key: value for key, value in settings.items() if key != "anyOf"}
     definitions["Setting"] = {
         **single,
         "title": "Setting",

@@ -71,6 +71,7 @@ class RxThread(threading.Thread):
         super().__init__(name=f"dpwa-rx-{name}", daemon=True)
         self._context = context
         self._endpoint = endpoint
+        self.endpoint = endpoint  # with the port that was found, once it listens
         self._clock = clock
         self._services: dict[type[Any], Service] = {}
         self._nudges: Mailbox[None] = Mailbox(context)
@@ -119,6 +120,7 @@ class RxThread(threading.Thread):
         """Own the socket from here to the end."""
         try:
             with claimed(self._endpoint), serving_socket(self._context, self._endpoint) as router:
+                self.endpoint = router.last_endpoint.decode().rstrip("\0")
                 self._listening.set()
                 self._serve(router)
         except Exception as error:

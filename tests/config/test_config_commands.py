@@ -110,7 +110,7 @@ def test_schema_describes_every_key_and_both_forms() -> None:
     assert settings["clip"]["description"] == "options of clip: Options of `robust: clip`."
     for name in ("c1", "c2", "p1", "p2", "local_period", "global_period"):
         assert "description" in definitions["LSGDOptions"]["properties"][name]
-    assert definitions["Config"]["required"] == ["nodes"]
+    assert definitions["Config"]["anyOf"] == [{"required": ["nodes"]}, {"required": ["join"]}]
     assert "required" not in definitions["Setting"]
     assert schema["anyOf"][1]["items"] == {"$ref": "#/$defs/Setting"}
 
