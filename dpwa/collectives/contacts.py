@@ -50,7 +50,7 @@ class Contacts(Closeable):
 
     Args:
         own: this life of this node.
-        names: of all nodes; what others say of themselves is ignored.
+        names: returns those of all nodes; what others say of themselves is ignored.
         may_map: whether memory is shared with peers on this host.
         tell: sends a message to a peer.
         changed: called when somebody has been met, has come back, or is gone.
@@ -59,14 +59,14 @@ class Contacts(Closeable):
     def __init__(
         self,
         own: Member,
-        names: Collection[str],
+        names: Callable[[], Collection[str]],
         tell: Tell,
         changed: Callable[[str], None],
         *,
         may_map: bool,
     ) -> None:
         self.own = own
-        self._names = frozenset(names)
+        self._names = names
         self._may_map = may_map
         self._tell = tell
         self._changed = changed
@@ -94,7 +94,7 @@ class Contacts(Closeable):
 
     def hear(self, hello: Hello) -> None:
         """Take note of an introduction; answer it when it says something new."""
-        if hello.name not in self._names:
+        if not self.knows(hello.name):
             return
         with self._lock:
             contact = self._of(hello.name)
@@ -117,7 +117,12 @@ class Contacts(Closeable):
 
     def knows(self, name: str) -> bool:
         """Tell whether there is a node of this name."""
-        return name in self._names
+        return name in self._names()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all nodes, this one included."""
+        return tuple(self._names())
 
     def incarnation(self, peer: str) -> bytes:
         """Return which life of a peer has introduced itself last; empty if none has."""

@@ -41,14 +41,17 @@ class Collectives(Closeable):
         self._name = node.name
         self._patience_s = node.config.collective_timeout_s
         self._clock = clock or SystemClock()
-        self._ranks = tuple(node_config.name for node_config in node.config.nodes)
+        ranks = tuple(listed.name for listed in node.config.nodes)
+        # Where nodes come and go, each begins alone, and their order is that of their names.
+        self._ranks = () if node.config.is_open else ranks
+        names = node.names if node.config.is_open else lambda: ranks
         own = Member(node.name, secrets.token_bytes(limits.INCARNATION_BYTES))
         may_map = node.config.transport != "tcp"
         self._lock = threading.RLock()
         self._runners: dict[str, Runner] = {}
         self._called: set[str] = set()  # tags, by this node
         self._contacts = Contacts(
-            own, self._ranks, node.courier.tell, self._contact_changed, may_map=may_map
+            own, names, node.courier.tell, self._contact_changed, may_map=may_map
         )
         self._listener = PullListener(self._contacts)
         self._showcase = Showcase(node.courier.nudge)
@@ -91,8 +94,9 @@ class Collectives(Closeable):
     def broadcast(self, value: Value, root: str, timeout_s: float | None, tag: str) -> Value:
         """See `DpwaConnection.broadcast`."""
         runner = self._runner(tag)
-        if root not in self._ranks:
-            raise UnknownNameError(f"no node is named {root!r} (known: {', '.join(self._ranks)})")
+        if not self._contacts.knows(root):
+            known = ", ".join(self._contacts.names)
+            raise UnknownNameError(f"no node is named {root!r} (known: {known})")
         payload = Payload(value)
         runner.run(Reduce(payload, "sum", root), self._timeout_s(timeout_s))
         return payload.result()  # type: ignore[return-value]  # of the structure of the value

@@ -53,7 +53,8 @@ class Group:
 
     Args:
         tag: of its collectives.
-        ranks: names of all nodes in the order of the configuration.
+        ranks: names of all nodes in the order of the configuration; none where nodes come and go,
+            so that each begins alone and meets the others.
         contacts: of this node.
         clock: what time is taken from.
 
@@ -81,7 +82,7 @@ class Group:
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self.changed = threading.Condition(self._lock)
-        self.view = View(tuple(Member(name) for name in self.ranks))
+        self.view = View(tuple(Member(name) for name in self.ranks) or (contacts.own,))
         self.number = 0
         self.is_outside = False
         self.exits = 0
@@ -211,6 +212,11 @@ class Group:
         with self._lock:
             self._admits_at_once = True
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Names of all other nodes, members or not."""
+        return tuple(name for name in self._contacts.names if name != self._own.name)
+
     def is_member(self, name: str, incarnation: bytes) -> bool:
         """Tell whether this life of a node is a member, and this node is one too."""
         with self._lock:
@@ -259,7 +265,7 @@ class Group:
                 return []
             self._is_knocking = True
             self._postbox.clear()  # its numbers may be ahead of those it will be let in at
-            reached = [n for n in self.ranks if n != self._own.name and self._contacts.is_up(n)]
+            reached = [n for n in self.others if self._contacts.is_up(n)]
             for name in reached:
                 self._teller.knock(name, None)
             return reached
@@ -349,7 +355,7 @@ class Group:
         with self._lock:
             if knock.size:
                 self.hear_outside(knock)
-            elif not self.is_outside and knock.name in self.ranks:
+            elif not self.is_outside and self._contacts.knows(knock.name):
                 member = Member(knock.name, knock.incarnation)
                 self._knocks[knock.name] = member, self._clock.now()
                 self._teller.outside(knock.name, self.view)
@@ -535,7 +541,7 @@ class Group:
     def _seek(self) -> None:
         """Look for nodes that are in no view with this one, or in another one."""
         now = self._clock.now()
-        for name in self.ranks:
+        for name in self.others:
             is_due = now - self._sought_at.get(name, -SEEK_EVERY_S) >= SEEK_EVERY_S
             if name not in self.view.names and is_due and self._contacts.is_up(name):
                 self._sought_at[name] = now

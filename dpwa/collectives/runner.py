@@ -217,7 +217,7 @@ class Runner(Closeable):
             if group.is_outside and deadline.expired():
                 if not group.is_answered:
                     group.start_alone()
-                    others = tuple(name for name in group.ranks if name != self._own)
+                    others = group.others
                     raise PeerLost(others, "no other node answers; this one goes on alone")
                 raise LeftBehindError(
                     (self._own,),

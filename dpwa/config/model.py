@@ -27,7 +27,7 @@ from dpwa.config.clashes import clashes
 from dpwa.config.combinations import combinations
 from dpwa.config.joining import AdvertisedEndpoint, JoinAddress, ListenEndpoint, Seed, seed_of
 from dpwa.config.methods import KINDS, method, method_names
-from dpwa.config.nodes import Codec, LinkConfig, NodeConfig
+from dpwa.config.nodes import Codec, LinkConfig, NodeConfig, is_label
 from dpwa.config.problems import joined_all, listing, suggestion
 from dpwa.errors import UnknownNameError, UserError
 from dpwa.policy.interpolation import interpolation_names
@@ -289,6 +289,18 @@ class Config(StrictModel):
         told = [seed_of(address) for address in self.join or ()]
         found = {seed.endpoint: seed for seed in [*told, *listed]}
         return tuple(found.values()) if self.is_open else ()
+
+    def require(self, name: str) -> None:
+        """Check that a node of this name may take part.
+
+        Raises:
+            UnknownNameError: it is not listed, and nobody else may join; or it is no name.
+        """
+        if not self.is_open:
+            self.node(name)
+        elif not is_label(name):
+            expected = "1 to 64 letters, digits, dots, underscores or hyphens"
+            raise UnknownNameError(f"a node's name has {expected} (got {name!r})")
 
     def group_of(self, name: str) -> str:
         """Return the group of a node; empty for none."""

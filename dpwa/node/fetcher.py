@@ -19,7 +19,7 @@ from dpwa.errors import ProtocolError
 from dpwa.node.arrival import divergence
 from dpwa.node.fetch_order import FetchOrder, Found, SettledDeal
 from dpwa.node.incoming import BrokenFetchError
-from dpwa.node.parts import Parts
+from dpwa.node.parts import Parts, most_nodes
 from dpwa.node.peer_channel import PeerChannel
 from dpwa.node.pursuit import Attempt, Pursuit
 from dpwa.policy.health import Outcome
@@ -55,7 +55,7 @@ class Fetcher:
     ) -> None:
         self._channels = channels
         self._book, self._desk, self._clock = parts.book, parts.desk, parts.clock
-        self._kept, self._most_units = parts.kept, UNIT * len(parts.config.nodes)
+        self._kept, self._most_units = parts.kept, UNIT * most_nodes(parts.config)
         self._greet, self._hear = parts.greeting, parts.newsroom.hear
         self._rng = rng
         self._active: Pursuit | None = None

@@ -16,11 +16,12 @@ from functools import partial
 
 import dpwa
 from dpwa.clock import Clock, SystemClock
-from dpwa.config import Config, NodeConfig, peer_config
+from dpwa.config import Config, peer_config
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable
 from dpwa.node.assembly import advice_on, channel_settings, codec_of
 from dpwa.node.logs import configure_logging
+from dpwa.node.own_address import own_address
 from dpwa.node.parts import Parts, longest_s
 from dpwa.node.rounds import Rounds
 from dpwa.node.rx_thread import Service
@@ -41,7 +42,6 @@ from dpwa.node.tx_thread import (
     PeerEnded,
     RemovePeer,
 )
-from dpwa.transport.addresses import resolved
 from dpwa.types import JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
 
@@ -58,20 +58,22 @@ class Node(Closeable):
     Attributes:
         name, config: as given.
         seed: of all its randomness.
+        endpoint: where peers reach it.
         rounds: what the training thread does with it.
     """
 
     def __init__(self, name: str, config: Config, clock: Clock | None = None) -> None:
-        own = config.node(name)
         configure_logging(config.log_level)
         self.name = name
         self.config = config
         self.seed = secrets.randbits(32) if config.seed is None else config.seed
         self._time = clock or SystemClock()
         self._started = self._time.now()
+        config.require(name)
         self._parts = Parts.of(name, config, self.seed, self._time)
         try:
-            self._threads = NodeThreads(resolved(own.listen_endpoint), self._parts)
+            own = own_address(config, name)
+            self._threads = NodeThreads(own.listen, self._parts)
             self._prepare()
             self._open()
         except AddressError as error:
@@ -80,14 +82,15 @@ class Node(Closeable):
         except BaseException:
             self._parts.close()
             raise
+        self.endpoint = own.endpoint(self._threads.rx.endpoint)
         # The threads know the node only weakly: one that is forgotten is closed when it is
         # collected, or at the end of the program.
         self._close_all = weakref.finalize(self, _close, self._threads, self._parts)
         for peer in config.peers_of(name):
-            self._connect(peer)
+            self.connect_peer(peer.name, peer.connect_endpoint)
         for sentence in advice_on(config):
             log.warning("%s: %s", name, sentence)
-        log.info("%s: listening on %s, seed %d", name, self._threads.endpoint, self.seed)
+        log.info("%s: listening on %s, seed %d", name, self._threads.rx.endpoint, self.seed)
 
     def _prepare(self) -> None:
         """Make what needs no thread that runs."""
@@ -152,6 +155,12 @@ class Node(Closeable):
         """Names of the peers in view."""
         return self._parts.book.names
 
+    @property
+    def names(self) -> Callable[[], tuple[str, ...]]:
+        """Returns the names of this node and of its peers; it does not keep the node alive."""
+        name, book = self.name, self._parts.book
+        return lambda: (name, *book.names)
+
     def add_peer(self, name: str, host: str, port: int) -> None:
         """Take a peer into view; no effect when it already is.
 
@@ -160,14 +169,18 @@ class Node(Closeable):
                 or port is impossible.
         """
         self._check_open()
-        self._connect(peer_config(name, host, port))
+        self.connect_peer(name, peer_config(name, host, port).connect_endpoint)
 
-    def _connect(self, peer: NodeConfig) -> None:
-        endpoint = peer.connect_endpoint
-        if self._parts.book.add(peer.name, endpoint):
-            self._parts.newsroom.welcome(peer.name)
-            settings = channel_settings(self.config, self.name, peer.name)
-            self._threads.tx.order(AddPeer(peer.name, endpoint, settings))
+    def connect_peer(self, name: str, endpoint: str) -> None:
+        """Take a peer at an endpoint into view; no effect when it already is.
+
+        Raises:
+            UserError: the name is this node's own or known at another endpoint.
+        """
+        if self._parts.book.add(name, endpoint):
+            self._parts.newsroom.welcome(name)
+            settings = channel_settings(self.config, self.name, name)
+            self._threads.tx.order(AddPeer(name, endpoint, settings))
 
     def remove_peer(self, name: str) -> None:
         """Drop a peer from view.

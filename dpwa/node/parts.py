@@ -14,6 +14,7 @@ from dpwa.node.deal_desk import DealDesk
 from dpwa.node.kept import KeptSnapshots
 from dpwa.node.newsroom import Newsroom
 from dpwa.node.peers import PeerBook
+from dpwa.wire import limits
 from dpwa.wire.fetching import Greeting
 
 FEWEST_KNOWN = 64  # nodes that may join later
@@ -50,14 +51,14 @@ class Parts:
         Raises:
             UserError: the configuration needs shared memory, and there is none.
         """
-        group = config.node(name).group or ""
+        group = config.group_of(name)
         chance = random.Random(f"{seed}/{name}/news")
         newsroom = Newsroom(
             name,
             group,
             config.loss_window,
             config.leader_silence_s,
-            FEWEST_KNOWN + KNOWN_PER_NODE * len(config.nodes),
+            FEWEST_KNOWN + KNOWN_PER_NODE * most_nodes(config),
             clock,
             chance,
         )
@@ -89,3 +90,8 @@ class Parts:
 def longest_s(config: Config) -> float:
     """Return the most that serving a snapshot may take, whatever the peer asks."""
     return 2 * config.timeout_ms / 1000
+
+
+def most_nodes(config: Config) -> int:
+    """Return how many nodes there may be at once, with those that are still to join."""
+    return limits.MAX_MEMBERS if config.is_open else len(config.nodes)

@@ -12,7 +12,15 @@ from dpwa.clock import Clock
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.transport.ipc import claimed
 from dpwa.transport.mailbox import Mailbox
-from dpwa.transport.sockets import Context, Receipt, Socket, receive, send, serving_socket
+from dpwa.transport.sockets import (
+    Context,
+    Receipt,
+    Socket,
+    bound_endpoint,
+    receive,
+    send,
+    serving_socket,
+)
 from dpwa.types import Frame
 from dpwa.wire.messages import Message, Refused, decode, encode
 
@@ -120,7 +128,7 @@ class RxThread(threading.Thread):
         """Own the socket from here to the end."""
         try:
             with claimed(self._endpoint), serving_socket(self._context, self._endpoint) as router:
-                self.endpoint = router.last_endpoint.decode().rstrip("\0")
+                self.endpoint = bound_endpoint(router)
                 self._listening.set()
                 self._serve(router)
         except Exception as error:

@@ -87,9 +87,9 @@ def is_senior(
 ) -> bool:
     """Tell whether the first of two views goes on when they meet: the larger one.
 
-    Of equal ones it is that whose first member stands earlier in the configuration.
+    Of equal ones it is that whose first member stands earlier in the configuration, or by name.
     """
     if size != other_size:
         return size > other_size
     order = {name: rank for rank, name in enumerate(ranks)}
-    return order.get(first, len(order)) < order.get(other_first, len(order))
+    return (order.get(first, len(order)), first) < (order.get(other_first, len(order)), other_first)

@@ -142,7 +142,7 @@ class Correspondence:
 
     def _tell_elsewhere(self, message: FromMember) -> None:
         name, last = message.name, self._told_elsewhere.get(message.name, -TELL_ELSEWHERE_S)
-        is_known = name in self._group.ranks and name != self._own.name
+        is_known = name in self._group.others
         if is_known and self.now - last >= TELL_ELSEWHERE_S and isinstance(message, Numbered):
             self._told_elsewhere[name] = self.now
             fields = {"request": 0, **self._signed, "view": message.view}

@@ -98,7 +98,7 @@ class Engine(threading.Thread):
         self._group = group
         self._settings = settings
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._most_messages = 2 * WINDOW * len(group.ranks)
+        self._most_messages = 2 * WINDOW * (len(group.ranks) or limits.MAX_MEMBERS)
         self._mail = Correspondence(group, contacts, tell)
         self._shelf = Shelf(contacts)
         self._replication = Replication(self._shelf, self._mail, self._say)
@@ -315,7 +315,8 @@ class Engine(threading.Thread):
         """Make a table, if there is none of this number, and tell all others."""
         if self._has_begun:
             plan = self._shelf.tables.get(number)
-            shards = len(self._group.ranks) if plan is None else plan.shards
+            names = self._group.ranks or self._group.view.names
+            shards = len(names) if plan is None else plan.shards
             made = Item(TableMade, {"table": number, "shards": shards}, spec.pack())
             self._mail.say_to_all(made)
             self._make(number, spec, shards)

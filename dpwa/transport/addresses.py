@@ -16,10 +16,11 @@ def resolved(endpoint: str) -> str:
     Raises:
         AddressError: the name has no address.
     """
-    address = split_tcp(endpoint)
+    any_port = endpoint.startswith("tcp://") and endpoint.endswith(":0")
+    address = split_tcp(endpoint[:-1] + "1" if any_port else endpoint)
     if address is None:
         return endpoint
-    host, port = address
+    host, port = address[0], 0 if any_port else address[1]
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # the latter: no name at all, such as `a..b`
@@ -28,6 +29,20 @@ def resolved(endpoint: str) -> str:
     # IPv4 first: it is what peers try for a name such as localhost.
     _, _, _, _, first = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return tcp_endpoint(str(first[0]), port)
+
+
+def local_address(toward: str) -> str:
+    """Return the address of this machine from which a host is reached; nothing is sent.
+
+    `127.0.0.1` for this machine itself, and when there is no way to the host.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(toward, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except (OSError, UnicodeError):
+        return "127.0.0.1"
 
 
 def is_ipv6(endpoint: str) -> bool:

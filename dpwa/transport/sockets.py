@@ -66,6 +66,12 @@ def serving_socket(context: Context, endpoint: str) -> Socket:
     return router
 
 
+def bound_endpoint(socket: Socket) -> str:
+    """Return the endpoint that a socket listens on, with the port that was found."""
+    bound = socket.getsockopt(zmq.LAST_ENDPOINT)
+    return bound.decode().rstrip("\0") if isinstance(bound, bytes) else str(bound)
+
+
 def asking_socket(context: Context, endpoint: str) -> Socket:
     """Return a DEALER made for the endpoint; it keeps reconnecting once `connect` was called."""
     dealer = context.socket(zmq.DEALER)

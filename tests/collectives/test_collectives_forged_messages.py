@@ -97,7 +97,9 @@ def test_an_introduction_counts_as_soon_as_the_life_before_it_is_gone():
     """That of a restarted node may be there before the end of its former connection is."""
     old, new, third = b"old-life", b"new-life", b"3rd-life"
     own = Member("w1", b"own-life")
-    with Contacts(own, ("w1", "w2"), lambda *_: None, lambda _: None, may_map=False) as contacts:
+    with Contacts(
+        own, lambda: ("w1", "w2"), lambda *_: None, lambda _: None, may_map=False
+    ) as contacts:
         contacts.link_changed("w2", is_up=True)
         contacts.hear(hello("w2", old))
         contacts.hear(hello("w2", new))

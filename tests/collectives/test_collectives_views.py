@@ -24,7 +24,7 @@ def contacts(told):
     def tell(peer, message):
         told.append((peer, message))
 
-    with Contacts(OWN, RANKS, tell, lambda peer: None, may_map=False) as made:
+    with Contacts(OWN, lambda: RANKS, tell, lambda peer: None, may_map=False) as made:
         yield made
 
 
