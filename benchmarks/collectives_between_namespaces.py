@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 
 from common import fail, is_node, numbers, print_table
-from namespaces import ADDRESSES, joined_namespaces, run_between, take_part
+from namespaces import run_between, take_part
 
 from dpwa.bench.catalogues.collectives import GLOO, MEASURES
 from dpwa.bench.collectives import CollectivesResult, CollectivesSpec
 from dpwa.errors import DpwaError
+from dpwa.testing.namespaces import Host, Namespaces
 
 COMPARED = tuple(name for name in MEASURES if name.startswith(("tcp", GLOO)))
 
@@ -26,9 +28,9 @@ def main() -> None:
         take_part(options.namespaces)
         return
     try:
-        with joined_namespaces() as namespaces:
+        with Namespaces(2) as hosts:
             results = [
-                run_between(namespaces, _spec(options, size_mb, count))
+                run_between(hosts, _spec(options, size_mb, count, hosts))
                 for count in options.processes
                 for size_mb in options.sizes_mb
             ]
@@ -47,9 +49,11 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _spec(options: argparse.Namespace, size_mb: float, processes: int) -> CollectivesSpec:
-    hosts = tuple(address for address in ADDRESSES for _ in range(processes // 2))
-    return CollectivesSpec(size_mb, options.repetitions, COMPARED, hosts)
+def _spec(
+    options: argparse.Namespace, size_mb: float, processes: int, hosts: Sequence[Host]
+) -> CollectivesSpec:
+    addresses = tuple(host.address for host in hosts for _ in range(processes // 2))
+    return CollectivesSpec(size_mb, options.repetitions, COMPARED, addresses)
 
 
 def _show(results: list[CollectivesResult]) -> None:

@@ -6,13 +6,15 @@ Linux only, as root; needs `ip` and `tc`. Everything it has made is removed at t
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from common import fail, is_node, print_table
-from namespaces import ADDRESSES, joined_namespaces, run_between, take_part
+from namespaces import run_between, take_part
 
 from dpwa.bench.catalogues.plane import CODECS
 from dpwa.bench.plane import PlaneSpec
 from dpwa.errors import DpwaError
+from dpwa.testing.namespaces import Host, Namespaces
 
 LINKS = ("tcp", *(codec for codec in CODECS if codec != "fp16"))  # bf16 has its size
 
@@ -24,9 +26,8 @@ def main() -> None:
         take_part(options.namespaces)
         return
     try:
-        limit = f"tbf rate {options.mbit}mbit burst 128kb latency 50ms"
-        with joined_namespaces(limit) as namespaces:
-            _compare(options, namespaces)
+        with Namespaces(2, rate_mbit=options.mbit) as hosts:
+            _compare(options, hosts)
     except DpwaError as error:
         fail(error)
 
@@ -40,14 +41,14 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _compare(options: argparse.Namespace, namespaces: tuple[str, str]) -> None:
+def _compare(options: argparse.Namespace, hosts: Sequence[Host]) -> None:
     spec = PlaneSpec(
         options.size_mb,
         options.repetitions,
         measures=tuple(f"{link}_one_way" for link in LINKS),
-        hosts=ADDRESSES,
+        hosts=tuple(host.address for host in hosts),
     )
-    result = run_between(namespaces, spec)
+    result = run_between(hosts, spec)
     medians_ms = {link: result.figures[f"{link}_one_way"].median_ms for link in LINKS}
     rows = [
         ["none" if link == "tcp" else link, time_ms, f"{time_ms / medians_ms['tcp']:.3f}"]

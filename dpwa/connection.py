@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,13 @@ from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Copy, FinishedCopy
 from dpwa.errors import ParametersError, UserError
 from dpwa.lifecycle import Closeable
+from dpwa.membership.face import Members
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.node import Node
+from dpwa.state.face import States, Target
+from dpwa.state.values import values_of, values_part
 from dpwa.types import Loss, loss_value
+from dpwa.wire import limits
 
 NumericArray = npt.NDArray[Any]
 Parameters = bytes | bytearray | memoryview | NumericArray
@@ -47,6 +52,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         ConfigError: the configuration has mistakes.
         UnknownNameError: it has no node of this name.
         AddressError: the node's address cannot be listened on.
+        NameTakenError: with `join`, another living node has this name.
 
     Attributes:
         node: the node underneath, for adapters.
@@ -55,9 +61,20 @@ class DpwaConnection(CollectiveCalls, Closeable):
     def __init__(self, name: str, config: ConfigSource) -> None:
         self.node = Node(name, load_config(config))
         guards = self.node.config.guard == "finite"
+        self._members = self._joined()
         self._collectives = Collectives(self.node)
+        are_known = None if self._members is None else self._members.are_known
+        self._states = States(self.node, are_known)
         self._terms = FetchTerms(is_finite=_is_finite if guards else None)
         self._layout = Layout.of_bytes()
+
+    def _joined(self) -> Members | None:
+        """Become a member, where nodes come and go."""
+        try:
+            return Members(self.node) if self.node.config.is_open else None
+        except BaseException:
+            self.node.close()
+            raise
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
         """Publish the parameters and start fetching a peer's; returns without waiting.
@@ -90,6 +107,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
         self._layout = layout
         self.node.rounds.send(layout, source.nbytes, loss_value(loss), write, self._terms)
+        self._states.turn(partial(values_part, layout, source))
 
     def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:
         """Wait for the fetch that `update_send` started, at most until its timeout.
@@ -111,6 +129,31 @@ class DpwaConnection(CollectiveCalls, Closeable):
             return None, 0.0
         return _parameters(self._layout, copy.data), arrival.factor
 
+    def fetch_state(self) -> tuple[bytes | NumericArray, float] | None:
+        """Fetch the parameters to begin with from the peers, before the first `update_send`.
+
+        Waits until they have come, at most `initial_state_timeout_s`, and not at all if no peer
+        that can be reached has any training behind it. If they give nothing, the newest checkpoint
+        of this node is taken. The clock goes on from theirs.
+
+        Returns:
+            `(parameters, clock)`, of the type, dtype and shape that the peers publish; `None` when
+            there are none.
+        """
+        found: list[bytes | NumericArray] = []
+
+        def load(image: ByteArray, numbers: bytes) -> None:
+            found.append(values_of(image, numbers))
+
+        target = Target("values", None, None, limits.MAX_UNSTRUCTURED_BYTES, load)
+        origin = self._states.start(target, "peers")
+        return None if origin is None else (found[-1], origin.clock)
+
+    @property
+    def states(self) -> States:
+        """How the state of its training comes and goes."""
+        return self._states
+
     @property
     def collectives(self) -> Collectives:
         """What its collectives run on."""
@@ -130,6 +173,16 @@ class DpwaConnection(CollectiveCalls, Closeable):
     def peers(self) -> tuple[str, ...]:
         """Names of the peers in view."""
         return self.node.peers
+
+    def wait_for_peers(self, count: int = 1, timeout_s: float = 30.0) -> bool:
+        """Wait until there are so many peers in view; return whether there are.
+
+        Nobody has to: a node trains with those who are there. With a list of nodes all are in view
+        from the beginning, whether they live or not.
+        """
+        if self._members is None:
+            return len(self.peers) >= count
+        return self._members.wait_for(count, timeout_s)
 
     def add_peer(self, name: str, host: str, port: int) -> None:
         """Take a peer into view; no effect when it already is.
@@ -151,7 +204,10 @@ class DpwaConnection(CollectiveCalls, Closeable):
     def close(self) -> None:
         """Stop serving and fetching; idempotent and bounded in time."""
         try:
+            self._states.close()
             self._collectives.close()
+            if self._members is not None:
+                self._members.close()
         finally:
             self.node.close()
 

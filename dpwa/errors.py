@@ -30,6 +30,10 @@ class UnknownNameError(UserError):
     """No node, peer or rule has this name."""
 
 
+class NameTakenError(UserError):
+    """Another living node has this name."""
+
+
 class AddressError(UserError):
     """A node cannot listen on its address: port in use, or not an address of this machine."""
 

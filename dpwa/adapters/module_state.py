@@ -197,11 +197,30 @@ class ModuleState:
 
     def _state_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the floating buffers that are part of the state dict, not mere caches and masks."""
-        for prefix, module in self._net.named_modules():
-            transient = module._non_persistent_buffers_set
-            for name, buffer in module.named_buffers(prefix, recurse=False):
-                if buffer.is_floating_point() and name.rpartition(".")[2] not in transient:
-                    yield name, buffer
+        for name, buffer in _persistent_buffers(self._net):
+            if buffer.is_floating_point():
+                yield name, buffer
+
+
+def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all that makes up the state of a module, with names as without wrappers.
+
+    These are parameters, frozen ones too, and buffers of the state dict, whatever their dtype; each
+    tensor once, and without those that have no values of their own.
+    """
+    net, seen = _unwrapped(net), set[object]()
+    named = [*net.named_parameters(), *_persistent_buffers(net)]
+    for name, tensor in named:
+        if _is_mergeable(tensor) and _is_new(tensor, seen):
+            yield _plain(name), tensor
+
+
+def _persistent_buffers(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for prefix, module in net.named_modules():
+        transient = module._non_persistent_buffers_set
+        for name, buffer in module.named_buffers(prefix, recurse=False):
+            if name.rpartition(".")[2] not in transient:
+                yield name, buffer
 
 
 def _side_of(tiles: Sequence[Tile]) -> HostSide:

@@ -29,6 +29,10 @@ class Connection(Protocol):
         """Merge what has come, publish, and start the next fetch."""
         ...
 
+    def include_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Hand on, keep and take over the state of an optimizer with the module's."""
+        ...
+
 
 class GossipOptimizer(torch.optim.Optimizer):
     """Wraps an optimizer: `step` updates the parameters, merges a peer's and publishes.
@@ -62,6 +66,7 @@ class GossipOptimizer(torch.optim.Optimizer):
         self.loss: Loss = None
         self.last_merge: Merge | None = None
         _scale_learning_rates(optimizer, conn.lr_scale)
+        conn.include_optimizer(optimizer)
 
     def step(self, closure: Callable[[], Any] | None = None, *, loss: Loss = None) -> Any:
         """Take a step of the wrapped optimizer, then a step of gossip.

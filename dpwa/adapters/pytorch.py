@@ -11,6 +11,7 @@ import torch
 
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.received import ReceivedSnapshot
+from dpwa.adapters.training_state import TrainingState
 from dpwa.adapters.values import TensorValues
 from dpwa.collectives.calls import CollectiveCalls
 from dpwa.collectives.face import Collectives
@@ -77,6 +78,16 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         leader_loss: returns the loss by which leaders are chosen, such as that of a validation
             batch which is the same on all nodes; called at every `update_send`, and `None` stands
             for "not measured this time". By default it is the training loss.
+        optimizer: of the module; its state is handed on, kept and taken over together with that of
+            the module. A `GossipOptimizer` passes its own by itself.
+
+    With `initial_state`, the module starts from the state of its peers or from a checkpoint; it has
+    it when this returns, which may take up to `initial_state_timeout_s`.
+        optimizer: of the module; its state is handed on, kept and taken over together with that of
+            the module. A `GossipOptimizer` passes its own by itself.
+
+    Making it may take up to `initial_state_timeout_s`, if the node is to start from the state of
+    its peers: the module has it when this returns. See `initial_state`.
 
     Raises:
         ConfigError: the configuration has mistakes.
@@ -91,6 +102,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         name: str,
         config: ConfigSource,
         leader_loss: Callable[[], Loss] | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self.connection = DpwaConnection(name, config)
         try:
@@ -109,9 +121,25 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._control = _control_of(settings)
             self._has_sent = False
             self._consensus_distance = 0.0
+            self._training = TrainingState(
+                net, keeps_lr=settings.lr_spread != "none", is_guarded=self._guards
+            )
+            self._states = self.connection.states
+            self._states.start(self._training.model())
+            if optimizer is not None:
+                self.include_optimizer(optimizer)
         except BaseException:
             self.connection.close()
             raise
+
+    def include_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Hand on, keep and take over the state of an optimizer together with the module's.
+
+        If the module was taken over, so is the state of the optimizer now.
+        """
+        if optimizer is not self._training.optimizer:
+            self._training.optimizer = optimizer
+            self._states.add(self._training.optimizer_target(optimizer))
 
     def update_send(self, loss: Loss = None) -> None:
         """Publish the module's parameters and start fetching a peer's; returns without waiting.
@@ -130,6 +158,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         self._rounds.begin(loss_value(loss))
         self._publish_and_ask()
         self._has_sent = True
+        self._states.turn(self._training.capture)
 
     def _publish_and_ask(self) -> None:
         view, layout = self._rounds.view, self._state.layout
@@ -170,6 +199,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         arrival = self._rounds.wait(loss_value(loss), self._merge)
         if arrival is not None and self._control is not None:
             arrival = self._mix_more(self._control, arrival)
+        self._states.turn(self._training.capture, saves=False)
         return None if arrival is None else self._merged(arrival)
 
     def step(self, loss: Loss = None) -> Merge | None:

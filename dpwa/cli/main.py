@@ -12,6 +12,8 @@ from dpwa.cli import exit_codes
 from dpwa.cli.bench import app as bench_app
 from dpwa.cli.config import app as config_app
 from dpwa.cli.demo import demo
+from dpwa.cli.doctor import doctor
+from dpwa.cli.keys import app as keys_app
 from dpwa.cli.launch import launch
 from dpwa.cli.status import status
 from dpwa.cli.topology import topology
@@ -32,9 +34,11 @@ app.command(
     options_metavar="[-n N] [-c FILE] [--cpus pin|none] --",
 )(launch)
 app.command()(status)
+app.command()(doctor)
 app.command()(topology)
 app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
+app.add_typer(keys_app, name="keys")
 app.command()(version)
 
 
@@ -49,6 +53,7 @@ def describe() -> None:
 
     On several machines, write one configuration for all (`dpwa config init`), start
     `python train.py` on each with the name of its node, and watch them with `dpwa status`.
+    If they do not find each other, ask `dpwa doctor`.
 
     Text for people goes to standard error; with --json, results for programs go to standard output.
 

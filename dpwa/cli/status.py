@@ -33,6 +33,14 @@ def status(
             min=1, max=MAX_TIMEOUT_MS, help="How long to wait for the answers, in milliseconds."
         ),
     ] = 2000,
+    as_name: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help="With `security: curve`, whose secret key to ask with; the first one here.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on standard output.")
     ] = False,
@@ -42,10 +50,10 @@ def status(
     Exits with 3 when a node cannot be reached.
     """
     from dpwa.config import load_config
-    from dpwa.node.query import query_status
+    from dpwa.node.query import asking_keyring, query_cluster
 
-    nodes = load_config(config).nodes
-    answers = query_status({node.name: node.connect_endpoint for node in nodes}, timeout_ms / 1000)
+    loaded = load_config(config)
+    answers = query_cluster(loaded, timeout_ms / 1000, asking_keyring(loaded, as_name))
     if as_json:
         typer.echo(json.dumps({"nodes": [_row(name, a) for name, a in answers.items()]}))
     else:

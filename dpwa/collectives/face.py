@@ -55,7 +55,9 @@ class Collectives(Closeable):
         )
         self._listener = PullListener(self._contacts)
         self._showcase = Showcase(node.courier.nudge)
-        self._service = CollectiveService(self._contacts, self._group, self._groups, self._showcase)
+        self._service = CollectiveService(
+            self._contacts, self._group, self._groups, self._showcase, node.upload
+        )
         self._is_closed = False
         self._owner = os.getpid()
         node.attach(self._service, self._listener)

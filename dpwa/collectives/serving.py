@@ -11,6 +11,7 @@ from dpwa.collectives.group import Group
 from dpwa.collectives.teller import Key
 from dpwa.data.segments import ByteArray
 from dpwa.node.rx_thread import Reply, Service
+from dpwa.node.upload import Upload
 from dpwa.wire import limits
 from dpwa.wire.collecting import (
     Hello,
@@ -120,12 +121,18 @@ class CollectiveService(Service):
     handles = (Hello, Post, Vote, Outcome, Outside, Knock, Pull)
 
     def __init__(
-        self, contacts: Contacts, find_group: FindGroup, groups: AllGroups, showcase: Showcase
+        self,
+        contacts: Contacts,
+        find_group: FindGroup,
+        groups: AllGroups,
+        showcase: Showcase,
+        upload: Upload,
     ) -> None:
         self._contacts = contacts
         self._find = find_group
         self._groups = groups
         self._showcase = showcase
+        self._upload = upload
         self._waiting: list[tuple[Pull, Reply]] = []
         self.served_bytes = 0
 
@@ -139,7 +146,7 @@ class CollectiveService(Service):
         if isinstance(message, Hello):
             self._contacts.hear(message)
         elif isinstance(message, Pull):
-            self._serve(message, reply)
+            self._serve(message, self._upload.shared(message.name, reply))
         else:
             is_peer = self._contacts.knows(message.name)
             group = self._find(message.tag) if is_peer else None

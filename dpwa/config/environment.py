@@ -12,9 +12,9 @@ from dpwa.config.python_source import scalar
 from dpwa.config.tree import ScalarNode
 
 PREFIX = "DPWA_"
-RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE")
+RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE", "DPWA_FAULTS")
 
-_LISTS = ("nodes", "join", "links", "plugins")
+_LISTS = ("nodes", "join", "links", "plugins", "allow")
 
 
 def environment_overrides(

@@ -82,8 +82,12 @@ def found_from(folder: Path | None, options: StrictModel) -> StrictModel:
     """
     if not isinstance(options, FileOptions):
         return options
-    path = (folder or Path()).joinpath(options.path).absolute()
-    return options.model_copy(update={"path": str(path)})
+    return options.model_copy(update={"path": absolute(folder, options.path)})
+
+
+def absolute(folder: Path | None, path: str) -> str:
+    """Return a path as it holds in any working directory; see `found_from`."""
+    return str((folder or Path()).joinpath(path).absolute())
 
 
 def require_connected(topology: Topology, options: StrictModel, names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from dpwa.config.clashes import Plain, clashes
 from dpwa.config.combinations import combinations
 from dpwa.config.environment import environment_overrides
-from dpwa.config.graphs import found_from
+from dpwa.config.graphs import absolute, found_from
 from dpwa.config.methods import KINDS, method_names, methods
 from dpwa.config.model import CLASH, Config, options_model, setting_names
 from dpwa.config.nodes import NodeConfig
@@ -138,7 +138,13 @@ class _Loading:
         config = self._config(options, codecs_known=complete)
         if config is None or self._problems.lines():
             return None
-        return Config.model_validate({**dict(config), "options": options})
+        found: dict[str, object] = {"options": options}
+        if config.security != "none":
+            found["keys"] = absolute(self._document.folder, config.keys)
+        if config.checkpoint.dir:
+            folder = absolute(self._document.folder, config.checkpoint.dir)
+            found["checkpoint"] = config.checkpoint.model_copy(update={"dir": folder})
+        return Config.model_validate({**vars(config), **found})
 
     def _plugins(self) -> bool:
         entry = self._entries.get("plugins")

@@ -23,12 +23,15 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from dpwa.algorithms import algorithm_names
+from dpwa.config.checkpoint import CheckpointOptions
 from dpwa.config.clashes import clashes
 from dpwa.config.combinations import combinations
 from dpwa.config.joining import AdvertisedEndpoint, JoinAddress, ListenEndpoint, Seed, seed_of
+from dpwa.config.limits import Limits
 from dpwa.config.methods import KINDS, method, method_names
 from dpwa.config.nodes import Codec, LinkConfig, NodeConfig, is_label
 from dpwa.config.problems import joined_all, listing, suggestion
+from dpwa.config.public_keys import Allow
 from dpwa.errors import UnknownNameError, UserError
 from dpwa.policy.interpolation import interpolation_names
 from dpwa.policy.topology import topology_names
@@ -236,6 +239,58 @@ class Config(StrictModel):
         description="where others reach a node that is not among `nodes`, if it differs from "
         "`listen`, such as tcp://my.host:7001 behind a forwarded port",
     )
+    initial_state: Literal["peers", "own", "newest"] | None = Field(
+        default=None,
+        description="what a node starts from: peers (their state, if they have been training), own "
+        "(its newest checkpoint, if there is one) or newest (whichever is further); null = peers "
+        "with join, else own",
+    )
+    initial_state_timeout_s: float = Field(
+        default=60.0,
+        gt=0.0,
+        allow_inf_nan=False,
+        description="longest time that a node waits at its start for the state of its peers",
+    )
+    state_donors: int = Field(
+        default=2, ge=1, le=16, description="from how many peers at once a node fetches its state"
+    )
+    state_serving: int = Field(
+        default=2, ge=1, le=64, description="how many nodes at once may fetch the state of a node"
+    )
+    checkpoint: CheckpointOptions = Field(
+        default=CheckpointOptions(),
+        description="the state of each node on disk: dir (folder; empty = none), every_steps (so "
+        "many updates from one to the next) and keep (how many are kept)",
+    )
+    max_upload_mbps: float | None = Field(
+        default=None,
+        gt=0.0,
+        allow_inf_nan=False,
+        description="the most payload that a node sends to those that it serves, in megabits per "
+        "second; null = no limit",
+    )
+    limits: Limits = Field(
+        default=Limits(),
+        description="how much of a node others may use: sessions_per_peer (fetches of one peer at "
+        "once), requests_per_s and burst (messages of one peer), connections, "
+        "handshake_timeout_s, unread_mb (of one connection, waiting to be read)",
+    )
+    security: Literal["none", "curve"] = Field(
+        default="none",
+        description="curve encrypts everything between nodes, and lets nobody in whose key is not "
+        "known; none trusts whoever can connect",
+    )
+    keys: str = Field(
+        default="keys",
+        min_length=1,
+        description="folder of the keys for `security: curve`, as `dpwa keys` makes it; relative "
+        "to the folder of this file",
+    )
+    allow: Allow = Field(
+        default={},
+        validate_default=True,
+        description="public keys of nodes by name, beside those of the folder `keys`",
+    )
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
         default=None, description="seed of the random choices; null = different in every run"
     )
@@ -258,7 +313,7 @@ class Config(StrictModel):
     def _settings_fit_together(self) -> Config:
         nodes = [node.to_mapping() for node in self.nodes]
         links = [link.model_dump() for link in self.links]
-        found = [*clashes(nodes, links), *combinations(dict(self), nodes, links)]
+        found = [*clashes(nodes, links), *combinations(vars(self), nodes, links)]
         if found:
             text = "; ".join(f"{joined_all(path)}: {message}" for path, message in found)
             raise PydanticCustomError(CLASH, "{text}", {"text": text})

@@ -215,6 +215,11 @@ class SnapshotPool(Closeable):
             self._commit_if_ready()
             return lease
 
+    def resume(self, version: int) -> None:
+        """Number snapshots from this version on, if none has a higher one."""
+        with self._lock:
+            self._version = max(self._version, version)
+
     def settle(self) -> None:
         """Wait until what was published is complete."""
         with self._lock:

@@ -13,6 +13,10 @@ from dpwa.errors import UserError
 from dpwa.node.neighbours import Neighbours
 from dpwa.node.peer_channel import ChannelSettings
 from dpwa.policy.advice import Plan, advice
+from dpwa.transport.addresses import is_of_this_machine
+from dpwa.transport.gate import CurveGate, Gate
+from dpwa.transport.keyring import Keyring
+from dpwa.transport.keys import KeyFolder
 
 log = logging.getLogger("dpwa.node")
 
@@ -68,6 +72,27 @@ def channel_settings(config: Config, own_name: str, peer: str) -> ChannelSetting
         may_map=config.transport != "tcp",
         may_stream=config.transport != "shm",
     )
+
+
+def gate_of(config: Config, name: str) -> Gate:
+    """Return the gate of a node.
+
+    Raises:
+        UserError: there is no CURVE or no key of the node, or others can read or write its files.
+    """
+    if config.security == "none":
+        return Gate()
+    return CurveGate(name, Keyring(KeyFolder(config.keys), name, config.allow))
+
+
+def warn_if_open(config: Config, name: str, endpoint: str) -> None:
+    """Say so, once for a node, when whoever reaches it may do what it likes."""
+    if config.security == "none" and not is_of_this_machine(endpoint):
+        log.warning(
+            "%s: anyone who reaches %s can read and change the training: see docs/security.md",
+            name,
+            endpoint,
+        )
 
 
 def shared_memory_of(config: Config) -> SharedMemory | None:

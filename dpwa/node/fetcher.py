@@ -94,11 +94,15 @@ class Fetcher:
         active = self._active
         if active is None:
             return
-        if active.order.deadline.expired():
+        attempt = active.attempt
+        is_over = active.order.deadline.expired()
+        if attempt is not None and (is_over or attempt.has_expired):
+            self._measure_stream(attempt)
+        if is_over:
             self.give_up(Outcome.TIMED_OUT, charge=True)
-        elif active.attempt is not None and active.attempt.has_expired:
+        elif attempt is not None and attempt.has_expired:
             self._cancel()
-            self._failed(active.attempt.channel, Outcome.TIMED_OUT, "slower than it used to be")
+            self._failed(attempt.channel, Outcome.TIMED_OUT, "slower than it used to be")
 
     # What happens to a peer
 
@@ -136,6 +140,7 @@ class Fetcher:
             return False
         match attempt.session.receive(message, payload):
             case PieceArrived() as arrived:
+                attempt.streamed_bytes += len(payload)
                 self._piece_arrived(attempt, arrived)
             case InSharedMemory() as found:
                 self._in_shared_memory(attempt, found)
@@ -190,7 +195,8 @@ class Fetcher:
             return order.first
         if order.wanted.only is not None:
             return None
-        return self._book.choose(self._rng, active.tried, order.wanted.among)
+        budget_s = order.deadline.remaining_s()
+        return self._book.choose(self._rng, active.tried, order.wanted.among, budget_s)
 
     def _attempt(self, active: Pursuit, channel: PeerChannel) -> None:
         """Ask a peer, now or as soon as its link is up."""
@@ -261,6 +267,7 @@ class Fetcher:
         active, memory = self._active, attempt.channel.map(found)
         if active is None:
             return
+        self._measure_latency(active.order, attempt)
         self._book.share(attempt.channel.peer, memory)
         if memory is not None and _is_of_deal(active.order, attempt):
             self._pin(attempt, memory)
@@ -276,6 +283,7 @@ class Fetcher:
         active, channel = self._active, attempt.channel
         if active is None:
             return
+        self._measure_latency(active.order, attempt)
         if not channel.may_stream:
             self._cancel()
             self._failed(channel, Outcome.NOT_MAPPED)
@@ -323,9 +331,23 @@ class Fetcher:
         """All of it is there; whether it can be merged is for the node to tell and to record."""
         if attempt.asked_at is not None:
             self._book.fetched_in(attempt.channel.peer, self._clock.now() - attempt.asked_at)
+        self._measure_stream(attempt)
         if self._active is not None:
             self._active.order.end()
             self._active = None
+
+    def _measure_latency(self, order: FetchOrder, attempt: Attempt) -> None:
+        """Learn how long the peer took to answer, if it did not wait for others to catch up."""
+        attempt.answered_at = self._clock.now()
+        waited = order.wanted.version > 0 and not _is_of_deal(order, attempt)
+        if attempt.asked_at is not None and not waited:
+            self._book.answered_in(attempt.channel.peer, attempt.answered_at - attempt.asked_at)
+
+    def _measure_stream(self, attempt: Attempt) -> None:
+        """Learn how fast the peer sends, from all that has come or from what came in time."""
+        if attempt.answered_at is not None:
+            elapsed_s = self._clock.now() - attempt.answered_at
+            self._book.streamed(attempt.channel.peer, attempt.streamed_bytes, elapsed_s)
 
     # Deals
 

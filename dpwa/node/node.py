@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import math
 import os
+import random
 import secrets
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -17,9 +19,10 @@ from functools import partial
 import dpwa
 from dpwa.clock import Clock, SystemClock
 from dpwa.config import Config, peer_config
+from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable
-from dpwa.node.assembly import advice_on, channel_settings, codec_of
+from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_open
 from dpwa.node.logs import configure_logging
 from dpwa.node.own_address import own_address
 from dpwa.node.parts import Parts, longest_s
@@ -42,6 +45,9 @@ from dpwa.node.tx_thread import (
     PeerEnded,
     RemovePeer,
 )
+from dpwa.node.upload import Upload
+from dpwa.transport.keyring import Keyring
+from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
 
@@ -69,6 +75,7 @@ class Node(Closeable):
         self.seed = secrets.randbits(32) if config.seed is None else config.seed
         self._time = clock or SystemClock()
         self._started = self._time.now()
+        self._reports: dict[str, weakref.WeakMethod[Callable[[], JsonObject]]] = {}
         config.require(name)
         self._parts = Parts.of(name, config, self.seed, self._time)
         try:
@@ -90,6 +97,7 @@ class Node(Closeable):
             self.connect_peer(peer.name, peer.connect_endpoint)
         for sentence in advice_on(config):
             log.warning("%s: %s", name, sentence)
+        warn_if_open(config, name, self._threads.rx.endpoint)
         log.info("%s: listening on %s, seed %d", name, self._threads.rx.endpoint, self.seed)
 
     def _prepare(self) -> None:
@@ -104,9 +112,14 @@ class Node(Closeable):
     def _snapshot_service(self) -> SnapshotService:
         config, parts = self.config, self._parts
         settings = ServingSettings(
-            longest_s(config), partial(codec_of, config), config.topk.resync_every
+            longest_s(config),
+            partial(codec_of, config),
+            config.topk.resync_every,
+            config.limits.sessions_per_peer,
         )
-        return SnapshotService(self._introduction(), parts.pool, parts.kept, self._time, settings)
+        return SnapshotService(
+            self._introduction(), parts.pool, parts.kept, self._time, settings, parts.upload
+        )
 
     def _introduction(self) -> Introduction:
         newsroom = self._parts.newsroom
@@ -156,10 +169,19 @@ class Node(Closeable):
         return self._parts.book.names
 
     @property
+    def links(self) -> dict[str, LinkState]:
+        """State of the connection to each of the peers in view."""
+        return {name: self._threads.tx.state_of(name) for name in self._parts.book.names}
+
+    @property
     def names(self) -> Callable[[], tuple[str, ...]]:
         """Returns the names of this node and of its peers; it does not keep the node alive."""
         name, book = self.name, self._parts.book
         return lambda: (name, *book.names)
+
+    def rng(self, purpose: str) -> random.Random:
+        """Return randomness of its own for a purpose, seeded by the configuration."""
+        return self._parts.rng(purpose)
 
     def add_peer(self, name: str, host: str, port: int) -> None:
         """Take a peer into view; no effect when it already is.
@@ -201,6 +223,20 @@ class Node(Closeable):
         self._threads.rx.register(service)
         self._threads.tx.order(Attach(listener))
 
+    def describe(self, key: str, report: Callable[[], JsonObject]) -> None:
+        """Add what a method returns to `report`, under this key, as long as its object lives."""
+        self._reports[key] = weakref.WeakMethod(report)
+
+    @property
+    def upload(self) -> Upload:
+        """How fast the services may send payloads; it does not keep the node alive."""
+        return self._parts.upload
+
+    @property
+    def keyring(self) -> Keyring | None:
+        """The keys of this node and of whom it talks to; `None` with `security: none`."""
+        return self._threads.gate.keyring
+
     @property
     def courier(self) -> Courier:
         """What sends messages for it; it does not keep the node alive."""
@@ -214,6 +250,8 @@ class Node(Closeable):
         diverged = standing.loss is not None and math.isinf(standing.loss)
         return {
             "name": self.name,
+            "endpoint": self.endpoint,
+            "time": time.time(),
             "pid": os.getpid(),
             "dpwa": dpwa.__version__,
             "protocol": PROTOCOL_VERSION,
@@ -235,11 +273,15 @@ class Node(Closeable):
             "bytes_sent": threads.rx.bytes_sent,
             "bytes_received": threads.tx.bytes_received,
             "bad_messages": threads.rx.bad_messages,
+            "refused": {"malformed": threads.rx.bad_messages, **threads.rx.intake.report()},
             "late_answers": threads.tx.late_answers,
+            "handshakes_refused": threads.gate.report(),
             "algorithm": self.config.algorithm,
+            "model": _described(parts.pool.layout()),
             "news": parts.newsroom.report(),
             "deals": parts.desk.report(),
             "peers": parts.book.report(),
+            **{key: _called(method) for key, method in self._reports.items()},
         }
 
     @property
@@ -266,6 +308,12 @@ def _check_of(node: Node) -> Callable[[], None]:
             check_open()
 
     return check
+
+
+def _described(layout: Layout | None) -> JsonObject | None:
+    if layout is None:
+        return None
+    return {"fingerprint": layout.fingerprint.hex(), "tensors": len(layout.tensors)}
 
 
 def _called(report: weakref.WeakMethod[Callable[[], JsonObject]]) -> JsonObject:

@@ -14,6 +14,7 @@ from dpwa.node.deal_desk import DealDesk
 from dpwa.node.kept import KeptSnapshots
 from dpwa.node.newsroom import Newsroom
 from dpwa.node.peers import PeerBook
+from dpwa.node.upload import Upload
 from dpwa.wire import limits
 from dpwa.wire.fetching import Greeting
 
@@ -32,6 +33,7 @@ class Parts:
         pool: its snapshots.
         kept: snapshots of others that it serves.
         desk: its deals.
+        upload: how fast it sends payloads.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Parts:
     pool: SnapshotPool
     kept: KeptSnapshots
     desk: DealDesk
+    upload: Upload
 
     @classmethod
     def of(cls, name: str, config: Config, seed: int, clock: Clock) -> Parts:
@@ -65,8 +68,9 @@ class Parts:
         pool = SnapshotPool(clock, longest_s(config), config.slots, shared_memory_of(config))
         terms = algorithm(config.algorithm).terms
         desk = DealDesk(name, terms, pool, clock, longest_s(config))
-        book = PeerBook(name, clock)
-        return cls(name, config, seed, clock, book, newsroom, pool, KeptSnapshots(), desk)
+        book = PeerBook(name, clock, random.Random(f"{seed}/{name}/rests"))
+        kept, upload = KeptSnapshots(), Upload(config.max_upload_mbps, clock)
+        return cls(name, config, seed, clock, book, newsroom, pool, kept, desk, upload)
 
     def rng(self, purpose: str) -> random.Random:
         """Return randomness of its own for a purpose."""

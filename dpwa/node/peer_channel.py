@@ -105,15 +105,24 @@ class PeerChannel:
         """Read what happened to the connection; return the states entered since, in order."""
         states = self.link.update()
         if LinkState.DOWN in states:
-            if self._memory is not None:
-                self._left = self._memory.name
-                self._unmap()
-            self._is_mappable = self._settings.may_map
+            self._lost()
         # If the peer was killed, nobody else may ever come by. Its connection may end before its
         # locks do, so this is tried again with every attempt to connect.
         if self._left is not None and not remains(self._left):
             self._left = None
         return states
+
+    def replace(self, link: PeerLink) -> None:
+        """Go on with another link to the peer; whatever the old one brings is not read."""
+        self._lost()
+        self.link.close()
+        self.link = link
+
+    def _lost(self) -> None:
+        if self._memory is not None:
+            self._left = self._memory.name
+            self._unmap()
+        self._is_mappable = self._settings.may_map
 
     def close(self, linger_ms: int = 0) -> None:
         """Close the link and unmap everything, except what is being read."""

@@ -16,11 +16,14 @@ from dpwa.errors import UnknownNameError, UserError
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.flow_control import FlowControl
 from dpwa.policy.health import Health, Outcome, health_after, is_failure
+from dpwa.policy.link_estimates import LinkEstimate, shares
 from dpwa.types import JsonObject
 
 log = logging.getLogger("dpwa.peers")
 
 STARTUP_GRACE_S = 10.0  # nodes of a run never start at the same moment
+MS_PER_S = 1e3
+MBIT_PER_BYTE = 8e-6
 RECONSIDERED_AFTER_S = 2.0  # two nodes that change their model do not do so at the same moment
 
 _IN_WORDS = {
@@ -49,15 +52,24 @@ class _Peer:
     judged: float = -math.inf  # when a fetch last showed its health
     memory: PeerMemory | None = None
     times: FetchTimes = field(default_factory=FetchTimes)
+    link: LinkEstimate = field(default_factory=LinkEstimate)
+    problem: str = ""  # why it is not connected
     outcomes: Counter[Outcome] = field(default_factory=Counter)
 
 
 class PeerBook:
-    """What this node knows of its peers; every method may be called from any thread."""
+    """What this node knows of its peers; every method may be called from any thread.
 
-    def __init__(self, own_name: str, clock: Clock) -> None:
+    Args:
+        own_name: of this node.
+        clock: what time is taken from.
+        rng: where the chance in rests comes from.
+    """
+
+    def __init__(self, own_name: str, clock: Clock, rng: random.Random) -> None:
         self._own_name = own_name
         self._clock = clock
+        self._rng = rng
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self._peers: dict[str, _Peer] = {}
@@ -109,14 +121,24 @@ class PeerBook:
         rng: random.Random,
         exclude: Collection[str] = (),
         among: Collection[str] | None = None,
+        budget_s: float = math.inf,
     ) -> str | None:
-        """Let flow control draw the peer to fetch from, out of all or `among` some."""
+        """Let flow control draw the peer to fetch from, out of all or `among` some.
+
+        `budget_s`: the longest that the fetch may take.
+        """
         with self._lock:
             barred = {*exclude, *self._quarantined}
             if among is not None:
                 barred.update(name for name in self._peers if name not in among)
-            peer, self._flow = self._flow.choose(rng, self._clock.now(), barred)
-            return peer
+            expected_s = {
+                name: seconds
+                for name, peer in self._peers.items()
+                if name not in barred and (seconds := _expected_s(peer)) is not None
+            }
+            slow = shares(expected_s, budget_s)
+            chosen, self._flow = self._flow.choose(rng, self._clock.now(), barred, slow)
+            return chosen
 
     def quarantine(self, names: Collection[str]) -> None:
         """Draw none of these peers until further notice."""
@@ -137,7 +159,7 @@ class PeerBook:
             if outcome is Outcome.FETCHED:
                 self._flow = self._flow.succeeded(name)
             elif is_failure(outcome):
-                self._flow = self._flow.failed(name)
+                self._flow = self._flow.failed(name, self._clock.now(), self._rng)
             if outcome is Outcome.TIMED_OUT:
                 peer.times = peer.times.timed_out()
         if before is not peer.health:
@@ -204,6 +226,20 @@ class PeerBook:
             if peer is not None:
                 peer.times = peer.times.succeeded(elapsed_s)
 
+    def answered_in(self, name: str, latency_s: float) -> None:
+        """Learn from how long a peer took to answer a request that did not have to wait."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.link = peer.link.answered(latency_s)
+
+    def streamed(self, name: str, nbytes: int, elapsed_s: float) -> None:
+        """Learn from how many bytes of payload came after the header, in how many seconds."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.link = peer.link.streamed(nbytes, elapsed_s)
+
     def said_goodbye(self, name: str) -> None:
         """Note that a peer has ended on purpose; a name that is not in view is ignored."""
         with self._lock:
@@ -223,20 +259,35 @@ class PeerBook:
         """Note that a connection to a peer was made: one that had ended may be back."""
         with self._lock:
             peer = self._peers.get(name)
-            if peer is not None and peer.health is Health.GONE:
+            if peer is None:
+                return
+            self._flow = self._flow.connected(name)
+            if peer.health is Health.GONE:
                 peer.health = Health.UNKNOWN
 
-    def report(self) -> list[JsonObject]:
-        """Describe every peer: endpoint, score, health and counts of outcomes."""
+    def trouble(self, name: str, problem: str) -> None:
+        """Note why a peer is not connected; empty if nothing is wrong."""
         with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.problem = problem
+
+    def report(self) -> list[JsonObject]:
+        """Describe every peer: endpoint, score, health, its link and counts of outcomes."""
+        with self._lock:
+            now = self._clock.now()
             return [
                 {
                     "name": name,
                     "endpoint": peer.endpoint,
                     "score": self._flow.scores[name],
                     "health": peer.health.value,
+                    "problem": peer.problem,
                     "quarantined": name in self._quarantined,
+                    "rests": self._flow.rests(name, now),
                     "fetch_s": peer.times.mean_s,
+                    "latency_ms": _times(peer.link.latency_s, MS_PER_S),
+                    "bandwidth_mbps": _times(peer.link.bytes_per_s, MBIT_PER_BYTE),
                     "outcomes": {o.value: n for o, n in peer.outcomes.items()},
                 }
                 for name, peer in self._peers.items()
@@ -257,5 +308,16 @@ def _may_be_fit(peer: _Peer, now: float) -> bool:
     return peer.health not in _UNFIT
 
 
+def _expected_s(peer: _Peer) -> float | None:
+    """Return what a fetch takes; what can be mapped need not be streamed."""
+    return peer.link.expected_s if peer.memory is None else peer.link.latency_s
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
 def _place(peer: _Peer) -> str:
-    return f"nothing answers at {peer.endpoint}" if peer.health is Health.UNREACHABLE else ""
+    if peer.health is not Health.UNREACHABLE:
+        return ""
+    return peer.problem or f"nothing answers at {peer.endpoint}"

@@ -22,6 +22,8 @@ class Attempt:
         incoming: what has begun to come.
         asked_at: when the request left; `None` as long as the link is not up.
         deadline: when another peer is asked.
+        answered_at: when the header of a stream came.
+        streamed_bytes: of payload, since then.
     """
 
     def __init__(self, channel: PeerChannel, session: FetchSession | ProposeSession) -> None:
@@ -33,6 +35,8 @@ class Attempt:
         self.incoming: Incoming | None = None
         self.asked_at: float | None = None
         self.deadline: Deadline | None = None
+        self.answered_at: float | None = None
+        self.streamed_bytes = 0
 
     @property
     def source(self) -> str:

@@ -3,30 +3,106 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import zmq
 
 from dpwa.clock import Clock, Deadline, SystemClock
-from dpwa.errors import ProtocolError
+from dpwa.config import Config
+from dpwa.config.endpoints import ipc_path, split_tcp
+from dpwa.errors import ProtocolError, UserError
+from dpwa.transport.keyring import Keyring
+from dpwa.transport.keys import KeyFolder
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.messages import AskStatus, Status, decode, unpack
 
 REQUEST = 1
+MOST_TURNS = 3  # of asking those that others have spoken of
 
 
 @dataclass(frozen=True)
 class StatusAnswer:
-    """What came of asking one node: its report, or the problem in words."""
+    """What came of asking one node: its report, or the problem in words.
+
+    Attributes:
+        report: what it says of itself.
+        problem: why there is none.
+        ahead_s: by how much its wall clock is ahead of this machine's, give or take the time that
+            the answer took; `None` if it does not say.
+    """
 
     report: JsonObject | None
     problem: str = ""
+    ahead_s: float | None = None
+
+
+def asking_keyring(config: Config, name: str | None = None) -> Keyring | None:
+    """Return the keys with which to ask the nodes of a configuration; `None` if it needs none.
+
+    Args:
+        config: of the nodes.
+        name: whose secret key to use; the first one in the folder of the keys if left out.
+
+    Raises:
+        UserError: there is no such key, or others can read or write its file.
+    """
+    if config.security == "none":
+        return None
+    folder = KeyFolder(config.keys)
+    owners = [name] if name is not None else folder.owners()
+    if not owners:
+        raise UserError(f"{folder.path}: no secret key to ask the nodes with (see `dpwa keys new`)")
+    return Keyring(folder, owners[0], config.allow)
+
+
+def query_cluster(
+    config: Config, timeout_s: float, keyring: Keyring | None = None
+) -> dict[str, StatusAnswer]:
+    """Ask all nodes of a configuration, and all members that they know; by name.
+
+    A place to knock at counts as a node of its own only if nobody else is found to be there.
+
+    Args:
+        config: of the nodes.
+        timeout_s: how long to wait for the slowest, in each of at most three turns.
+        keyring: with whose keys to ask, see `asking_keyring`.
+    """
+    listed = {node.name: node.connect_endpoint for node in config.nodes}
+    seeds = {seed.name or seed.endpoint: seed.endpoint for seed in config.seeds}
+    todo, found = {**seeds, **listed}, dict[str, StatusAnswer]()
+    for _ in range(MOST_TURNS):
+        for name, answer in query_status(todo, timeout_s, keyring=keyring).items():
+            own = (answer.report or {}).get("name")
+            found[own if isinstance(own, str) and name not in listed else name] = answer
+        members = _members(answer.report for answer in found.values())
+        todo = {name: where for name, where in members.items() if name not in found}
+        if not todo:
+            break
+    return found
+
+
+def _members(reports: Iterable[JsonObject | None]) -> dict[str, str]:
+    """Return where the members are that reports speak of; they are foreign, so all may be amiss."""
+    found = {}
+    for report in reports:
+        membership = (report or {}).get("membership")
+        entries = membership.get("members") if isinstance(membership, dict) else None
+        for entry in entries if isinstance(entries, list) else []:
+            match entry:
+                case {"name": str(name), "endpoint": str(where), "status": "alive" | "suspect"}:
+                    if split_tcp(where) or ipc_path(where):
+                        found[name] = where
+    return found
 
 
 def query_status(
-    endpoints: Mapping[str, str], timeout_s: float, clock: Clock | None = None
+    endpoints: Mapping[str, str],
+    timeout_s: float,
+    clock: Clock | None = None,
+    keyring: Keyring | None = None,
 ) -> dict[str, StatusAnswer]:
     """Ask all nodes at once; return an answer for each name within `timeout_s` seconds.
 
@@ -34,10 +110,11 @@ def query_status(
         endpoints: where each node listens, by name.
         timeout_s: how long to wait for the slowest.
         clock: what the time is taken from.
+        keyring: with whose keys to ask, see `asking_keyring`.
     """
     deadline = Deadline(clock or SystemClock(), timeout_s)
     with zmq.Context() as context:
-        links = [PeerLink(context, name, endpoint) for name, endpoint in endpoints.items()]
+        links = [PeerLink(context, name, where, keyring) for name, where in endpoints.items()]
         try:
             return _ask_all(links, deadline)
         finally:
@@ -46,7 +123,8 @@ def query_status(
 
 
 def _ask_all(links: list[PeerLink], deadline: Deadline) -> dict[str, StatusAnswer]:
-    answers: dict[str, StatusAnswer] = {}
+    down = [link for link in links if link.state is LinkState.DOWN]
+    answers = {link.peer: _unreachable(link) for link in down}
     poller = zmq.Poller()
     for link in links:
         poller.register(link.socket, zmq.POLLIN)
@@ -70,9 +148,13 @@ def _follow(link: PeerLink) -> StatusAnswer | None:
         if state is LinkState.UP:
             link.send(AskStatus(request=REQUEST))
         elif state is LinkState.DOWN:
-            return StatusAnswer(None, "not reachable: connection refused or lost, or unknown host")
+            return _unreachable(link)
     frames = link.receive()
     return None if frames is None else _read(frames)
+
+
+def _unreachable(link: PeerLink) -> StatusAnswer:
+    return StatusAnswer(None, f"not reachable: {link.problem}")
 
 
 def _read(frames: list[Frame]) -> StatusAnswer:
@@ -85,7 +167,8 @@ def _read(frames: list[Frame]) -> StatusAnswer:
         return StatusAnswer(None, str(error))
     if not isinstance(report, dict) or not _is_plain(report):
         return StatusAnswer(None, "answered with something that is no status")
-    return StatusAnswer(report)
+    said = report.get("time")
+    return StatusAnswer(report, ahead_s=said - time.time() if isinstance(said, float) else None)
 
 
 def _is_plain(report: JsonObject) -> bool:

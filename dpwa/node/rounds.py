@@ -92,6 +92,20 @@ class Rounds:
         """Take a loss by which leaders are chosen, from now on, in place of the training loss."""
         self._losses.choose_leaders_by(loss)
 
+    def resume(self, clock: float, updates: int) -> None:
+        """Begin where another training has come to: that of peers, or an earlier one of this node.
+
+        Versions go on from there, too: with neighbours that change with the round, peers ask for
+        those.
+
+        Args:
+            clock: the training clock.
+            updates: how many there were.
+        """
+        self.standing = Standing(clock=clock)
+        self.view.updates = updates
+        self._parts.pool.resume(updates)
+
     def guard_deals(self, is_finite: IsFinite | None) -> None:
         """Refuse exchanges of values that are not finite, by this test of the values of a dtype."""
         self._parts.desk.is_finite = is_finite

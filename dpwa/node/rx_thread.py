@@ -10,14 +10,15 @@ import zmq
 
 from dpwa.clock import Clock
 from dpwa.errors import ProtocolError, VersionError
+from dpwa.node.intake import Intake
 from dpwa.transport.ipc import claimed
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import (
     Context,
     Receipt,
+    Received,
     Socket,
     bound_endpoint,
-    receive,
     send,
     serving_socket,
 )
@@ -75,8 +76,11 @@ class Service:
 class RxThread(threading.Thread):
     """Serves peers until it is stopped. A foreign message can never end it."""
 
-    def __init__(self, name: str, context: Context, endpoint: str, clock: Clock) -> None:
+    def __init__(
+        self, name: str, context: Context, endpoint: str, clock: Clock, intake: Intake
+    ) -> None:
         super().__init__(name=f"dpwa-rx-{name}", daemon=True)
+        self.intake = intake
         self._context = context
         self._endpoint = endpoint
         self.endpoint = endpoint  # with the port that was found, once it listens
@@ -127,8 +131,12 @@ class RxThread(threading.Thread):
     def run(self) -> None:
         """Own the socket from here to the end."""
         try:
-            with claimed(self._endpoint), serving_socket(self._context, self._endpoint) as router:
+            with (
+                claimed(self._endpoint),
+                self._socket() as router,
+            ):
                 self.endpoint = bound_endpoint(router)
+                self.intake.watch(self.endpoint)
                 self._listening.set()
                 self._serve(router)
         except Exception as error:
@@ -137,13 +145,20 @@ class RxThread(threading.Thread):
             self._listen_error = error  # for the thread that waits in `open`
             self._listening.set()
 
+    def _socket(self) -> Socket:
+        handshake_ms = int(self.intake.limits.handshake_timeout_s * 1000)
+        return serving_socket(self._context, self._endpoint, self.intake.gate, handshake_ms)
+
     def _serve(self, router: Socket) -> None:
-        poller = zmq.Poller()
-        poller.register(router, zmq.POLLIN)
+        nudges, poller = zmq.Poller(), zmq.Poller()
+        nudges.register(self._nudges.receiver, zmq.POLLIN)
         poller.register(self._nudges.receiver, zmq.POLLIN)
+        poller.register(router, zmq.POLLIN)
         is_busy = False
         while True:
-            ready = dict(poller.poll(BUSY_POLL_MS if is_busy else IDLE_POLL_MS))
+            limit_ms = BUSY_POLL_MS if is_busy else IDLE_POLL_MS
+            patience_ms = self.intake.patience_ms(limit_ms)
+            ready = dict((nudges if self.intake.is_paused else poller).poll(patience_ms))
             if self._is_stopping:
                 return
             if self._nudges.receiver in ready:
@@ -151,6 +166,7 @@ class RxThread(threading.Thread):
             try:
                 if router in ready:
                     self._answer(router)
+                self.intake.look()
                 is_busy = self._tick()
             except Exception:
                 self.bad_messages += 1
@@ -165,15 +181,18 @@ class RxThread(threading.Thread):
     def _answer(self, router: Socket) -> None:
         """Answer what has come, a few messages at a time, so that nothing waits for too long."""
         for _ in range(MESSAGES_PER_TURN):
-            frames = receive(router)
-            if frames is None:
+            received = self.intake.take(router)
+            if received is None:
                 return
-            if len(frames) >= 2:
-                self._answer_one(router, bytes(frames[0]), frames[1:])
+            if len(received.frames) >= 2 and self.intake.is_heard(received):
+                self._answer_one(router, received)
 
-    def _answer_one(self, router: Socket, sender: bytes, frames: list[Frame]) -> None:
+    def _answer_one(self, router: Socket, received: Received) -> None:
+        sender = bytes(received.frames[0])
         try:
-            message, payload = decode(frames)
+            message, payload = decode(received.frames[1:])
+            if self.intake.is_forged(received, message):
+                return
             self._dispatch(router, sender, message, payload)
         except VersionError:
             # The version in the header of any answer tells the peer why.

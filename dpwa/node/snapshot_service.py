@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from dpwa.errors import UnknownNameError
 from dpwa.node.holders import Holders
 from dpwa.node.kept import KeptSnapshots
 from dpwa.node.rx_thread import Reply, Service
+from dpwa.node.upload import Upload
 from dpwa.transport.sockets import Receipt
 from dpwa.wire import limits
 from dpwa.wire.messages import (
@@ -46,11 +48,13 @@ class ServingSettings:
         longest_session_s: the most that a session may take, whatever the peer asks.
         codecs: makes the codec of a name; belongs to the RxThread.
         resync_every: see `HeldByReaders`.
+        sessions_per_peer: the most that one peer has at once.
     """
 
     longest_session_s: float
     codecs: CodecMaker
     resync_every: int
+    sessions_per_peer: int
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Introduction:
 class _Request:
     """What a peer asks for, and until when it waits."""
 
+    reader: str
     fetch: Fetch
     reply: Reply
     expires: float
@@ -80,13 +85,12 @@ class _Request:
 
 @dataclass
 class _Serving:
+    request: _Request
     session: ServeSession
     lease: Lease
-    reply: Reply
-    expires: float
     held: Held | None
     keeper: str = ""  # whoever will have a copy
-    is_blocked: bool = False  # the socket to this peer is full
+    is_blocked: bool = False  # the socket to this peer is full, or it is not its turn
     receipts: list[Receipt] = field(default_factory=list)  # of what ZeroMQ still needs
 
     def end(self) -> None:
@@ -95,12 +99,16 @@ class _Serving:
 
 
 class SnapshotService(Service):
-    """Serves the newest snapshot to each peer that fetches, one session a peer.
+    """Serves the newest snapshot to each peer that fetches, one session a connection.
 
     A peer that can map shared memory is told where it is. Else a session sends the pieces; it holds
     a lease, and ends when the last chunk is sent, when the peer cancels or starts another fetch,
     and at the latest when the peer has stopped waiting, so that a peer which is stopped or gone
     never keeps a slot for long.
+
+    Those who read at once are sent a chunk each in turn, however many sessions each has; nobody has
+    more than `sessions_per_peer`. Whoever asks for one more loses its oldest. A peer is who it says
+    it is: without keys, that is its word.
 
     Args:
         introduction: of this node.
@@ -108,6 +116,7 @@ class SnapshotService(Service):
         kept: snapshots of others.
         clock: what time is taken from.
         settings: how to serve.
+        upload: of the node.
     """
 
     handles = (Fetch, Credit, Cancel)
@@ -119,13 +128,16 @@ class SnapshotService(Service):
         kept: KeptSnapshots,
         clock: Clock,
         settings: ServingSettings,
+        upload: Upload,
     ) -> None:
         self._own = introduction
         self._pool = pool
         self._kept = kept
         self._clock = clock
+        self._upload = upload
         self._longest_session_s = settings.longest_session_s
         self._codecs = settings.codecs
+        self._sessions_per_peer = settings.sessions_per_peer
         self._held = HeldByReaders(limits.MAX_HELD, settings.resync_every)
         self._serving: dict[bytes, _Serving] = {}
         self._waiting: dict[bytes, _Request] = {}  # for what is not published yet
@@ -143,8 +155,9 @@ class SnapshotService(Service):
         """Start, continue or end the session of this peer."""
         if isinstance(message, Fetch):
             self._end(sender)
-            budget_s = min(message.budget_ms / 1000, self._longest_session_s)
-            self._answer(sender, _Request(message, reply, self._clock.now() + budget_s))
+            request = self._request(sender, message, reply)
+            self._keep_to_share(request.reader)
+            self._answer(sender, request)
             return
         waiting = self._waiting.get(sender)
         if waiting is not None and waiting.fetch.request == message.request:
@@ -157,24 +170,36 @@ class SnapshotService(Service):
             self._end(sender)
         else:
             serving.session.grant(message.chunks)
-            self._continue(sender, serving)
 
     def tick(self, now: float) -> bool:
-        """End the sessions whose peer no longer waits; try again those that were blocked."""
+        """End the sessions whose peer no longer waits, and go on with the others."""
         shared = self._pool.shared  # which the training thread may give up meanwhile
         if shared is not None:
             shared.beat(now)
         self._pool.commit()
         for sender, serving in list(self._serving.items()):
-            if serving.expires <= now:
+            serving.is_blocked = False
+            if serving.request.expires <= now:
                 self._end(sender)
-            elif serving.is_blocked:
-                self._continue(sender, serving)
         for sender, waiting in list(self._waiting.items()):
             del self._waiting[sender]
             if waiting.expires > now:
                 self._answer(sender, waiting)
+        self._send_in_turn()
         return bool(self._waiting) or any(s.is_blocked for s in self._serving.values())
+
+    def _request(self, sender: bytes, fetch: Fetch, reply: Reply) -> _Request:
+        reader = fetch.name or sender.hex()
+        budget_s = min(fetch.budget_ms / 1000, self._longest_session_s)
+        shared = self._upload.shared(reader, reply)
+        return _Request(reader, fetch, shared, self._clock.now() + budget_s)
+
+    def _keep_to_share(self, reader: str) -> None:
+        """End the oldest of a peer's sessions before there are more than it may have."""
+        held = {**self._waiting, **{s: serving.request for s, serving in self._serving.items()}}
+        own = [sender for sender, request in held.items() if request.reader == reader]
+        if len(own) >= self._sessions_per_peer:
+            self._end(own[0])
 
     def _answer(self, sender: bytes, request: _Request) -> None:
         fetch, reply = request.fetch, request.reply
@@ -245,7 +270,7 @@ class SnapshotService(Service):
     def _start(self, sender: bytes, request: _Request, lease: Lease) -> None:
         fetch, reply = request.fetch, request.reply
         if len(self._serving) >= limits.MAX_SESSIONS:
-            self._end(next(iter(self._serving)))  # the oldest: whoever still reads would be done
+            self._end_one_of_most()
         try:
             session, held = self._session(sender, fetch, lease.snapshot)
         except UnknownNameError:
@@ -255,12 +280,11 @@ class SnapshotService(Service):
         except BaseException:
             lease.release()
             raise
-        serving = _Serving(session, lease, reply, request.expires, held)
+        serving = _Serving(request, session, lease, held)
         if fetch.keeps and not fetch.origin and not fetch.count:
             serving.keeper = fetch.name
             self._holders.sending(lease.snapshot.version)
         self._serving[sender] = serving
-        self._continue(sender, serving)
 
     def _session(
         self, sender: bytes, fetch: Fetch, snapshot: Snapshot
@@ -274,6 +298,12 @@ class SnapshotService(Service):
             codec = codec if agrees else self._codecs("none")
         return ServeSession(fetch, snapshot, codec, held, self._own.news()), held
 
+    def _end_one_of_most(self) -> None:
+        """End the oldest session of the peer that has the most."""
+        readers = {sender: serving.request.reader for sender, serving in self._serving.items()}
+        counts = Counter(readers.values())
+        self._end(max(readers, key=lambda sender: counts[readers[sender]]))
+
     def _end_oldest_update(self) -> None:
         """Keep what is held bounded while it is being brought up to date, too."""
         updating = [sender for sender, s in self._serving.items() if s.held is not None]
@@ -286,24 +316,51 @@ class SnapshotService(Service):
             self._description = layout, pack_layout(layout)
         return self._description[1]
 
-    def _continue(self, sender: bytes, serving: _Serving) -> None:
-        """Send what the credit allows, as far as the socket takes it."""
-        serving.is_blocked = False
+    def _send_in_turn(self) -> None:
+        """Send what credit, sockets and the upload allow, a chunk to each peer in turn."""
+        sessions: dict[str, deque[bytes]] = {}
+        for sender, serving in self._serving.items():
+            sessions.setdefault(serving.request.reader, deque()).append(sender)
+        turns = deque(sessions.values())
+        while turns:
+            senders = turns.popleft()
+            try:
+                may_go_on = self._send_next(senders[0])
+            except BaseException:
+                self._end(senders[0])  # or it would hold up the others again and again
+                raise
+            if may_go_on:
+                senders.rotate(-1)
+            else:
+                senders.popleft()
+            if senders:
+                turns.append(senders)
+
+    def _send_next(self, sender: bytes) -> bool:
+        """Send one message of a session; return whether another may be sent."""
+        serving, is_sent = self._serving[sender], False
         serving.receipts = [receipt for receipt in serving.receipts if not receipt.done]
         for message, data in serving.session.due():
+            if is_sent:
+                return True
             payload = None if data is None else data.data
-            receipt = serving.reply(message, payload, is_lent=data is not None)
+            receipt = serving.request.reply(message, payload, is_lent=data is not None)
             if receipt is None:
-                serving.is_blocked = True  # what an earlier fetch left is still on its way
-                return
+                serving.is_blocked = True  # the socket is full, or it is not its turn
+                return False
             serving.receipts.append(receipt)
+            is_sent = True
         if serving.session.finished:
-            self.served += 1
-            if serving.keeper:
-                self._holders.add(serving.keeper, serving.lease.snapshot.version)
-            if serving.held is not None:
-                self._held.give_back(sender, serving.held)
-            self._end(sender)
+            self._finish(sender, serving)
+        return False
+
+    def _finish(self, sender: bytes, serving: _Serving) -> None:
+        self.served += 1
+        if serving.keeper:
+            self._holders.add(serving.keeper, serving.lease.snapshot.version)
+        if serving.held is not None:
+            self._held.give_back(sender, serving.held)
+        self._end(sender)
 
     def _end(self, sender: bytes) -> None:
         self._waiting.pop(sender, None)

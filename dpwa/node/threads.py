@@ -9,9 +9,13 @@ from collections.abc import Iterable
 
 import zmq
 
+from dpwa.node.assembly import gate_of
+from dpwa.node.intake import Intake
 from dpwa.node.parts import Parts
 from dpwa.node.rx_thread import RxThread, Service
-from dpwa.node.tx_thread import Tell, TxThread
+from dpwa.node.tx_thread import RenewLinks, Tell, TxThread
+from dpwa.transport.gate import CurveGate
+from dpwa.transport.gatekeeper import Gatekeeper
 from dpwa.transport.sockets import keep_freed_memory
 from dpwa.types import Frame
 from dpwa.wire.messages import Message
@@ -39,15 +43,36 @@ class Courier:
 
 
 class NodeThreads:
-    """Owns the RxThread, the TxThread and the context in which their sockets live."""
+    """Owns the RxThread, the TxThread and the context in which their sockets live.
+
+    With `security: curve` there is a third thread, which keeps the gate.
+
+    Raises:
+        UserError: `security: curve` without CURVE or the node's key, or with files that others can
+            read or write.
+    """
 
     def __init__(self, endpoint: str, parts: Parts) -> None:
         self.endpoint = endpoint
         keep_freed_memory()
+        self.gate = gate_of(parts.config, parts.name)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.rx = RxThread(parts.name, self._context, endpoint, parts.clock)
-        self.tx = TxThread(self._context, parts)
+        self.rx = RxThread(parts.name, self._context, endpoint, parts.clock, self._intake(parts))
+        self.tx = TxThread(self._context, parts, self.gate.keyring)
+        self._gatekeeper = self._make_gatekeeper(parts)
         self.courier = Courier(self.rx, self.tx)
+
+    def _intake(self, parts: Parts) -> Intake:
+        book = parts.book
+        return Intake(self.gate, parts.config.limits, lambda: len(book.names))
+
+    def _make_gatekeeper(self, parts: Parts) -> Gatekeeper | None:
+        if not isinstance(self.gate, CurveGate):
+            return None
+        tx = self.tx
+        return Gatekeeper(
+            parts.name, self._context, self.gate, parts.clock, lambda: tx.order(RenewLinks())
+        )
 
     def open(self, services: Iterable[Service]) -> None:
         """Register the services and start both threads.
@@ -58,6 +83,8 @@ class NodeThreads:
         for service in services:
             self.rx.register(service)
         try:
+            if self._gatekeeper is not None:
+                self._gatekeeper.start()
             self.tx.start()
             self.rx.open()
         except BaseException:
@@ -69,11 +96,15 @@ class NodeThreads:
         tx_stopped = self._stop(self.tx)
         if self.tx.said_goodbye:  # which is to be read before the peers miss this node
             time.sleep(FAREWELL_S)
-        rx_stopped = self._stop(self.rx)
-        if tx_stopped and rx_stopped:
+        # The gatekeeper last: ZeroMQ's own thread would wait for it for ever.
+        served_out = self._stop(self.rx) and self._stop_gatekeeper()
+        if tx_stopped and served_out:
             self._context.term()
 
-    def _stop(self, thread: RxThread | TxThread) -> bool:
+    def _stop_gatekeeper(self) -> bool:
+        return self._gatekeeper is None or self._stop(self._gatekeeper)
+
+    def _stop(self, thread: RxThread | TxThread | Gatekeeper) -> bool:
         if thread is threading.current_thread():
             return False
         if thread.ident is None:  # there was no room for another thread

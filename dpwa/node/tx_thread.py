@@ -17,6 +17,7 @@ from dpwa.node.incoming import BrokenFetchError
 from dpwa.node.parts import Parts
 from dpwa.node.peer_channel import ChannelSettings, PeerChannel
 from dpwa.policy.health import Outcome
+from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
@@ -28,6 +29,7 @@ log = logging.getLogger("dpwa.tx")
 
 IDLE_POLL_MS = 1_000
 RESEND_POLL_MS = 250  # while a peer has not noted a decision
+RENEWAL_S = 1.0  # from a link that was refused to the next attempt
 FAREWELL_MS = 100  # for a goodbye to leave; a peer that takes longer does without
 ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers have theirs
 
@@ -106,6 +108,11 @@ class PassOnNews:
     """Tell a peer, drawn at random, what this node knows, and hear what that one does."""
 
 
+@dataclass(frozen=True)
+class RenewLinks:
+    """Other keys are allowed than before."""
+
+
 Command = (
     FetchOrder
     | AddPeer
@@ -115,6 +122,7 @@ Command = (
     | PassOnNews
     | Tell
     | Attach
+    | RenewLinks
     | Stop
 )
 
@@ -122,8 +130,10 @@ Command = (
 class TxThread(threading.Thread):
     """Talks to the peers, as the one who asks."""
 
-    def __init__(self, context: Context, parts: Parts) -> None:
+    def __init__(self, context: Context, parts: Parts, keyring: Keyring | None = None) -> None:
         super().__init__(name=f"dpwa-tx-{parts.name}", daemon=True)
+        self._keyring = keyring
+        self._looked_at_links = parts.clock.now()
         self._parts = parts
         self._rng = parts.rng("other")
         self._context = context
@@ -145,6 +155,11 @@ class TxThread(threading.Thread):
         """Tell whether there is a connection to a peer; from any thread."""
         channel = self._channels.get(peer)
         return channel is not None and channel.link.state is LinkState.UP
+
+    def state_of(self, peer: str) -> LinkState:
+        """Return the state of the connection to a peer; from any thread."""
+        channel = self._channels.get(peer)
+        return LinkState.CONNECTING if channel is None else channel.link.state
 
     def discard(self) -> None:
         """Give up a thread that was never started."""
@@ -200,6 +215,8 @@ class TxThread(threading.Thread):
                 self._obey(command)
         self._fetcher.keep_deadlines()
         self._deliver_decisions()
+        if self._parts.clock.now() - self._looked_at_links >= RENEWAL_S:
+            self._renew_links()
 
     # Commands
 
@@ -221,6 +238,8 @@ class TxThread(threading.Thread):
                 self._send(command)
             case Attach():
                 self._attach(command.listener)
+            case RenewLinks():
+                self._renew_links()
             case Stop():
                 self._stopping = True
 
@@ -245,13 +264,12 @@ class TxThread(threading.Thread):
 
     def _add(self, command: AddPeer) -> None:
         try:
-            link = PeerLink(self._context, command.name, command.endpoint)
+            link = PeerLink(self._context, command.name, command.endpoint, self._keyring)
         except zmq.ZMQError as error:
             log.error("cannot connect to %s at %s: %s", command.name, command.endpoint, error)
             return
         self._channels[command.name] = PeerChannel(link, command.settings)
-        self._poller.register(link.socket, zmq.POLLIN)
-        self._poller.register(link.monitor, zmq.POLLIN)
+        self._register(link)
 
     def _remove(self, name: str) -> None:
         channel = self._channels.get(name)
@@ -265,8 +283,7 @@ class TxThread(threading.Thread):
         del self._channels[name]
         for listener in self._listeners:
             listener.link_changed(name, is_up=False)
-        self._poller.unregister(channel.link.socket)
-        self._poller.unregister(channel.link.monitor)
+        self._unregister(channel.link)
         channel.close(FAREWELL_MS)
 
     def _ended(self, name: str) -> None:
@@ -303,18 +320,49 @@ class TxThread(threading.Thread):
 
     # The links
 
+    def _register(self, link: PeerLink) -> None:
+        """Wait for what a new link has to say."""
+        self._poller.register(link.socket, zmq.POLLIN)
+        self._poller.register(link.monitor, zmq.POLLIN)
+        self._parts.book.trouble(link.peer, link.problem)
+        if link.state is LinkState.DOWN:
+            log.warning("%s: not connected to %s: %s", self._parts.name, link.peer, link.problem)
+
+    def _unregister(self, link: PeerLink) -> None:
+        self._poller.unregister(link.socket)
+        self._poller.unregister(link.monitor)
+
+    def _renew_links(self) -> None:
+        """Replace links of which nothing can come, because a key has changed or was refused."""
+        self._looked_at_links = self._parts.clock.now()
+        for channel in list(self._channels.values()):
+            if channel.link.is_useless:
+                self._renew(channel)
+
+    def _renew(self, channel: PeerChannel) -> None:
+        was_down = channel.link.state is LinkState.DOWN
+        self._unregister(channel.link)
+        channel.replace(channel.link.renewed(self._context))
+        self._register(channel.link)
+        if not was_down:  # all who rely on the connection are to know that it is not that one
+            self._entered(channel, LinkState.DOWN)
+
     def _follow(self, channel: PeerChannel) -> None:
         """Act on what happened to a connection."""
         for state in channel.follow():
-            if state is LinkState.UP:
-                self._parts.book.connected(channel.peer)
-            elif state is LinkState.DOWN:
-                self._parts.book.share(channel.peer, None)
-                if self._parts.book.has_ended(channel.peer):
-                    self._parts.forget(channel.peer)
-            self._fetcher.link_changed(channel, state)
-            for listener in self._listeners:
-                listener.link_changed(channel.peer, is_up=state is LinkState.UP)
+            self._entered(channel, state)
+        self._parts.book.trouble(channel.peer, channel.link.problem)
+
+    def _entered(self, channel: PeerChannel, state: LinkState) -> None:
+        if state is LinkState.UP:
+            self._parts.book.connected(channel.peer)
+        elif state is LinkState.DOWN:
+            self._parts.book.share(channel.peer, None)
+            if self._parts.book.has_ended(channel.peer):
+                self._parts.forget(channel.peer)
+        self._fetcher.link_changed(channel, state)
+        for listener in self._listeners:
+            listener.link_changed(channel.peer, is_up=state is LinkState.UP)
 
     def _read(self, channel: PeerChannel) -> None:
         for _ in range(ANSWERS_PER_TURN):

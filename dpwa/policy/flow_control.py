@@ -4,17 +4,28 @@ Each peer has one score in [10, 1000], starting at 1000: +10 for a fetch that su
 one that failed. The target of a fetch is argmax(score + u), u a uniform integer in [10, 1000], so
 good peers share the load.  Source: dpwa (2017).
 
-That rule alone would never ask a peer at 10 again while another stands at 1000. So once every
-`RETRY_EVERY_S` the fetch goes to one of the peers below `STARVED_BELOW`, drawn at random; if it
-succeeds, that peer starts anew at 1000. A bad peer thus costs at most one timeout in that time, and
-a peer that has recovered is found.
+That rule alone would never ask a peer at 10 again while another stands at 1000. So a fetch now and
+then goes to one of the peers below `STARVED_BELOW`, drawn at random; if it succeeds, that peer
+starts anew at 1000, and another one may be tried at once; if not, none is for `RETRY_EVERY_S`. All
+bad peers together thus cost at most one timeout in that time, and a peer that has recovered is
+found.
+
+A peer that fails several times in a row rests, whether there are better ones or not: see
+`dpwa.policy.backoff`. While all rest, nobody is asked, and nothing is lost but the merge. A new
+connection ends the rest.
+
+Peers that are slow take part in fewer draws: see `dpwa.policy.link_estimates`.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from dpwa.policy.backoff import BackOff
 
 LOWEST_SCORE = 10
 HIGHEST_SCORE = 1000
@@ -23,6 +34,8 @@ PENALTY = 100
 STARVED_BELOW = 500
 RETRY_EVERY_S = 30.0
 
+_ALL_ALIKE: Mapping[str, float] = MappingProxyType({})
+
 
 @dataclass(frozen=True)
 class FlowControl:
@@ -30,13 +43,15 @@ class FlowControl:
 
     Attributes:
         scores: the score of each peer.
-        retried_at: when the last retry was made.
+        retried_at: when the last retry was made that has not succeeded.
         retrying: the peer that it went to, until the next choice.
+        back_offs: of the peers whose last fetch has failed.
     """
 
     scores: Mapping[str, int] = field(default_factory=dict)
-    retried_at: float = float("-inf")
+    retried_at: float = -math.inf
     retrying: str | None = None
+    back_offs: Mapping[str, BackOff] = field(default_factory=dict)
 
     def added(self, peer: str) -> FlowControl:
         """Start a peer at the highest score: nothing is held against it yet."""
@@ -44,35 +59,59 @@ class FlowControl:
 
     def removed(self, peer: str) -> FlowControl:
         """Forget a peer."""
-        return replace(self, scores={name: s for name, s in self.scores.items() if name != peer})
+        left = {name: score for name, score in self.scores.items() if name != peer}
+        return replace(self.connected(peer), scores=left)
+
+    def connected(self, peer: str) -> FlowControl:
+        """End the rest of a peer: there is a new connection."""
+        left = {name: back_off for name, back_off in self.back_offs.items() if name != peer}
+        return replace(self, back_offs=left)
 
     def succeeded(self, peer: str) -> FlowControl:
         """Reward a fetch that brought a snapshot."""
+        rested = self.connected(peer)
         if peer == self.retrying:
-            return self._with(peer, HIGHEST_SCORE)
-        return self._with(peer, min(HIGHEST_SCORE, self.scores[peer] + REWARD))
+            return replace(rested._with(peer, HIGHEST_SCORE), retried_at=-math.inf)
+        return rested._with(peer, min(HIGHEST_SCORE, self.scores[peer] + REWARD))
 
-    def failed(self, peer: str) -> FlowControl:
+    def failed(self, peer: str, now: float, rng: random.Random) -> FlowControl:
         """Penalise a fetch that brought nothing in time."""
-        return self._with(peer, max(LOWEST_SCORE, self.scores[peer] - PENALTY))
+        back_off = self.back_offs.get(peer, BackOff()).failed(now, rng)
+        penalised = self._with(peer, max(LOWEST_SCORE, self.scores[peer] - PENALTY))
+        return replace(penalised, back_offs={**self.back_offs, peer: back_off})
+
+    def rests(self, peer: str, now: float) -> bool:
+        """Tell whether a peer is left alone for now, as it has failed several times."""
+        return self.back_offs.get(peer, BackOff()).rests(now)
 
     def choose(
-        self, rng: random.Random, now: float, exclude: Collection[str] = ()
+        self,
+        rng: random.Random,
+        now: float,
+        exclude: Collection[str] = (),
+        shares: Mapping[str, float] = _ALL_ALIKE,
     ) -> tuple[str | None, FlowControl]:
-        """Draw the peer to fetch from, or `None` when all are excluded.
+        """Draw the peer to fetch from, or `None` when all are excluded or rest.
 
         Args:
             rng: where the chance comes from.
             now: seconds on any clock that is the same in every call.
             exclude: peers not to choose.
+            shares: with which probability peers that are slow take part in a draw.
         """
-        scores = {peer: score for peer, score in self.scores.items() if peer not in exclude}
+        scores = {
+            peer: score
+            for peer, score in self.scores.items()
+            if peer not in exclude and not self.rests(peer, now)
+        }
         starved = [peer for peer, score in scores.items() if score < STARVED_BELOW]
         if starved and now - self.retried_at >= RETRY_EVERY_S:
             peer = rng.choice(starved)
             return peer, replace(self, retried_at=now, retrying=peer)
+        taking_part = [p for p in scores if p not in shares or rng.random() < shares[p]]
         drawn = {
-            peer: score + rng.randint(LOWEST_SCORE, HIGHEST_SCORE) for peer, score in scores.items()
+            peer: scores[peer] + rng.randint(LOWEST_SCORE, HIGHEST_SCORE)
+            for peer in taking_part or scores
         }
         chosen = max(drawn, key=drawn.__getitem__, default=None)
         return chosen, replace(self, retrying=None)

@@ -77,7 +77,7 @@ class Tables(Closeable):
         self._user.timeout_s = patience_s
         engine.start()
         weakref.finalize(self._user, _retire, engine, group)
-        node.attach(TableService(engine, answers), TableListener(desk, engine))
+        node.attach(TableService(engine, answers, node.upload), TableListener(desk, engine))
 
     def array(
         self, size: int, init_value: Any = None, *, dtype: str = "float32", **options: Any

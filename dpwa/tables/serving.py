@@ -6,6 +6,7 @@ import numpy as np
 
 from dpwa.node.rx_thread import Reply, Service
 from dpwa.node.tx_thread import Listener
+from dpwa.node.upload import Upload
 from dpwa.tables.answers import Answers
 from dpwa.tables.desk import Desk
 from dpwa.tables.engine import Engine
@@ -47,9 +48,10 @@ class TableService(Service):
         TableGet,
     )
 
-    def __init__(self, engine: Engine, answers: Answers) -> None:
+    def __init__(self, engine: Engine, answers: Answers, upload: Upload) -> None:
         self._engine = engine
         self._answers = answers
+        self._upload = upload
 
     def receive(
         self,
@@ -59,7 +61,7 @@ class TableService(Service):
         reply: Reply,
     ) -> None:
         """Pass on one message."""
-        self._engine.hear(message, payload, reply)
+        self._engine.hear(message, payload, self._upload.shared(message.name, reply))
 
     def tick(self, now: float) -> bool:
         """Send answers to reads."""

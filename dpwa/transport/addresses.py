@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 from dpwa.config.endpoints import split_tcp, tcp_endpoint
@@ -43,6 +44,17 @@ def local_address(toward: str) -> str:
             return str(probe.getsockname()[0])
     except (OSError, UnicodeError):
         return "127.0.0.1"
+
+
+def is_of_this_machine(endpoint: str) -> bool:
+    """Tell whether only processes of this machine can connect to a resolved endpoint."""
+    address = split_tcp(endpoint)
+    if address is None:
+        return not endpoint.startswith("tcp://")
+    try:
+        return ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
+    except ValueError:
+        return False
 
 
 def is_ipv6(endpoint: str) -> bool:

@@ -1,4 +1,4 @@
-"""A link: this node's connection to one peer, and whether it is up.
+"""A link: this node's connection to one peer, whether it is up, and why not.
 
 ZeroMQ reconnects by itself and says nothing; its monitor tells what happened, so that a fetch from
 a peer that is not there ends at once instead of at its timeout.
@@ -6,12 +6,22 @@ a peer that is not there ends at once instead of at its timeout.
 
 from __future__ import annotations
 
+import errno
+from contextlib import suppress
 from enum import Enum
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from dpwa.transport.sockets import Context, Socket, asking_socket, receive, send
+from dpwa.transport.keyring import Keyring
+from dpwa.transport.sockets import (
+    HANDSHAKE_TIMEOUT_MS,
+    Context,
+    Socket,
+    asking_socket,
+    receive,
+    send,
+)
 from dpwa.types import Frame
 from dpwa.wire.messages import Message, encode
 
@@ -33,33 +43,112 @@ _STATE_AFTER = {
     zmq.Event.HANDSHAKE_FAILED_PROTOCOL: LinkState.DOWN,
     zmq.Event.HANDSHAKE_FAILED_AUTH: LinkState.DOWN,
 }
+# After these ZeroMQ does not connect again.
+_GIVEN_UP = (zmq.Event.HANDSHAKE_FAILED_PROTOCOL, zmq.Event.HANDSHAKE_FAILED_AUTH)
+
+_SECURITY_DIFFERS = "it has `security: none` and this node `curve`, or the other way round"
+_NOT_LET_IN = "it does not let this node in: it has no key of it, or has revoked it"
+_NO_NODE = "what answers there is no node"
+_BROKE_OFF_PLAIN = "it broke off the handshake: it may have `security: curve`"
+_BROKE_OFF_CURVE = (
+    "it broke off the handshake: its key is not the one known here, or it has no `security: curve`"
+)
 
 
 class PeerLink:
-    """The socket to one peer and its monitor; owned by the thread that creates it."""
+    """The socket to one peer and its monitor; owned by the thread that creates it.
 
-    def __init__(self, context: Context, peer: str, endpoint: str) -> None:
+    Args:
+        context: of the sockets.
+        peer: name of the peer.
+        endpoint: where it is.
+        keyring: has its key; `None` where there are no keys. Without the key of the peer the link
+            is down, and stays so.
+
+    Attributes:
+        peer, endpoint: as given.
+        state: of the connection.
+        problem: why the link is not up, in words; empty while nothing is wrong.
+    """
+
+    def __init__(
+        self, context: Context, peer: str, endpoint: str, keyring: Keyring | None = None
+    ) -> None:
         self.peer = peer
+        self.endpoint = endpoint
         self.state = LinkState.CONNECTING
-        self.socket = asking_socket(context, endpoint)
+        self.problem = ""
+        self._keyring = keyring
+        self._keys = None if keyring is None else keyring.for_link(peer)
+        self._is_spent = False
+        self.socket = asking_socket(context, endpoint, self._keys)
         # Before connecting: a handshake that nobody watched would leave the link unused for ever.
         self.monitor: Socket = self.socket.get_monitor_socket(sum(_STATE_AFTER))
+        if keyring is not None and self._keys is None:
+            self.state, self.problem = LinkState.DOWN, keyring.missing(peer)
+            return
         try:
             self.socket.connect(endpoint)
         except zmq.ZMQError:
             self.close()
             raise
 
+    @property
+    def is_useless(self) -> bool:
+        """Whether the peer needs another link: this one is given up, or has keys of yesterday."""
+        keys = None if self._keyring is None else self._keyring.for_link(self.peer)
+        return self._is_spent or keys != self._keys
+
+    def renewed(self, context: Context) -> PeerLink:
+        """Return another link to the same peer; why this one was given up stays known."""
+        link = PeerLink(context, self.peer, self.endpoint, self._keyring)
+        if self._is_spent and link.state is LinkState.CONNECTING:
+            link.problem = self.problem
+        return link
+
     def update(self) -> list[LinkState]:
         """Read what the monitor has to say; return the states entered since, in order."""
         entered: list[LinkState] = []
         while self.monitor.poll(0):
-            event = zmq.Event(recv_monitor_message(self.monitor)["event"])
+            told = recv_monitor_message(self.monitor)
+            event = zmq.Event(told["event"])
             state = _STATE_AFTER.get(event, self.state)
+            self._note(event, told["value"])
             if state is not self.state:
                 entered.append(state)
                 self.state = state
         return entered
+
+    def _note(self, event: zmq.Event, value: int) -> None:
+        if event is zmq.Event.HANDSHAKE_SUCCEEDED:
+            self.problem = ""
+            return
+        self.problem = self._reason(event, value) or self.problem or f"no way to {self.endpoint}"
+        # Left alone, ZeroMQ would connect again twenty times a second.
+        is_refused = self._keys is not None and event is zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+        if event in _GIVEN_UP or is_refused:
+            self._is_spent = True
+        if is_refused:
+            with suppress(zmq.ZMQError):  # it has ended meanwhile
+                self.socket.disconnect(self.endpoint)
+
+    def _reason(self, event: zmq.Event, value: int) -> str:
+        """Say what an event means; empty if it adds nothing to what is known."""
+        match event:
+            case zmq.Event.HANDSHAKE_FAILED_AUTH:
+                return _NOT_LET_IN
+            case zmq.Event.HANDSHAKE_FAILED_PROTOCOL:
+                is_mismatch = value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+                return _SECURITY_DIFFERS if is_mismatch else _NO_NODE
+            case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL if value == errno.EAGAIN:
+                return f"no answer to the handshake within {HANDSHAKE_TIMEOUT_MS // 1000} s"
+            case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
+                return _BROKE_OFF_PLAIN if self._keys is None else _BROKE_OFF_CURVE
+            case zmq.Event.CLOSED:
+                return f"nothing answers at {self.endpoint}"
+            case zmq.Event.DISCONNECTED if self.state is LinkState.UP:
+                return "the connection was lost"
+        return ""
 
     def send(self, message: Message, payload: Frame | None = None) -> bool:
         """Send a request without waiting; return whether the link took it."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import zmq
 
 from dpwa.errors import AddressError
 from dpwa.transport.addresses import is_ipv6
+from dpwa.transport.gate import Gate
+from dpwa.transport.keyring import LinkKeys
 from dpwa.types import Frame
 from dpwa.wire import limits
 
@@ -23,11 +26,28 @@ class Receipt(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Received:
+    """A message and who sent it.
+
+    Attributes:
+        frames: of a ROUTER, the first one is the address to answer to.
+        user_id: what the gate has called whoever is at the other end of the connection (see
+            `Gate.name_of`); `None` when nobody had to say who it is.
+        descriptor: of the connection that it came over.
+    """
+
+    frames: list[Frame]
+    user_id: str | None
+    descriptor: int = -1
+
+
 class _Copied:
     done = True
 
 
 _COPIED = _Copied()
+_OPEN = Gate()
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
@@ -39,14 +59,20 @@ CONNECT_TIMEOUT_MS = 3_000
 HANDSHAKE_TIMEOUT_MS = 5_000
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1_000
-QUEUED_REQUESTS = 64  # complete messages, for each connection
-QUEUED_ANSWERS = 2 * limits.MAX_CREDIT_CHUNKS  # likewise, in both directions
+QUEUED_ANSWERS = 2 * limits.MAX_CREDIT_CHUNKS  # that a peer has not taken yet
 HEADER_SLACK_BYTES = 1024
 _TAUGHT_BYTES = 31 * 1024 * 1024
 
 
-def serving_socket(context: Context, endpoint: str) -> Socket:
-    """Return a ROUTER that listens on the endpoint.
+def serving_socket(
+    context: Context,
+    endpoint: str,
+    gate: Gate = _OPEN,
+    handshake_ms: int = HANDSHAKE_TIMEOUT_MS,
+) -> Socket:
+    """Return a ROUTER that listens on the endpoint, behind a gate.
+
+    What it has received is not bounded here: see `dpwa.transport.brakes`.
 
     Raises:
         AddressError: the port is in use, or the address is not of this machine.
@@ -54,11 +80,13 @@ def serving_socket(context: Context, endpoint: str) -> Socket:
     router = context.socket(zmq.ROUTER)
     _set_common(router, endpoint)
     router.maxmsgsize = limits.MAX_PUSH_BYTES + HEADER_SLACK_BYTES
-    router.rcvhwm = QUEUED_REQUESTS
+    router.rcvhwm = 0  # never full: see brakes.py
+    router.handshake_ivl = handshake_ms
     router.sndhwm = QUEUED_ANSWERS
     router.tcp_maxrt = STALLED_MS
     router.router_mandatory = True  # a peer that is gone or does not read is told, not dropped
     try:
+        gate.guard(router)
         router.bind(endpoint)
     except zmq.ZMQError as error:
         router.close(0)
@@ -72,12 +100,16 @@ def bound_endpoint(socket: Socket) -> str:
     return bound.decode().rstrip("\0") if isinstance(bound, bytes) else str(bound)
 
 
-def asking_socket(context: Context, endpoint: str) -> Socket:
+def asking_socket(context: Context, endpoint: str, keys: LinkKeys | None = None) -> Socket:
     """Return a DEALER made for the endpoint; it keeps reconnecting once `connect` was called."""
     dealer = context.socket(zmq.DEALER)
     _set_common(dealer, endpoint)
+    if keys is not None:
+        dealer.curve_publickey = keys.own.public.encode()
+        dealer.curve_secretkey = keys.own.secret.reveal()
+        dealer.curve_serverkey = keys.theirs.encode()
     dealer.maxmsgsize = limits.MAX_CHUNK_BYTES + HEADER_SLACK_BYTES
-    dealer.rcvhwm = QUEUED_ANSWERS
+    dealer.rcvhwm = 0  # never full: see brakes.py; what is asked for is bounded by credit
     dealer.connect_timeout = CONNECT_TIMEOUT_MS
     dealer.reconnect_ivl = RECONNECT_MS
     dealer.reconnect_ivl_max = RECONNECT_MAX_MS
@@ -100,15 +132,42 @@ def receive(socket: Socket) -> list[Frame] | None:
 
     ZeroMQ hands over whole messages: one that never ends is limited by nothing but its sender.
     """
+    frames = _receive(socket)
+    return None if frames is None else [frame.buffer for frame in frames]
+
+
+def receive_from(socket: Socket) -> Received | None:
+    """Take one waiting message and who sent it, or return `None`; see `receive`."""
+    frames = _receive(socket)
+    if frames is None:
+        return None
+    return Received([f.buffer for f in frames], _user_id(frames[0]), _descriptor(frames[-1]))
+
+
+def _receive(socket: Socket) -> list[zmq.Frame] | None:
     try:
-        frames: list[Frame] = [socket.recv(zmq.NOBLOCK, copy=False).buffer]
+        frames = [socket.recv(zmq.NOBLOCK, copy=False)]
     except zmq.Again:
         return None
     while socket.rcvmore:
-        frame = socket.recv(copy=False).buffer
+        frame = socket.recv(copy=False)
         if len(frames) <= limits.MAX_FRAMES + 1:
             frames.append(frame)
     return frames
+
+
+def _descriptor(frame: zmq.Frame) -> int:
+    try:
+        return int(frame.get(zmq.SRCFD))
+    except zmq.ZMQError:  # of a peer, or of garbage, that speaks the first version of ZMTP
+        return -1
+
+
+def _user_id(frame: zmq.Frame) -> str | None:
+    try:
+        return str(frame.get("User-Id"))
+    except zmq.ZMQError:  # nobody was asked who it is
+        return None
 
 
 def send(socket: Socket, frames: Sequence[Frame], *, is_lent: bool = False) -> Receipt | None:

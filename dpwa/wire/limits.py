@@ -6,7 +6,7 @@ full.
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
@@ -38,8 +38,17 @@ MAX_RECORD_BYTES = 12 * 1024  # what a node posts of a collective
 MAX_PULLED_BYTES = 2 * CHUNK_BYTES  # in one piece: half as many messages as chunks would be
 MAX_WAITING_PULLS = 1024  # for what is still being reduced
 
+MAX_ROSTER_BYTES = 64 * 1024
+MAX_ROSTER_ENTRIES = 2 * MAX_MEMBERS  # in one message: members, and some of those who are gone
+MAX_ENDPOINT_CHARACTERS = 280
+MAX_DIGEST_BYTES = 16
+
 MAX_TABLES = 128
 MAX_CLIENT_CHARACTERS = MAX_NAME_CHARACTERS + 2 * INCARNATION_BYTES + 1
 MAX_REASON_CHARACTERS = 200
 MAX_HOLDINGS_BYTES = 4 * 1024 * 1024  # a node's tables and copies, told at the beginning of a view
 MAX_KEYS_BYTES = 256 * 1024**2  # of one addition to a shard of a key-value table, or of one read
+
+STATE_TOKEN_BYTES = 8
+MAX_STATE_UPDATES = 2**53  # versions go on from there
+MAX_STATE_WAITING = 256  # pieces of a state that a slow link could not take yet

@@ -22,6 +22,8 @@ from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.collecting import CollectiveMessage
 from dpwa.wire.fields import BaseMessage, Count, Name, Nonce
+from dpwa.wire.members import MemberMessage
+from dpwa.wire.state import StateMessage
 from dpwa.wire.tables import TableMessage
 
 Unsigned = Annotated[int, Field(ge=0, lt=2**64)]
@@ -274,6 +276,8 @@ Message = (
     | Status
     | CollectiveMessage
     | TableMessage
+    | MemberMessage
+    | StateMessage
 )
 _ANY_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 

@@ -34,7 +34,7 @@ def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
     return end.value.code
 
 
-COMMANDS = ["bench", "config", "demo", "launch", "status", "topology", "version"]
+COMMANDS = ["bench", "config", "demo", "doctor", "keys", "launch", "status", "topology", "version"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

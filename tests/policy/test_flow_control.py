@@ -1,3 +1,4 @@
+import itertools
 import random
 from collections import Counter
 
@@ -16,8 +17,15 @@ def flow_of(**scores):
     return FlowControl(scores, retried_at=0.0)
 
 
-def drawn_from(flow, seed=0, exclude=()):
-    return flow.choose(random.Random(seed), now=1.0, exclude=exclude)[0]
+def drawn_from(flow, seed=0, exclude=(), shares=()):
+    return flow.choose(random.Random(seed), 1.0, exclude, dict(shares))[0]
+
+
+def failed(flow, peer, now=0.0, times=1, seed=0):
+    rng = random.Random(seed)
+    for _ in range(times):
+        flow = flow.failed(peer, now, rng)
+    return flow
 
 
 def test_a_peer_starts_at_1000():
@@ -27,9 +35,9 @@ def test_a_peer_starts_at_1000():
 def test_success_adds_10_and_failure_takes_100_within_10_and_1000():
     flow = flow_of(a=500)
     assert flow.succeeded("a").scores["a"] == 510
-    assert flow.failed("a").scores["a"] == 400
+    assert failed(flow, "a").scores["a"] == 400
     assert flow_of(a=995).succeeded("a").scores["a"] == 1000
-    assert flow_of(a=60).failed("a").scores["a"] == 10
+    assert failed(flow_of(a=60), "a").scores["a"] == 10
 
 
 @given(st.lists(st.tuples(st.sampled_from(PEERS), st.booleans())))
@@ -37,7 +45,7 @@ def test_scores_stay_in_their_range_and_are_independent(events):
     flow = FlowControl().added("a").added("b").added("c")
     for peer, success in events:
         before = dict(flow.scores)
-        flow = flow.succeeded(peer) if success else flow.failed(peer)
+        flow = flow.succeeded(peer) if success else failed(flow, peer)
         assert 10 <= flow.scores[peer] <= 1000
         assert all(flow.scores[p] == before[p] for p in PEERS if p != peer)
 
@@ -50,23 +58,70 @@ def test_the_target_is_the_highest_score_plus_a_uniform_integer():
     assert drawn["c"] == 0  # 10 + 1000 at the most never beats 1000 + 10 at the least
 
 
-def test_a_peer_that_is_never_drawn_is_retried_now_and_then():
-    flow, rng, asked = flow_of(a=1000, b=1000, c=10), random.Random(1), []
-    for now in range(200):
+def asked_times(flow, bad, seed, updates_s=range(3_600)):
+    """Ask once a second; return when peers of `bad` were asked, which always fail."""
+    rng, asked = random.Random(seed), []
+    for now in updates_s:
         peer, flow = flow.choose(rng, float(now))
-        flow = flow.failed(peer) if peer == "c" else flow.succeeded(peer)
-        if peer == "c":
+        if peer in bad:
             asked.append(now)
-    assert asked == [30, 60, 90, 120, 150, 180]
+            flow = flow.failed(peer, float(now), rng)
+        elif peer is not None:
+            flow = flow.succeeded(peer)
+    return asked
 
 
-def test_a_retry_that_succeeds_starts_the_peer_anew():
-    peer, flow = flow_of(a=1000, c=10).choose(random.Random(0), now=30.0)
-    assert peer == "c"
-    assert flow.succeeded("c").scores == {"a": 1000, "c": 1000}
-    peer, flow = flow.choose(random.Random(0), now=31.0)
-    assert peer == "a"
-    assert flow.succeeded("c").scores["c"] == 20  # too late: no longer the retry
+def test_starved_peers_cost_together_at_most_one_failure_in_30_seconds_and_are_still_tried():
+    bad = [f"b{i}" for i in range(10)]
+    asked = asked_times(flow_of(a=1000, **dict.fromkeys(bad, 10)), bad, seed=1)
+    assert min(after - before for before, after in itertools.pairwise(asked)) >= 30
+    assert len(asked) >= 100  # of 120
+
+
+def test_a_peer_that_begins_to_fail_is_soon_asked_no_more_than_that():
+    asked = asked_times(flow_of(a=1000, b=1000), ["b"], seed=2)
+    early = [now for now in asked if now < 60]
+    assert len(early) <= 9
+    assert len(asked) <= len(early) + 3_540 / 30
+
+
+def test_the_only_peer_is_left_alone_too_while_it_fails_again_and_again():
+    counts = [len(asked_times(flow_of(a=1000), ["a"], seed)) for seed in range(50)]
+    # Rests are uniform up to 60 s: 30 s and the rest of a second on average, the first six shorter.
+    assert sum(counts) / 50 == pytest.approx(3_600 / 30.5 + 6, rel=0.05)
+    assert min(counts) > 80
+
+
+def test_the_first_failure_alone_is_no_reason_to_wait_and_the_second_is():
+    assert drawn_from(failed(flow_of(a=1000), "a", now=1.0)) == "a"
+    twice = failed(flow_of(a=1000), "a", now=1.0, times=2)
+    assert twice.rests("a", 1.0)
+    assert drawn_from(twice) is None
+    assert drawn_from(failed(flow_of(a=1000, b=10), "a", now=1.0, times=2)) == "b"
+
+
+@pytest.mark.parametrize("event", [FlowControl.succeeded, FlowControl.connected])
+def test_a_success_or_a_new_connection_ends_the_rest(event):
+    flow = failed(flow_of(a=1000), "a", now=1.0, times=5)
+    assert drawn_from(flow) is None
+    flow = event(flow, "a")
+    assert drawn_from(flow) == "a"
+    assert drawn_from(failed(flow, "a", now=1.0)) == "a"  # failures are counted anew
+
+
+def test_a_retry_that_succeeds_starts_the_peer_anew_and_another_one_may_follow():
+    flow = flow_of(a=1000, c=10, d=10)
+    rng = random.Random(0)
+    first, flow = flow.choose(rng, now=30.0)
+    assert first in "cd"
+    flow = flow.succeeded(first)
+    assert flow.scores[first] == 1000
+    second, flow = flow.choose(rng, now=30.1)
+    assert {first, second} == {"c", "d"}
+    flow = flow.failed(second, 30.1, rng)
+    third, flow = flow.choose(rng, now=31.0)
+    assert third in ("a", first)
+    assert flow.succeeded(second).scores[second] == 20  # too late: no longer the retry
 
 
 def test_peers_that_do_well_enough_are_not_retried():
@@ -79,6 +134,22 @@ def test_equal_peers_share_the_load():
     flow = flow_of(a=1000, b=1000, c=1000)
     drawn = Counter(drawn_from(flow, seed) for seed in range(9_000))
     assert all(drawn[p] == pytest.approx(3_000, abs=200) for p in PEERS)
+
+
+def test_slow_peers_take_part_in_their_share_of_the_draws():
+    flow = flow_of(a=1000, b=1000, c=1000)
+    drawn = Counter(drawn_from(flow, seed, shares={"c": 0.25}.items()) for seed in range(20_000))
+    # c takes part in a quarter of the draws and wins a third of them: 1/12. Five standard errors.
+    error = (1 / 12 * 11 / 12 / 20_000) ** 0.5
+    assert drawn["c"] / 20_000 == pytest.approx(1 / 12, abs=5 * error)
+    assert drawn["a"] == pytest.approx(drawn["b"], abs=5 * (20_000 * 11 / 12) ** 0.5)
+
+
+def test_when_all_are_slow_they_are_drawn_alike():
+    flow, slow = flow_of(a=1000, b=1000), {"a": 1 / 16, "b": 1 / 16}
+    drawn = Counter(drawn_from(flow, seed, shares=slow.items()) for seed in range(10_000))
+    assert drawn["a"] == pytest.approx(5_000, abs=5 * 50)
+    assert sum(drawn.values()) == 10_000
 
 
 def test_excluded_peers_are_not_drawn():
@@ -96,7 +167,9 @@ def test_the_same_seed_draws_the_same_peers():
 
 
 def test_a_removed_peer_is_forgotten():
-    assert flow_of(a=1, b=2).removed("a").scores == {"b": 2}
+    left = failed(flow_of(a=1, b=2), "a").removed("a")
+    assert left.scores == {"b": 2}
+    assert not left.back_offs
 
 
 def test_not_ready_is_neither_success_nor_failure():

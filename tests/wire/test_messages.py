@@ -38,6 +38,17 @@ from dpwa.wire.messages import (
     pack_layout,
     unpack_layout,
 )
+from dpwa.wire.state import (
+    AskPiece,
+    AskState,
+    OtherState,
+    StateBusy,
+    StateDone,
+    StateGone,
+    StateOffer,
+    StatePiece,
+    StateStanding,
+)
 from dpwa.wire.tables import (
     TableAdded,
     TableAddition,
@@ -166,6 +177,18 @@ MESSAGES += [
     TableGot(request=7, start=0, nbytes=7, image=1),
     TableRefused(request=7, reason="no"),
 ]
+MESSAGES += [
+    AskState(request=7, part="model", kind=b"f" * 16, prepares=True, token=b"12345678"),
+    AskState(request=7, part="values", kind=b"", prepares=False, token=b""),
+    StateStanding(request=7, clock=2.5, is_trained=True, is_sound=False),
+    StateBusy(request=7, retry_after_s=0.5),
+    OtherState(request=7),
+    StateOffer(request=7, token=b"12345678", nbytes=9, fingerprint=b"f" * 16, clock=2.5, updates=3),
+    AskPiece(request=7, token=b"12345678", part="optimizer", index=0),
+    StatePiece(request=7, index=0, checksum=2**64 - 1),
+    StateGone(request=7),
+    StateDone(request=0),
+]
 
 
 def frames_of(message):
@@ -191,7 +214,7 @@ def test_every_message_survives_the_wire(message):
 @pytest.mark.parametrize("version", [0, 1, 2, 3, -1, 2**63])
 def test_another_protocol_version_is_told_apart(version):
     with pytest.raises(
-        VersionError, match=f"speaks protocol version {version}, this node speaks 4"
+        VersionError, match=f"speaks protocol version {version}, this node speaks 5"
     ):
         decode([msgpack.packb(header(v=version))])
 

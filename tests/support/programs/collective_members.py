@@ -14,10 +14,10 @@ import sys
 import time
 
 import numpy as np
-from fault_signals import signal_at
 
 from dpwa import DpwaConnection
 from dpwa.errors import DpwaError, LeftBehindError
+from dpwa.testing import Fault, FaultPlan
 
 ELEMENTS = {"small": 5, "large": 131_072}  # of float64: told at once; 1 MiB, in pieces
 
@@ -44,7 +44,7 @@ class Member:
 
     def arm(self, point, nth, name):
         """Send this process a signal when it reaches a fault point for the n-th time."""
-        signal_at(point, nth, name)
+        FaultPlan((Fault(point, nth, name),)).install()
         self._answer(armed=True)
 
     def call(self, timeout_s, *calls):

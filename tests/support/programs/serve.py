@@ -7,9 +7,11 @@ import numpy as np
 
 from dpwa import DpwaConnection
 
+unlimited = {"requests_per_s": 1e6, "burst": 100_000}
 nodes = [{"name": "w1", "host": "127.0.0.1", "port": int(sys.argv[1])}]
+config = {"nodes": nodes, "log_level": "error", "limits": unlimited}
 try:
-    with DpwaConnection("w1", {"nodes": nodes, "log_level": "error"}) as connection:
+    with DpwaConnection("w1", config) as connection:
         connection.update_send(np.ones(125_000), 0.1)
         print("serving", flush=True)
         while True:

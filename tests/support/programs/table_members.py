@@ -15,12 +15,12 @@ import socket
 import sys
 
 import numpy as np
-from fault_signals import signal_at
 
 from dpwa import DpwaConnection
 from dpwa.errors import DpwaError
 from dpwa.tables.face import Tables
 from dpwa.tables.placement import cut
+from dpwa.testing import Fault, FaultPlan
 
 BASE = 1000
 SIZES = {"small": 10, "large": 150_000}  # of float64: told at once; in several pieces
@@ -49,7 +49,7 @@ class Member:
 
     def arm(self, point, nth, name):
         """Send this process a signal when it reaches a fault point for the n-th time."""
-        signal_at(point, nth, name)
+        FaultPlan((Fault(point, nth, name),)).install()
         self._answer(armed=True)
 
     def open(self, replicas):

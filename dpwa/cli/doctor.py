@@ -1,0 +1,74 @@
+"""`dpwa doctor`: say which node cannot reach which, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpwa.cli import exit_codes
+
+if TYPE_CHECKING:
+    from dpwa.node.diagnosis import Finding
+    from dpwa.node.query import StatusAnswer
+
+MAX_TIMEOUT_MS = 3_600_000
+
+
+def doctor(
+    config: Annotated[
+        Path, typer.Option("-c", "--config", metavar="FILE", help="The configuration of the run.")
+    ],
+    timeout_ms: Annotated[
+        int,
+        typer.Option(
+            min=1, max=MAX_TIMEOUT_MS, help="How long to wait for the answers, in milliseconds."
+        ),
+    ] = 3000,
+    as_name: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help="With `security: curve`, whose secret key to ask with; the first one here.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on standard output.")
+    ] = False,
+) -> None:
+    """Ask every node which others it cannot reach, and explain what is wrong.
+
+    It tells what is refused, silent or unknown, wrong keys, other protocol versions, models and
+    algorithms, views that differ and clocks that are off. It asks from this machine, so what it
+    cannot reach itself may still be fine between the nodes.
+
+    Exits with 3 when a connection is missing, with 1 when something else is wrong.
+    """
+    from dpwa.config import load_config
+    from dpwa.node.diagnosis import diagnose
+    from dpwa.node.query import asking_keyring, query_cluster
+
+    loaded = load_config(config)
+    answers = query_cluster(loaded, timeout_ms / 1000, asking_keyring(loaded, as_name))
+    findings = diagnose(answers)
+    if as_json:
+        rows = [{"node": f.node, "problem": f.text} for f in findings]
+        typer.echo(json.dumps({"nodes": list(answers), "problems": rows}))
+    else:
+        _show(answers, findings)
+    if any(finding.is_unreachable for finding in findings):
+        raise typer.Exit(exit_codes.UNREACHABLE)
+    if findings:
+        raise typer.Exit(exit_codes.FAILURE)
+
+
+def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
+    reached = [name for name, answer in answers.items() if answer.report is not None]
+    for finding in findings:
+        typer.echo(f"! {finding.text}", err=True)
+    wrong = f"{len(findings)} problem{'s' * (len(findings) != 1)}" if findings else "all is well"
+    typer.echo(f"{len(reached)} of {len(answers)} nodes answer; {wrong}", err=True)

@@ -1,0 +1,137 @@
+"""`dpwa keys`: make, allow, revoke and list the keys of nodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpwa.errors import UserError
+
+if TYPE_CHECKING:
+    from dpwa.transport.keys import KeyFolder
+    from dpwa.types import JsonObject
+
+app = typer.Typer(
+    help="Make, allow, revoke and list the keys of nodes.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a node.")]
+Keys = Annotated[
+    Path, typer.Option("--keys", metavar="DIR", help="The folder of the keys; made if needed.")
+]
+KEYS = Path("keys")
+
+
+@app.command()
+def new(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of nodes.")],
+    keys: Keys = KEYS,
+) -> None:
+    """Make a secret and a public key for each node; no file is ever overwritten.
+
+    Public keys are printed on standard output, one `NAME KEY` a line.
+    """
+    folder = _folder(keys, *names)
+    for name in names:
+        folder.require_new(name)
+    for name in dict.fromkeys(names):
+        pair = folder.create(name)
+        typer.echo(f"{name} {pair.public}")
+        typer.echo(_what_next(folder, name), err=True)
+    typer.echo("Then set `security: curve` in the configuration of the run.", err=True)
+
+
+@app.command()
+def add(
+    name: Name,
+    key: Annotated[
+        str, typer.Argument(metavar="PUBLIC_KEY_OR_FILE", help="Its public key, or NAME.pub.")
+    ],
+    keys: Keys = KEYS,
+) -> None:
+    """Let a node in, by its public key; nodes that run take note within seconds."""
+    from dpwa.config.public_keys import key_bytes
+    from dpwa.transport.keys import fingerprint, read_public_key
+
+    folder = _folder(keys, name)
+    public = key if key_bytes(key) is not None else read_public_key(Path(key))
+    taken = [other for other in folder.names() if folder.public_key(other) == public]
+    if taken and taken != [name]:
+        raise UserError(f"expected a key of its own for {name} (it is that of {taken[0]})")
+    if taken:
+        typer.echo(f"{folder.public_file(name)}: has this key already", err=True)
+        return
+    folder.add(name, public)
+    typer.echo(f"{name} is let in (fingerprint {fingerprint(public)})", err=True)
+
+
+@app.command()
+def remove(name: Name, keys: Keys = KEYS) -> None:
+    """Let a node in no more; nodes that run take note within seconds."""
+    folder = _folder(keys, name)
+    folder.remove(name)
+    typer.echo(f"{name} is let in no more by the nodes that use {folder.path}", err=True)
+    secret = folder.secret_file(name)
+    if secret.exists():
+        typer.echo(f"Its secret key is still in {secret}; remove it yourself.", err=True)
+
+
+@app.command("list")
+def list_keys(
+    keys: Keys = KEYS,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on standard output.")
+    ] = False,
+) -> None:
+    """List the nodes that are let in, and those whose secret keys are here."""
+    from rich.console import Console
+    from rich.table import Table
+
+    folder = _folder(keys)
+    names = sorted({*folder.names(), *folder.owners()})
+    rows = [_row(folder, name) for name in names]
+    if as_json:
+        typer.echo(json.dumps({"keys": str(folder.path), "nodes": rows}))
+        return
+    table = Table("node", "fingerprint", "let in", "secret key", box=None, pad_edge=False)
+    for row in rows:
+        cells = ["yes" if row[column] else "no" for column in ("allowed", "secret")]
+        table.add_row(row["name"], row["fingerprint"] or "-", *cells)
+    Console(stderr=True, highlight=False).print(table)
+
+
+def _folder(path: Path, *names: str) -> KeyFolder:
+    from dpwa.config.nodes import is_label
+    from dpwa.transport.keys import KeyFolder
+
+    for name in names:
+        if not is_label(name):
+            expected = "expected a name of 1 to 64 letters, digits, dots, underscores or hyphens"
+            raise UserError(f"{expected} (got {name!r})")
+    return KeyFolder(path)
+
+
+def _what_next(folder: KeyFolder, name: str) -> str:
+    public = folder.public_file(name)
+    return (
+        f"{folder.secret_file(name)}: secret key, to be on the machine of {name} only\n"
+        f"{public}: public key, to be in the folder `allowed` of every node that is to talk to "
+        f"{name}:\n    dpwa keys add {name} {public.name}"
+    )
+
+
+def _row(folder: KeyFolder, name: str) -> JsonObject:
+    from dpwa.transport.keys import fingerprint
+
+    is_allowed = folder.public_file(name).exists()
+    return {
+        "name": name,
+        "fingerprint": fingerprint(folder.public_key(name)) if is_allowed else None,
+        "allowed": is_allowed,
+        "secret": folder.secret_file(name).exists(),
+    }

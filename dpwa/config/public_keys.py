@@ -1,0 +1,56 @@
+"""Public keys as configurations and files have them: 40 characters of Z85, 32 bytes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from dpwa.config.nodes import Label
+from dpwa.types import refusal
+
+KEY_CHARACTERS = 40
+
+# https://rfc.zeromq.org/spec/32: five characters stand for four bytes.
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_DIGIT = {character: digit for digit, character in enumerate(_ALPHABET)}
+
+
+def key_bytes(text: str) -> bytes | None:
+    """Return the 32 bytes that a key in Z85 stands for; `None` if the text is none."""
+    if len(text) != KEY_CHARACTERS or not set(text) <= _DIGIT.keys():
+        return None
+    words = [_word(text[start : start + 5]) for start in range(0, KEY_CHARACTERS, 5)]
+    if max(words) >= 2**32:
+        return None
+    return b"".join(word.to_bytes(4, "big") for word in words)
+
+
+def _word(characters: str) -> int:
+    value = 0
+    for character in characters:
+        value = value * len(_ALPHABET) + _DIGIT[character]
+    return value
+
+
+def _check_key(value: str) -> str:
+    if key_bytes(value) is None:
+        raise refusal("a public key, 40 characters as `dpwa keys new` prints them")
+    return value
+
+
+class AllowedKeys(dict[str, str]):
+    """Public keys by the names of their nodes; not to be changed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+def _check_distinct(value: dict[str, str]) -> AllowedKeys:
+    if len(set(value.values())) < len(value):
+        raise refusal("a key of its own for every name")
+    return AllowedKeys(value)
+
+
+PublicKey = Annotated[str, AfterValidator(_check_key)]
+Allow = Annotated[dict[Label, PublicKey], AfterValidator(_check_distinct), Field()]

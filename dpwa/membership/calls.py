@@ -1,0 +1,133 @@
+"""Calls: one question to one address, on a connection of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import zmq
+
+from dpwa.clock import Clock
+from dpwa.errors import ProtocolError
+from dpwa.transport.keyring import Keyring
+from dpwa.transport.link import LinkState, PeerLink
+from dpwa.transport.sockets import Context
+from dpwa.types import Frame
+from dpwa.wire.messages import Message, decode
+
+log = logging.getLogger("dpwa.members")
+
+MOST_CALLS = 32
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to ask, and what to do with the answer.
+
+    Attributes:
+        name: who should be there; empty if that is not known.
+        endpoint: where.
+        message: of the question.
+        payload: of the question, if it carries one.
+        answered: called with the answer and its payload.
+        failed: called, if there is none in time, with the reason in words.
+        timeout_s: how long to wait.
+    """
+
+    name: str
+    endpoint: str
+    message: Callable[[], tuple[Message, Frame | None]]
+    answered: Callable[[Message, Frame], None]
+    failed: Callable[[str], None]
+    timeout_s: float
+
+
+@dataclass
+class _Call:
+    question: Question
+    link: PeerLink
+    expires: float
+    was_sent: bool = field(default=False)
+
+
+class Calls:
+    """The calls under way; owned by one thread.
+
+    Args:
+        context: of the sockets.
+        poller: wakes the thread that owns this.
+        keyring: keys of those who are called.
+        clock: what time is taken from.
+    """
+
+    def __init__(
+        self, context: Context, poller: zmq.Poller, keyring: Keyring | None, clock: Clock
+    ) -> None:
+        self._context = context
+        self._poller = poller
+        self._keyring = keyring
+        self._clock = clock
+        self._calls: dict[str, _Call] = {}
+
+    def is_calling(self, endpoint: str) -> bool:
+        """Tell whether there is a call to an address."""
+        return endpoint in self._calls
+
+    @property
+    def are_under_way(self) -> bool:
+        """Whether there is any call."""
+        return bool(self._calls)
+
+    def start(self, question: Question) -> bool:
+        """Begin a call; return whether there was room for it, and none to that address."""
+        if question.endpoint in self._calls or len(self._calls) >= MOST_CALLS:
+            return False
+        try:
+            link = PeerLink(self._context, question.name, question.endpoint, self._keyring)
+        except zmq.ZMQError as error:
+            question.failed(str(error))
+            return True
+        self._poller.register(link.socket, zmq.POLLIN)
+        self._poller.register(link.monitor, zmq.POLLIN)
+        expires = self._clock.now() + question.timeout_s
+        self._calls[question.endpoint] = _Call(question, link, expires)
+        return True
+
+    def go_on(self) -> None:
+        """Look at all calls: send, take answers, and end those that are over."""
+        for call in list(self._calls.values()):
+            self._look_at(call)
+
+    def close(self) -> None:
+        """End all calls; nobody is told."""
+        for call in list(self._calls.values()):
+            self._end(call)
+
+    def _look_at(self, call: _Call) -> None:
+        call.link.update()
+        if call.link.state is LinkState.UP and not call.was_sent:
+            call.was_sent = call.link.send(*call.question.message())
+        frames = call.link.receive()
+        if frames is not None:
+            self._end(call)
+            self._take(call.question, frames)
+        elif call.link.state is LinkState.DOWN or self._clock.now() >= call.expires:
+            problem = call.link.problem or (
+                "connected, but no answer in time" if call.was_sent else "no answer in time"
+            )
+            self._end(call)
+            call.question.failed(problem)
+
+    def _take(self, question: Question, frames: list[Frame]) -> None:
+        try:
+            message, payload = decode(frames)
+            question.answered(message, payload)
+        except ProtocolError as error:
+            question.failed(str(error))
+
+    def _end(self, call: _Call) -> None:
+        del self._calls[call.question.endpoint]
+        self._poller.unregister(call.link.socket)
+        self._poller.unregister(call.link.monitor)
+        call.link.close()

@@ -1,0 +1,41 @@
+"""Keeps the peers of a node in line with the members."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from dpwa.errors import ClosedError, UnknownNameError
+from dpwa.node.node import Node
+from dpwa.policy.member_states import Entry
+
+
+class PeerKeeper:
+    """Connects a node to members and lets go of those that are none any more; on one thread.
+
+    Args:
+        node: which it does not keep alive.
+        dismiss: is told whose connection is about to end.
+    """
+
+    def __init__(self, node: Node, dismiss: Callable[[str], None]) -> None:
+        self._node = weakref.ref(node)
+        self._dismiss = dismiss
+        self._endpoints: dict[str, str] = {}
+
+    def __call__(self, members: Iterable[Entry]) -> None:
+        """Take these for all other members."""
+        node = self._node()
+        if node is None or node.closed:
+            return
+        wanted = {entry.name: entry.endpoint for entry in members}
+        for name, endpoint in list(self._endpoints.items()):
+            if wanted.get(name) != endpoint:
+                del self._endpoints[name]
+                self._dismiss(name)
+                with suppress(UnknownNameError, ClosedError):  # somebody else has removed it
+                    node.remove_peer(name)
+        for name in wanted.keys() - self._endpoints.keys():
+            self._endpoints[name] = wanted[name]
+            node.connect_peer(name, wanted[name])

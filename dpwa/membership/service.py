@@ -1,0 +1,235 @@
+"""What the node's threads do with messages of members."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dpwa.membership.circle import Circle
+from dpwa.membership.means import Means
+from dpwa.node.rx_thread import Reply, Service
+from dpwa.node.tx_thread import Listener
+from dpwa.policy.member_states import Entry
+from dpwa.types import Frame
+from dpwa.wire import limits
+from dpwa.wire.members import (
+    Here,
+    JoinRequest,
+    Roster,
+    TurnedAway,
+    Welcome,
+    WhoIs,
+    unpack_entries,
+)
+
+MOST_WAITING = 16  # who want to join, and are being called back
+ANSWER_WITHIN_S = 5.0
+
+
+@dataclass(frozen=True)
+class CallBack:
+    """Somebody who wants to join: is it where it says?
+
+    Attributes:
+        entry: what it says of itself.
+        news: what it knows of others.
+    """
+
+    entry: Entry
+    news: tuple[Entry, ...]
+
+
+@dataclass
+class _Waiting:
+    request: int
+    reply: Reply
+    expires: float
+
+
+class RosterService(Service):
+    """Trades news of members, and lets nodes in that can be reached where they say.
+
+    Args:
+        circle: of this node.
+        algorithm: that it runs.
+        means: of this node.
+        call_back: has a node called back; `called_back` is to be told how that went.
+        reaches: tells whether there is a connection to a member.
+    """
+
+    handles = (Roster, JoinRequest, WhoIs)
+
+    def __init__(
+        self,
+        circle: Circle,
+        algorithm: str,
+        means: Means,
+        call_back: Callable[[CallBack], None],
+        reaches: Callable[[str], bool],
+    ) -> None:
+        self._circle = circle
+        self._algorithm = algorithm
+        self._call_back = call_back
+        self._reaches = reaches
+        self._nudge = means.courier.nudge
+        self._clock = means.clock
+        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._results: deque[tuple[CallBack, str]] = deque()
+
+    def receive(
+        self,
+        sender: bytes,  # noqa: ARG002
+        message: object,
+        payload: Frame,
+        reply: Reply,
+    ) -> None:
+        """Answer one message."""
+        match message:
+            case Roster():
+                self._trade(message, payload, reply)
+            case JoinRequest():
+                self._consider(message, payload, reply)
+            case WhoIs():
+                own = self._circle.own
+                reply(Here(request=message.request, name=own.name, incarnation=own.incarnation))
+
+    def called_back(self, who: CallBack, problem: str) -> None:
+        """Take note that a node was there (no problem), or why not; from any thread."""
+        self._results.append((who, problem))
+        self._nudge()
+
+    def tick(self, now: float) -> bool:
+        """Answer those who were called back."""
+        while self._results:
+            who, problem = self._results.popleft()
+            waiting = self._waiting.pop((who.entry.name, who.entry.incarnation), None)
+            if not problem:
+                self._circle.hear((who.entry, *who.news))
+            if waiting is not None and problem:
+                reason = (
+                    f"{self._circle.own.name} cannot connect to {who.entry.endpoint}, where it "
+                    f"says it is: {problem}"
+                )
+                self._turn_away(waiting.request, waiting.reply, "address", reason)
+            elif waiting is not None:
+                self._welcome(waiting.request, waiting.reply, who.entry.name)
+        self._waiting = {key: each for key, each in self._waiting.items() if each.expires > now}
+        return False
+
+    def _trade(self, message: Roster, payload: Frame, reply: Reply) -> None:
+        news = unpack_entries(payload)
+        self._circle.heard_from(message.name, message.incarnation)
+        self._circle.hear(news)
+        if message.asks:
+            own = self._circle.own
+            answer = Roster(
+                request=message.request,
+                name=own.name,
+                incarnation=own.incarnation,
+                digest=self._circle.digest(),
+                asks=False,
+            )
+            reply(answer, self._circle.news(message.name, message.digest))
+
+    def _consider(self, message: JoinRequest, payload: Frame, reply: Reply) -> None:
+        news, own = unpack_entries(payload), self._circle.own
+        known = self._circle.entry(message.name)
+        if message.expects not in ("", own.name):
+            reason = f"{own.name} is here, not {message.expects}"
+            self._turn_away(message.request, reply, "stranger", reason)
+        elif message.algorithm != self._algorithm:
+            reason = f"{own.name} runs algorithm {self._algorithm}, not {message.algorithm}"
+            self._turn_away(message.request, reply, "algorithm", reason)
+        elif taken := self._taken(message, known):
+            self._turn_away(message.request, reply, "name", taken)
+        elif message.name == own.name or _is_member(message, known):
+            self._circle.hear(news)
+            self._welcome(message.request, reply, message.name)
+        elif len(self._waiting) >= MOST_WAITING:
+            reason = f"{MOST_WAITING} others wait to be let in"
+            self._turn_away(message.request, reply, "busy", reason)
+        else:
+            self._wait(message, news, reply)
+
+    def _wait(self, message: JoinRequest, news: tuple[Entry, ...], reply: Reply) -> None:
+        key = message.name, message.incarnation
+        is_new = key not in self._waiting
+        expires = self._clock.now() + ANSWER_WITHIN_S
+        self._waiting[key] = _Waiting(message.request, reply, expires)
+        if is_new:
+            said = next((e for e in news if e.name == message.name), None)
+            entry = Entry(message.name, message.endpoint, message.incarnation)
+            if said is not None and said.stamp > entry.stamp and _is_of(message, said):
+                entry = said
+            self._call_back(CallBack(entry, tuple(e for e in news if e.name != message.name)))
+
+    def _taken(self, message: JoinRequest, known: Entry | None) -> str:
+        """Say who has the name, if somebody else has; an earlier life at the same place has not."""
+        own = self._circle.own
+        if message.name == own.name and message.incarnation != own.incarnation:
+            return f"the name {own.name} is taken, by the node at {own.endpoint}"
+        if known is None or not known.status.is_member or _is_of(message, known):
+            return ""
+        is_elsewhere = known.endpoint != message.endpoint
+        if is_elsewhere and self._reaches(message.name):
+            return f"the name {known.name} is taken, by the living node at {known.endpoint}"
+        return ""
+
+    def _welcome(self, request: int, reply: Reply, to: str) -> None:
+        own = self._circle.own
+        welcome = Welcome(request=request, name=own.name, incarnation=own.incarnation)
+        reply(welcome, self._circle.news(to, their_digest=b""))
+
+    def _turn_away(self, request: int, reply: Reply, kind: str, reason: str) -> None:
+        name = self._circle.own.name
+        short = reason[: limits.MAX_REASON_CHARACTERS]
+        reply(TurnedAway(request=request, name=name, kind=kind, reason=short))  # type: ignore[arg-type]
+
+
+def _is_member(message: JoinRequest, known: Entry | None) -> bool:
+    return known is not None and _is_of(message, known) and known.status.is_member
+
+
+def _is_of(message: JoinRequest, entry: Entry) -> bool:
+    """Tell whether an entry is of the process that wants to join."""
+    return (entry.incarnation, entry.endpoint) == (message.incarnation, message.endpoint)
+
+
+class RosterListener(Listener):
+    """Hears of connections to members, and of what they answer.
+
+    Args:
+        circle: of this node.
+    """
+
+    handles = (Roster,)
+
+    def __init__(self, circle: Circle) -> None:
+        self._circle = circle
+        self._up: frozenset[str] = frozenset()
+        self._dismissed: frozenset[str] = frozenset()
+
+    def link_changed(self, peer: str, *, is_up: bool) -> None:
+        """Suspect whose connection is gone, or does not come about."""
+        if is_up:
+            self._up |= {peer}
+            return
+        self._up -= {peer}
+        if peer in self._dismissed:
+            self._dismissed -= {peer}
+        else:
+            self._circle.lost(peer)
+
+    def dismiss(self, peer: str) -> None:
+        """Take note that this node is about to end its connection to a peer; from any thread."""
+        self._dismissed |= {peer}
+
+    def receive(self, peer: str, message: Roster, payload: Frame) -> None:  # noqa: ARG002
+        """Take in an answer."""
+        self._circle.heard_from(message.name, message.incarnation)
+        self._circle.hear(unpack_entries(payload))
+
+    def reaches(self, peer: str) -> bool:
+        """Tell whether there is a connection to a peer; from any thread."""
+        return peer in self._up

@@ -1,0 +1,52 @@
+"""Upload: how fast a node sends payloads, shared fairly by all that are served."""
+
+from __future__ import annotations
+
+from dpwa.clock import Clock
+from dpwa.node.rx_thread import Reply
+from dpwa.policy.rates import FairBucket, TokenBucket
+from dpwa.transport.sockets import Receipt
+from dpwa.types import Frame
+from dpwa.wire.messages import Message
+
+BYTES_PER_MBIT = 125_000
+BURST_S = 0.1  # of the rate: longer than a service that is blocked waits to try again
+
+
+class Upload:
+    """The upload of one node. Belongs to the RxThread.
+
+    Args:
+        limit_mbps: the most payload that is sent in a second, in megabits; `None` for no limit.
+        clock: what time is taken from.
+    """
+
+    def __init__(self, limit_mbps: float | None, clock: Clock) -> None:
+        self._clock = clock
+        self._bucket: FairBucket | None = None
+        if limit_mbps is not None:
+            rate = limit_mbps * BYTES_PER_MBIT
+            self._bucket = FairBucket(TokenBucket(rate, rate * BURST_S))
+
+    def shared(self, reader: str, reply: Reply) -> Reply:
+        """Return a reply that takes a payload that is lent only when it is this reader's turn.
+
+        Otherwise it returns `None`, as when the socket is full, and is to be tried again with the
+        next tick. Small messages, whose payload is copied if they have any, always pass.
+        """
+        bucket, clock = self._bucket, self._clock
+        if bucket is None:
+            return reply
+
+        def reply_in_turn(
+            message: Message, payload: Frame | None = None, *, is_lent: bool = False
+        ) -> Receipt | None:
+            nbytes = 0 if payload is None or not is_lent else len(payload)
+            if nbytes and not bucket.claim(reader, nbytes, clock.now()):
+                return None
+            receipt = reply(message, payload, is_lent=is_lent)
+            if receipt is None:
+                bucket.give_back(nbytes)
+            return receipt
+
+        return reply_in_turn

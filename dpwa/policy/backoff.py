@@ -1,0 +1,58 @@
+"""Back-off: a peer that fails again and again is left alone for longer and longer.
+
+After the k-th failure in a row, k >= 2, it rests for a time drawn uniformly from
+
+    [0, min(LONGEST_S, FIRST_S * 2**(k - 2))]
+
+and after a success it counts as before. The whole time is drawn ("full jitter"), so that the nodes
+that have found out together do not come back together.  Sources: M. Brooker, Exponential Backoff
+And Jitter, AWS Architecture Blog (2015); RFC 8085, section 3.1.1.
+
+One failure alone is no reason to wait: the network loses a connection now and then.
+
+>>> rests = BackOff()
+>>> for _ in range(3):
+...     rests = rests.failed(now=100.0, rng=random.Random(1))
+>>> 100.0 <= rests.until <= 102.0
+True
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+FIRST_S = 1.0
+LONGEST_S = 60.0
+MOST_DOUBLINGS = 40
+
+
+@dataclass(frozen=True)
+class BackOff:
+    """What a peer has failed at lately. Every change returns a new value; a success, a new one.
+
+    Attributes:
+        failures: in a row.
+        until: when it may be asked again, in seconds on any clock.
+    """
+
+    failures: int = 0
+    until: float = -math.inf
+
+    def failed(self, now: float, rng: random.Random) -> BackOff:
+        """Count a failure, and draw how long to rest."""
+        failures = self.failures + 1
+        longest_s = longest_rest_s(failures)
+        return BackOff(failures, now + rng.uniform(0.0, longest_s) if longest_s else self.until)
+
+    def rests(self, now: float) -> bool:
+        """Tell whether it is to be left alone for now."""
+        return now < self.until
+
+
+def longest_rest_s(failures: int) -> float:
+    """Return the most that a rest lasts after so many failures in a row."""
+    if failures < 2:
+        return 0.0
+    return min(LONGEST_S, FIRST_S * 2.0 ** min(failures - 2, MOST_DOUBLINGS))

@@ -1,0 +1,109 @@
+"""Estimates of links: how far away a peer is, how fast it sends, and what that means for choosing.
+
+From each fetch that streams, two numbers are learnt about the way to that peer:
+
+    latency    from the request to the header that answers it: the round trip, and what the peer
+               needs to find its snapshot
+    rate       payload bytes after that header, over the seconds they took
+
+Each is smoothed with the gain 1/8 of TCP's round-trip time (RFC 6298, section 2). The rate is the
+quotient of the smoothed bytes and the smoothed seconds, so a long stream counts for more than a
+short one. Streams below `FEWEST_BYTES` say nothing of a rate: they fit into the buffers on the way.
+
+A fetch is expected to take `latency + bytes / rate`, with the bytes that streams of this peer
+usually have. Of peers of which that is known, one that takes longer than
+
+    T = min(max(2 * median, FLOOR_S), budget)
+
+takes part in a draw with probability `max(T / expected, LEAST_SHARE)`, all others always. So a slow
+peer costs a node, probability times duration, no more than one that takes T; peers within a factor
+of two of each other are drawn alike, as the laws of gossip want it; and every peer is still drawn
+now and then, so that models mix everywhere and a link that has become fast is noticed. Below
+`FLOOR_S` nobody is slow: a loaded machine may not run a process for so long. The median is the
+lower one, so that one of two peers can be slow. The rule is dpwa's own.
+
+>>> link = LinkEstimate().answered(0.2).streamed(1_000_000, 0.4)
+>>> link.bytes_per_s
+2500000.0
+>>> round(link.expected_s, 3)
+0.6
+>>> shares({"near": 0.1, "far": 0.6}, budget_s=2.5)
+{'far': 0.333...}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import median_low
+
+from dpwa.policy.deadlines import FLOOR_S
+
+GAIN = 1 / 8
+FEWEST_BYTES = 64 * 1024
+FAR_ABOVE = 2.0  # times the median
+LEAST_SHARE = 1 / 16
+
+
+@dataclass(frozen=True)
+class LinkEstimate:
+    """What is known about the way to one peer. Every change returns a new value.
+
+    Attributes:
+        latency_s: smoothed; `None` before the first answer.
+        stream_bytes, stream_s: of a stream, smoothed; 0 before the first.
+    """
+
+    latency_s: float | None = None
+    stream_bytes: float = 0.0
+    stream_s: float = 0.0
+
+    def answered(self, latency_s: float) -> LinkEstimate:
+        """Learn from the time that a peer took to answer."""
+        if self.latency_s is None:
+            return replace(self, latency_s=latency_s)
+        return replace(self, latency_s=_smoothed(self.latency_s, latency_s))
+
+    def streamed(self, nbytes: int, elapsed_s: float) -> LinkEstimate:
+        """Learn from so many payload bytes that came in so many seconds."""
+        if nbytes < FEWEST_BYTES or elapsed_s <= 0:
+            return self
+        if not self.stream_bytes:
+            return replace(self, stream_bytes=float(nbytes), stream_s=elapsed_s)
+        return replace(
+            self,
+            stream_bytes=_smoothed(self.stream_bytes, nbytes),
+            stream_s=_smoothed(self.stream_s, elapsed_s),
+        )
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Bytes that arrive in a second; `None` before the first stream of some size."""
+        return self.stream_bytes / self.stream_s if self.stream_s else None
+
+    @property
+    def expected_s(self) -> float | None:
+        """Seconds that a fetch will take; `None` before the first answer."""
+        return None if self.latency_s is None else self.latency_s + self.stream_s
+
+
+def shares(expected_s: Mapping[str, float], budget_s: float) -> dict[str, float]:
+    """Return with which probability each slow peer takes part in a draw; the others always do.
+
+    Args:
+        expected_s: what a fetch from each peer takes, of those of which it is known.
+        budget_s: the longest that a fetch may take.
+    """
+    if not expected_s:
+        return {}
+    usual_s = max(FAR_ABOVE * median_low(expected_s.values()), FLOOR_S)
+    longest_s = min(usual_s, budget_s)
+    return {
+        peer: max(longest_s / seconds, LEAST_SHARE)
+        for peer, seconds in expected_s.items()
+        if seconds > longest_s
+    }
+
+
+def _smoothed(mean: float, value: float) -> float:
+    return mean + GAIN * (value - mean)

@@ -1,0 +1,161 @@
+"""What can be said of a member, and what each event makes of it: one table.
+
+The states are those of SWIM (A. Das, I. Gupta, A. Motivala: Scalable Weakly-consistent
+Infection-style Process Group Membership Protocol, 2002), and LEFT. See `policy/membership.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+HIGHEST = 2**53 - 1
+"""Of incarnations and versions; more is nonsense."""
+
+
+class Status(IntEnum):
+    """What is said of a node; of two sayings of one version the greater holds."""
+
+    ALIVE = 0
+    SUSPECT = 1
+    DEAD = 2
+    LEFT = 3
+
+    @property
+    def is_member(self) -> bool:
+        """Tell whether such a node is counted in."""
+        return self <= Status.SUSPECT
+
+
+class Entry(NamedTuple):
+    """What is said of one node. News of a node is ordered by (incarnation, version, status).
+
+    Attributes:
+        name: of the node.
+        endpoint: where peers connect to it.
+        incarnation: when its process began, such as Unix time in ms; a later process has a higher
+            one.
+        version: raised by the node alone, to contradict what is said of it.
+        status: what is said.
+    """
+
+    name: str
+    endpoint: str
+    incarnation: int
+    version: int = 0
+    status: Status = Status.ALIVE
+
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """Which saying of the node itself this is about."""
+        return self.incarnation, self.version
+
+    @property
+    def is_sensible(self) -> bool:
+        """Tell whether its numbers can be true."""
+        return 0 <= self.incarnation <= HIGHEST and 0 <= self.version <= HIGHEST
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds after which something happens.
+
+    Attributes:
+        suspect_after_s: a node that was asked and has not been heard from since is suspected.
+        dead_after_s: a suspect that has not contradicted, and was not heard from, is dead.
+        asleep_after_s: a longer pause between two ticks means that this process was stopped.
+        remember_s: a dead node is forgotten.
+        grave_s: it is no longer known who was forgotten.
+        retry_first_s: a dead node is tried again for the first time.
+        retry_few_s: the longest pause between two trials of one node, if few are remembered.
+        retry_many_s: the same if many are.
+    """
+
+    suspect_after_s: float = 4.0
+    dead_after_s: float = 3.0
+    asleep_after_s: float = 2.0
+    remember_s: float = 3600.0
+    grave_s: float = 7200.0
+    retry_first_s: float = 1.0
+    retry_few_s: float = 5.0
+    retry_many_s: float = 30.0
+
+
+class Change(NamedTuple):
+    """What has become of a node.
+
+    Attributes:
+        entry: of the node; the last one if it is unknown now.
+        before: its status; `None` if it was unknown. The same as `after` if only incarnation,
+            endpoint or version have changed.
+        after: its status now; `None` if it is forgotten.
+        why: for people.
+    """
+
+    entry: Entry
+    before: Status | None
+    after: Status | None
+    why: str
+
+
+class Event(Enum):
+    """What happens to the entry of a node; the values are for logs.
+
+    News is *newer* if its (incarnation, version) is higher than what is known (of a node that is
+    unknown or buried: higher than that of the grave), and the *same* if it is equal. Older news is
+    no event.
+    """
+
+    NEWER_ALIVE = "it says that it is alive"
+    NEWER_SUSPECT = "it is suspected, by hearsay"
+    NEWER_DEAD = "it is dead, by hearsay"
+    NEWER_LEFT = "it says that it leaves"
+    SAME_ALIVE = "it is alive, by hearsay"
+    SAME_SUSPECT = "others suspect it"
+    SAME_DEAD = "others take it for dead"
+    SAME_LEFT = "it has left"
+    SIGN_OF_LIFE = "it was heard from"
+    NO_ANSWER = "it does not answer"
+    SUSPICION_TIMED_OUT = "it has not contradicted the suspicion"
+    TIME_TO_FORGET = "it has been gone for long"
+
+
+_ALIVE, _SUSPECT, _DEAD, _LEFT = Status
+_NONE = None  # unknown: never heard of, or forgotten; if it was said to be gone, there is a grave
+
+# fmt: off
+_TABLE: dict[Event, tuple[Status | None, ...]] = {
+    #                           unknown   ALIVE     SUSPECT   DEAD      LEFT
+    Event.NEWER_ALIVE:         (_ALIVE,   _ALIVE,   _ALIVE,   _ALIVE,   _ALIVE),
+    Event.NEWER_SUSPECT:       (_SUSPECT, _SUSPECT, _SUSPECT, _SUSPECT, _SUSPECT),
+    Event.NEWER_DEAD:          (_NONE,    _SUSPECT, _SUSPECT, _DEAD,    _DEAD),
+    Event.NEWER_LEFT:          (_NONE,    _LEFT,    _LEFT,    _LEFT,    _LEFT),
+    Event.SAME_ALIVE:          (_NONE,    _ALIVE,   _SUSPECT, _DEAD,    _LEFT),
+    Event.SAME_SUSPECT:        (_NONE,    _SUSPECT, _SUSPECT, _DEAD,    _LEFT),
+    Event.SAME_DEAD:           (_NONE,    _SUSPECT, _SUSPECT, _DEAD,    _LEFT),
+    Event.SAME_LEFT:           (_NONE,    _LEFT,    _LEFT,    _LEFT,    _LEFT),
+    Event.SIGN_OF_LIFE:        (_NONE,    _ALIVE,   _SUSPECT, _DEAD,    _LEFT),
+    Event.NO_ANSWER:           (_NONE,    _SUSPECT, _SUSPECT, _DEAD,    _LEFT),
+    Event.SUSPICION_TIMED_OUT: (_NONE,    _ALIVE,   _DEAD,    _DEAD,    _LEFT),
+    Event.TIME_TO_FORGET:      (_NONE,    _ALIVE,   _SUSPECT, _NONE,    _NONE),
+}
+# fmt: on
+NEWER = (Event.NEWER_ALIVE, Event.NEWER_SUSPECT, Event.NEWER_DEAD, Event.NEWER_LEFT)
+_SAME = (Event.SAME_ALIVE, Event.SAME_SUSPECT, Event.SAME_DEAD, Event.SAME_LEFT)
+
+
+def news_event(news: Entry, known: Entry | None) -> Event | None:
+    """Return what news means to somebody who knows an entry of the node, or its grave.
+
+    Returns:
+        `None` if it is older.
+    """
+    if known is None or news.stamp > known.stamp:
+        return NEWER[news.status]
+    return _SAME[news.status] if news.stamp == known.stamp else None
+
+
+def after(event: Event, status: Status | None) -> Status | None:
+    """Return what an event makes of a status; `None` is unknown."""
+    return _TABLE[event][0 if status is None else status + 1]

@@ -1,0 +1,119 @@
+"""Rates: a token bucket, and one that several share fairly.
+
+A token bucket fills at `rate_per_s` up to `burst`, and whoever wants to send takes what it sends
+out of it.  Source: J. Turner, New Directions in Communications (or Which Way to the Information
+Age?), IEEE Communications Magazine (1986); the meter of RFC 2697.
+
+An amount larger than the burst is let through when the bucket is full, and leaves a debt. So in any
+window of t seconds it lets through at most
+
+    rate_per_s * t + max(burst, largest amount)
+
+and a long run of such amounts has exactly the rate.
+
+>>> bucket = TokenBucket(rate_per_s=10.0, burst=20.0)
+>>> bucket = bucket.taken(20.0, now=0.0)
+>>> bucket.taken(5.0, now=0.4) is None
+True
+>>> bucket.wait_s(5.0, now=0.4)
+0.1
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+_ROUNDING = 1e-9  # of sums of floats: a full bucket is full, and who has waited has waited
+
+
+@dataclass(frozen=True)
+class TokenBucket:
+    """The state of the rule. Every change returns a new value; a new bucket is full.
+
+    Attributes:
+        rate_per_s: tokens that come in a second.
+        burst: the most that it holds.
+        missing: tokens that it lacked to be full at `at`; above `burst`, a debt.
+        at: when that was, in seconds on any clock that never goes backwards.
+    """
+
+    rate_per_s: float
+    burst: float
+    missing: float = 0.0
+    at: float = -math.inf
+
+    def taken(self, amount: float, now: float) -> TokenBucket | None:
+        """Take tokens out; `None` when there are not enough yet."""
+        missing = self._missing(now)
+        if self._short(amount, missing) > 0:
+            return None
+        return replace(self, missing=missing + amount, at=now)
+
+    def returned(self, amount: float) -> TokenBucket:
+        """Put back what was taken out and not used."""
+        return replace(self, missing=max(0.0, self.missing - amount))
+
+    def wait_s(self, amount: float, now: float) -> float:
+        """Return after how many seconds so much can be taken, 0 if it can be now."""
+        return max(0.0, self._short(amount, self._missing(now)) / self.rate_per_s)
+
+    def _missing(self, now: float) -> float:
+        return max(0.0, self.missing - (now - self.at) * self.rate_per_s) if self.missing else 0.0
+
+    def _short(self, amount: float, missing: float) -> float:
+        """Tokens that must still come; an amount above the burst needs a full bucket."""
+        short = missing + min(amount, self.burst) - self.burst
+        return short if short > _ROUNDING * self.burst else 0.0
+
+
+class FairBucket:
+    """A token bucket that several readers share fairly. Not thread-safe.
+
+    A claim is tagged with the virtual time at which it would be done, `V + amount`, V being the tag
+    of whatever was let through last; of the claims that wait, the one with the lowest tag goes
+    first. So readers that always have something to send get equal numbers of tokens, whatever the
+    sizes of their claims, and a claim waits for a bounded number of others, even if new readers
+    come without end.  Source: S. J. Golestani, A Self-Clocked Fair Queueing Scheme for Broadband
+    Applications (1994).
+
+    A reader that does not claim again within `PATIENCE_S` has given up: nobody waits for it.
+    """
+
+    PATIENCE_S = 0.25
+
+    def __init__(self, bucket: TokenBucket) -> None:
+        self._bucket = bucket
+        self._waiting: dict[str, _Claim] = {}
+        self._virtual = 0.0
+
+    def claim(self, reader: str, amount: float, now: float) -> bool:
+        """Take tokens for a reader; `False`: it is not its turn, or there are too few as yet.
+
+        A reader that got `False` is expected to ask again soon.
+        """
+        self._waiting = {
+            r: claim for r, claim in self._waiting.items() if now - claim.asked <= self.PATIENCE_S
+        }
+        before = self._waiting.get(reader)
+        start = self._virtual if before is None else before.start
+        own = self._waiting[reader] = _Claim(start, start + amount, now)
+        if any(claim.tag < own.tag for claim in self._waiting.values()):
+            return False
+        bucket = self._bucket.taken(amount, now)
+        if bucket is None:
+            return False
+        del self._waiting[reader]
+        self._bucket, self._virtual = bucket, max(self._virtual, own.tag)
+        return True
+
+    def give_back(self, amount: float) -> None:
+        """Return what a reader had claimed and could not use."""
+        self._bucket = self._bucket.returned(amount)
+
+
+class _Claim(NamedTuple):
+    start: float
+    tag: float
+    asked: float

@@ -1,0 +1,231 @@
+"""Checkpoints: the states of a node on disk, of which a crash leaves the last good one.
+
+    w1-000004-2000.safetensors              the model; any program that knows safetensors loads it
+    w1-000004-2000.optimizer.safetensors    the state of the optimizer, if there is one
+    w1-000004-2000.json                     clock, numbers, sizes and checksums: written last
+
+The first number counts checkpoints, the second one updates. Each file is written beside its place,
+flushed to the disk and renamed; without the last one, the others count for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpwa import fault_points
+from dpwa.data.checksum import checksum
+from dpwa.data.layout import Layout
+from dpwa.data.segments import ByteArray
+from dpwa.errors import DpwaError
+from dpwa.state.image import Part, State
+from dpwa.types import JsonObject
+
+log = logging.getLogger("dpwa.state")
+
+FORMAT = 1
+_OPTIMIZER = "optimizer"
+_SUFFIX = ".safetensors"
+_RECORD = ".json"
+
+
+class BrokenCheckpointError(DpwaError):
+    """A checkpoint is torn or damaged. Never raised into a training loop."""
+
+
+@dataclass(frozen=True)
+class SavedPart:
+    """A part of a state, as it was read.
+
+    Attributes:
+        image, numbers: as of `Part`.
+        fingerprint: of its kind.
+        descriptions: of its kind, and `count`: how many there would be without a limit.
+    """
+
+    image: ByteArray
+    numbers: bytes
+    fingerprint: bytes
+    descriptions: list[str]
+    count: int
+
+    def difference(self, kind: Layout) -> str:
+        """Say in what it is of another kind; empty if it is not."""
+        if self.fingerprint == kind.fingerprint:
+            return ""
+        return kind.difference(self.descriptions, self.count) or "none that it describes"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was read and is whole.
+
+    Attributes:
+        name: of its files.
+        clock, updates: as of `State`.
+        parts: by name.
+    """
+
+    name: str
+    clock: float
+    updates: int
+    parts: Mapping[str, SavedPart]
+
+
+class CheckpointFolder:
+    """The checkpoints of one node in a folder; those of other nodes are left alone.
+
+    Args:
+        folder: made if it is not there.
+        node: the name of the node.
+        keep: how many checkpoints there are at most.
+    """
+
+    def __init__(self, folder: Path, node: str, keep: int) -> None:
+        self._folder = folder
+        self._node = node
+        self._keep = keep
+        name = re.escape(node)
+        self._stem = re.compile(
+            rf"\.?({name}-(\d{{6,}})-\d+)({_RECORD}|{_SUFFIX}|\.{_OPTIMIZER}{_SUFFIX})(\.tmp)?"
+        )
+
+    def write(self, state: State) -> str:
+        """Write a state as the newest checkpoint, and remove those that are too many.
+
+        Returns:
+            The name of its files.
+
+        Raises:
+            OSError: it could not be written; nothing of it is left.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        name = f"{self._node}-{self._last_number() + 1:06d}-{state.updates}"
+        fault_points.reached("checkpoint.begun")
+        try:
+            for part_name, part in state.parts.items():
+                self._put(_file_of(name, part_name), part.image.data)
+            self._put(name + _RECORD, json.dumps(_record(state, name), indent=1).encode())
+        except OSError:
+            self._remove(name)
+            raise
+        fault_points.reached("checkpoint.written")
+        self._prune()
+        fault_points.reached("checkpoint.pruned")
+        return name
+
+    def newest_first(self) -> Iterator[Saved]:
+        """Read the checkpoints that are whole, beginning with the newest; warn of the others."""
+        try:
+            names = sorted(self._names(), key=self._number, reverse=True)
+        except OSError as error:
+            log.warning("%s: there are no checkpoints to be read (%s)", self._node, error)
+            return
+        for name in names:
+            try:
+                yield self._read(name)
+            except BrokenCheckpointError as error:
+                log.warning("%s: checkpoint %s is left out: %s", self._node, name, error)
+
+    def _put(self, file: str, data: bytes | memoryview) -> None:
+        """Write a file so that it is either there as a whole or not at all."""
+        temporary = self._folder / f".{file}.tmp"
+        with temporary.open("wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        fault_points.reached("checkpoint.before_rename")
+        temporary.replace(self._folder / file)
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        fault_points.reached("checkpoint.renamed")
+
+    def _read(self, name: str) -> Saved:
+        try:
+            record = json.loads((self._folder / (name + _RECORD)).read_bytes())
+            parts = {p: self._read_part(name, p, entry) for p, entry in record["parts"].items()}
+            return Saved(name, float(record["clock"]), int(record["updates"]), parts)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise BrokenCheckpointError(f"{type(error).__name__}: {error}") from None
+
+    def _read_part(self, name: str, part: str, entry: JsonObject) -> SavedPart:
+        path = self._folder / _file_of(name, part)
+        image = np.fromfile(path, np.uint8)
+        if image.nbytes != entry["nbytes"]:
+            raise ValueError(f"{path.name} has {image.nbytes} bytes, expected {entry['nbytes']}")
+        if checksum(image) != entry["checksum"]:
+            raise ValueError(f"{path.name} does not have the checksum that it had")
+        kind = entry["kind"]
+        return SavedPart(
+            image,
+            bytes.fromhex(entry["numbers"]),
+            bytes.fromhex(kind["fingerprint"]),
+            [str(text) for text in kind["tensors"]],
+            len(kind["tensors"]),
+        )
+
+    def _prune(self) -> None:
+        """Remove all but the newest checkpoints, and what interrupted ones have left."""
+        kept = set(sorted(self._names(), key=self._number)[-self._keep :])
+        for file, name in self._files():
+            if name not in kept or file.endswith(".tmp"):
+                (self._folder / file).unlink(missing_ok=True)
+
+    def _remove(self, name: str) -> None:
+        for file, owner in self._files():
+            if owner == name:
+                (self._folder / file).unlink(missing_ok=True)
+
+    def _files(self) -> list[tuple[str, str]]:
+        """Return the files of this node, and the checkpoint that each belongs to, records first."""
+        if not self._folder.exists():
+            return []
+        found = [self._stem.fullmatch(path.name) for path in self._folder.iterdir()]
+        files = [(match[0], match[1]) for match in found if match]
+        return sorted(files, key=lambda file: not file[0].endswith(_RECORD))
+
+    def _names(self) -> list[str]:
+        return [name for file, name in self._files() if file == name + _RECORD]
+
+    def _number(self, name: str) -> int:
+        return int(name.rsplit("-", 2)[1])
+
+    def _last_number(self) -> int:
+        return max((self._number(name) for _, name in self._files()), default=0)
+
+
+def _file_of(name: str, part: str) -> str:
+    return name + (f".{part}" if part == _OPTIMIZER else "") + _SUFFIX
+
+
+def _record(state: State, name: str) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "name": name,
+        "clock": state.clock,
+        "updates": state.updates,
+        "parts": {part_name: _entry(part) for part_name, part in state.parts.items()},
+    }
+
+
+def _entry(part: Part) -> dict[str, Any]:
+    return {
+        "nbytes": part.image.nbytes,
+        "checksum": checksum(part.image),
+        "numbers": part.numbers.hex(),
+        "kind": {
+            "fingerprint": part.kind.fingerprint.hex(),
+            "tensors": list(part.kind.descriptions),
+        },
+    }

@@ -1,0 +1,136 @@
+"""Images: tensors as the bytes of a safetensors file, laid out alike on every node.
+
+    8 bytes     length of the header, little-endian
+    header      JSON, padded with spaces: dtype, shape and place of each tensor
+    tensors     by falling element size, then by name, without gaps
+
+The header depends on nothing but names, dtypes and shapes: pieces of the images of several nodes
+can be put together. Source of the format: safetensors (Hugging Face), version 0.4 and later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dpwa.data.layout import Layout, TensorSpec
+from dpwa.data.segments import ByteArray
+
+_LENGTH_BYTES = 8
+_ALIGNED_TO = 8
+
+_NAMES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "complex64": "C64",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+def can_be_stored(dtype: str) -> bool:
+    """Tell whether the format knows a dtype, by the name that torch and numpy have for it."""
+    return dtype in _NAMES
+
+
+@dataclass(frozen=True)
+class ImageLayout:
+    """Where each tensor stands in an image.
+
+    Attributes:
+        tensors: their layout, from the end of the header on.
+    """
+
+    tensors: Layout
+
+    @classmethod
+    def of(cls, specs: Iterable[TensorSpec]) -> ImageLayout:
+        """Return the layout of an image of these tensors, whatever their order."""
+        return cls(Layout(tuple(sorted(specs, key=lambda spec: (-spec.item_bytes, spec.name)))))
+
+    @cached_property
+    def header(self) -> bytes:
+        """The first bytes of the image, up to the first tensor."""
+        entries = {
+            spec.name: {
+                "dtype": _NAMES[spec.dtype],
+                "shape": list(spec.shape),
+                "data_offsets": [start, start + spec.nbytes],
+            }
+            for spec, start in zip(self.tensors.tensors, self.tensors.offsets, strict=True)
+        }
+        text = json.dumps(entries, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % _ALIGNED_TO)
+        return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the image in bytes."""
+        return len(self.header) + (self.tensors.nbytes or 0)
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Digest of all that the header says."""
+        return self.tensors.fingerprint
+
+    def empty(self) -> ByteArray:
+        """Return memory for an image, with the header in its place; shape `(nbytes,)`."""
+        image = np.empty(self.nbytes, np.uint8)
+        image[: len(self.header)] = np.frombuffer(self.header, np.uint8)
+        return image
+
+    def tensors_of(self, image: ByteArray) -> ByteArray | None:
+        """Return the bytes behind the header; `None` if this is no image of this layout."""
+        start = len(self.header)
+        if image.nbytes != self.nbytes or image[:start].tobytes() != self.header:
+            return None
+        return image[start:]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a state, such as that of the model.
+
+    Attributes:
+        kind: what it must have in common with the part that it replaces.
+        layout: of its image.
+        image: the bytes, shape `(layout.nbytes,)`.
+        numbers: what is no tensor, in msgpack: it may differ from node to node.
+    """
+
+    kind: Layout
+    layout: ImageLayout
+    image: ByteArray
+    numbers: bytes = b""
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of a training at one moment.
+
+    Attributes:
+        clock: the training clock.
+        updates: how many updates there were.
+        parts: by name.
+    """
+
+    clock: float
+    updates: int
+    parts: Mapping[str, Part]

@@ -1,0 +1,347 @@
+"""Joining: fetches a part of the state of a training from several peers at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dpwa import fault_points
+from dpwa.clock import Clock, Deadline
+from dpwa.data.checksum import checksum
+from dpwa.data.layout import Layout
+from dpwa.data.segments import ByteArray
+from dpwa.errors import ProtocolError
+from dpwa.state.candidates import ASK_EVERY_S, Candidates
+from dpwa.state.download import Download
+from dpwa.state.image import ImageLayout
+from dpwa.state.inbox import Inbox, Received
+from dpwa.transport.link import LinkState
+from dpwa.types import Frame
+from dpwa.wire import limits
+from dpwa.wire.messages import Message, unpack_layout
+from dpwa.wire.state import (
+    AskPiece,
+    AskState,
+    OtherState,
+    PartName,
+    StateBusy,
+    StateDone,
+    StateGone,
+    StateOffer,
+    StatePiece,
+    StateStanding,
+)
+
+POLL_S = 0.02
+GRACE_S = 0.3  # for peers that refuse connections: nodes of a run never start at the same moment
+CONNECT_S = 3.0  # for peers that neither refuse nor accept them
+AGAIN_S = 1.0  # a donor that was given up may be back
+
+Links = Callable[[], Mapping[str, LinkState]]
+Tell = Callable[[str, Message], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a joiner asks for.
+
+    Attributes:
+        part: which part of the state.
+        kind: what kind it must be of; `None`: of any.
+        layout: of the image, if that is known beforehand.
+        most_bytes: the largest image that is taken.
+        newer_than: only donors with a clock above this are of use.
+        tokens: of the copies of which other parts have come, by donor: these are asked first.
+    """
+
+    part: PartName
+    kind: Layout | None
+    most_bytes: int
+    layout: ImageLayout | None = None
+    newer_than: float = 0.0
+    tokens: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A part of the state, put together of pieces of its donors.
+
+    Attributes:
+        image: its bytes.
+        numbers: what is no tensor, of the donor that brought most.
+        clock: the mean of the donors' clocks, weighted by what they brought.
+        updates: of the donor that brought most.
+        pieces: how many each donor brought.
+        tokens: of the copies that they are of.
+    """
+
+    image: ByteArray
+    numbers: bytes
+    clock: float
+    updates: int
+    pieces: Mapping[str, int]
+    tokens: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How an attempt to fetch has ended.
+
+    Attributes:
+        fetched: the part, if it has come.
+        differences: why the states of peers are of no use, in words, by name.
+        is_late: whether there are donors, and the time was up.
+    """
+
+    fetched: Fetched | None
+    differences: Mapping[str, str] = field(default_factory=dict)
+    is_late: bool = False
+
+
+class Joiner:
+    """Fetches parts, one after the other, on the thread that calls.
+
+    Args:
+        links: returns the peers in view, and the state of the connection to each.
+        tell: sends a message to a peer.
+        inbox: where the answers come.
+        clock: what time is taken from.
+        most_donors: how many give pieces at once.
+
+    Attributes:
+        is_settled: tells whether all peers that can be expected are in view; until then, nothing is
+            decided by there being none.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        tell: Tell,
+        inbox: Inbox,
+        clock: Clock,
+        most_donors: int,
+    ) -> None:
+        self.links = links
+        self.tell = tell
+        self.inbox = inbox
+        self.clock = clock
+        self.most_donors = most_donors
+        self.is_settled: Callable[[], bool] = lambda: True
+        self.numbers = itertools.count(1)
+
+    def fetch(self, wanted: Wanted, timeout_s: float) -> Result:
+        """Fetch a part; returns as soon as it is clear that there is none to be had."""
+        attempt = _Attempt(self, wanted)
+        self.inbox.open()
+        try:
+            return attempt.run(Deadline(self.clock, timeout_s))
+        finally:
+            attempt.end()
+            self.inbox.close()
+
+
+class _Attempt:
+    """One fetch."""
+
+    def __init__(self, joiner: Joiner, wanted: Wanted) -> None:
+        self._joiner = joiner
+        self._wanted = wanted
+        self._candidates = Candidates(joiner.most_donors, wanted.tokens)
+        self._kind = b"" if wanted.kind is None else wanted.kind.fingerprint
+        self._asked: dict[int, tuple[str, int]] = {}  # pieces, by the number of the request
+        self._questions: dict[int, str] = {}  # who was asked for a state, likewise
+        self._donors: set[str] = set()
+        self._offers: dict[str, tuple[StateOffer, bytes]] = {}  # the last of each donor
+        self._download: Download | None = None
+        self._image: ByteArray = np.empty(0, np.uint8)
+        self._seen: dict[str, float] = {}  # since when peers are in view
+        self._hopeful = joiner.clock.now()  # when there was somebody to get it from
+
+    def run(self, deadline: Deadline) -> Result:
+        while not deadline.expired():
+            is_settled = self._joiner.is_settled()  # first: then all are in view
+            now, links = self._joiner.clock.now(), self._joiner.links()
+            self._follow(links, now)
+            self._ask(now)
+            received = self._joiner.inbox.take(min(POLL_S, deadline.remaining_s() or POLL_S))
+            if received is not None:
+                self._hear(received)
+            if self._download is not None and self._download.is_complete:
+                return Result(self._fetched(self._download))
+            if self._is_hopeless(links, now) and is_settled:
+                return Result(None, self._candidates.differences)
+        return Result(None, self._candidates.differences, is_late=self._candidates.give)
+
+    def end(self) -> None:
+        for donor in self._donors:
+            self._joiner.tell(donor, StateDone(request=0))
+
+    def _follow(self, links: Mapping[str, LinkState], now: float) -> None:
+        """Give up donors that are gone, or bring nothing."""
+        up = [name for name, state in links.items() if state is LinkState.UP]
+        if self._download is not None:
+            for donor in self._download.donors:
+                if donor not in up:
+                    self._give_up(donor, now)
+            for donor in self._download.stalled(now):
+                self._give_up(donor, now + AGAIN_S)
+        self._candidates.reach(up, now)
+
+    def _ask(self, now: float) -> None:
+        wanted = self._wanted
+        for name, prepares in self._candidates.due(now):
+            number = next(self._joiner.numbers)
+            self._questions[number] = name
+            ask = AskState(
+                request=number,
+                part=wanted.part,
+                kind=self._kind,
+                prepares=prepares,
+                token=wanted.tokens.get(name, b""),
+            )
+            self._joiner.tell(name, ask)
+            if prepares:
+                self._donors.add(name)
+        for donor, index in self._requests(now):
+            number = next(self._joiner.numbers)
+            self._asked[number] = donor, index
+            token = self._offers[donor][0].token
+            piece = AskPiece(request=number, token=token, part=wanted.part, index=index)
+            self._joiner.tell(donor, piece)
+
+    def _requests(self, now: float) -> Iterator[tuple[str, int]]:
+        return iter(()) if self._download is None else self._download.requests(now)
+
+    def _hear(self, received: Received) -> None:
+        peer, message, payload = received
+        now = self._joiner.clock.now()
+        is_of_piece = isinstance(message, StatePiece | StateGone)
+        if not is_of_piece and self._questions.pop(message.request, None) != peer:
+            return  # of another fetch
+        match message:
+            case StateStanding():
+                useful = message.is_trained and message.is_sound
+                useful &= message.clock > self._wanted.newer_than
+                self._candidates.stands(peer, message.clock, now, is_trained=useful)
+            case StateBusy():
+                self._candidates.postpone(peer, now + max(ASK_EVERY_S, message.retry_after_s))
+            case OtherState():
+                self._differs(peer, payload)
+            case StateOffer():
+                self._offered(peer, message, payload, now)
+            case StatePiece():
+                self._arrived(peer, message, payload, now)
+            case StateGone() if self._asked.pop(message.request, ("", 0))[0] == peer:
+                self._give_up(peer, now)
+
+    def _differs(self, peer: str, payload: Frame) -> None:
+        candidate = self._candidates.peers.get(peer)
+        kind = self._wanted.kind
+        if candidate is None:
+            return
+        try:
+            count, descriptions = unpack_layout(payload)
+        except ProtocolError:
+            self._candidates.lose(peer)
+            return
+        found = None if kind is None else kind.difference(descriptions, count)
+        candidate.difference = "it has none" if count == 0 else found or "none that it describes"
+
+    def _offered(self, peer: str, offer: StateOffer, payload: Frame, now: float) -> None:
+        candidate = self._candidates.peers.get(peer)
+        if candidate is None or candidate.offer is not None or candidate.preparing is None:
+            return
+        if not self._is_fit(offer):
+            self._candidates.lose(peer)
+        elif not self._goes_with_others(offer):
+            self._candidates.postpone(peer, now + AGAIN_S)
+        else:
+            try:
+                download = self._begin(offer)
+            except MemoryError:
+                self._candidates.lose(peer)
+                return
+            candidate.offer = offer
+            self._offers[peer] = offer, bytes(payload)
+            download.add(peer, now)
+
+    def _is_fit(self, offer: StateOffer) -> bool:
+        layout = self._wanted.layout
+        if layout is None:
+            return offer.nbytes <= self._wanted.most_bytes
+        return (offer.fingerprint, offer.nbytes) == (layout.fingerprint, layout.nbytes)
+
+    def _goes_with_others(self, offer: StateOffer) -> bool:
+        """Tell whether pieces can be put together; if nobody is left to do so with, they can."""
+        first = next(iter(self._offers.values()), None)
+        if first is None or self._download is None:
+            return True
+        if (first[0].fingerprint, first[0].nbytes) == (offer.fingerprint, offer.nbytes):
+            return True
+        if self._download.donors:
+            return False
+        self._download = None
+        self._offers.clear()
+        self._asked.clear()
+        return True
+
+    def _begin(self, offer: StateOffer) -> Download:
+        if self._download is None:
+            self._image = np.empty(offer.nbytes, np.uint8)
+            self._download = Download(-(-offer.nbytes // limits.CHUNK_BYTES))
+        return self._download
+
+    def _arrived(self, peer: str, piece: StatePiece, payload: Frame, now: float) -> None:
+        asked = self._asked.get(piece.request)
+        if asked is None or asked != (peer, piece.index) or self._download is None:
+            return
+        del self._asked[piece.request]
+        room = self._image[piece.index * limits.CHUNK_BYTES :][: limits.CHUNK_BYTES]
+        data = np.frombuffer(payload, np.uint8)
+        if data.nbytes != room.nbytes or checksum(data) != piece.checksum:
+            if self._download.corrupted(peer, piece.index):
+                self._give_up(peer, now)
+                self._candidates.lose(peer)
+            return
+        if self._download.arrived(peer, piece.index, now):
+            room[:] = data
+            fault_points.reached("state.piece_received")
+
+    def _give_up(self, donor: str, until: float) -> None:
+        if self._download is not None:
+            self._download.remove(donor)
+        self._candidates.postpone(donor, until)
+
+    def _is_hopeless(self, links: Mapping[str, LinkState], now: float) -> bool:
+        """Tell whether nobody who can be reached has anything that could be taken over."""
+        if self._candidates.give:
+            self._hopeful = now
+            return False
+        if self._download is not None and now - self._hopeful < CONNECT_S:
+            return False  # donors whose connections are lost may be back in a moment
+        if any(self._may_come_up(name, state, now) for name, state in links.items()):
+            return False
+        return self._candidates.have_answered(now)
+
+    def _may_come_up(self, name: str, state: LinkState, now: float) -> bool:
+        """Tell whether to wait for the connection to a peer."""
+        age_s = now - self._seen.setdefault(name, now)
+        patience_s = CONNECT_S if state is LinkState.CONNECTING else GRACE_S
+        return state is not LinkState.UP and age_s < patience_s
+
+    def _fetched(self, download: Download) -> Fetched:
+        pieces = download.brought
+        most = max(pieces, key=pieces.__getitem__)
+        clock = sum(self._offers[donor][0].clock * count for donor, count in pieces.items())
+        offer, numbers = self._offers[most]
+        return Fetched(
+            self._image,
+            numbers,
+            clock / sum(pieces.values()),
+            offer.updates,
+            dict(pieces),
+            {donor: self._offers[donor][0].token for donor in pieces},
+        )

@@ -1,0 +1,149 @@
+"""The donor's side: answers nodes that ask for the state of the training; on the RxThread."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from dpwa import fault_points
+from dpwa.clock import Clock
+from dpwa.data.layout import Layout
+from dpwa.node.rx_thread import Reply, Service
+from dpwa.node.upload import Upload
+from dpwa.state.shelf import Copy, Shelf
+from dpwa.wire import limits
+from dpwa.wire.messages import pack_layout
+from dpwa.wire.state import (
+    AskPiece,
+    AskState,
+    OtherState,
+    StateBusy,
+    StateDone,
+    StateGone,
+    StateOffer,
+    StatePiece,
+    StateStanding,
+)
+
+FORGOTTEN_AFTER_S = 3.0  # a joiner that asks for nothing any more makes room for another
+RETRY_AFTER_S = 0.5
+
+_NO_KIND = Layout(())
+
+
+class StateService(Service):
+    """Offers the state to a few joiners at once, and serves its pieces.
+
+    The copy is made by the training thread when the first joiner asks, and shared by all.
+
+    Args:
+        shelf: where the copy is.
+        clock: what time is taken from.
+        most_joiners: how many are served at once; the others are told to ask elsewhere.
+        upload: of the node.
+
+    Attributes:
+        served_bytes: how much was sent.
+    """
+
+    handles = (AskState, AskPiece, StateDone)
+
+    def __init__(self, shelf: Shelf, clock: Clock, most_joiners: int, upload: Upload) -> None:
+        self._upload = upload
+        self._shelf = shelf
+        self._clock = clock
+        self._most_joiners = most_joiners
+        self._joiners: dict[bytes, float] = {}  # by connection, and when it last asked
+        self._waiting: deque[tuple[bytes, AskPiece, Reply]] = deque(maxlen=limits.MAX_STATE_WAITING)
+        self.served_bytes = 0
+
+    def handle(self, sender: bytes, message: AskState | AskPiece | StateDone, reply: Reply) -> None:
+        """Answer one message."""
+        match message:
+            case AskState():
+                self._consider(sender, message, reply)
+            case AskPiece():
+                if sender in self._joiners:
+                    self._joiners[sender] = self._clock.now()
+                    self._serve(sender, message, self._upload.shared(sender.hex(), reply))
+            case StateDone():
+                self._joiners.pop(sender, None)
+
+    def tick(self, now: float) -> bool:
+        """Go on with pieces that a link could not take; forget whoever does not ask any more."""
+        late = [s for s, asked in self._joiners.items() if now - asked > FORGOTTEN_AFTER_S]
+        for sender in late:
+            del self._joiners[sender]
+        for _ in range(len(self._waiting)):
+            sender, ask, reply = self._waiting.popleft()
+            if sender in self._joiners:
+                self._serve(sender, ask, reply)
+        self._shelf.expire()
+        return bool(self._waiting)
+
+    def _consider(self, sender: bytes, ask: AskState, reply: Reply) -> None:
+        standing = self._shelf.standing
+        is_trained = standing.clock > 0.0
+        kinds = self._shelf.kinds
+        kind = kinds.get(ask.part, _NO_KIND)
+        is_other = kind == _NO_KIND or ask.kind not in (b"", kind.fingerprint)
+        if is_trained and kinds and is_other:  # without any kinds, a copy is to show them
+            reply(OtherState(request=ask.request), pack_layout(kind))
+        elif is_trained and ask.prepares:
+            self._prepare(sender, ask, reply)
+        else:
+            reply(self._standing(ask))
+
+    def _prepare(self, sender: bytes, ask: AskState, reply: Reply) -> None:
+        copy = self._shelf.current()
+        is_fit = copy is not None and (copy.token == ask.token or not self._shelf.is_stale(copy))
+        others = len(self._joiners) - (sender in self._joiners)
+        if others >= self._most_joiners or (copy is not None and others and not is_fit):
+            reply(StateBusy(request=ask.request, retry_after_s=RETRY_AFTER_S))
+            return
+        self._joiners[sender] = self._clock.now()
+        fault_points.reached("state.asked")
+        if copy is not None and is_fit:
+            self._offer(copy, ask, reply)
+        else:
+            self._shelf.want()
+            reply(self._standing(ask))
+
+    def _offer(self, copy: Copy, ask: AskState, reply: Reply) -> None:
+        part = copy.state.parts.get(ask.part)
+        if part is None:
+            reply(OtherState(request=ask.request), pack_layout(_NO_KIND))
+            return
+        offer = StateOffer(
+            request=ask.request,
+            token=copy.token,
+            nbytes=part.image.nbytes,
+            fingerprint=part.layout.fingerprint,
+            clock=copy.state.clock,
+            updates=copy.state.updates,
+        )
+        reply(offer, part.numbers)
+        fault_points.reached("state.offered")
+
+    def _standing(self, ask: AskState) -> StateStanding:
+        standing = self._shelf.standing
+        return StateStanding(
+            request=ask.request,
+            clock=standing.clock,
+            is_trained=standing.clock > 0.0,
+            is_sound=standing.loss is None or math.isfinite(standing.loss),
+        )
+
+    def _serve(self, sender: bytes, ask: AskPiece, reply: Reply) -> None:
+        copy = self._shelf.current()
+        found = copy.piece(ask.part, ask.index) if copy and copy.token == ask.token else None
+        if found is None:
+            reply(StateGone(request=ask.request))
+            return
+        data, digest = found
+        piece = StatePiece.model_construct(request=ask.request, index=ask.index, checksum=digest)
+        if reply(piece, data.data, is_lent=True) is None:
+            self._waiting.append((sender, ask, reply))
+            return
+        self.served_bytes += data.nbytes
+        fault_points.reached("state.piece_served")

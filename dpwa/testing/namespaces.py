@@ -1,0 +1,229 @@
+"""Hosts of their own on one machine: network namespaces that are joined by a switch.
+
+Each host has its own addresses and its own link, which may be thin and lose packets, so that the
+kernel's TCP suffers as it would between machines. Linux only, as root; needs iproute2, and nftables
+for loss. Everything that was made is removed at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+from dpwa.errors import UserError
+from dpwa.lifecycle import Closeable
+
+INTERFACE = "dpwa0"
+
+_FOLDER = Path("/run/netns")
+_NAME = re.compile(r"dpwa-(\d+)-\d+-\w+")  # of the process that made it
+_HOSTS_AT_MOST = 200
+_PARTS_OF_LOSS = 10_000
+_serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class Host:
+    """One namespace.
+
+    Attributes:
+        name: of the namespace.
+        address: of the host, for all the others.
+    """
+
+    name: str
+    address: str
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Return the command that runs a command on this host."""
+        return ["ip", "netns", "exec", self.name, *command]
+
+
+class Namespaces(Closeable, Sequence[Host]):
+    """Hosts that reach each other through a switch, and nothing else; a sequence of `Host`.
+
+    Namespaces that died processes have left behind are removed first.
+
+    Args:
+        count: how many hosts.
+        rate_mbit: of each host's link in each direction, in 10^6 bits per second; `None` for no
+            limit. It sends 128 KiB at once after a pause, and holds 50 ms of packets.
+        loss: which share of the packets that come to a host is dropped, from 0 to 1; each alone, at
+            random, and none larger than on a wire.
+
+    Raises:
+        UserError: namespaces cannot be made here (`namespaces_missing` tells why), or an argument
+            is out of its range.
+    """
+
+    def __init__(self, count: int, *, rate_mbit: float | None = None, loss: float = 0.0) -> None:
+        _require_in_range(count, rate_mbit, loss)
+        reason = namespaces_missing(loss=loss > 0.0)
+        if reason:
+            raise UserError(reason)
+        remove_stale()
+        prefix = f"dpwa-{os.getpid()}-{next(_serial)}"
+        self._switch = f"{prefix}-switch"
+        self._hosts = [Host(f"{prefix}-{n}", f"10.77.0.{n + 1}") for n in range(count)]
+        try:
+            self._add_switch()
+            for host in self._hosts:
+                self._add_host(host, rate_mbit)
+                if loss:
+                    # Else TCP hands over 64 KiB as one, and they are lost as one.
+                    _do(f"ip -n {host.name} link set {INTERFACE} gso_max_segs 1")
+                    _lose(host, loss)
+        except BaseException:
+            self.close()
+            raise
+
+    def partition(self, groups: Sequence[Sequence[int]]) -> None:
+        """Let hosts reach only those of their own group, until `heal`: packets to others vanish.
+
+        Args:
+            groups: of positions of hosts; who is in none is alone.
+
+        Raises:
+            UserError: a host is in two groups, or there is no such host.
+        """
+        groups = [group for group in groups if group]
+        listed = [position for group in groups for position in group]
+        alone = [n for n in range(len(self)) if n not in listed]
+        if len(set(listed)) < len(listed) or not set(listed) <= set(range(len(self))):
+            raise UserError(
+                f"{groups} are no groups of the hosts 0 to {len(self) - 1}, each at most once"
+            )
+        for number, group in enumerate([*groups, *([n] for n in alone)]):
+            self._plug(group, f"br{number}")
+
+    def heal(self) -> None:
+        """Let all hosts reach each other."""
+        self._plug(range(len(self)), "br0")
+
+    def close(self) -> None:
+        """Remove the namespaces and their links; programs that still run there are cut off."""
+        for name in (self._switch, *(host.name for host in self._hosts)):
+            _remove(name)
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    @overload
+    def __getitem__(self, position: int) -> Host: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> list[Host]: ...
+
+    def __getitem__(self, position: int | slice) -> Host | list[Host]:
+        return self._hosts[position]
+
+    def _add_switch(self) -> None:
+        _do(f"ip netns add {self._switch}")
+        for number in range(len(self)):  # as many as there may be groups
+            _do(f"ip -n {self._switch} link add br{number} type bridge")
+            _do(f"ip -n {self._switch} link set br{number} up")
+
+    def _add_host(self, host: Host, rate_mbit: float | None) -> None:
+        port = _port_of(host)
+        _do(f"ip netns add {host.name}")
+        _do(
+            f"ip link add {INTERFACE} netns {host.name} "
+            f"type veth peer name {port} netns {self._switch}"
+        )
+        _do(f"ip -n {host.name} addr add {host.address}/24 dev {INTERFACE}")
+        _do(f"ip -n {host.name} link set lo up")
+        for name, interface in ((host.name, INTERFACE), (self._switch, port)):
+            _do(f"ip -n {name} link set {interface} up")
+            if rate_mbit is not None:
+                limit = f"tbf rate {rate_mbit}mbit burst 128kb latency 50ms"
+                _do(f"tc -n {name} qdisc add dev {interface} root {limit}")
+        _do(f"ip -n {self._switch} link set {port} master br0")
+
+    def _plug(self, group: Sequence[int], bridge: str) -> None:
+        for position in group:
+            port = _port_of(self[position])
+            _do(f"ip -n {self._switch} link set {port} master {bridge}")
+
+
+def namespaces_missing(*, loss: bool = False) -> str:
+    """Return why namespaces cannot be made here; nothing when they can.
+
+    Args:
+        loss: whether packets are to be lost.
+    """
+    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if missing:
+        return f"this needs {' and '.join(missing)} (package iproute2)"
+    if os.geteuid() != 0:
+        return "only root may make network namespaces"
+    if loss and shutil.which("nft") is None:
+        return "losing packets needs nft (package nftables)"
+    probe = f"dpwa-{os.getpid()}-{next(_serial)}-probe"
+    try:
+        _do(f"ip netns add {probe}")
+        if loss:
+            _lose(Host(probe, ""), 0.5)
+    except UserError as error:
+        return f"namespaces cannot be made here: {error}"
+    finally:
+        _remove(probe)
+    return ""
+
+
+def remove_stale() -> None:
+    """Remove the namespaces of processes that are no more."""
+    for name, pid in _ours():
+        if not Path("/proc", str(pid)).exists():
+            _remove(name)
+
+
+def _ours() -> Iterator[tuple[str, int]]:
+    with contextlib.suppress(FileNotFoundError):
+        for path in tuple(_FOLDER.iterdir()):
+            if match := _NAME.fullmatch(path.name):
+                yield path.name, int(match[1])
+
+
+def _port_of(host: Host) -> str:
+    """Return the name of the switch's end of a host's cable."""
+    return f"port{host.name.rpartition('-')[2]}"
+
+
+def _lose(host: Host, loss: float) -> None:
+    parts = round(loss * _PARTS_OF_LOSS)
+    rules = (
+        "table inet dpwa { chain input { type filter hook input priority 0; "
+        f'iifname "{INTERFACE}" numgen random mod {_PARTS_OF_LOSS} < {parts} drop; }}; }}'
+    )
+    _run(host.command(["nft", rules]))
+
+
+def _remove(name: str) -> None:
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)  # noqa: S603, S607
+
+
+def _do(command: str) -> None:
+    _run(command.split())
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise UserError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def _require_in_range(count: int, rate_mbit: float | None, loss: float) -> None:
+    if not 1 <= count <= _HOSTS_AT_MOST:
+        raise UserError(f"count is {count}, but must be from 1 to {_HOSTS_AT_MOST}")
+    if rate_mbit is not None and rate_mbit <= 0.0:
+        raise UserError(f"rate_mbit is {rate_mbit}, but must be above 0, or None for no limit")
+    if not 0.0 <= loss <= 1.0:
+        raise UserError(f"loss is {loss}, but must be from 0 to 1")

@@ -1,0 +1,218 @@
+"""A network of nodes in one process, under a virtual clock: delays, losses, partitions, in no time.
+
+For whatever talks by messages and takes its time and its randomness as arguments, such as the rules
+of `dpwa/policy/`. Nothing is sent and nobody sleeps: what is due next happens next, and the clock
+jumps to it. All chance comes from one seed, so the same program does the same thing every time.
+
+>>> network = VirtualNetwork(seed=1, link=Link(delay_s=0.5))
+>>> def answer(sender, message):
+...     network.send("b", sender, message + "!")
+>>> def tell(sender, message):
+...     print(f"{network.clock.now():.1f} s: {sender} says {message}")
+>>> network.add("a", tell)
+>>> network.add("b", answer)
+>>> network.send("a", "b", "hello")
+>>> network.run_for(5.0)
+1.0 s: b says hello!
+>>> network.partition({"a"}, {"b"})
+>>> network.send("a", "b", "are you there")
+>>> network.run_for(5.0)
+>>> network.counts
+Counts(sent=3, delivered=2, dropped=1, duplicated=0)
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+Handler = Callable[[str, Any], None]
+"""Takes the address of the sender, and the message."""
+
+
+class VirtualClock:
+    """Time that stands still until it is told to move; a `dpwa.clock.Clock`."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self._now_s = now_s
+
+    def now(self) -> float:
+        """Seconds since the clock began."""
+        return self._now_s
+
+    def move_to(self, now_s: float) -> None:
+        """Let time pass until a moment; one that is over already changes nothing."""
+        self._now_s = max(self._now_s, now_s)
+
+
+@dataclass(frozen=True)
+class Link:
+    """How messages travel in one direction from one node to another.
+
+    A message takes `delay_s` + u seconds, u uniform in [0, `jitter_s`], so with a jitter messages
+    overtake each other. One that was duplicated arrives twice, after a delay of its own each time.
+
+    Attributes:
+        delay_s: what every message takes.
+        jitter_s: what it takes besides, at the most.
+        drop: probability that a message is lost.
+        duplicate: probability that a message which is not lost arrives twice.
+    """
+
+    delay_s: float = 0.001
+    jitter_s: float = 0.0
+    drop: float = 0.0
+    duplicate: float = 0.0
+
+
+@dataclass
+class Counts:
+    """What became of messages so far.
+
+    Attributes:
+        sent: calls of `VirtualNetwork.send`.
+        delivered: messages handed to a node, duplicates too.
+        dropped: messages that were not: by chance, across a cut, or as one of the ends was down.
+        duplicated: messages that were sent on a second time.
+    """
+
+    sent: int = 0
+    delivered: int = 0
+    dropped: int = 0
+    duplicated: int = 0
+
+
+class Timer:
+    """A call that is still to come."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act: Callable[[], None] | None = act
+
+    def cancel(self) -> None:
+        """Let it not happen; too late is no error."""
+        self._act = None
+
+    def fire(self) -> None:
+        """Do what is to be done, at most once."""
+        act, self._act = self._act, None
+        if act is not None:
+            act()
+
+
+class VirtualNetwork:
+    """Nodes by address, the links between them, and the time in which they live.
+
+    One thread does everything: handlers and timers run inside `run_until`, and may send, set timers
+    and change faults.
+
+    Args:
+        seed: of all chance.
+        link: how messages travel where `set_link` has said nothing else.
+
+    Attributes:
+        clock: the time, for whoever needs it.
+        rng: the one source of chance; what nodes draw from it is as repeatable as all else.
+        counts: what became of messages so far.
+    """
+
+    def __init__(self, seed: int, link: Link | None = None) -> None:
+        self.clock = VirtualClock()
+        self.rng = random.Random(seed)
+        self.counts = Counts()
+        self._link = link or Link()
+        self._links: dict[tuple[str, str], Link] = {}
+        self._handlers: dict[str, Handler] = {}
+        self._down: set[str] = set()
+        self._group_of: dict[str, int] = {}
+        self._order = count()
+        self._queue: list[tuple[float, int, Timer]] = []
+
+    def add(self, address: str, handler: Handler) -> None:
+        """Put a node at an address, in the place of whoever was there; it is up."""
+        self._handlers[address] = handler
+        self._down.discard(address)
+
+    def set_link(self, link: Link, sender: str | None = None, to: str | None = None) -> None:
+        """Say how messages travel from now on: on one directed link, or on all if none is named.
+
+        Raises:
+            ValueError: only one end is named.
+        """
+        if (sender is None) != (to is None):
+            raise ValueError("name both ends of a link, or none for all links")
+        if sender is None or to is None:
+            self._link = link
+            self._links.clear()
+        else:
+            self._links[sender, to] = link
+
+    def partition(self, *groups: Collection[str]) -> None:
+        """Cut all links between groups; who is in none of them is in one more.
+
+        What is under way across a cut is lost. A later partition replaces this one.
+        """
+        self._group_of = {name: index for index, group in enumerate(groups) for name in group}
+
+    def heal(self) -> None:
+        """End the partition."""
+        self._group_of = {}
+
+    def set_down(self, address: str) -> None:
+        """Let nothing arrive at a node and nothing leave it; its timers go on."""
+        self._down.add(address)
+
+    def set_up(self, address: str) -> None:
+        """End `set_down`; what was sent meanwhile is lost."""
+        self._down.discard(address)
+
+    def is_open(self, sender: str, to: str) -> bool:
+        """Tell whether both ends are up, and not in different parts of a partition."""
+        both_up = all(end in self._handlers and end not in self._down for end in (sender, to))
+        return both_up and self._group_of.get(sender) == self._group_of.get(to)
+
+    def send(self, sender: str, to: str, message: Any) -> None:
+        """Send a message, which may be lost."""
+        self.counts.sent += 1
+        link = self._links.get((sender, to), self._link)
+        if not self.is_open(sender, to) or self.rng.random() < link.drop:
+            self.counts.dropped += 1
+            return
+        copies = 1
+        if self.rng.random() < link.duplicate:
+            self.counts.duplicated += 1
+            copies = 2
+        for _ in range(copies):
+            delay_s = link.delay_s + self.rng.uniform(0.0, link.jitter_s)
+            self.call_later(delay_s, lambda: self._deliver(sender, to, message))
+
+    def call_later(self, delay_s: float, act: Callable[[], None]) -> Timer:
+        """Call a function after a delay; of those due at one moment, the first set is first."""
+        timer = Timer(act)
+        due_s = self.clock.now() + max(0.0, delay_s)
+        heapq.heappush(self._queue, (due_s, next(self._order), timer))
+        return timer
+
+    def run_until(self, end_s: float) -> None:
+        """Let everything happen that is due until a moment, that moment included."""
+        while self._queue and self._queue[0][0] <= end_s:
+            due_s, _, timer = heapq.heappop(self._queue)
+            self.clock.move_to(due_s)
+            timer.fire()
+        self.clock.move_to(end_s)
+
+    def run_for(self, duration_s: float) -> None:
+        """Let everything happen that is due within a time."""
+        self.run_until(self.clock.now() + duration_s)
+
+    def _deliver(self, sender: str, to: str, message: Any) -> None:
+        # Who sent it may be gone by now: what is on the wire arrives all the same.
+        is_cut = self._group_of.get(sender) != self._group_of.get(to)
+        if is_cut or to in self._down:
+            self.counts.dropped += 1
+            return
+        self.counts.delivered += 1
+        self._handlers[to](sender, message)

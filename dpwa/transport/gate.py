@@ -1,0 +1,115 @@
+"""The gate of a node: who may connect, and whose messages are heard.
+
+ZeroMQ asks whether somebody may connect once, at the handshake (see gatekeeper.py). So whatever
+comes over a connection is checked again against the keys that are allowed at that moment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+import zmq
+
+from dpwa.transport.keyring import Keyring
+from dpwa.transport.keys import fingerprint
+from dpwa.types import JsonObject
+
+log = logging.getLogger("dpwa.gate")
+
+Socket = zmq.Socket[bytes]
+
+MONITOR_ENDPOINT = "inproc://dpwa-gate"  # one in each context, and every node has its own
+ZAP_DOMAIN = b"dpwa"
+STRANGERS_NAMED = 64  # in the log, each once; the others are only counted
+
+# Why a handshake failed, as the side sees it that was connected to.
+FAILURES = {
+    zmq.Event.HANDSHAKE_FAILED_AUTH: "unknown_key",  # or revoked
+    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "protocol",  # no CURVE, or meant for another node's key
+    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "broken_off",  # or too slow
+}
+
+
+class Gate:
+    """A gate that is open to everybody: `security: none`."""
+
+    keyring: Keyring | None = None
+
+    def guard(self, router: Socket) -> None:
+        """Make a socket ask who connects; called by its thread before it is bound."""
+
+    def is_allowed(self, user_id: str | None) -> bool:  # noqa: ARG002
+        """Tell whether messages of a user are to be heard now; cheap, from any thread.
+
+        Args:
+            user_id: of `Received`.
+        """
+        return True
+
+    def name_of(self, user_id: str | None) -> str | None:  # noqa: ARG002
+        """Return the name of the node that a user is; `None` if that is not known or allowed."""
+        return None
+
+    def speaks_for(self, user_id: str | None, name: str) -> bool:  # noqa: ARG002
+        """Tell whether a user may say that it is the node of this name."""
+        return True
+
+    def report(self) -> JsonObject:
+        """Count the handshakes that were refused, by reason."""
+        return {}
+
+
+class CurveGate(Gate):
+    """A gate that asks for keys: `security: curve`; every method may be called from any thread."""
+
+    keyring: Keyring
+
+    def __init__(self, name: str, keyring: Keyring) -> None:
+        self._name = name
+        self.keyring = keyring
+        self._refused: Counter[str] = Counter(dict.fromkeys(FAILURES.values(), 0))
+        self._strangers: set[str] = set()
+
+    def guard(self, router: Socket) -> None:
+        """Make a socket ask for keys, and tell of handshakes that fail."""
+        router.curve_server = True
+        router.curve_secretkey = self.keyring.own.secret.reveal()
+        router.zap_domain = ZAP_DOMAIN
+        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # where nobody answers, nobody gets in
+        router.monitor(MONITOR_ENDPOINT, sum(FAILURES))
+
+    def is_allowed(self, user_id: str | None) -> bool:
+        """Tell whether the key of a user is allowed now."""
+        return self.keyring.name_of(user_id) is not None
+
+    def name_of(self, user_id: str | None) -> str | None:
+        """Return the name of the node whose key a user has; `None` if it is not allowed now."""
+        return self.keyring.name_of(user_id)
+
+    def speaks_for(self, user_id: str | None, name: str) -> bool:
+        """Tell whether the key of a user is that of the node of this name."""
+        return self.keyring.name_of(user_id) == name
+
+    def report(self) -> JsonObject:
+        """Count the handshakes that were refused, by reason."""
+        return dict(self._refused)
+
+    def count(self, event: int) -> None:
+        """Count a handshake that failed."""
+        self._refused[FAILURES[zmq.Event(event)]] += 1
+
+    def judge(self, public: str, address: str) -> bool:
+        """Tell whether the owner of a key may connect; a stranger is named in the log once."""
+        if self.keyring.name_of(public) is not None:
+            return True
+        if public not in self._strangers and len(self._strangers) < STRANGERS_NAMED:
+            self._strangers.add(public)
+            log.warning(
+                "%s: refused %s, whose key is not allowed: %s (fingerprint %s)",
+                self._name,
+                address or "a process of this machine",
+                public,
+                fingerprint(public),
+            )
+        return False

@@ -1,0 +1,143 @@
+"""The keys that a node goes by: its own, and those of whom it talks to, as they are just now."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpwa.config.public_keys import AllowedKeys
+from dpwa.errors import UserError
+from dpwa.transport.keys import KeyFolder, KeyPair, require_curve
+
+log = logging.getLogger("dpwa.keys")
+
+Look = tuple[tuple[str, int, int, int, int, int], ...]  # of each file: what changes when it does
+
+
+@dataclass(frozen=True)
+class LinkKeys:
+    """What a node needs to connect to another one: its own keys, and the other's public key."""
+
+    own: KeyPair
+    theirs: str
+
+
+@dataclass(frozen=True)
+class _Allowed:
+    """Public keys by name and names by public key; never changed, only replaced."""
+
+    keys: Mapping[str, str]
+    names: Mapping[str, str]
+
+
+class Keyring:
+    """Whom a node knows by key; `reload` is called by one thread, everything else by any.
+
+    Args:
+        folder: of the keys.
+        own: name of the node whose secret key is used.
+        told: keys that are allowed beside those in the folder, by name.
+
+    Raises:
+        UserError: there is no CURVE, the secret key of the node is missing, or somebody else can
+            read it or put keys into the folder.
+
+    Attributes:
+        own: the keys of the node itself.
+    """
+
+    def __init__(
+        self, folder: KeyFolder, own: str, told: Mapping[str, str] = AllowedKeys()
+    ) -> None:
+        require_curve()
+        self.own: KeyPair = folder.key_pair(own)
+        self._folder = folder
+        self._told = told
+        self._seen: Look | None = None
+        self._is_settled = False
+        self._problems: frozenset[str] = frozenset()
+        self._allowed = _Allowed({}, {})
+        self.reload()
+
+    def for_link(self, name: str) -> LinkKeys | None:
+        """Return the keys for a connection to a node; `None` if its key is not known."""
+        theirs = self._allowed.keys.get(name)
+        return None if theirs is None else LinkKeys(self.own, theirs)
+
+    def name_of(self, public: str | None) -> str | None:
+        """Return whose public key this is; `None` for a key that is not, or no more, allowed."""
+        return None if public is None else self._allowed.names.get(public)
+
+    def missing(self, name: str) -> str:
+        """Say that there is no key of a node, and where it should be; its name may be empty."""
+        if not name:
+            return "whose key it has is not known: its address should be NAME@tcp://host:port"
+        return f"no key of {name} in {self._folder.allowed}"
+
+    def reload(self) -> bool:
+        """Look at the folder again; return whether other keys are allowed than before.
+
+        Where it cannot be looked at, or others could have put keys there, all stays as it is.
+        """
+        try:
+            self._folder.require_closed()
+            seen = _look(self._folder.allowed)
+            if seen == self._seen and self._is_settled:
+                return False
+            found = self._read()
+        except (UserError, OSError) as error:
+            self._tell([f"keys are not read again: {error}"])
+            return False
+        # Once more next time: a second change within one tick of the file system's clock would
+        # leave files that look the same.
+        self._is_settled = seen == self._seen
+        self._seen = seen
+        before, self._allowed = self._allowed, found
+        return before.keys != found.keys
+
+    def _read(self) -> _Allowed:
+        keys, problems = dict(self._told), []
+        names = {public: name for name, public in keys.items()}
+        for name in self._folder.names():
+            try:
+                public = self._folder.public_key(name)
+                _require_new(name, public, keys, names)
+            except UserError as error:
+                problems.append(str(error))
+                continue
+            keys[name], names[public] = public, name
+        self._tell(problems)
+        return _Allowed(keys, names)
+
+    def _tell(self, problems: list[str]) -> None:
+        """Log each problem once, as long as it lasts."""
+        for problem in problems:
+            if problem not in self._problems:
+                log.error("%s", problem)
+        self._problems = frozenset(problems)
+
+
+def _require_new(name: str, public: str, keys: Mapping[str, str], names: Mapping[str, str]) -> None:
+    if keys.get(name, public) != public:
+        raise UserError(f"{name} has one key under `allow` and another one in the folder: not used")
+    if names.get(public, name) != name:
+        raise UserError(f"{name} and {names[public]} have the same key: {name} is not let in")
+
+
+def _look(folder: Path) -> Look:
+    try:
+        with os.scandir(folder) as entries:
+            return tuple(sorted(_look_at(entry) for entry in entries))
+    except FileNotFoundError:
+        return ()
+
+
+def _look_at(entry: os.DirEntry[str]) -> tuple[str, int, int, int, int, int]:
+    try:
+        s = entry.stat()
+    except OSError:  # a link to nothing, or a file that is just being removed
+        return entry.name, 0, 0, 0, 0, 0
+    return entry.name, s.st_ino, s.st_size, s.st_mode, s.st_mtime_ns, s.st_ctime_ns

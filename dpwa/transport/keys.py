@@ -1,0 +1,292 @@
+"""Keys of nodes: the files in which they are, and who else may read those.
+
+    keys/w1.key            the secret key of the node w1; only its owner may read the file
+    keys/allowed/w1.pub    the public keys of the nodes that may talk to those of this folder
+    keys/allowed/w2.pub
+
+A file is one line, and comments that begin with `#`:
+
+    dpwa-public-key rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7
+
+The name of a file is the name of the node, and a key belongs to one name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+
+from dpwa.config.nodes import is_label
+from dpwa.config.public_keys import key_bytes
+from dpwa.errors import UserError
+
+SECRET_SUFFIX = ".key"  # noqa: S105
+PUBLIC_SUFFIX = ".pub"
+ALLOWED = "allowed"
+
+_SECRET = "dpwa-secret-key"  # noqa: S105  (the word before it, not the key)
+_PUBLIC = "dpwa-public-key"
+_MAX_FILE_BYTES = 4096
+_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_WRITTEN_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+class SecretKey:
+    """A secret key in Z85 that no message, log, traceback or dump shows."""
+
+    __slots__ = ("_z85",)
+
+    def __init__(self, z85: bytes) -> None:
+        self._z85 = z85
+
+    def reveal(self) -> bytes:
+        """Return the key, for ZeroMQ and for its file."""
+        return self._z85
+
+    def __repr__(self) -> str:
+        return "SecretKey(hidden)"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a secret key is not copied into anything")
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """Both keys of a node.
+
+    Attributes:
+        public: in Z85, for everybody to see.
+        secret: for this node alone.
+    """
+
+    public: str
+    secret: SecretKey
+
+    @classmethod
+    def new(cls) -> KeyPair:
+        """Make new keys.
+
+        Raises:
+            UserError: libzmq cannot.
+        """
+        require_curve()
+        while True:
+            public, secret = zmq.curve_keypair()
+            pair = cls(public.decode(), SecretKey(secret))
+            if not public.startswith(b"-"):  # a command line would take it for an option
+                return pair
+
+
+def require_curve() -> None:
+    """Make sure that libzmq has been built with CURVE.
+
+    Raises:
+        UserError: it has not.
+    """
+    if not zmq.has("curve"):
+        raise UserError(
+            f"`security: curve` needs a libzmq with CURVE, and {zmq.zmq_version()} here has none; "
+            "the wheels of pyzmq have it: pip install --force-reinstall pyzmq"
+        )
+
+
+def fingerprint(public: str) -> str:
+    """Return 16 hex digits of SHA-256 of a public key, to compare at a glance."""
+    return hashlib.sha256(key_bytes(public) or b"").hexdigest()[:16]
+
+
+class KeyFolder:
+    """A folder of keys.
+
+    Attributes:
+        path: of the folder.
+        allowed: of the public keys in it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.allowed = self.path / ALLOWED
+
+    def secret_file(self, name: str) -> Path:
+        """Return where the secret key of a node is."""
+        return self.path / (name + SECRET_SUFFIX)
+
+    def public_file(self, name: str) -> Path:
+        """Return where the public key of a node is."""
+        return self.allowed / (name + PUBLIC_SUFFIX)
+
+    def owners(self) -> list[str]:
+        """Return the names whose secret keys are here, in order."""
+        return _names(self.path, SECRET_SUFFIX)
+
+    def names(self) -> list[str]:
+        """Return the names whose public keys are here, in order."""
+        return _names(self.allowed, PUBLIC_SUFFIX)
+
+    def key_pair(self, name: str) -> KeyPair:
+        """Read the keys of a node.
+
+        Raises:
+            UserError: they are not there, cannot be read, or others can read or replace them.
+        """
+        path = self.secret_file(name)
+        self.require_closed()
+        if not path.exists():
+            make = f"dpwa keys new {name} --keys {shlex.quote(str(self.path))}"
+            raise UserError(f"{path}: no secret key of {name} (make one with `{make}`)")
+        secret = _read(path, _SECRET, _OF_OTHERS, "others can read this secret key: chmod 600")
+        public = zmq.curve_public(secret.reveal())
+        return KeyPair(public.decode(), secret)
+
+    def public_key(self, name: str) -> str:
+        """Read the public key of a node.
+
+        Raises:
+            UserError: it is not there, cannot be read, or others can replace it.
+        """
+        return read_public_key(self.public_file(name))
+
+    def require_closed(self) -> None:
+        """Make sure that nobody else can put keys here.
+
+        Raises:
+            UserError: others can write to the folder, or to that of the public keys.
+        """
+        for path in (self.path, self.allowed):
+            if path.exists():
+                advice = "others can put keys there: chmod go-w"
+                _require_mode(path, path.stat().st_mode, _WRITTEN_BY_OTHERS, advice)
+
+    def require_new(self, name: str) -> None:
+        """Make sure that there are no keys of this name, as none is ever overwritten.
+
+        Raises:
+            UserError: there is one.
+        """
+        for path in (self.secret_file(name), self.public_file(name)):
+            if path.exists():
+                raise _exists(path)
+
+    def create(self, name: str) -> KeyPair:
+        """Make new keys of a node, and their files.
+
+        Raises:
+            UserError: one of the files is there already, or cannot be written.
+        """
+        self.require_new(name)
+        pair = KeyPair.new()
+        self._make_folders()
+        says = f"# Secret key of the dpwa node {name}. Whoever reads it can pose as {name}.\n"
+        text = says.encode() + _SECRET.encode() + b" " + pair.secret.reveal() + b"\n"
+        _write_new(self.secret_file(name), SecretKey(text), 0o600)
+        self._write_public(name, pair.public)
+        return pair
+
+    def add(self, name: str, public: str) -> None:
+        """Let a node in, by its public key.
+
+        Raises:
+            UserError: the name has a key already, or the file cannot be written.
+        """
+        self._make_folders()
+        self._write_public(name, public)
+
+    def remove(self, name: str) -> None:
+        """Let a node in no more.
+
+        Raises:
+            UserError: it has no key here, or the file cannot be removed.
+        """
+        path = self.public_file(name)
+        try:
+            path.unlink()
+        except OSError as error:
+            raise UserError(f"{path}: cannot be removed ({error.strerror})") from None
+
+    def _make_folders(self) -> None:
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.allowed.mkdir(mode=0o755, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be made ({error.strerror})") from None
+        self.require_closed()
+
+    def _write_public(self, name: str, public: str) -> None:
+        text = f"# Public key of the dpwa node {name}.\n{_PUBLIC} {public}\n"
+        _write_new(self.public_file(name), SecretKey(text.encode()), 0o644)
+
+
+def read_public_key(path: Path) -> str:
+    """Read a file with a public key.
+
+    Raises:
+        UserError: it cannot be read, is something else, or others can replace it.
+    """
+    advice = "others can replace this key: chmod go-w"
+    return _read(path, _PUBLIC, _WRITTEN_BY_OTHERS, advice).reveal().decode()
+
+
+def _names(folder: Path, suffix: str) -> list[str]:
+    try:
+        files = [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read ({error.strerror})") from None
+    names = [name.removesuffix(suffix) for name in files if name.endswith(suffix)]
+    return sorted(name for name in names if is_label(name))
+
+
+def _read(path: Path, word: str, forbidden: int, advice: str) -> SecretKey:
+    """Read the key in a file; what is in the file is in no variable where an error is raised."""
+    try:
+        with path.open("rb") as file:
+            _require_mode(path, os.fstat(file.fileno()).st_mode, forbidden, advice)
+            found = list(_lines(SecretKey(file.read(_MAX_FILE_BYTES))))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    match found:
+        case [(kind, SecretKey() as key)] if kind == word:
+            return key
+    is_secret = word != _SECRET and any(kind == _SECRET for kind, _ in found)
+    got = " (got a secret key, which is for nobody else)" if is_secret else ""
+    raise UserError(f"{path}: expected one line `{word} KEY` with a key of 40 characters{got}")
+
+
+def _lines(content: SecretKey) -> Iterator[tuple[str, SecretKey | None]]:
+    """Yield the first word of each line, and the key after it if it is one."""
+    for line in content.reveal().decode("ascii", "replace").splitlines():
+        word, _, key = line.strip().partition(" ")
+        if word and not word.startswith("#"):
+            is_key = key_bytes(key.strip()) is not None
+            yield word, SecretKey(key.strip().encode()) if is_key else None
+
+
+def _require_mode(path: Path, mode: int, forbidden: int, advice: str) -> None:
+    if mode & forbidden:
+        where = shlex.quote(str(path))
+        raise UserError(f"{path}: mode {stat.S_IMODE(mode):04o}, {advice} {where}")
+
+
+def _write_new(path: Path, content: SecretKey, mode: int) -> None:
+    try:
+        # O_EXCL: a key is never overwritten; the mode holds from the first moment.
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(file, "wb") as stream:
+            stream.write(content.reveal())
+            os.fsync(file)
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def _exists(path: Path) -> UserError:
+    return UserError(f"{path}: exists already, and keys are never overwritten")

@@ -1,0 +1,118 @@
+"""Messages of membership: who is there, told from node to node, and how one comes to join.
+
+    newcomer                         member
+    JoinRequest     ---------->      connects to the address that it says, and asks who is there
+    Here            <----------      WhoIs
+    Welcome         <----------      or TurnedAway, with the reason
+    Roster          <--------->      from now on, with what each knows of all others
+
+What the news mean is in `dpwa.policy.membership`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Literal
+
+import msgpack
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from dpwa.errors import ProtocolError
+from dpwa.policy.member_states import HIGHEST, Entry, Status
+from dpwa.types import Frame
+from dpwa.wire import limits
+from dpwa.wire.fields import BaseMessage, Count, Name
+
+Endpoint = Annotated[
+    str, Field(max_length=limits.MAX_ENDPOINT_CHARACTERS, pattern=r"^(tcp|ipc)://[!-~]+$")
+]
+TruncatedReason = Annotated[str, Field(max_length=limits.MAX_REASON_CHARACTERS)]
+Refusal = Literal["name", "address", "algorithm", "stranger", "busy"]
+
+
+class WithNews(BaseMessage):
+    """A message whose payload has news of members, see `pack_entries`."""
+
+    max_payload_bytes: ClassVar[int | None] = limits.MAX_ROSTER_BYTES
+    name: Name
+    incarnation: Count
+
+
+class Roster(WithNews):
+    """Tell what this node knows of the members; answered likewise if it `asks`."""
+
+    type: Literal["roster"] = "roster"
+    digest: Annotated[bytes, Field(max_length=limits.MAX_DIGEST_BYTES)]
+    asks: bool
+
+
+class JoinRequest(WithNews):
+    """Ask to be let in, at this endpoint.
+
+    `expects`, unless it is empty, is who should be there: an address may be another's by now.
+    """
+
+    type: Literal["join_request"] = "join_request"
+    endpoint: Endpoint
+    algorithm: Name
+    expects: Name
+
+
+class Welcome(WithNews):
+    """Let a node in: the one that answers could connect to it."""
+
+    type: Literal["welcome"] = "welcome"
+
+
+class TurnedAway(BaseMessage):
+    """Do not let a node in."""
+
+    type: Literal["turned_away"] = "turned_away"
+    name: Name
+    kind: Refusal
+    reason: TruncatedReason
+
+
+class WhoIs(BaseMessage):
+    """Ask who is there."""
+
+    type: Literal["who_is"] = "who_is"
+
+
+class Here(BaseMessage):
+    """Say who is there."""
+
+    type: Literal["here"] = "here"
+    name: Name
+    incarnation: Count
+
+
+MemberMessage = Roster | JoinRequest | Welcome | TurnedAway | WhoIs | Here
+
+_Number = Annotated[int, Field(ge=0, le=HIGHEST)]
+_Item = Annotated[
+    tuple[Name, Endpoint, _Number, _Number, Annotated[int, Field(ge=0, le=max(Status))]],
+    Field(strict=False),
+]
+_ITEMS: TypeAdapter[tuple[_Item, ...]] = TypeAdapter(
+    Annotated[tuple[_Item, ...], Field(strict=False, max_length=limits.MAX_ROSTER_ENTRIES)],
+    config=ConfigDict(strict=True),
+)
+
+
+def pack_entries(entries: Iterable[Entry]) -> bytes:
+    """Pack news of members for a payload."""
+    return bytes(msgpack.packb([(*entry[:4], int(entry.status)) for entry in entries]))
+
+
+def unpack_entries(payload: Frame) -> tuple[Entry, ...]:
+    """Read news of members.
+
+    Raises:
+        ProtocolError: it is something else.
+    """
+    try:
+        items = _ITEMS.validate_python(msgpack.unpackb(payload, max_ext_len=0))
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException, ValidationError):
+        raise ProtocolError("not news of members") from None
+    return tuple(Entry(*item[:4], Status(item[4])) for item in items)

@@ -1,0 +1,186 @@
+"""The state of modules and optimizers: complete, in place, and exact."""
+
+import copy
+
+import pytest
+import safetensors.torch
+import torch
+from support.nodes import config_of, eventually
+from support.state_donors import ALONE, Net, adapter_of, are_equal, nodes, state_of, training
+from torch import nn
+
+from dpwa.adapters.optimizer import GossipOptimizer
+from dpwa.adapters.training_state import TrainingState
+from dpwa.state.face import UnfitStateError
+
+OPTIMIZERS = {
+    "SGD": lambda net: torch.optim.SGD(net.parameters(), lr=0.1),
+    "SGD with momentum": lambda net: torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
+    "Adam": lambda net: torch.optim.Adam(net.parameters(), lr=0.01, betas=(0.8, 0.99)),
+    "AdamW": lambda net: torch.optim.AdamW(net.parameters(), lr=0.01, amsgrad=True),
+    "lr in a tensor": lambda net: torch.optim.Adam(net.parameters(), lr=torch.tensor(0.01)),
+    "RMSprop": lambda net: torch.optim.RMSprop(net.parameters(), lr=0.01, centered=True),
+    "two groups": lambda net: torch.optim.Adam(
+        [{"params": [net.weight], "lr": 0.1}, {"params": [net.bias], "weight_decay": 0.1}]
+    ),
+}
+optimizers = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+
+
+def train(net, optimizer, steps=3):
+    for step in range(steps):
+        optimizer.zero_grad()
+        net(torch.linspace(-1, step + 1, 12).view(3, 4)).square().mean().backward()
+        optimizer.step()
+
+
+def linear(seed):
+    torch.manual_seed(seed)
+    return nn.Linear(4, 2)
+
+
+def hand_over(one, two):
+    """Let a state take over all of another one."""
+    parts = one.capture()
+    target = two.model()
+    assert target.kind.fingerprint == parts["model"].kind.fingerprint
+    target.load(parts["model"].image, parts["model"].numbers)
+    target = two.optimizer_target(two.optimizer)
+    target.load(parts["optimizer"].image, parts["optimizer"].numbers)
+
+
+@optimizers
+@pytest.mark.parametrize("steps", [0, 3])
+def test_training_goes_on_exactly_as_the_donors_would(make, steps):
+    nets = linear(1), linear(2)
+    states = [TrainingState(net) for net in nets]
+    for net, state in zip(nets, states, strict=True):
+        state.optimizer = make(net)
+    states[0].optimizer.param_groups[0]["lr"] *= 0.5  # a schedule has come so far
+    train(nets[0], states[0].optimizer, steps)
+    hand_over(*states)
+    for net, state in zip(nets, states, strict=True):
+        train(net, state.optimizer)
+    assert are_equal(state_of(nets[0]), state_of(nets[1]))
+
+
+def test_learning_rates_stay_where_nodes_have_different_ones():
+    one, two = TrainingState(linear(1)), TrainingState(linear(2), keeps_lr=True)
+    for state in (one, two):
+        state.optimizer = torch.optim.Adam(state._net.parameters(), lr=0.1)
+    two.optimizer.param_groups[0]["lr"] = 0.7
+    train(one._net, one.optimizer)
+    hand_over(one, two)
+    assert two.optimizer.param_groups[0]["lr"] == 0.7
+    assert len(two.optimizer.state) == 2
+
+
+def test_the_image_is_what_safetensors_and_torch_understand():
+    net = Net(1)
+    image = TrainingState(net).capture()["model"].image
+    loaded = safetensors.torch.load(image.tobytes())
+    assert "last.weight" not in loaded  # it is tied
+    other = Net(2)
+    assert other.load_state_dict(loaded, strict=False).missing_keys == ["last.weight"]
+    assert are_equal(state_of(net), state_of(other))
+
+
+def test_images_of_equal_modules_have_equal_headers_and_wrappers_do_not_count():
+    one, two = TrainingState(Net(1)), TrainingState(nn.DataParallel(Net(2)))
+    mine, theirs = one.capture()["model"], two.capture()["model"]
+    assert mine.layout.header == theirs.layout.header
+    assert mine.image.tobytes() != theirs.image.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.complex128])
+def test_every_dtype_and_every_stride_keeps_its_values(dtype):
+    def net(seed):
+        torch.manual_seed(seed)
+        made = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)
+        made.extra = nn.Parameter(torch.randn(4, 3).t().to(dtype))
+        made.register_buffer("empty", torch.zeros(0))
+        made.register_buffer("mask", torch.tensor([True, False]))
+        made.register_buffer("infinite", torch.tensor([-torch.inf]))
+        made.register_buffer("cache", torch.tensor([float(seed)]), persistent=False)
+        return made
+
+    one, two = net(1), net(2)
+    part = TrainingState(one).capture()["model"]
+    TrainingState(two).model().load(part.image, part.numbers)
+    assert are_equal(state_of(one), state_of(two))
+    assert two.cache == 2.0
+
+
+def test_a_state_that_does_not_fit_changes_nothing():
+    one, two = TrainingState(linear(1)), TrainingState(linear(2))
+    for state in (one, two):
+        state.optimizer = torch.optim.Adam(state._net.parameters(), lr=0.1)
+        train(state._net, state.optimizer)
+    part = one.capture()["optimizer"]
+    before = copy.deepcopy(two.optimizer.state_dict())
+    load = two.optimizer_target(two.optimizer).load
+    for image, numbers in (
+        (part.image[:-1], part.numbers),
+        (part.image, b"\x80"),
+        (part.image, b""),
+    ):
+        with pytest.raises(UnfitStateError):
+            load(image, numbers)
+    assert str(two.optimizer.state_dict()) == str(before)
+    image = two.capture()["model"].image
+    image[9] ^= 1
+    with pytest.raises(UnfitStateError):
+        two.model().load(image, b"")
+
+
+def test_an_optimizer_that_keeps_more_than_tensors_and_numbers_is_left_out():
+    net = linear(1)
+    state = TrainingState(net)
+    state.optimizer = torch.optim.LBFGS(net.parameters())
+
+    def closure():
+        state.optimizer.zero_grad()
+        loss = net(torch.ones(1, 4)).square().sum()
+        loss.backward()
+        return loss
+
+    state.optimizer.step(closure)
+    assert state.capture().keys() == {"model"}
+
+
+@pytest.mark.parametrize("how", ["given", "gossip optimizer"])
+def test_a_late_joiner_goes_on_with_the_optimizer_of_its_donor(how):
+    config = config_of(2, **ALONE, initial_state="peers")
+    nets = linear(1), linear(2)
+    adams = [torch.optim.Adam(net.parameters(), lr=0.01) for net in nets]
+    train(nets[0], adams[0], 5)
+
+    def node(index):
+        given = adams[index] if how == "given" else None
+        adapter = adapter_of(nets[index], f"w{index + 1}", config, optimizer=given)
+        if how != "given":
+            GossipOptimizer(adams[index], adapter)
+        return adapter
+
+    with nodes(node(0)) as (first,), training(first):
+        eventually(lambda: first.clock >= 1)
+        with nodes(node(1)):
+            pass
+    for net, adam in zip(nets, adams, strict=True):
+        train(net, adam, 4)
+    assert are_equal(state_of(nets[0]), state_of(nets[1]))
+
+
+def test_with_another_optimizer_the_module_alone_is_taken_over(caplog):
+    config = config_of(2, **ALONE, initial_state="peers")
+    nets = linear(1), linear(2)
+    adam = torch.optim.Adam(nets[0].parameters())
+    sgd = torch.optim.SGD(nets[1].parameters(), momentum=0.9)
+    with nodes(adapter_of(nets[0], "w1", config, optimizer=adam)) as (first,), training(first):
+        eventually(lambda: first.clock >= 1)
+        with nodes(adapter_of(nets[1], "w2", config, optimizer=sgd)) as (second,):
+            assert second.clock >= 1
+    assert are_equal(state_of(nets[0]), state_of(nets[1]))
+    assert not sgd.state
+    (warning,) = [text for text in caplog.messages if "starts with its own optimizer" in text]
+    assert "here 'torch.optim.sgd.SGD' optimizer[], there 'torch.optim.adam.Adam'" in warning

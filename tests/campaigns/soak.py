@@ -1,0 +1,126 @@
+"""A long run of a small cluster in which nothing may grow: memory, threads, sockets, segments.
+
+Usage: soak.py [--seconds S] [--nodes N] [--seed SEED]
+
+Nodes learn the digits with `join`, keep checkpoints, and are asked for their status all the
+time; once a minute one of them is killed and started again. What they use is compared between a
+window at the beginning, after everything has warmed up, and one at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from churn import Promise, Swarm, is_troubled, joined, sees, trains, wait_until
+
+SETTINGS = {"merge": "delta", "timeout_ms": 2000, "log_level": "warning"}
+WARM_UP_S = 60.0
+SETTLES_S = 20.0  # a process, after its start
+RESTART_EVERY_S = 60.0
+FLAT = {"rss": 1.05, "threads": 1.0, "fds": 1.02}
+
+
+def soak(options, folder, stack):
+    from dpwa.launch.ports import free_ports
+
+    chance = random.Random(options.seed)
+    swarm = Swarm(folder, options.seed, stack)
+    checkpoint = {"dir": str(folder / "checkpoints"), "every_steps": 200, "keep": 2}
+    places = [f"tcp://127.0.0.1:{port}" for port in free_ports(options.nodes)]
+    configs = {
+        f"n{number}": {**SETTINGS, "join": places, "listen": place, "checkpoint": checkpoint}
+        for number, place in enumerate(places)
+    }
+    for name, config in configs.items():
+        swarm.start(name, config)
+    wait_until(lambda: all(sees(n) == {*configs} for n in swarm.nodes.values()), 120, "all see all")
+    began, segments = time.time(), []
+    restarts = 0
+    file = folder / "run.yaml"
+    file.write_text(f"join: [{places[0]}, {places[1]}]\n")
+    while (passed := time.time() - began) < options.seconds:
+        segments.append((time.time(), len(shared_memory()), sum(shared_memory().values())))
+        ask(file)
+        time.sleep(4.0)
+        is_last = passed > options.seconds - 2 * SETTLES_S
+        if passed > (restarts + 1) * RESTART_EVERY_S and not is_last:
+            restarts += 1
+            name = chance.choice(sorted(configs)[1:])  # the first one runs all the time
+            before = swarm.nodes.pop(name)
+            before.process.kill()
+            before.process.wait()
+            swarm.start(name, configs[name])
+    return judge(swarm, began, options.seconds, segments, restarts)
+
+
+def shared_memory():
+    """Bytes of each file of shared memory of nodes on this machine."""
+    return {
+        path: path.stat().st_size
+        for folder in Path("/dev/shm").glob("dpwa-*")
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def ask(file):
+    """Have all nodes asked for their status, as a person who watches would."""
+    command = [sys.executable, "-m", "dpwa", "status", "-c", str(file), "--json"]
+    subprocess.run(command, capture_output=True, check=False)
+
+
+def judge(swarm, began, seconds, segments, restarts):
+    window_s = max(20.0, min(300.0, (seconds - WARM_UP_S) / 3))
+    first, last = began + WARM_UP_S, began + seconds - window_s
+    oldest = swarm.nodes["n0"]
+    promises = [
+        Promise(f"all live, after {restarts} restarts",
+                str({name: trains(n)[-1]["step"] for name, n in swarm.nodes.items()}),
+                all(n.process.poll() is None for n in swarm.nodes.values())),
+    ]  # fmt: skip
+    for key, flat in FLAT.items():
+        values = [
+            statistics.mean(r[key] for r in trains(oldest) if start <= r["t"] < start + window_s)
+            for start in (first, last)
+        ]
+        text = f"{key} of the node that ran all the time, last {window_s:.0f} s by first"
+        figure = f"{values[1] / values[0]:.3f} ({values[0]:.4g} to {values[1]:.4g})"
+        promises.append(Promise(text, figure, values[1] / values[0] <= flat))
+    for position, what in ((1, "segments of shared memory"), (2, "their bytes")):
+        values = [
+            statistics.median(s[position] for s in segments if start <= s[0] < start + window_s)
+            for start in (first, last)
+        ]
+        figure = f"{values[0]:.0f} to {values[1]:.0f}"
+        promises.append(Promise(what, figure, values[1] <= 1.1 * values[0]))
+    troubles = [n.name for n in swarm.nodes.values() if is_troubled(n)]
+    promises.append(Promise("no uncaught exception", f"in: {troubles}", not troubles))
+    late = [n.name for n in swarm.nodes.values() if joined(n) is None]
+    promises.append(Promise("who came back got in", f"not in: {late}", not late))
+    return promises
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=1800.0)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    print(f"soak, seed {options.seed}, {options.nodes} nodes, {options.seconds:g} s")
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        promises = soak(options, Path(folder), stack)
+    for promise in promises:
+        print(f"{'holds ' if promise.holds else 'BROKEN'}  {promise.text}: {promise.figure}")
+    sys.exit(not all(promise.holds for promise in promises))
+
+
+if __name__ == "__main__":
+    main()

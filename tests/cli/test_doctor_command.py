@@ -1,0 +1,165 @@
+"""`dpwa doctor`: what is wrong between nodes that really run."""
+
+import json
+import socket
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+import yaml
+from support.commands import run_dpwa
+from support.nodes import config_of, eventually, free_ports
+from support.open_cluster import cluster
+
+from dpwa.connection import DpwaConnection
+from dpwa.node.diagnosis import diagnose
+from dpwa.node.query import StatusAnswer
+
+
+@pytest.fixture
+def nodes():
+    with ExitStack() as stack:
+
+        def start(config, *names, size=4):
+            made = [stack.enter_context(DpwaConnection(name, config)) for name in names]
+            for node in made:
+                node.update_send(np.zeros(size), 1.0)
+            return made
+
+        yield start
+
+
+def written(path, config):
+    file = path / "run.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+def rounds(made, check, size=4):
+    def ask():
+        for node in made:
+            node.update_send(np.zeros(size), 1.0)
+            node.update_wait(1.0)
+        return check()
+
+    eventually(ask)
+
+
+def test_all_is_well(tmp_path, nodes):
+    config = config_of(2)
+    made = nodes(config, "w1", "w2")
+    rounds(made, lambda: all(node.node.report()["merges"] for node in made))
+    result = run_dpwa("doctor", "-c", written(tmp_path, config))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "2 of 2 nodes answer; all is well\n"
+
+
+def test_who_is_not_there_is_told_with_where_and_why(tmp_path, nodes):
+    config = config_of(2)
+    nodes(config, "w1")
+    result = run_dpwa("doctor", "-c", written(tmp_path, config), "--json")
+    assert result.exit_code == 3
+    answer = json.loads(result.stdout)
+    assert answer["nodes"] == ["w1", "w2"]
+    endpoint = f"tcp://127.0.0.1:{config['nodes'][1]['port']}"
+    assert {"node": "w2", "problem": f"w2: not reachable: nothing answers at {endpoint}"} in answer[
+        "problems"
+    ]
+
+
+def test_who_is_silent_is_told(tmp_path, nodes):
+    config = config_of(2)
+    nodes(config, "w1")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", config["nodes"][1]["port"]))
+        silent.listen()
+        result = run_dpwa("doctor", "-c", written(tmp_path, config), "--timeout-ms", "300")
+    assert result.exit_code == 3
+    assert "! w2: not reachable: no answer in time\n" in result.stderr
+
+
+def test_another_model_is_told_by_both_sides(tmp_path, nodes):
+    config = config_of(3)
+    small = nodes(config, "w1", "w2")
+    (large,) = nodes(config, "w3", size=5)
+    rounds(small, lambda: small[0].node.report()["merges"])
+
+    def is_noticed():
+        large.update_send(np.zeros(5), 1.0)
+        large.update_wait(1.0)
+        return any(p["health"] == "other_model" for p in large.node.report()["peers"])
+
+    eventually(is_noticed)
+    result = run_dpwa("doctor", "-c", written(tmp_path, config))
+    assert result.exit_code == 1
+    assert "! w3 has model " in result.stderr
+    assert "has another model than w3" in result.stderr
+
+
+def test_members_that_no_file_names_are_found(tmp_path):
+    with cluster() as nodes:
+        nodes.add("a")
+        nodes.add("b", "a")
+        nodes.add("c", "b")
+        nodes.agree()
+        file = written(tmp_path, {"join": [nodes.endpoint("a")]})
+        result = run_dpwa("doctor", "-c", file, "--json")
+        assert json.loads(result.stdout) == {"nodes": ["a", "b", "c"], "problems": []}
+        status = json.loads(run_dpwa("status", "-c", file, "--json").stdout)
+        assert [node["name"] for node in status["nodes"]] == ["a", "b", "c"]
+
+
+def test_a_place_where_nobody_is_is_told_by_its_address(tmp_path):
+    (port,) = free_ports(1)
+    file = written(tmp_path, {"join": [f"tcp://127.0.0.1:{port}"]})
+    result = run_dpwa("doctor", "-c", file)
+    assert result.exit_code == 3
+    assert f"! tcp://127.0.0.1:{port}: not reachable: nothing answers" in result.stderr
+    assert result.stderr.endswith("0 of 1 nodes answer; 1 problem\n")
+
+
+def report(name, **more):
+    return StatusAnswer({"name": name, "peers": [], "protocol": 5, **more}, ahead_s=0.1)
+
+
+def test_a_version_an_algorithm_and_a_clock_that_differ_are_told():
+    answers = {
+        "a": report("a", algorithm="gossip"),
+        "b": report("b", algorithm="gossip"),
+        "c": StatusAnswer({"name": "c", "protocol": 4, "algorithm": "lsgd"}, ahead_s=-60.0),
+    }
+    texts = [finding.text for finding in diagnose(answers)]
+    assert texts == [
+        "c has protocol version 4, most others have 5",
+        "c has algorithm lsgd, most others have gossip",
+        "c: its clock is 60 s behind this machine's",
+    ]
+
+
+def test_views_that_differ_are_told():
+    def members(**states):
+        return {"members": [{"name": n, "status": s} for n, s in states.items()]}
+
+    answers = {
+        "a": report("a", membership=members(a="alive", b="dead")),
+        "b": report("b", membership=members(b="alive")),
+    }
+    texts = [finding.text for finding in diagnose(answers)]
+    assert texts == [
+        "b is dead to a, although it answers here",
+        "a is unknown to b, although it answers here",
+    ]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {},
+        {"name": 3, "peers": 3, "membership": 3, "model": 3, "handshakes_refused": 3},
+        {"peers": [3, {}, {"health": "silent"}, {"health": []}], "membership": {"members": [{}]}},
+        {"protocol": [], "algorithm": {}, "model": {"fingerprint": 3}},
+        {"handshakes_refused": {"x": "y", "unknown_key": 2}},
+    ],
+)
+def test_foreign_reports_do_no_harm(nonsense):
+    diagnose({"a": StatusAnswer(nonsense), "b": report("b")})

@@ -1,0 +1,110 @@
+"""Whom a node asks: peers that fail again and again rest, and those far away are asked less."""
+
+import time
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from support.imposters import imposter
+from support.nodes import config_of, eventually, status_of
+
+from dpwa import DpwaConnection
+from dpwa.testing.proxy import TcpProxy
+from dpwa.wire.messages import Refused, decode, encode
+
+PARAMETERS = np.zeros(1000, np.float32)
+
+
+def round_of(connection, parameters=PARAMETERS):
+    """Publish and merge; return whether something came."""
+    connection.update_send(parameters, 0.1)
+    return connection.update_wait(0.1)[0] is not None
+
+
+def refuse(frames):
+    message, _ = decode(frames)
+    if message.type == "fetch":
+        yield [encode(Refused(request=message.request, reason="no"))]
+
+
+def failures(connection):
+    return status_of(connection, "w2")["outcomes"].get("misbehaved", 0)
+
+
+def test_a_peer_that_fails_again_and_again_is_left_alone_until_it_is_connected_anew():
+    config = config_of(2, transport="tcp", timeout_ms=500, log_level="error")
+    with DpwaConnection("w1", config) as mine:
+        with imposter(config["nodes"][1]["port"], refuse):
+            eventually(lambda: round_of(mine) or failures(mine) >= 3)
+            end, rounds = time.monotonic() + 1.5, 0
+            while time.monotonic() < end:
+                assert not round_of(mine)
+                rounds += 1
+                time.sleep(0.002)
+            # Rests of 0, up to 1, 2, 4, 8 s: so many in this time are most unlikely.
+            assert failures(mine) <= 15 < rounds
+            eventually(lambda: round_of(mine) or status_of(mine, "w2")["rests"])
+        with DpwaConnection("w2", config) as theirs:
+            theirs.update_send(PARAMETERS, 0.1)
+            eventually(lambda: round_of(mine), timeout_s=5.0)
+            assert not status_of(mine, "w2")["rests"]
+            theirs.update_wait(0.1)
+
+
+class Star:
+    """w1, and peers that it reaches through proxies of these settings (`None`: directly)."""
+
+    def __init__(self, stack, *links, **settings):
+        config = config_of(1 + len(links), transport="tcp", **settings)
+        nodes = config["nodes"]
+        self.peers = [stack.enter_context(DpwaConnection(n["name"], config)) for n in nodes[1:]]
+        seen = [nodes[0]]
+        for node, link in zip(nodes[1:], links, strict=True):
+            if link is not None:
+                proxy = stack.enter_context(TcpProxy("127.0.0.1", node["port"], **link))
+                node = {**node, "port": proxy.port}
+            seen.append(node)
+        self.node = stack.enter_context(DpwaConnection("w1", {**config, "nodes": seen}))
+
+    def publish(self, parameters=PARAMETERS):
+        for peer in self.peers:
+            peer.update_send(parameters, 0.1)
+
+    def fetched(self, name):
+        return status_of(self.node, name)["outcomes"].get("fetched", 0)
+
+
+def test_a_link_of_200_ms_and_20_mbit_works_with_the_defaults_and_is_measured():
+    with ExitStack() as stack:
+        link = {"delay_s": 0.1, "bandwidth_bytes_per_s": 2.5e6}
+        star = Star(stack, link, timeout_ms=2500)
+        parameters = np.zeros(10**6, np.uint8)
+        star.publish(parameters)
+        eventually(lambda: round_of(star.node, parameters))
+        before = star.fetched("w2")
+        assert all(round_of(star.node, parameters) for _ in range(3))
+        assert star.fetched("w2") == before + 3
+        peer = status_of(star.node, "w2")
+        assert peer["latency_ms"] == pytest.approx(200, abs=80)
+        assert peer["bandwidth_mbps"] == pytest.approx(20, rel=0.2)
+
+
+def test_a_link_of_2_mbit_works_with_a_longer_timeout():
+    with ExitStack() as stack:
+        star = Star(stack, {"bandwidth_bytes_per_s": 0.25e6}, timeout_ms=10_000)
+        parameters = np.zeros(10**6, np.uint8)
+        star.publish(parameters)
+        eventually(lambda: round_of(star.node, parameters), timeout_s=12.0)
+        assert status_of(star.node, "w2")["bandwidth_mbps"] == pytest.approx(2, rel=0.2)
+
+
+def test_a_peer_far_away_is_asked_less_often_than_one_near_by():
+    with ExitStack() as stack:
+        star = Star(stack, None, {"delay_s": 0.2})
+        star.publish()
+        eventually(lambda: round_of(star.node) and star.fetched("w2") and star.fetched("w3"))
+        before = star.fetched("w3")
+        for _ in range(60):
+            round_of(star.node)
+        # 0.4 s is 4 times what nobody is called slow for: it takes part in 1/4, and wins half.
+        assert 0 < star.fetched("w3") - before <= 19  # 7.5 are expected, 30 by chance alone

@@ -1,0 +1,229 @@
+"""What a node sends to those that read from it: fairly, and no faster than it may."""
+
+import time
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+import zmq
+from support.nodes import config_of, eventually, status_of
+from support.requests import fetch_of
+from support.writers import filling
+
+from dpwa import DpwaConnection
+from dpwa.clock import SystemClock
+from dpwa.data.codecs import codec
+from dpwa.data.layout import Layout
+from dpwa.data.snapshot import SnapshotPool
+from dpwa.node.kept import KeptSnapshots
+from dpwa.node.snapshot_service import Introduction, ServingSettings, SnapshotService
+from dpwa.node.upload import BURST_S, BYTES_PER_MBIT, Upload
+from dpwa.transport.sockets import receive
+from dpwa.types import Standing
+from dpwa.wire import limits
+from dpwa.wire.messages import Chunk, Credit, SnapshotHeader, decode, encode
+
+MB = 10**6
+LAYOUT = Layout.of_bytes()
+
+
+# One service, driven by hand
+
+
+class Taken:
+    done = True
+
+
+class Reader:
+    """A connection of a peer; `sent` lists what every reader got, in order."""
+
+    def __init__(self, service, name, connection, sent):
+        self._service, self._name, self._id = service, name, connection.encode()
+        self._sent = sent
+        self.takes = True
+
+    def fetch(self, **fields):
+        request = fetch_of(LAYOUT.fingerprint, name=self._name, **{"credit": 16, **fields})
+        self._service.handle(self._id, request, self._reply)
+
+    def grant(self, chunks):
+        self._service.handle(self._id, Credit(request=1, chunks=chunks), self._reply)
+
+    def _reply(self, message, payload=None, *, is_lent=False):
+        if not self.takes:
+            return None
+        if isinstance(message, Chunk):
+            assert is_lent
+            assert payload is not None
+            self._sent.append(self._id.decode())
+        return Taken()
+
+
+@contextmanager
+def serving(upload_mbps=None, sessions_per_peer=2, nbytes=8 * limits.CHUNK_BYTES):
+    clock = SystemClock()
+    with SnapshotPool(clock, 60.0, 3) as pool:
+        pool.publish(LAYOUT, nbytes, Standing(clock=1.0), filling(1))
+        settings = ServingSettings(60.0, codec, 50, sessions_per_peer)
+        own = Introduction("w1", "gossip", lambda news: None, lambda: ())
+        upload = Upload(upload_mbps, clock)
+        yield SnapshotService(own, pool, KeptSnapshots(), clock, settings, upload)
+
+
+def test_those_who_read_at_once_are_sent_a_chunk_each_in_turn():
+    with serving() as service:
+        sent = []
+        Reader(service, "greedy", "g1", sent).fetch()
+        Reader(service, "greedy", "g2", sent).fetch()
+        Reader(service, "a", "a", sent).fetch(credit=3)
+        assert not service.tick(0.0)
+        assert sent[:6] == ["a", "g1", "a", "g2", "a", "g1"]
+        assert sorted(sent[6:]) == ["g1"] * 6 + ["g2"] * 7
+
+
+def test_a_reader_that_takes_nothing_holds_nobody_up():
+    with serving() as service:
+        sent = []
+        stuck = Reader(service, "s", "s", sent)
+        stuck.takes = False
+        stuck.fetch()
+        Reader(service, "a", "a", sent).fetch()
+        assert service.tick(0.0)  # it is tried again
+        assert sent == ["a"] * 8
+        stuck.takes = True
+        assert not service.tick(0.0)
+        assert sent == ["a"] * 8 + ["s"] * 8
+
+
+def test_a_peer_that_reads_more_often_than_it_may_loses_its_oldest_session():
+    with serving(sessions_per_peer=2) as service:
+        sent = []
+        readers = [Reader(service, "greedy", f"g{i}", sent) for i in range(4)]
+        honest = Reader(service, "a", "a", sent)
+        honest.fetch(credit=1)
+        for reader in readers:
+            reader.fetch(credit=1)
+        service.tick(0.0)
+        assert sorted(sent) == ["a", "g2", "g3"]
+        for reader in (*readers, honest):
+            reader.grant(1)
+        service.tick(0.0)
+        assert sorted(sent) == ["a", "a", "g2", "g2", "g3", "g3"]
+
+
+def test_when_there_are_too_many_sessions_whoever_has_the_most_loses_one(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_SESSIONS", 3)
+    with serving(sessions_per_peer=2) as service:
+        sent = []
+        for name, connection in (("a", "a"), ("greedy", "g1"), ("greedy", "g2"), ("b", "b")):
+            Reader(service, name, connection, sent).fetch(credit=1)
+        service.tick(0.0)
+        assert sorted(sent) == ["a", "b", "g2"]
+
+
+def test_what_could_not_be_sent_does_not_count_as_upload():
+    rate = 8 * limits.CHUNK_BYTES / BYTES_PER_MBIT / BURST_S  # 8 chunks at once
+    with serving(upload_mbps=rate) as service:
+        sent = []
+        reader = Reader(service, "a", "a", sent)
+        reader.takes = False
+        reader.fetch()
+        for _ in range(20):
+            assert service.tick(0.0)
+        reader.takes = True
+        service.tick(0.0)
+        assert sent == ["a"] * 8
+
+
+# Real nodes
+
+
+def config_with(mbps, **settings):
+    return config_of(2, transport="tcp", timeout_ms=10_000, max_upload_mbps=mbps, **settings)
+
+
+def test_a_node_sends_no_faster_than_it_may_and_nearly_as_fast():
+    config = config_with(100.0)
+    parameters = np.ones(25 * MB, np.uint8)
+    with DpwaConnection("w1", config) as mine, DpwaConnection("w2", config) as theirs:
+        theirs.update_send(parameters, 0.1)
+        began = time.monotonic()
+
+        def fetched():
+            mine.update_send(parameters, 0.1)
+            return mine.update_wait(0.1)[0] is not None
+
+        eventually(fetched)
+        took_s = time.monotonic() - began
+        assert took_s == pytest.approx(25 * 8 / 100, rel=0.2)
+        peer = status_of(mine, "w2")
+        assert peer["bandwidth_mbps"] == pytest.approx(100, rel=0.2)
+        assert not peer["rests"]
+        theirs.update_wait(0.1)
+
+
+class Stream:
+    """A connection that fetches without end."""
+
+    def __init__(self, socket, port, fingerprint, **fields):
+        self.socket = socket
+        self.socket.linger = 0
+        self.socket.rcvhwm = 64
+        self.socket.connect(f"tcp://127.0.0.1:{port}")
+        self._fingerprint, self._fields = fingerprint, fields
+        self._request = 0
+        self._left = 0
+        self.nbytes = 0
+
+    def fetch(self):
+        self._request += 1
+        fields = {"request": self._request, "credit": 6, **self._fields}
+        self.socket.send(encode(fetch_of(self._fingerprint, **fields)))
+
+    def read(self):
+        """Take what has come, allow as much again, and begin anew after the end."""
+        while (frames := receive(self.socket)) is not None:
+            message, payload = decode(frames)
+            if isinstance(message, SnapshotHeader):
+                self._left = message.nbytes
+            elif isinstance(message, Chunk) and message.request == self._request:
+                self._left -= len(payload)
+                self.nbytes += len(payload)
+                self.socket.send(encode(Credit(request=self._request, chunks=1)))
+            if self._left == 0:
+                self.fetch()
+
+
+def test_two_honest_readers_have_their_share_beside_a_greedy_one():
+    config = config_with(200.0)
+    with DpwaConnection("w1", config) as node, ExitStack() as stack:
+        context = stack.enter_context(zmq.Context())
+        node.update_send(np.ones(16 * MB, np.uint8), 0.1)
+        with node.node._parts.pool.newest() as snapshot:
+            fingerprint = snapshot.layout.fingerprint
+        port = config["nodes"][0]["port"]
+        greedy = {"name": "greedy", "credit": 16, "chunk_bytes": limits.CHUNK_BYTES}
+
+        def stream(**fields):
+            socket = stack.enter_context(context.socket(zmq.DEALER))
+            return Stream(socket, port, fingerprint, **fields)
+
+        streams = {
+            "greedy": [stream(**greedy) for _ in range(6)],
+            "a": [stream(name="a", chunk_bytes=limits.CHUNK_BYTES // 4)],
+            "b": [stream(name="b")],
+        }
+        every = [each for some in streams.values() for each in some]
+        for each in every:
+            each.fetch()
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end:
+            for each in every:
+                each.read()
+            time.sleep(0.002)
+        got = {name: sum(each.nbytes for each in some) for name, some in streams.items()}
+        total = sum(got.values())
+        assert total == pytest.approx(2.0 * 25 * MB, rel=0.2)
+        # Each may have one claim more or less under way than another.
+        for nbytes in got.values():
+            assert nbytes == pytest.approx(total / 3, abs=4 * limits.CHUNK_BYTES)

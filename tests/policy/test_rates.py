@@ -1,0 +1,110 @@
+import doctest
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpwa.policy import rates
+from dpwa.policy.rates import FairBucket, TokenBucket
+
+RATE, BURST = 100.0, 20.0
+
+claims = st.lists(st.tuples(st.floats(0, 1), st.floats(0.01, 60)), max_size=60)
+
+
+def let_through(claims):
+    """Return when which amounts were let through, of claims after so many seconds each."""
+    bucket, now, taken = TokenBucket(RATE, BURST), 0.0, []
+    for gap_s, amount in claims:
+        now += gap_s
+        after = bucket.taken(amount, now)
+        if after is not None:
+            bucket = after
+            taken.append((now, amount))
+    return taken
+
+
+@given(claims)
+def test_no_window_lets_more_through_than_the_rate_and_one_burst(claims):
+    taken = let_through(claims)
+    for first, (start, _) in enumerate(taken):
+        total, largest = 0.0, BURST
+        for now, amount in taken[first:]:
+            total, largest = total + amount, max(largest, amount)
+            assert total <= RATE * (now - start) + largest + 1e-6
+
+
+@given(st.floats(0.01, 60), st.floats(0.01, 60), st.floats(0, 10))
+def test_after_the_wait_that_it_tells_the_amount_can_be_taken(first, second, now):
+    bucket = TokenBucket(RATE, BURST).taken(first, now)
+    wait_s = bucket.wait_s(second, now)
+    assert (bucket.taken(second, now) is None) == (wait_s > 0)
+    assert bucket.taken(second, now + wait_s) is not None
+
+
+@pytest.mark.parametrize("amount", [1.0, 20.0, 55.0])
+def test_a_long_run_has_the_rate_whatever_the_amounts(amount):
+    taken = let_through([(0.001, amount)] * 100_000)
+    assert sum(amount for _, amount in taken) == pytest.approx(RATE * 100, rel=0.01)
+
+
+def test_what_is_returned_can_be_taken_again():
+    bucket = TokenBucket(RATE, BURST).taken(BURST, 0.0)
+    assert bucket.taken(BURST, 0.0) is None
+    assert bucket.returned(BURST).taken(BURST, 0.0) is not None
+
+
+def shared(readers, seconds=10.0, step_s=0.02):
+    """Let readers claim as much as they can; return what each was given.
+
+    Args:
+        readers: the amount that each claims at once, by name.
+    """
+    bucket, given_to, now = FairBucket(TokenBucket(RATE, BURST)), dict.fromkeys(readers, 0.0), 0.0
+    while now < seconds:
+        now += step_s
+        for reader, amount in readers.items():
+            while bucket.claim(reader, amount, now):
+                given_to[reader] += amount
+    return given_to
+
+
+@given(st.lists(st.sampled_from([0.5, 1.0, 4.0, 16.0, 40.0]), min_size=1, max_size=6))
+def test_readers_get_the_same_whatever_the_sizes_of_their_claims(amounts):
+    given_to = shared({str(index): amount for index, amount in enumerate(amounts)})
+    assert sum(given_to.values()) == pytest.approx(RATE * 10, abs=BURST + 2 * max(amounts))
+    fair = RATE * 10 / len(amounts)
+    for got in given_to.values():
+        assert got == pytest.approx(fair, abs=BURST + 2 * max(amounts))
+
+
+def test_a_claim_waits_for_few_even_if_new_readers_come_without_end():
+    bucket, now = FairBucket(TokenBucket(RATE, BURST)), 0.0
+    assert bucket.claim("old", 10.0, now)
+    given_to_others = 0
+    for number in range(10_000):
+        now += 0.001
+        if bucket.claim("old", 10.0, now):
+            break
+        given_to_others += bucket.claim(f"new {number}", 1.0, now)
+    assert given_to_others <= 11 + BURST
+
+
+def test_nobody_waits_for_a_reader_that_has_given_up():
+    bucket = FairBucket(TokenBucket(RATE, BURST))
+    assert bucket.claim("a", 20.0, 0.0)
+    assert not bucket.claim("gone", 1.0, 0.0)
+    assert not bucket.claim("a", 10.0, 0.2)  # its turn, if it comes
+    assert bucket.claim("a", 10.0, 0.3)
+
+
+def test_a_lone_reader_has_all_of_it_and_gains_nothing_by_waiting():
+    bucket = FairBucket(TokenBucket(RATE, BURST))
+    assert bucket.claim("a", 20.0, 100.0)
+    assert not bucket.claim("a", 1.0, 100.0)
+    bucket.give_back(20.0)
+    assert bucket.claim("a", 1.0, 100.0)
+
+
+def test_the_example_in_the_docstring_is_right():
+    assert doctest.testmod(rates).failed == 0

@@ -1,0 +1,66 @@
+"""How much slower a node trains while it is attacked. Takes minutes, and wants a quiet machine:
+
+    ./scripts/test -m slow tests/security -s
+
+The victim trains a small network, in steps of about 5 ms, and gossips over TCP with an honest peer.
+Two cores have to do for both and the attacker, so what the attacker takes of them must not count.
+Therefore each attack takes turns with a process that burns as much CPU time as the attacker did,
+and leaves the victim alone; the ratio is that of the medians of the step times. Both can also be
+compared with the quiet time before, in the table that is printed.
+"""
+
+import numpy as np
+import pytest
+from abuse import field
+
+SEED = 1
+WINDOW_S = 4
+TURNS = 3
+MOST_RATIO = 1.2
+MOST_GROWTH_MB = 300
+MOST_DESCRIPTORS = 256 + 300  # `limits.connections`, and what comes between two looks
+
+ATTACKS = [
+    "garbage", "half_open", "interrupted", "absurd_lengths", "endless", "endless_empty",
+    "slow_writers", "slow_readers", "status_flood", "many_floods", "news_flood", "malformed_flood",
+    "push_flood", "fetch_flood", "propose_flood",
+]  # fmt: skip
+
+
+def shown(label, figures):
+    print(
+        f"{label:16} {figures.median_ms:7.2f} ms {figures.p90_ms:7.2f} ms "
+        f"{figures.merges_per_s:5.1f} merges/s {figures.rss_mb:6.0f} MB "
+        f"{figures.descriptors:4d} fds {figures.threads:3d} threads {figures.cpu_share:.2f} cores"
+    )
+
+
+def ratio(attacked, burnt, what):
+    return np.median([getattr(f, what) for f in attacked]) / np.median(
+        [getattr(f, what) for f in burnt]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_training_goes_on_under_attack(attack, tmp_path):
+    settings = {"algorithm": "symmetric"} if attack == "propose_flood" else {}
+    with field(tmp_path, **settings) as scene:
+        quiet = scene.watched(WINDOW_S)
+        print(f"\nseed {SEED}")
+        shown("quiet", quiet)
+        attacked, burnt = [], []
+        for turn in range(TURNS):
+            attacked.append(scene.attacked(attack, WINDOW_S, SEED + turn))
+            shown(attack, attacked[-1])
+            share = min(1.0, attacked[-1].attacker["cpu_share"])
+            burnt.append(scene.attacked(f"burn:{share:.3f}", WINDOW_S))
+            shown("as much CPU", burnt[-1])
+        found = ratio(attacked, burnt, "median_ms")
+        print(f"ratio {found:.2f}, p90 {ratio(attacked, burnt, 'p90_ms'):.2f}")
+        print(scene.victim.lines[-1]["refused"], attacked[-1].attacker)
+        assert found < MOST_RATIO
+        assert max(f.rss_mb for f in attacked) < quiet.rss_mb + MOST_GROWTH_MB
+        assert max(f.descriptors for f in attacked) < MOST_DESCRIPTORS
+        assert ratio(attacked, burnt, "merges_per_s") > 0.5

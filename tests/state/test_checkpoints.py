@@ -1,0 +1,284 @@
+"""Checkpoints: whatever happens while one is written, the last good one is there."""
+
+import json
+import resource
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from support.nodes import config_of, eventually, free_ports
+from support.state_donors import (
+    ALONE,
+    Net,
+    adapter_of,
+    are_equal,
+    donor_process,
+    nodes,
+    state_of,
+    training,
+    wait_until_training,
+)
+
+from dpwa import DpwaConnection
+from dpwa.data.layout import Layout, TensorSpec
+from dpwa.state.checkpoints import CheckpointFolder
+from dpwa.state.image import State
+from dpwa.state.values import values_of, values_part
+from dpwa.testing import Fault, FaultPlan
+
+POINTS = (
+    "checkpoint.begun",
+    "checkpoint.before_rename",
+    "checkpoint.renamed",
+    "checkpoint.written",
+    "checkpoint.pruned",
+)
+
+
+def state(updates, clock=None, elements=1000):
+    values = np.full(elements, float(updates))
+    layout = Layout((TensorSpec("parameters", "float64", values.shape, 8),))
+    parts = values_part(layout, values)
+    return State(float(updates) if clock is None else clock, updates, parts)
+
+
+def found(folder, node="w1"):
+    """The updates of all checkpoints that are whole, newest first; each with its own values."""
+    updates = []
+    for saved in CheckpointFolder(folder, node, 3).newest_first():
+        part = saved.parts["values"]
+        assert np.unique(values_of(part.image, part.numbers)).tolist() == [saved.updates]
+        updates.append(saved.updates)
+    return updates
+
+
+def test_the_newest_ones_are_kept_even_if_they_have_fewer_updates(tmp_path):
+    folder = CheckpointFolder(tmp_path / "new" / "folder", "w1", keep=2)
+    for updates in (900, 1000, 10, 20):
+        name = folder.write(state(updates, clock=updates / 2))
+        assert name.endswith(f"-{updates}")
+    assert found(tmp_path / "new" / "folder") == [20, 10]
+    assert len(list((tmp_path / "new" / "folder").iterdir())) == 4
+    assert next(folder.newest_first()).clock == 10.0
+
+
+def test_nodes_share_a_folder_and_leave_each_other_alone(tmp_path):
+    names = ("w1", "w1-000001-5", "w1-000001", "w.1", "w11")
+    for _ in range(3):
+        for name in names:
+            CheckpointFolder(tmp_path, name, keep=1).write(state(5))
+    (tmp_path / "notes.txt").write_text("mine")
+    for name in names:
+        assert found(tmp_path, name) == [5]
+    assert len(list(tmp_path.iterdir())) == 2 * len(names) + 1
+
+
+@pytest.mark.parametrize(
+    "damage", ["cut", "flip", "lost", "record cut", "record lost", "record {}"]
+)
+def test_a_damaged_checkpoint_is_left_out_with_a_warning(tmp_path, caplog, damage):
+    folder = CheckpointFolder(tmp_path, "w1", keep=3)
+    for updates in (1, 2):
+        name = folder.write(state(updates))
+    image, record = tmp_path / f"{name}.safetensors", tmp_path / f"{name}.json"
+    data = image.read_bytes()
+    match damage:
+        case "cut":
+            image.write_bytes(data[:-1])
+        case "flip":
+            image.write_bytes(data[:500] + bytes([data[500] ^ 4]) + data[501:])
+        case "lost":
+            image.unlink()
+        case "record cut":
+            record.write_bytes(record.read_bytes()[:-5])
+        case "record lost":
+            record.unlink()
+        case _:
+            record.write_text("{}")
+    assert found(tmp_path) == [1]
+    assert ("is left out" in caplog.text) == (damage != "record lost")
+    folder.write(state(3))
+    assert found(tmp_path)[0] == 3
+    if damage == "record lost":
+        assert not image.exists()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_at_any_moment_leaves_the_last_good_one(tmp_path, point):
+    folder = tmp_path / "checkpoints"
+    config = config_of(1, **ALONE, checkpoint={"dir": str(folder), "every_steps": 5, "keep": 2})
+    # Each checkpoint has two files, of which the second one counts.
+    nth = 2 * 2 + 1 if point in ("checkpoint.before_rename", "checkpoint.renamed") else 3
+    plan = FaultPlan((Fault(point, nth),))
+    with donor_process(tmp_path, "w1", config, 1000, "clock", plan=plan) as process:
+        assert wait_until_training(process) == 0.0
+        assert process.wait_for_fault().name == "SIGKILL"
+    whole = found(folder)
+    assert 1 <= len(whole) <= 3
+    assert [updates % 5 for updates in whole] == [0] * len(whole)
+    with DpwaConnection("w1", config) as node:
+        parameters, clock = node.fetch_state()
+        assert clock == whole[0]
+        assert np.unique(parameters).tolist() == [whole[0]]
+        for _ in range(5):
+            node.update_send(np.full(1000, node.clock + 1))
+    assert found(folder)[0] > whole[0]
+    assert not list(folder.glob(".*")), "something is left of the one that was interrupted"
+    assert len(found(folder)) == 2
+
+
+def test_a_restarted_node_has_its_module_its_optimizer_and_its_clock(tmp_path):
+    config = config_of(
+        1, **ALONE, checkpoint={"dir": str(tmp_path / "c"), "every_steps": 10, "keep": 1}
+    )
+
+    def made(seed):
+        net = Net(seed)
+        return net, torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=0.01)
+
+    def step(net, adam):
+        adam.zero_grad()
+        net(torch.linspace(-1, 1, 48).view(3, 16)).square().mean().backward()
+        adam.step()
+
+    one, adam = made(1)
+    with nodes(adapter_of(one, "w1", config, optimizer=adam)) as (node,):
+        for _ in range(10):
+            step(one, adam)
+            node.update_send(0.5)
+            node.update_wait(0.5)
+        node.connection.states._writer.close()
+        report = node.connection.node.report()["state"]["checkpoints"]
+        assert report == {"written": 1, "skipped": 0, "failed": 0, "newest": "w1-000001-10"}
+    saved = state_of(one)
+    loaded = safetensors.torch.load_file(tmp_path / "c" / "w1-000001-10.safetensors")
+    assert all(torch.equal(loaded[name], saved[name]) for name in loaded)
+    two, again = made(2)
+    with nodes(adapter_of(two, "w1", config, optimizer=again)) as (node,):
+        assert are_equal(state_of(two), saved)
+        assert node.clock == 10.0
+        assert node.connection.node.report()["state"]["restored"] == "w1-000001-10"
+        node.update_send()
+        assert (node.clock, node.connection.node.version) == (11.0, 11)
+        for net, optimizer in ((one, adam), (two, again)):
+            step(net, optimizer)
+    assert are_equal(state_of(one), state_of(two))
+
+
+@pytest.mark.parametrize(("peers_clock", "expected"), [(20, "own"), (200, "peers")])
+def test_the_newest_of_both_is_taken(tmp_path, peers_clock, expected):
+    config = config_of(2, **ALONE, checkpoint={"dir": str(tmp_path), "every_steps": 100})
+    nets = {"peers": Net(1), "own": Net(2), "fresh": Net(3)}
+    with nodes(adapter_of(nets["own"], "w2", config)) as (node,):
+        for _ in range(100):
+            node.update_send()
+    with nodes(adapter_of(nets["peers"], "w1", config)) as (peer,):
+        peer.connection.node.rounds.resume(peers_clock, peers_clock)
+        with training(peer) if expected == "peers" else nodes():
+            peer.update_send(0.5)
+            newest = {**config, "initial_state": "newest"}
+            with nodes(adapter_of(nets["fresh"], "w2", newest)) as (node,):
+                assert are_equal(state_of(nets["fresh"]), state_of(nets[expected]))
+                assert node.clock >= (200 if expected == "peers" else 100)
+
+
+def test_a_checkpoint_of_another_model_is_left_alone(tmp_path, caplog):
+    config = config_of(1, **ALONE, checkpoint={"dir": str(tmp_path), "every_steps": 1})
+    with nodes(adapter_of(torch.nn.Linear(2, 2), "w1", config)) as (node,):
+        node.update_send()
+    other = torch.nn.Linear(2, 3)
+    own = state_of(other)
+    with nodes(adapter_of(other, "w1", config)) as (node,):
+        assert node.clock == 0.0
+    assert are_equal(state_of(other), own)
+    assert "here 'bias' float32[3], there 'bias' float32[2]" in caplog.text
+
+
+def test_training_goes_on_when_nothing_can_be_written(tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    config = config_of(
+        1, **ALONE, checkpoint={"dir": str(tmp_path / "file" / "folder"), "every_steps": 1}
+    )
+    with nodes(adapter_of(Net(1), "w1", config)) as (node,):
+        for number in range(1, 4):
+            node.update_send()
+            eventually(
+                lambda n=number: (
+                    node.connection.node.report()["state"]["checkpoints"]["failed"] == n
+                )
+            )
+    assert len([text for text in caplog.messages if "no checkpoint can be written" in text]) == 1
+
+
+FULL_DISK = """
+import sys
+import numpy as np
+from dpwa import DpwaConnection
+config = {"nodes": [{"name": "w1", "port": int(sys.argv[2])}], "transport": "tcp",
+          "checkpoint": {"dir": sys.argv[1], "every_steps": 1}}
+with DpwaConnection("w1", config) as node:
+    for elements in (1000, 1_000_000, 1000):
+        node.update_send(np.full(elements, node.clock + 1))
+        node.states.close()
+    print(node.node.report()["state"]["checkpoints"])
+"""
+
+
+def test_a_full_disk_leaves_nothing_behind_and_the_next_one_is_written(tmp_path):
+    limit = resource.RLIMIT_FSIZE, (1_000_000, 1_000_000)
+    folder, (port,) = tmp_path / "checkpoints", free_ports(1)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(folder), str(port)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(*limit),
+    )
+    assert "'written': 2, 'skipped': 0, 'failed': 1" in done.stdout, done.stderr
+    assert "File too large" in done.stderr
+    assert found(folder) == [3, 1]
+    assert len(list(folder.iterdir())) == 4
+
+
+def test_a_checkpoint_is_skipped_while_the_one_before_is_written(tmp_path, monkeypatch):
+    config = config_of(1, **ALONE, checkpoint={"dir": str(tmp_path), "every_steps": 1})
+    may_go_on = threading.Event()
+    write = CheckpointFolder.write
+    monkeypatch.setattr(CheckpointFolder, "write", lambda *a: (may_go_on.wait(10), write(*a))[1])
+    with nodes(adapter_of(Net(1), "w1", config)) as (node,):
+        for _ in range(5):
+            node.update_send()
+        report = node.connection.node.report()["state"]
+        assert report["checkpoints"]["skipped"] == 4
+        assert report["copies"] == 0
+        may_go_on.set()
+    assert json.loads((tmp_path / "w1-000001-1.json").read_text())["updates"] == 1
+
+
+def test_a_node_that_has_diverged_does_not_drive_out_its_good_checkpoints(tmp_path, caplog):
+    config = config_of(1, **ALONE, checkpoint={"dir": str(tmp_path), "every_steps": 1, "keep": 2})
+    net = torch.nn.Linear(2, 2)
+    good = state_of(net)
+    with nodes(adapter_of(net, "w1", config)) as (node,):
+        for loss in (0.5, 0.5, float("nan"), float("inf")):
+            node.update_send(loss)
+            node.connection.states.close()
+            torch.nn.init.constant_(net.weight, float("nan"))
+    assert found_names(tmp_path) == ["w1-000001-1", "w1-000002-2"]
+    again = torch.nn.Linear(2, 2)
+    with nodes(adapter_of(again, "w1", config)) as (node,):
+        assert are_equal(state_of(again), good)
+        assert node.clock == 1.0
+        assert node.connection.states._saved is not None
+        node.update_send(0.5)
+        assert node.connection.states._saved is None  # its memory is given back
+    assert "checkpoint w1-000002-2 is of no use" in caplog.text
+
+
+def found_names(folder):
+    """The names of all checkpoints."""
+    return sorted(path.stem for path in folder.glob("*.json"))

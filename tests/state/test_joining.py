@@ -1,0 +1,173 @@
+"""Fetching a state, without sockets: donors of all kinds answer at once."""
+
+import random
+
+import numpy as np
+import pytest
+
+from dpwa.clock import SystemClock
+from dpwa.data.checksum import checksum
+from dpwa.data.layout import TensorSpec
+from dpwa.state.image import ImageLayout
+from dpwa.state.inbox import MOST_WAITING, Inbox
+from dpwa.state.joining import Joiner, Wanted
+from dpwa.transport.link import LinkState
+from dpwa.wire import limits
+from dpwa.wire.state import (
+    AskPiece,
+    AskState,
+    StateBusy,
+    StateDone,
+    StateGone,
+    StateOffer,
+    StatePiece,
+    StateStanding,
+)
+
+LAYOUT = ImageLayout.of([TensorSpec("a", "uint8", (5_000_000,), 1)])
+PIECES = -(-LAYOUT.nbytes // limits.CHUNK_BYTES)
+
+
+def image_of(value):
+    image = LAYOUT.empty()
+    image[len(LAYOUT.header) :] = value
+    return image
+
+
+class Donor:
+    """Answers as a donor does; `changes` may replace any answer by others."""
+
+    def __init__(self, value, clock=50.0, changes=lambda answers: answers):
+        self.image = image_of(value)
+        self.clock = clock
+        self.changes = changes
+        self.done = 0
+
+    def answers(self, message):
+        request = message.request
+        match message:
+            case AskState(prepares=False):
+                return [(StateStanding(**self.far(request)), b"")]
+            case AskState():
+                return [(StateOffer(**self.offer(request)), b"numbers")]
+            case AskPiece():
+                data = self.image[message.index * limits.CHUNK_BYTES :][: limits.CHUNK_BYTES]
+                fields = {"request": request, "index": message.index, "checksum": checksum(data)}
+                return [(StatePiece(**fields), data.tobytes())]
+            case StateDone():
+                self.done += 1
+        return []
+
+    def far(self, request):
+        return {"request": request, "clock": self.clock, "is_trained": True, "is_sound": True}
+
+    def offer(self, request):
+        return {
+            "request": request,
+            "token": b"12345678",
+            "nbytes": LAYOUT.nbytes,
+            "fingerprint": LAYOUT.fingerprint,
+            "clock": self.clock,
+            "updates": 7,
+        }
+
+
+def fetched(donors, most_donors=2, timeout_s=5.0, links=None, **wanted):
+    """What a joiner gets of these donors, by name."""
+    inbox = Inbox()
+
+    def tell(peer, message):
+        donor = donors[peer]
+        for answer, payload in donor.changes(donor.answers(message)):
+            inbox.receive(peer, answer, payload)
+
+    up = dict.fromkeys(donors, LinkState.UP) if links is None else links
+    joiner = Joiner(lambda: up, tell, inbox, SystemClock(), most_donors)
+    wanted = {"kind": LAYOUT.tensors, "most_bytes": LAYOUT.nbytes, "layout": LAYOUT, **wanted}
+    return joiner.fetch(Wanted("model", **wanted), timeout_s)
+
+
+def test_a_state_comes_from_two_donors_and_both_are_told_when_it_is_there():
+    donors = {"w1": Donor(1, clock=50.0), "w2": Donor(2, clock=54.0)}
+    result = fetched(donors).fetched
+    assert sum(result.pieces.values()) == PIECES
+    values = LAYOUT.tensors_of(result.image)
+    assert set(np.unique(values)) == {1, 2}
+    share = result.pieces["w2"] / PIECES
+    assert result.clock == pytest.approx(50.0 + 4.0 * share)
+    assert (result.numbers, result.updates) == (b"numbers", 7)
+    assert [donor.done for donor in donors.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_answers_that_nobody_has_asked_for_change_nothing(seed):
+    """Answers of an earlier fetch, answers twice, and offers out of nowhere."""
+    rng = random.Random(seed)
+
+    def with_junk(answers):
+        honest = Donor(9)
+        junk = [
+            (StateOffer(**{**honest.offer(0), "nbytes": 5}), b""),
+            (StateOffer(**{**honest.offer(10**6), "fingerprint": bytes(16)}), b""),
+            (StateStanding(**{**honest.far(0), "is_trained": False}), b""),
+            (StateBusy(request=0, retry_after_s=60.0), b""),
+            (StateGone(request=0), b""),
+            (StatePiece(request=0, index=0, checksum=0), b"x" * limits.CHUNK_BYTES),
+            *answers,
+        ]
+        extra = [rng.choice(junk) for _ in range(3)]
+        return [*extra, *answers, *extra]
+
+    result = fetched({"w1": Donor(3, changes=with_junk)}).fetched
+    assert set(np.unique(LAYOUT.tensors_of(result.image))) == {3}
+
+
+@pytest.mark.parametrize(
+    "lie", [{"nbytes": LAYOUT.nbytes + 1}, {"fingerprint": bytes(16)}], ids=str
+)
+def test_an_offer_of_something_else_is_no_offer(lie):
+    def changes(answers):
+        return [
+            (answer.model_copy(update=lie) if isinstance(answer, StateOffer) else answer, payload)
+            for answer, payload in answers
+        ]
+
+    assert fetched({"w1": Donor(1, changes=changes)}).fetched is None
+    both = {"w1": Donor(1, changes=changes), "w2": Donor(2)}
+    assert fetched(both, most_donors=1).fetched.pieces == {"w2": PIECES}
+
+
+def test_a_copy_that_was_given_back_is_asked_for_again():
+    asked = []
+
+    def changes(answers):
+        asked.extend(answer for answer, _ in answers)
+        if len(asked) == 7 and isinstance(answers[0][0], StatePiece):
+            return [(StateGone(request=answers[0][0].request), b"")]
+        return answers
+
+    result = fetched({"w1": Donor(1, changes=changes)}).fetched
+    assert result.pieces == {"w1": PIECES}
+    assert sum(isinstance(answer, StateOffer) for answer in asked) == 2
+
+
+def test_who_is_not_further_than_wanted_gives_nothing():
+    assert fetched({"w1": Donor(1)}, newer_than=50.0).fetched is None
+    assert fetched({"w1": Donor(1)}, newer_than=49.0).fetched is not None
+
+
+def test_nobody_is_waited_for_where_nobody_is():
+    result = fetched({}, timeout_s=30.0)
+    assert (result.fetched, result.is_late) == (None, False)
+    result = fetched({}, timeout_s=30.0, links={"w1": LinkState.DOWN})
+    assert (result.fetched, result.is_late) == (None, False)
+
+
+def test_an_inbox_is_bounded_and_empty_after_use():
+    inbox = Inbox()
+    inbox.open()
+    for number in range(2 * MOST_WAITING):
+        inbox.receive("w1", StateGone(request=number), b"")
+    inbox.close()
+    inbox.receive("w1", StateGone(request=1), b"")
+    assert inbox.take(0.0) is None

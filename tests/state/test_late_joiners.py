@@ -1,0 +1,296 @@
+"""Nodes that join late: what they start from, and when they start at once."""
+
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from support.imposters import imposter
+from support.nodes import config_of, eventually
+from support.state_donors import (
+    ALONE,
+    Net,
+    adapter_of,
+    are_equal,
+    nodes,
+    state_of,
+    training,
+)
+
+from dpwa import DpwaConnection
+from dpwa.data.checksum import checksum
+from dpwa.wire import limits
+from dpwa.wire.messages import decode, encode
+from dpwa.wire.state import AskPiece, AskState, StateOffer, StatePiece, StateStanding
+
+PEERS = {**ALONE, "initial_state": "peers"}
+
+
+@pytest.mark.parametrize("codec", ["auto", "tcp"])
+def test_a_late_joiner_has_all_of_its_donor_bit_for_bit(codec):
+    config = config_of(2, **{**PEERS, "transport": codec})
+    one, two = Net(1), Net(2)
+    with nodes(adapter_of(one, "w1", config)) as (first,), training(first):
+        eventually(lambda: first.clock >= 3)
+        identities = [(id(p), p.data_ptr()) for p in two.parameters()]
+        with nodes(adapter_of(two, "w2", config)) as (second,):
+            assert are_equal(state_of(one), state_of(two))
+            assert two.last.weight is two.first.weight
+            assert [(id(p), p.data_ptr()) for p in two.parameters()] == identities
+            assert 3 <= second.clock <= first.clock
+            assert second.connection.node.report()["state"]["donors"] == ["w1"]
+            before = second.clock
+            second.update_send(0.5)
+            assert second.clock == before + 1
+            assert second.connection.node.version > 3
+
+
+def test_it_says_whom_it_starts_from(caplog):
+    caplog.set_level(logging.INFO, "dpwa")
+    config = config_of(2, **PEERS, log_level="info")
+    with nodes(adapter_of(Net(1), "w1", config)) as (first,), training(first):
+        eventually(lambda: first.clock >= 1)
+        with nodes(adapter_of(Net(2), "w2", config)):
+            pass
+    assert [r for r in caplog.messages if r.startswith("w2: starts from w1 (0.0 MB in ")]
+
+
+def test_a_patchwork_is_made_of_pieces_of_several_donors():
+    config = config_of(3, **PEERS)
+    nets = [torch.nn.Linear(2048, 1024) for _ in range(3)]  # 8 MiB
+    for value, net in enumerate(nets, start=1):
+        torch.nn.init.constant_(net.weight, float(value))
+        torch.nn.init.constant_(net.bias, float(value))
+    made = (adapter_of(nets[i], f"w{i + 1}", config) for i in (0, 1))
+    with nodes(*made) as (one, two), training(one, two):
+        eventually(lambda: min(one.clock, two.clock) >= 3)
+        with nodes(adapter_of(nets[2], "w3", config)) as (three,):
+            values = nets[2].weight.detach().flatten()
+            assert set(values.tolist()) <= {1.0, 2.0}
+            # A piece, but for the header that shifts them, is of one donor.
+            changes = int((values[1:] != values[:-1]).sum())
+            assert changes <= 8
+            assert 3 <= three.clock <= max(one.clock, two.clock)
+            assert set(three.connection.node.report()["state"]["donors"]) <= {"w1", "w2"}
+
+
+@pytest.mark.parametrize("initial_state", ["peers", "newest"])
+def test_nodes_that_start_together_do_not_wait_for_each_other(initial_state):
+    config = config_of(3, **{**PEERS, "initial_state": initial_state})
+    took, made = [], []
+
+    def start(index):
+        before = time.monotonic()
+        made.append(adapter_of(torch.nn.Linear(3, 3), f"w{index}", config))
+        took.append(time.monotonic() - before)
+
+    threads = [threading.Thread(target=start, args=(index,)) for index in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with nodes(*made):
+        assert len(made) == 3
+        assert [node.clock for node in made] == [0.0, 0.0, 0.0]
+        assert max(took) < 2.0  # about 0.4 s on a machine with nothing else to do
+        assert all(node.connection.states.origin is None for node in made)
+
+
+def test_by_default_a_node_of_a_static_cluster_starts_with_its_own_at_once():
+    config = config_of(2, **ALONE)
+    one, two = Net(1), Net(2)
+    own = state_of(two)
+    with nodes(adapter_of(one, "w1", config)) as (first,), training(first):
+        eventually(lambda: first.clock >= 1)
+        with nodes(adapter_of(two, "w2", config)) as (second,):
+            assert are_equal(state_of(two), own)
+            assert second.clock == 0.0
+
+
+def test_another_model_is_told_by_its_first_difference_and_nothing_is_changed(caplog):
+    config = config_of(2, **PEERS)
+    one, two = torch.nn.Linear(3, 3), torch.nn.Linear(3, 4)
+    own = state_of(two)
+    with nodes(adapter_of(one, "w1", config)) as (first,), training(first):
+        eventually(lambda: first.clock >= 1)
+        before = time.monotonic()
+        with nodes(adapter_of(two, "w2", config)) as (second,):
+            assert time.monotonic() - before < 5.0
+            assert are_equal(state_of(two), own)
+            assert second.clock == 0.0
+    (warning,) = [text for text in caplog.messages if "starts with its own" in text]
+    assert warning == (
+        "w2: starts with its own model, as w1 has another one: first difference: "
+        "here 'bias' float32[4], there 'bias' float32[3]"
+    )
+
+
+def test_parameters_that_are_not_finite_are_not_taken_over(caplog):
+    config = config_of(2, **PEERS)
+    one, two = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    torch.nn.init.constant_(one.weight, float("nan"))
+    own = state_of(two)
+    with nodes(adapter_of(one, "w1", config)) as (first,), training(first):
+        eventually(lambda: first.clock >= 1)
+        with nodes(adapter_of(two, "w2", config)) as (second,):
+            assert are_equal(state_of(two), own)
+            assert second.clock == 0.0
+    assert any("parameters that are not finite" in text for text in caplog.messages)
+
+
+def test_a_donor_serves_no_more_joiners_than_it_wants_and_gives_its_copy_back():
+    config = config_of(4, **PEERS, state_serving=1, state_donors=1, initial_state_timeout_s=20)
+    nets = [Net(index) for index in range(4)]
+    joined = []
+    with nodes(adapter_of(nets[0], "w1", config)) as (first,), training(first):
+        eventually(lambda: first.clock >= 1)
+        made = [
+            threading.Thread(
+                target=lambda i=i: joined.append(adapter_of(nets[i], f"w{i + 1}", config))
+            )
+            for i in (1, 2, 3)
+        ]
+        for thread in made:
+            thread.start()
+        for thread in made:
+            thread.join()
+        with nodes(*joined):
+            assert len(joined) == 3
+            assert all(node.clock > 0 for node in joined)
+            assert all(are_equal(state_of(net), state_of(nets[0])) for net in nets)
+        report = first.connection.node.report()["state"]
+        assert report["copies"] < 3 + 1
+        first.connection.states._shelf._hold_s = 0.1
+        eventually(lambda: first.connection.node.report()["state"]["held_bytes"] == 0)
+
+
+def test_a_donor_whose_trainer_does_nothing_is_waited_for_so_long_only(caplog):
+    config = config_of(2, **PEERS, initial_state_timeout_s=0.7)
+    with nodes(adapter_of(Net(1), "w1", config)) as (first,):
+        first.update_send(0.5)
+        before = time.monotonic()
+        with nodes(adapter_of(Net(2), "w2", config)) as (second,):
+            assert 0.7 <= time.monotonic() - before < 3.0
+            assert second.clock == 0.0
+    assert any("no peer has handed over its in 0.7 s" in text for text in caplog.messages)
+
+
+class Liar:
+    """A donor that corrupts every piece, or those of its choice."""
+
+    def __init__(self, image, fingerprint, corrupts):
+        self._image, self._fingerprint, self._corrupts = image, fingerprint, corrupts
+        self.asked = []
+
+    def __call__(self, frames):
+        message, _ = decode(frames)
+        match message:
+            case AskState(prepares=False):
+                yield [
+                    encode(
+                        StateStanding(
+                            request=message.request, clock=90.0, is_trained=True, is_sound=True
+                        )
+                    )
+                ]
+            case AskState():
+                yield [
+                    encode(
+                        StateOffer(
+                            request=message.request,
+                            token=b"12345678",
+                            nbytes=len(self._image),
+                            fingerprint=self._fingerprint,
+                            clock=90.0,
+                            updates=90,
+                        )
+                    ),
+                    self._numbers,
+                ]
+            case AskPiece():
+                self.asked.append(message.index)
+                start = message.index * limits.CHUNK_BYTES
+                data = self._image[start : start + limits.CHUNK_BYTES]
+                piece = StatePiece(
+                    request=message.request, index=message.index, checksum=checksum(data)
+                )
+                if self._corrupts(self.asked):
+                    data = bytes([data[0] ^ 1]) + data[1:]
+                yield [encode(piece), data]
+
+    _numbers = b""
+
+
+def joined_from_a_liar(corrupts):
+    """Let a node join a liar, and an honest donor if it gives that one up."""
+    from dpwa.adapters.training_state import TrainingState
+
+    config = config_of(2, **PEERS, state_donors=1, initial_state_timeout_s=3)
+    one, two = torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 1024)  # 4 MiB
+    part = TrainingState(one).capture()["model"]
+    liar = Liar(part.image.tobytes(), part.layout.fingerprint, corrupts)
+    with imposter(config["nodes"][0]["port"], liar), nodes(adapter_of(two, "w2", config)) as (n,):
+        return liar, are_equal(state_of(one), state_of(two)), n.clock
+
+
+def test_a_corrupt_piece_is_asked_for_again():
+    liar, is_equal, clock = joined_from_a_liar(lambda asked: len(asked) == 2)
+    assert is_equal
+    assert clock == 90.0
+    assert len(liar.asked) == 1 + len(set(liar.asked)) == 1 + 5
+
+
+def test_a_donor_of_corrupt_pieces_is_given_up():
+    liar, is_equal, clock = joined_from_a_liar(lambda asked: True)
+    assert not is_equal
+    assert clock == 0.0
+    assert len(liar.asked) < 20
+
+
+@pytest.mark.parametrize(
+    "parameters", [np.arange(300_000.0).reshape(3, 100_000), b"some bytes", np.zeros(1, "float16")]
+)
+def test_raw_parameters_can_be_fetched_before_the_first_update(parameters):
+    config = config_of(2, **ALONE)
+    is_over = threading.Event()
+    with DpwaConnection("w1", config) as first, DpwaConnection("w2", config) as second:
+        assert second.fetch_state() is None
+
+        def train():
+            while not is_over.wait(0.003):
+                first.update_send(parameters, 0.5)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        eventually(lambda: first.clock >= 2)
+        found, clock = second.fetch_state()
+        is_over.set()
+        thread.join()
+    assert type(found) is type(parameters)
+    assert clock == second.clock >= 2
+    if isinstance(parameters, bytes):
+        assert found == parameters
+    else:
+        assert found.dtype == parameters.dtype
+        assert np.array_equal(found, parameters)
+
+
+def test_the_first_peers_are_waited_for_where_they_are_found_one_after_the_other():
+    config = config_of(2, **PEERS)
+    alone = {**config, "nodes": config["nodes"][1:]}
+    port = config["nodes"][0]["port"]
+    with DpwaConnection("w1", config) as first, DpwaConnection("w2", alone) as second:
+        first.update_send(b"bytes")
+        second.states._joiner.is_settled = lambda: bool(second.peers)
+        found = []
+        fetching = threading.Thread(target=lambda: found.append(second.fetch_state()))
+        fetching.start()
+        fetching.join(0.5)
+        assert fetching.is_alive()
+        second.add_peer("w1", "127.0.0.1", port)
+        while fetching.is_alive():
+            first.update_send(b"bytes")
+            fetching.join(0.01)
+    assert found[0][0] == b"bytes"

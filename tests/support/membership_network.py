@@ -1,0 +1,224 @@
+"""Nodes around `Membership` in a virtual network: they gossip, are killed, stopped and restarted.
+
+What a real node would do: every half second an exchange with a random peer, news of a change told
+at once to three peers and to those whom it is about, knocks at the addresses of the configuration,
+and a lost connection noticed within a second, if the host is there to say so.
+"""
+
+from __future__ import annotations
+
+from dpwa.policy.member_states import Entry, Status, Times
+from dpwa.policy.membership import Membership
+from dpwa.testing.network import Link, VirtualNetwork
+
+TICK_S = 0.25
+GOSSIP_S = 0.5
+KNOCK_S = 2.0
+AT_ONCE_S = 0.02
+FAN_OUT = 3
+NOTICE_S = 1.0  # a closed connection, or one that is refused
+FULL = 256
+
+
+class Life:
+    """One process of a node, from its beginning to its end."""
+
+    def __init__(self, cluster, own):
+        self.cluster = cluster
+        self.network = cluster.network
+        self.members = Membership(own, cluster.times)
+        self.name = own.name
+        self.endpoint = own.endpoint
+        self.is_over = False
+        self.is_stopped = False
+        self._inbox = []
+        self._is_telling = False
+        self.network.add(self.endpoint, self._arrive)
+        self._repeat(TICK_S, self._tick)
+        self._repeat(GOSSIP_S, self._gossip)
+        self._repeat(KNOCK_S, self._knock)
+
+    @property
+    def now(self):
+        return self.network.clock.now()
+
+    def peers(self):
+        return {entry.name for entry in self.members.peers}
+
+    def resume(self):
+        self.is_stopped = False
+        if self.network.rng.random() < 0.5:
+            self._tick()
+        inbox, self._inbox = self._inbox, []
+        for message in inbox:
+            self._take(message)
+
+    def lose(self, name):
+        """The connection to a peer is gone."""
+        self._do(lambda: self._note(self.members.lost(name, self.now)))
+
+    def say(self, endpoint, to=None, most=32, wants_answer=False):
+        """Send what is to be told to an endpoint."""
+        news = self.members.news(self.network.rng, most, to)
+        own = self.members.own
+        message = (own, self.members.digest(), news, wants_answer)
+        self.network.send(self.endpoint, endpoint, message)
+        if to is not None and not self.cluster.is_inhabited(self.endpoint, endpoint):
+            self.network.call_later(self.network.rng.uniform(0, NOTICE_S), lambda: self.lose(to))
+
+    def _repeat(self, pause_s, act):
+        def again():
+            if not self.is_over:
+                self._do(act)
+                self.network.call_later(pause_s, again)
+
+        self.network.call_later(self.network.rng.uniform(0, pause_s), again)
+
+    def _do(self, act):
+        if not self.is_over and not self.is_stopped:
+            act()
+
+    def _tick(self):
+        self._note(self.members.tick(self.now))
+        for entry in self.members.to_retry(self.now, self.network.rng):
+            self.say(entry.endpoint, entry.name, wants_answer=True)
+
+    def _gossip(self):
+        for peer in self.members.to_ask(self.now, self.network.rng):
+            self.say(peer.endpoint, peer.name, wants_answer=True)
+
+    def _knock(self):
+        known = {self.endpoint, *(entry.endpoint for entry in self.members.peers)}
+        for endpoint in self.cluster.join:
+            if endpoint not in known:
+                self.say(endpoint, wants_answer=True)
+
+    def _arrive(self, _, message):
+        if self.is_stopped:
+            self._inbox.append(message)
+        elif not self.is_over:
+            self._take(message)
+
+    def _take(self, message):
+        sender, digest, news, wants_answer = message
+        self.members.heard_from(sender.name, sender.incarnation, self.now)
+        self._note(self.members.hear(news, self.now))
+        if wants_answer:
+            most = 32 if digest == self.members.digest() else FULL
+            self.say(sender.endpoint, sender.name, most)
+
+    def _note(self, changes):
+        if changes:
+            self.cluster.note(self, changes)
+        suspects = [c.entry for c in changes if c.after is Status.SUSPECT]
+        if changes and not self._is_telling:
+            self._is_telling = True
+            self.network.call_later(AT_ONCE_S, lambda: self._do(self._tell))
+        for entry in self.network.rng.sample(suspects, min(FAN_OUT, len(suspects))):
+            self.say(entry.endpoint, entry.name)
+
+    def _tell(self):
+        self._is_telling = False
+        peers = self.members.peers
+        for peer in self.network.rng.sample(peers, min(FAN_OUT, len(peers))):
+            self.say(peer.endpoint, peer.name)
+
+
+class Cluster:
+    """Nodes by name, and everything that can happen to them."""
+
+    def __init__(self, seed, times=None, link=None):
+        self.network = VirtualNetwork(seed, link or Link(0.001, 0.004))
+        self.times = times or Times()
+        self.lives = {}  # by name, the last life; it may be over
+        self.said = {}  # the version that each life has given itself, by name and incarnation
+        self.shown = {}  # what each life has shown last of each node: its stamp, and if it is gone
+        self.join = ()
+        self.changes = []  # (time, who noticed, change)
+
+    def start(self, name, endpoint=None, incarnation=None):
+        if incarnation is None:
+            earlier = [i for n, i in self.said if n == name]
+            incarnation = max(1 + int(1000 * self.network.clock.now()), *earlier, 0) + 1
+        self.said[name, incarnation] = 0
+        life = Life(self, Entry(name, endpoint or f"at-{name}", incarnation))
+        self.lives[name] = life
+        return life
+
+    def start_all(self, names):
+        """Start nodes that know each other from the beginning."""
+        entries = [self.start(name).members.own for name in names]
+        for life in self.lives.values():
+            life.members.hear(entries, 0.0)
+            life.members.news(self.network.rng, FULL)
+        self.join = tuple(entry.endpoint for entry in entries[:2])
+        for life in self.lives.values():
+            for _ in range(64):
+                life.members.news(self.network.rng, FULL)
+
+    def living(self):
+        return [life for life in self.lives.values() if not life.is_over]
+
+    def kill(self, name):
+        """End a process without a word; its host closes the connections."""
+        life = self.lives[name]
+        life.is_over = True
+        for other in self.living():
+            if self.network.is_open(other.endpoint, life.endpoint):
+                delay_s = self.network.rng.uniform(0.0, NOTICE_S)
+                self._notice_later(other, life, delay_s)
+
+    def leave(self, name):
+        life = self.lives[name]
+        life.members.leave()
+        for peer in life.members.peers:
+            life.say(peer.endpoint, peer.name)
+        life.is_over = True
+
+    def is_inhabited(self, sender, endpoint):
+        """Whether a connection is not refused: it may be cut, but then nobody says so."""
+        is_near = self.network.is_open(sender, endpoint)
+        lives_there = any(life.endpoint == endpoint for life in self.living())
+        return lives_there or not is_near
+
+    def agree(self):
+        """Whether all views are equal, and exactly the living ones."""
+        living = self.living()
+        names = {life.name for life in living}
+        is_exact = all(life.peers() | {life.name} == names for life in living)
+        return is_exact and len({life.members.digest() for life in living}) == 1
+
+    def time_to(self, is_reached, limit_s, step_s=0.05):
+        """Seconds until something holds; `inf` if it does not within the limit."""
+        began = self.network.clock.now()
+        while self.network.clock.now() - began <= limit_s:
+            if is_reached():
+                return self.network.clock.now() - began
+            self.network.run_for(step_s)
+        return float("inf")
+
+    def note(self, life, changes):
+        """Look at every change of every view: nobody comes back from the dead or speaks for others.
+
+        A view never goes back to an older saying of a node, nor from its end to its life within one
+        saying; and no saying is known that the node itself has not made.
+        """
+        own = life.members.own
+        self.said[own.name, own.incarnation] = own.version
+        for change in changes:
+            self.changes.append((self.network.clock.now(), life.name, change))
+            entry = change.entry
+            assert entry.version <= self.said[entry.name, entry.incarnation], change
+            shown = (entry.stamp, change.after is None or not change.after.is_member)
+            assert shown >= self.shown.get((life, entry.name), shown), change
+            self.shown[life, entry.name] = shown
+
+    def _notice_later(self, other, life, delay_s):
+        incarnation = life.members.own.incarnation
+
+        def notice():
+            known = other.members.entry(life.name)
+            if known is not None and known.incarnation == incarnation:
+                other.lose(life.name)
+
+        self.network.call_later(delay_s, notice)

@@ -1,0 +1,103 @@
+"""Nodes that hand on their state: in this process, and in others that die or stand still."""
+
+import contextlib
+import json
+import subprocess
+import threading
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.testing import FaultPlan, FaultyProcess
+
+PROGRAM = Path(__file__).parent / "programs" / "state_values.py"
+ALONE = {"fetch_probability": 0.0, "transport": "tcp"}  # nodes that merge nothing
+
+
+class Net(nn.Module):
+    """Parameters of two dtypes, a frozen and a tied one, buffers with and without a fraction."""
+
+    def __init__(self, seed, width=16):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first = nn.Linear(width, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.frozen = nn.Parameter(torch.randn(3), requires_grad=False)
+        self.narrow = nn.Parameter(torch.randn(5).bfloat16())
+        self.last = nn.Linear(width, width)
+        self.last.weight = self.first.weight
+        self.norm.num_batches_tracked.fill_(seed)
+        self.norm.running_mean.fill_(seed)
+
+    def forward(self, inputs):
+        return self.last(self.norm(self.first(inputs))) * self.narrow.float().sum()
+
+
+def state_of(net):
+    """A copy of all that a module is."""
+    return {name: tensor.clone() for name, tensor in net.state_dict().items()}
+
+
+def are_equal(one, two):
+    """Whether two states are equal bit for bit."""
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+@contextlib.contextmanager
+def training(*adapters):
+    """Let nodes make updates in the background that change nothing, once every few ms."""
+    is_over = threading.Event()
+
+    def train():
+        while not is_over.wait(0.003):
+            for adapter in adapters:
+                adapter.update_send(0.5)
+                adapter.update_wait(0.5)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def nodes(*made):
+    """Close nodes in the end, whatever happens."""
+    with contextlib.ExitStack() as stack:
+        for node in made:
+            stack.callback(node.close)
+        yield made
+
+
+def adapter_of(net, name, config, **options):
+    """A node that trains a module."""
+    return DpwaPyTorchAdapter(net, name, config, **options)
+
+
+@contextlib.contextmanager
+def donor_process(folder, name, config, elements, value, *, updates=None, plan=None):
+    """A node in a process of its own; yields it once it trains."""
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(config))
+    arguments = [name, path, elements, value, *([] if updates is None else [updates])]
+    process = FaultyProcess(
+        PROGRAM, *arguments, plan=plan or FaultPlan(), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.popen.stdout.close()
+        process.close()
+
+
+def wait_until_training(process):
+    """Return the clock that a process has begun with."""
+    clock = float(process.popen.stdout.readline())
+    assert process.popen.stdout.readline() == "training\n"
+    return clock
