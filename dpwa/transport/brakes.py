@@ -14,14 +14,12 @@ Connections of `ipc` endpoints are counted and cut, but their bytes are not know
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import math
 import os
 import resource
 import socket
 import stat
 import struct
-import termios
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -99,13 +97,16 @@ class Brakes:
         self._unread_bytes = unread_bytes
         self._connections: dict[int, Connection] = {}  # the oldest first
         self._gone: set[int] = set()  # descriptors of connections that have ended
+        self._early: dict[int, int] = {}  # bytes that were read before the connection was found
         self._others: dict[int, int] = {}  # descriptors of something else, and their inodes
         self.over_capacity = self.unfinished = self.pauses = 0
 
     def took(self, number: int, nbytes: int) -> None:
         """Take note that a message of a connection was read."""
         connection = self._connections.get(number)
-        if connection is not None:
+        if connection is None:  # it was not looked at yet
+            self._early[number] = self._early.get(number, 0) + nbytes
+        else:
             connection.taken += nbytes
             connection.messages += 1
             connection.is_heard = True
@@ -143,6 +144,7 @@ class Brakes:
                 del self._connections[number]
                 self._gone.add(number)
         self._gone -= found.keys()
+        self._early = {number: taken for number, taken in self._early.items() if number in found}
         self._others = {n: i for n, i in self._others.items() if found.get(n) == i}
         unknown = found.keys() - self._connections.keys() - self._others.keys()
         new = 0
@@ -154,7 +156,8 @@ class Brakes:
             if is_tcp is None:
                 self._others[number] = found[number]
             else:
-                self._connections[number] = Connection(number, found[number], is_tcp)
+                taken = self._early.pop(number, 0)
+                self._connections[number] = Connection(number, found[number], is_tcp, taken=taken)
                 new += 1
         return new
 
@@ -180,7 +183,6 @@ class Brakes:
             info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
             if len(info) == _TCP_INFO_BYTES:
                 connection.received = struct.unpack_from("Q", info, _BYTES_RECEIVED_AT)[0]
-                connection.received -= _waiting_in_kernel(own)
         if not is_drained:
             connection.quiet_since = math.inf
         elif connection.is_heard:
@@ -268,8 +270,3 @@ def _reset(own: socket.socket) -> bool:
     # on its way, and as long as anything comes ZeroMQ goes on.
     nowhere = struct.pack("H14x", socket.AF_UNSPEC)
     return bool(ctypes.CDLL(None).connect(own.fileno(), nowhere, len(nowhere)) == 0)
-
-
-def _waiting_in_kernel(own: socket.socket) -> int:
-    waiting = fcntl.ioctl(own, termios.FIONREAD, bytes(4))
-    return int(struct.unpack("i", waiting)[0])
