@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from churn import Promise, Swarm, is_troubled, joined, sees, trains, wait_until
@@ -47,7 +47,8 @@ def soak(options, folder, stack):
     file = folder / "run.yaml"
     file.write_text(f"join: [{places[0]}, {places[1]}]\n")
     while (passed := time.time() - began) < options.seconds:
-        segments.append((time.time(), len(shared_memory()), sum(shared_memory().values())))
+        mapped = shared_memory(swarm)
+        segments.append((time.time(), len(mapped), sum(mapped.values())))
         ask(file)
         time.sleep(4.0)
         is_last = passed > options.seconds - 2 * SETTLES_S
@@ -61,14 +62,17 @@ def soak(options, folder, stack):
     return judge(swarm, began, options.seconds, segments, restarts)
 
 
-def shared_memory():
-    """Bytes of each file of shared memory of nodes on this machine."""
-    return {
-        path: path.stat().st_size
-        for folder in Path("/dev/shm").glob("dpwa-*")
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+def shared_memory(swarm):
+    """Bytes of each file of shared memory that these processes have mapped, removed ones too."""
+    found = {}
+    for node in swarm.nodes.values():
+        with suppress(OSError):  # it has just been killed
+            for line in Path(f"/proc/{node.process.pid}/maps").read_text().splitlines():
+                addresses, *_, path = line.split(maxsplit=5)
+                if path.startswith("/dev/shm/dpwa-"):
+                    start, end = (int(address, 16) for address in addresses.split("-"))
+                    found[path] = max(found.get(path, 0), end - start)
+    return found
 
 
 def ask(file):
@@ -78,8 +82,9 @@ def ask(file):
 
 
 def judge(swarm, began, seconds, segments, restarts):
-    window_s = max(20.0, min(300.0, (seconds - WARM_UP_S) / 3))
-    first, last = began + WARM_UP_S, began + seconds - window_s
+    warm_up_s = min(WARM_UP_S, seconds / 4)
+    window_s = min(300.0, (seconds - warm_up_s) / 3)
+    first, last = began + warm_up_s, began + seconds - window_s
     oldest = swarm.nodes["n0"]
     promises = [
         Promise(f"all live, after {restarts} restarts",
