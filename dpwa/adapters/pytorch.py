@@ -23,7 +23,7 @@ from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.policy.learning_rates import lr_scale
-from dpwa.types import Loss, loss_value
+from dpwa.types import JsonObject, Loss, loss_value
 
 MOST_EXTRA_ROUNDS = 3
 WARM_UP = 15  # distances: of fewer, most may be those of one adversary among eight, by chance
@@ -81,13 +81,8 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         optimizer: of the module; its state is handed on, kept and taken over together with that of
             the module. A `GossipOptimizer` passes its own by itself.
 
-    With `initial_state`, the module starts from the state of its peers or from a checkpoint; it has
-    it when this returns, which may take up to `initial_state_timeout_s`.
-        optimizer: of the module; its state is handed on, kept and taken over together with that of
-            the module. A `GossipOptimizer` passes its own by itself.
-
     Making it may take up to `initial_state_timeout_s`, if the node is to start from the state of
-    its peers: the module has it when this returns. See `initial_state`.
+    its peers: the module has it when this returns. See the setting `initial_state`.
 
     Raises:
         ConfigError: the configuration has mistakes.
@@ -121,6 +116,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._control = _control_of(settings)
             self._has_sent = False
             self._consensus_distance = 0.0
+            self._node.describe("training", self._report)
             self._training = TrainingState(
                 net, keeps_lr=settings.lr_spread != "none", is_guarded=self._guards
             )
@@ -213,6 +209,9 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         merge = self.update_wait(loss)
         self.update_send(loss)
         return merge
+
+    def _report(self) -> JsonObject:
+        return {"consensus_distance": self._consensus_distance}
 
     def _refresh(self) -> None:
         """Notice changes of the module: copies of its parameters may not fit any more."""
