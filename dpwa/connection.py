@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -59,22 +60,16 @@ class DpwaConnection(CollectiveCalls, Closeable):
     """
 
     def __init__(self, name: str, config: ConfigSource) -> None:
-        self.node = Node(name, load_config(config))
-        guards = self.node.config.guard == "finite"
-        self._members = self._joined()
-        self._collectives = Collectives(self.node)
-        are_known = None if self._members is None else self._members.are_known
-        self._states = States(self.node, are_known)
-        self._terms = FetchTerms(is_finite=_is_finite if guards else None)
+        loaded = load_config(config)
+        with ExitStack() as stack:
+            self.node = stack.enter_context(Node(name, loaded))
+            self._members = stack.enter_context(Members(self.node)) if loaded.is_open else None
+            self._collectives = stack.enter_context(Collectives(self.node))
+            are_known = None if self._members is None else self._members.are_known
+            self._states = stack.enter_context(States(self.node, are_known))
+            self._stack = stack.pop_all()  # what is closed together, the node last of all
+        self._terms = FetchTerms(is_finite=_is_finite if loaded.guard == "finite" else None)
         self._layout = Layout.of_bytes()
-
-    def _joined(self) -> Members | None:
-        """Become a member, where nodes come and go."""
-        try:
-            return Members(self.node) if self.node.config.is_open else None
-        except BaseException:
-            self.node.close()
-            raise
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
         """Publish the parameters and start fetching a peer's; returns without waiting.
@@ -203,13 +198,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     def close(self) -> None:
         """Stop serving and fetching; idempotent and bounded in time."""
-        try:
-            self._states.close()
-            self._collectives.close()
-            if self._members is not None:
-                self._members.close()
-        finally:
-            self.node.close()
+        self._stack.close()
 
 
 def _array_layout(array: NumericArray) -> Layout:

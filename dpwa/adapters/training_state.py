@@ -24,6 +24,7 @@ MOST_OPTIMIZER_BYTES = 64 * 1024**2  # beside so many times the size of the modu
 MOST_OPTIMIZER_SIZES = 16
 _GROUP = "group"
 _LEARNING_RATES = ("lr", "initial_lr")
+_OF_THE_DEVICE = ("capturable", "foreach", "fused")  # which may be another one here
 
 Named = Iterable[tuple[str, torch.Tensor]]
 
@@ -235,7 +236,10 @@ def _adapt(own: Mapping[str, Any], theirs: dict[str, Any]) -> None:
     if {*own} != {*theirs, "params"}:
         raise ValueError(f"a group has {sorted(theirs)}")
     theirs["params"] = own["params"]
+    theirs.update({key: own[key] for key in _OF_THE_DEVICE if key in own})
     for key, value in own.items():
+        if _is_number(value) and not _is_number(theirs[key]):
+            raise ValueError(f"a group has {key} {theirs[key]!r:.40}")
         if isinstance(value, tuple):
             theirs[key] = tuple(theirs[key])
 
@@ -243,3 +247,7 @@ def _adapt(own: Mapping[str, Any], theirs: dict[str, Any]) -> None:
 def _keep_learning_rates(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     for own, group in zip(optimizer.param_groups, state["param_groups"], strict=True):
         group.update({key: own[key] for key in _LEARNING_RATES if key in own})
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, torch.Tensor))

@@ -88,6 +88,8 @@ class Contacts(Closeable):
             successor, contact.successor = contact.successor, None
             if is_up:
                 self._greet(peer)
+            elif not self.knows(peer):  # it has left the cluster
+                self._unmap(contact)
         if successor is not None and not is_up:
             self.hear(successor)
         self._changed(peer)

@@ -33,6 +33,7 @@ class Question:
         answered: called with the answer and its payload.
         failed: called, if there is none in time, with the reason in words.
         timeout_s: how long to wait.
+        is_knock: whether it is this node that wants to be let in.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Question:
     answered: Callable[[Message, Frame], None]
     failed: Callable[[str], None]
     timeout_s: float
+    is_knock: bool = False
 
 
 @dataclass
@@ -70,9 +72,10 @@ class Calls:
         self._clock = clock
         self._calls: dict[str, _Call] = {}
 
-    def is_calling(self, endpoint: str) -> bool:
-        """Tell whether there is a call to an address."""
-        return endpoint in self._calls
+    def is_knocking(self, endpoint: str, name: str) -> bool:
+        """Tell whether this node knocks at an address just now, where this name may be."""
+        call = self._calls.get(endpoint)
+        return call is not None and call.question.is_knock and call.question.name in ("", name)
 
     @property
     def are_under_way(self) -> bool:

@@ -97,6 +97,11 @@ class Circle:
             changes = self._members.hear(entries, self._clock.now())
         self._tell(changes)
 
+    def outlive(self, entries: Iterable[Entry]) -> None:
+        """Take what was told of this node's name, when it was let in, for earlier lives of it."""
+        with self._lock:
+            self._members.outlive(entries)
+
     def heard_from(self, name: str, incarnation: int) -> None:
         """Take note of a message of a node itself."""
         with self._lock:

@@ -25,6 +25,7 @@ log = logging.getLogger("dpwa.members")
 
 FIRST_ANSWER_S = 3.0  # for the constructor to wait for somebody who lets this node in
 STOP_TIMEOUT_S = 2.0
+LOOK_EVERY_S = 0.05
 
 
 class Members(Closeable):
@@ -52,8 +53,8 @@ class Members(Closeable):
         self._circle = Circle(own, clock, node.rng("members"), self._wake)
         self._courier = node.courier
         self._names = node.names
-        self._knocked = {seed.endpoint for seed in node.config.seeds} - {own.endpoint}
-        listener = RosterListener(self._circle)
+        self._knocked = {seed.endpoint for seed in node.config.seeds}
+        listener = self._listener = RosterListener(self._circle)
         means = Means(node.courier, node.keyring, clock, node.rng("asking"))
         service = RosterService(
             self._circle,
@@ -80,12 +81,12 @@ class Members(Closeable):
             raise
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Wait until there are so many other members; return whether there are."""
+        """Wait until there are connections to so many others; return whether there are."""
         deadline = Deadline(self._clock, timeout_s)
         with self._changed:
-            return self._changed.wait_for(
-                lambda: len(self._circle.peers) >= count, deadline.remaining_s()
-            )
+            while self._listener.connections < count and not deadline.expired():
+                self._changed.wait(min(LOOK_EVERY_S, deadline.remaining_s()))
+        return self._listener.connections >= count
 
     def are_known(self) -> bool:
         """Tell whether all are peers by now of whom this node was told when it was let in.

@@ -29,7 +29,8 @@ class PeerKeeper:
         node = self._node()
         if node is None or node.closed:
             return
-        wanted = {entry.name: entry.endpoint for entry in members}
+        # Whoever says that it is where this node is cannot be.
+        wanted = {e.name: e.endpoint for e in members if e.endpoint != node.endpoint}
         for name, endpoint in list(self._endpoints.items()):
             if wanted.get(name) != endpoint:
                 del self._endpoints[name]

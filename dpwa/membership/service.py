@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -209,21 +210,26 @@ class RosterListener(Listener):
         self._circle = circle
         self._up: frozenset[str] = frozenset()
         self._dismissed: frozenset[str] = frozenset()
+        self._lock = threading.Lock()
 
     def link_changed(self, peer: str, *, is_up: bool) -> None:
         """Suspect whose connection is gone, or does not come about."""
-        if is_up:
-            self._up |= {peer}
-            return
-        self._up -= {peer}
-        if peer in self._dismissed:
+        with self._lock:
+            was_dismissed = not is_up and peer in self._dismissed
             self._dismissed -= {peer}
-        else:
+            self._up = self._up | {peer} if is_up else self._up - {peer}
+        if not is_up and not was_dismissed:
             self._circle.lost(peer)
+
+    @property
+    def connections(self) -> int:
+        """To how many peers there is a connection; from any thread."""
+        return len(self._up)
 
     def dismiss(self, peer: str) -> None:
         """Take note that this node is about to end its connection to a peer; from any thread."""
-        self._dismissed |= {peer}
+        with self._lock:
+            self._dismissed |= {peer}
 
     def receive(self, peer: str, message: Roster, payload: Frame) -> None:  # noqa: ARG002
         """Take in an answer."""

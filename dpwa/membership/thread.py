@@ -170,7 +170,7 @@ class MembersThread(threading.Thread):
     def _knock(self) -> None:
         own, peers = self._circle.own, self._circle.peers
         names = {own.name, *(entry.name for entry in peers)}
-        known = {own.endpoint, *(entry.endpoint for entry in peers)}
+        known = {entry.endpoint for entry in peers}
         # One place may have several addresses.
         known.update(endpoint for endpoint, name in self._met.items() if name in names)
         for seed in self._seeds.due(self._clock.now(), known, is_alone=not peers):
@@ -196,10 +196,7 @@ class MembersThread(threading.Thread):
         def answered(message: Message, payload: Frame) -> None:
             match message:
                 case Welcome():
-                    if endpoint in self._seed_endpoints:
-                        self._met[endpoint] = message.name
-                    self._circle.hear(unpack_entries(payload))
-                    self._let_in()
+                    self._welcomed(endpoint, message, unpack_entries(payload))
                     if self._circle.own.stamp != stamp:  # it has to hear what this node contradicts
                         self._knock_at(name, endpoint)
                 case TurnedAway():
@@ -215,8 +212,23 @@ class MembersThread(threading.Thread):
                 answered,
                 lambda problem: self._failed(endpoint, problem),
                 JOIN_TIMEOUT_S,
+                is_knock=True,
             )
         )
+
+    def _welcomed(self, endpoint: str, message: Welcome, entries: tuple[Entry, ...]) -> None:
+        if endpoint in self._seed_endpoints:
+            self._met[endpoint] = message.name
+        own = self._circle.own
+        if message.name == own.name:  # it knocked at itself
+            with self.verdict.changed:
+                self.verdict.problems[endpoint] = "this node itself is there"
+                self.verdict.changed.notify_all()
+            return
+        if not self.verdict.is_in:
+            self._circle.outlive(entries)
+        self._circle.hear(entries)
+        self._let_in()
 
     def _dial(self, who: CallBack) -> None:
         entry = who.entry
@@ -236,10 +248,10 @@ class MembersThread(threading.Thread):
                 CALL_TIMEOUT_S,
             )
         )
-        if not started and not self._calls.is_calling(entry.endpoint):
-            self._called_back(who, "too many calls at once")
-        elif not started:  # this node knocks there: it will hear of it once more
-            self._called_back(who, "")
+        if not started and self._calls.is_knocking(entry.endpoint, entry.name):
+            self._called_back(who, "")  # two that knock at each other: that call tells who is there
+        elif not started:
+            self._called_back(who, "other calls are under way")
 
     # What came of it
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 
 from dpwa.config import Config
 from dpwa.config.endpoints import split_tcp, tcp_endpoint
+from dpwa.errors import AddressError
 from dpwa.transport.addresses import local_address, resolved
 
 ANY_PORT = 0
+ELSEWHERE = "192.0.2.1"  # of no machine (RFC 5737): the way there is the way out
 _WILDCARDS = ("0.0.0.0", "::", "*")  # noqa: S104 - to be recognised
 
 
@@ -47,12 +50,35 @@ def own_address(config: Config, name: str) -> OwnAddress:
     if listed is not None or not config.is_open:
         node = config.node(name)
         return OwnAddress(resolved(node.listen_endpoint), node.host, node.connect_endpoint)
-    host = local_address(_first_host(config))
-    listen = config.listen or tcp_endpoint(host, ANY_PORT)
-    return OwnAddress(resolved(listen), host, config.advertise)
+    hosts = [address[0] for seed in config.seeds if (address := split_tcp(seed.endpoint))]
+    if config.listen is None:
+        host = local_address(hosts[0] if hosts else "localhost")
+        return OwnAddress(resolved(tcp_endpoint(host, ANY_PORT)), host, config.advertise)
+    return OwnAddress(resolved(config.listen), _reachable_host(config, hosts), config.advertise)
 
 
-def _first_host(config: Config) -> str:
-    """Return a host toward which to look; this machine if there is none."""
-    found = (split_tcp(seed.endpoint) for seed in config.seeds)
-    return next((address[0] for address in found if address), "localhost")
+def _reachable_host(config: Config, hosts: list[str]) -> str:
+    """Return the address that others may reach this node by, if it listens on all of them.
+
+    Raises:
+        AddressError: it would be that of the machine to itself, though others may be anywhere.
+    """
+    for toward in (*hosts, ELSEWHERE):
+        host = local_address(toward)
+        if not _is_loopback(host):
+            return host
+    listened = split_tcp(config.listen or "")
+    is_anywhere = listened is None or listened[0] in _WILDCARDS
+    if not hosts and is_anywhere and config.advertise is None:
+        raise AddressError(
+            f"listens on {config.listen}, and no address is known that others could use: set "
+            "`advertise` too, or the address itself in `listen`"
+        )
+    return host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -69,9 +69,19 @@ def query_cluster(
         config: of the nodes.
         timeout_s: how long to wait for the slowest, in each of at most three turns.
         keyring: with whose keys to ask, see `asking_keyring`.
+
+    Raises:
+        UserError: it tells of none.
     """
     listed = {node.name: node.connect_endpoint for node in config.nodes}
     seeds = {seed.name or seed.endpoint: seed.endpoint for seed in config.seeds}
+    told = config.advertise or config.listen
+    if not seeds and not listed and told:  # of the one that begins alone
+        seeds = {
+            told: told.replace("://*:", "://localhost:").replace("://0.0.0.0:", "://localhost:")
+        }
+    if not seeds and not listed:
+        raise UserError("the configuration tells of no node to ask: no nodes, join or listen")
     todo, found = {**seeds, **listed}, dict[str, StatusAnswer]()
     for _ in range(MOST_TURNS):
         for name, answer in query_status(todo, timeout_s, keyring=keyring).items():

@@ -267,6 +267,8 @@ class TxThread(threading.Thread):
             link = PeerLink(self._context, command.name, command.endpoint, self._keyring)
         except zmq.ZMQError as error:
             log.error("cannot connect to %s at %s: %s", command.name, command.endpoint, error)
+            for listener in self._listeners:
+                listener.link_changed(command.name, is_up=False)
             return
         self._channels[command.name] = PeerChannel(link, command.settings)
         self._register(link)

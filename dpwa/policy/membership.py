@@ -183,6 +183,17 @@ class Membership:
                 changes += self._hear_of(entry, now)
         return changes
 
+    def outlive(self, news: Iterable[Entry]) -> None:
+        """Take a higher incarnation than any that is told of this name.
+
+        For a node that has just been let in: its name was free, so these are earlier lives of it,
+        on a host whose clock was ahead.
+        """
+        told = [e.incarnation for e in news if e.name == self.own.name and e.incarnation < HIGHEST]
+        if max(told, default=-1) > self.own.incarnation:
+            self.own = self.own._replace(incarnation=max(told) + 1, version=0)
+            self._digest = None
+
     def asked(self, name: str, now: float) -> None:
         """Note that a node was asked something: from now on it should be heard from."""
         record = self._records.get(name)

@@ -93,6 +93,7 @@ class CheckpointFolder:
         self._folder = folder
         self._node = node
         self._keep = keep
+        self._spared: set[str] = set()
         name = re.escape(node)
         self._stem = re.compile(
             rf"\.?({name}-(\d{{6,}})-\d+)({_RECORD}|{_SUFFIX}|\.{_OPTIMIZER}{_SUFFIX})(\.tmp)?"
@@ -118,7 +119,10 @@ class CheckpointFolder:
             self._remove(name)
             raise
         fault_points.reached("checkpoint.written")
-        self._prune()
+        try:
+            self._prune()
+        except OSError as error:  # this one is written all the same
+            log.warning("%s: old checkpoints cannot be removed (%s)", self._node, error)
         fault_points.reached("checkpoint.pruned")
         return name
 
@@ -134,6 +138,13 @@ class CheckpointFolder:
                 yield self._read(name)
             except BrokenCheckpointError as error:
                 log.warning("%s: checkpoint %s is left out: %s", self._node, name, error)
+            except OSError as error:  # which says nothing of the checkpoint: it is kept
+                log.warning("%s: checkpoint %s cannot be read (%s)", self._node, name, error)
+                self.spare(name)
+
+    def spare(self, name: str) -> None:
+        """Never remove a checkpoint: newer ones of this node do not replace it."""
+        self._spared.add(name)
 
     def _put(self, file: str, data: bytes | memoryview) -> None:
         """Write a file so that it is either there as a whole or not at all."""
@@ -156,7 +167,7 @@ class CheckpointFolder:
             record = json.loads((self._folder / (name + _RECORD)).read_bytes())
             parts = {p: self._read_part(name, p, entry) for p, entry in record["parts"].items()}
             return Saved(name, float(record["clock"]), int(record["updates"]), parts)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise BrokenCheckpointError(f"{type(error).__name__}: {error}") from None
 
     def _read_part(self, name: str, part: str, entry: JsonObject) -> SavedPart:
@@ -177,7 +188,8 @@ class CheckpointFolder:
 
     def _prune(self) -> None:
         """Remove all but the newest checkpoints, and what interrupted ones have left."""
-        kept = set(sorted(self._names(), key=self._number)[-self._keep :])
+        own = [name for name in self._names() if name not in self._spared]
+        kept = {*sorted(own, key=self._number)[-self._keep :], *self._spared}
         for file, name in self._files():
             if name not in kept or file.endswith(".tmp"):
                 (self._folder / file).unlink(missing_ok=True)

@@ -105,6 +105,7 @@ class States(Closeable):
         self._writer = _writer_of(config, node.name)
         self._clock = clock
         self._saved_at = 0  # which update was looked at last
+        self._problem = ""  # of the last copy
         self._owner = os.getpid()
         self._saved: Saved | None = None  # what this node began with, until it trains
         self._has_begun = False
@@ -249,8 +250,10 @@ class States(Closeable):
             if not difference:
                 yield saved
                 continue
-            text = "%s: checkpoint %s has another %s: first difference: %s"
+            text = "%s: checkpoint %s has another %s, and is kept: first difference: %s"
             log.warning(text, self._node.name, saved.name, target.part, difference)
+            if self._writer is not None:
+                self._writer.folder.spare(saved.name)
 
     def _start_from_disk(self, target: Target, saved: Saved) -> bool:
         if not self._load_saved(target, saved):
@@ -297,9 +300,12 @@ class States(Closeable):
     def _captured(self, capture: Capture) -> State | None:
         try:
             parts = capture()
-        except MemoryError as error:
+        except Exception as error:  # noqa: BLE001 - of whatever optimizer: the training goes on
             self._shelf.clear()
-            log.warning("%s: no room for a copy of its state (%s)", self._node.name, error)
+            problem = f"{type(error).__name__}: {error}"
+            if problem != self._problem:
+                self._problem = problem
+                log.warning("%s: no copy of its state can be made: %s", self._node.name, problem)
             return None
         rounds = self._node.rounds
         return State(rounds.standing.clock, rounds.view.updates, parts)

@@ -38,7 +38,7 @@ MAX_RECORD_BYTES = 12 * 1024  # what a node posts of a collective
 MAX_PULLED_BYTES = 2 * CHUNK_BYTES  # in one piece: half as many messages as chunks would be
 MAX_WAITING_PULLS = 1024  # for what is still being reduced
 
-MAX_ROSTER_BYTES = 64 * 1024
+MAX_ROSTER_BYTES = 128 * 1024  # so many entries of the greatest length
 MAX_ROSTER_ENTRIES = 2 * MAX_MEMBERS  # in one message: members, and some of those who are gone
 MAX_ENDPOINT_CHARACTERS = 280
 MAX_DIGEST_BYTES = 16

@@ -90,8 +90,9 @@ class Here(BaseMessage):
 MemberMessage = Roster | JoinRequest | Welcome | TurnedAway | WhoIs | Here
 
 _Number = Annotated[int, Field(ge=0, le=HIGHEST)]
+_MemberName = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{1,{limits.MAX_NAME_CHARACTERS}}}$")]
 _Item = Annotated[
-    tuple[Name, Endpoint, _Number, _Number, Annotated[int, Field(ge=0, le=max(Status))]],
+    tuple[_MemberName, Endpoint, _Number, _Number, Annotated[int, Field(ge=0, le=max(Status))]],
     Field(strict=False),
 ]
 _ITEMS: TypeAdapter[tuple[_Item, ...]] = TypeAdapter(
