@@ -14,21 +14,21 @@ class Limits(StrictModel):
         default=2, ge=1, le=64, description="fetches of one peer that are served at once"
     )
     requests_per_s: float = Field(
-        default=2000.0,
+        default=5000.0,
         gt=0.0,
         le=1_000_000.0,
-        description="messages of one peer that are read in a second; more of them wait, and one of "
-        "256 KiB counts as three",
+        description="messages of one peer that are read in a second; more of them wait, and each "
+        "MiB counts as one",
     )
     burst: int = Field(
-        default=500, ge=1, le=100_000, description="messages of one peer that may come at once"
+        default=2000, ge=1, le=100_000, description="messages of one peer that may come at once"
     )
     connections: int = Field(default=256, ge=2, le=100_000, description="most connections at once")
     handshake_timeout_s: float = Field(
         default=5.0, ge=0.1, le=600.0, description="longest time that a handshake may take"
     )
     unread_mb: int = Field(
-        default=8,
+        default=16,
         ge=1,
         le=4096,
         description="what of one connection may wait in memory to be read, in MiB",

@@ -22,7 +22,8 @@ SHARE_OF_TIME = 0.05  # for looking at connections
 LUMP_S = 0.005  # to be behind: reading in lumps costs the trainer less than a message now and then
 FRAME_BYTES = 9  # that a frame has on the wire beside its own, and
 SEALED_BYTES = 33  # more when it is encrypted
-COSTLY_BYTES = 128 * 1024  # to read so many costs as much as another request
+LONGEST_LOOK_S = 1.0
+COSTLY_BYTES = 1024 * 1024  # to read so many costs as much as another request
 UNHEARD_COST = 0.5  # of a message that nobody looks at
 MIB = 1024 * 1024
 
@@ -97,6 +98,7 @@ class Intake:
         """Look at the connections, if it is time to."""
         now = time.monotonic()
         if self._brakes is not None and now >= self._look_at:
+            self._look_at = now + LONGEST_LOOK_S  # whatever happens meanwhile
             again_s = self._brakes.look(is_drained=self._is_drained)
             # A process with very many files spends a small share of its time on this.
             took_s = time.monotonic() - now

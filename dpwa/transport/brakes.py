@@ -33,11 +33,13 @@ _TCP_INFO_BYTES, _BYTES_RECEIVED_AT = 136, 128
 _DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0), 8)  # `ret 0`
 _DROP_PROGRAM = struct.pack("HP", 1, ctypes.addressof(_DROP_ALL))
 
-LEAST_ALLOWED_BYTES = 1024 * 1024  # unread, for each connection: four of the largest messages
+_WILDCARDS = ("*", "0.0.0.0", "::")  # noqa: S104 - to be recognised
+
+LEAST_ALLOWED_BYTES = 4 * 1024 * 1024  # unread, for each connection, however many there are
 FULL_CONNECTIONS = 4  # that may fill all of what they are allowed at once
 
 LOOK_EVERY_S = 0.1
-QUIET_S = 0.5  # no message takes so long from ZeroMQ to its reader, however busy the machine is
+QUIET_S = 2.0  # for a connection with too much unread, of which no message comes: it has no end
 LOOK_OFTEN_S = 0.01  # while there is something to see
 GROWTH_BYTES = 512 * 1024
 MANY_NEW = 8
@@ -90,6 +92,7 @@ class Brakes:
 
     def __init__(self, endpoint: str, most_connections: int, unread_bytes: int) -> None:
         address = split_tcp(endpoint)
+        self._host = None if address is None else address[0]
         self._port = None if address is None else address[1]
         self._path = endpoint.removeprefix("ipc://")
         may_open = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -121,7 +124,10 @@ class Brakes:
         Args:
             is_drained: whether every message that is complete was read.
         """
-        new = self._find()
+        try:
+            new = self._find()
+        except OSError:  # no /proc, or no descriptor left: nothing can be seen just now
+            return LOOK_EVERY_S
         grown = 0
         for connection in list(self._connections.values()):
             if connection.is_tcp:
@@ -167,14 +173,21 @@ class Brakes:
         Raises:
             OSError: that cannot be told just now.
         """
-        with socket.socket(fileno=os.dup(number)) as own:
+        with _copy(number) as own:
             local = own.getsockname()
+            if own.type != socket.SOCK_STREAM:
+                return None
             if own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 return None
             if own.family == socket.AF_UNIX:
                 return False if self._port is None and local == self._path else None
             is_tcp = own.family in (socket.AF_INET, socket.AF_INET6)
-            return True if is_tcp and local[1] == self._port else None
+            return True if is_tcp and self._is_here(str(local[0]), local[1]) else None
+
+    def _is_here(self, host: str, port: int) -> bool:
+        """Tell whether an address is the one that is listened on."""
+        is_host = self._host in (host.removeprefix("::ffff:"), host, *_WILDCARDS)
+        return is_host and port == self._port
 
     def _measure(self, connection: Connection, *, is_drained: bool) -> int:
         """Bring the figures of a connection up to date; return by how much it has grown."""
@@ -188,7 +201,7 @@ class Brakes:
         elif connection.is_heard:
             connection.mark, connection.taken = connection.received, 0
             connection.quiet_since = math.inf
-        else:
+        elif connection.unread > self._allowed():  # quiet counts from the first look that saw it
             connection.quiet_since = min(connection.quiet_since, time.monotonic())
         connection.is_heard = False
         return connection.received - before
@@ -196,7 +209,7 @@ class Brakes:
     def _act(self, connection: Connection) -> None:
         allowed = self._allowed()
         is_quiet = time.monotonic() - connection.quiet_since > QUIET_S
-        if is_quiet and connection.unread > LEAST_ALLOWED_BYTES:
+        if is_quiet and connection.unread > allowed:
             self.unfinished += 1
             self._cut(connection)
         elif not connection.is_paused and connection.unread > allowed:
@@ -226,33 +239,33 @@ class Brakes:
         Raises:
             OSError: it has, and the descriptor may stand for something else by now.
         """
-        own = socket.socket(fileno=os.dup(connection.number))
+        own = _copy(connection.number)
         if os.fstat(own.fileno()).st_ino != connection.inode:
             own.close()
             raise ConnectionError("closed")
         return own
 
     def _pause(self, connection: Connection) -> None:
-        connection.is_paused = True
         with suppress(OSError), self._own(connection) as own:
+            connection.is_paused = True
             try:
                 own.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _DROP_PROGRAM)
             except OSError:  # where that is not allowed
                 own.shutdown(socket.SHUT_RDWR)
 
     def _resume(self, connection: Connection) -> None:
-        connection.is_paused = False
         with suppress(OSError), self._own(connection) as own:
             own.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+            connection.is_paused = False
 
     def _cut(self, connection: Connection) -> None:
         if connection.is_paused:
             self._resume(connection)  # or the other side would never hear of it
-        del self._connections[connection.number]
-        self._others[connection.number] = connection.inode  # until ZeroMQ has closed it
         with suppress(OSError), self._own(connection) as own:
             if not connection.is_tcp or not _reset(own):
                 own.shutdown(socket.SHUT_RDWR)
+            del self._connections[connection.number]
+            self._others[connection.number] = connection.inode  # until ZeroMQ has closed it
 
 
 def _descriptors() -> Iterator[tuple[int, int]]:
@@ -262,6 +275,20 @@ def _descriptors() -> Iterator[tuple[int, int]]:
             found = os.fstat(int(name))
             if stat.S_ISSOCK(found.st_mode):
                 yield int(name), found.st_ino
+
+
+def _copy(number: int) -> socket.socket:
+    """Return a socket of its own for a descriptor.
+
+    Raises:
+        OSError: it is none of a socket, or not any more.
+    """
+    copy = os.dup(number)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
 
 
 def _reset(own: socket.socket) -> bool:

@@ -92,8 +92,8 @@ class Keyring:
             self._tell([f"keys are not read again: {error}"])
             return False
         # Once more next time: a second change within one tick of the file system's clock would
-        # leave files that look the same.
-        self._is_settled = seen == self._seen
+        # leave files that look the same; and what could not be read may be readable by then.
+        self._is_settled = seen == self._seen and not self._problems
         self._seen = seen
         before, self._allowed = self._allowed, found
         return before.keys != found.keys

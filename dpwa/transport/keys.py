@@ -184,8 +184,8 @@ class KeyFolder:
         pair = KeyPair.new()
         self._make_folders()
         says = f"# Secret key of the dpwa node {name}. Whoever reads it can pose as {name}.\n"
-        text = says.encode() + _SECRET.encode() + b" " + pair.secret.reveal() + b"\n"
-        _write_new(self.secret_file(name), SecretKey(text), 0o600)
+        text = SecretKey(says.encode() + f"{_SECRET} ".encode() + pair.secret.reveal() + b"\n")
+        _write_new(self.secret_file(name), text, 0o600)
         self._write_public(name, pair.public)
         return pair
 
@@ -247,7 +247,8 @@ def _names(folder: Path, suffix: str) -> list[str]:
 def _read(path: Path, word: str, forbidden: int, advice: str) -> SecretKey:
     """Read the key in a file; what is in the file is in no variable where an error is raised."""
     try:
-        with path.open("rb") as file:
+        # What is no regular file, such as a pipe, must not make anybody wait.
+        with open(path, "rb", opener=_without_waiting) as file:  # noqa: PTH123
             _require_mode(path, os.fstat(file.fileno()).st_mode, forbidden, advice)
             found = list(_lines(SecretKey(file.read(_MAX_FILE_BYTES))))
     except OSError as error:
@@ -258,6 +259,10 @@ def _read(path: Path, word: str, forbidden: int, advice: str) -> SecretKey:
     is_secret = word != _SECRET and any(kind == _SECRET for kind, _ in found)
     got = " (got a secret key, which is for nobody else)" if is_secret else ""
     raise UserError(f"{path}: expected one line `{word} KEY` with a key of 40 characters{got}")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _lines(content: SecretKey) -> Iterator[tuple[str, SecretKey | None]]:
@@ -285,6 +290,7 @@ def _write_new(path: Path, content: SecretKey, mode: int) -> None:
     except FileExistsError:
         raise _exists(path) from None
     except OSError as error:
+        path.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written ({error.strerror})") from None
 
 
