@@ -248,7 +248,7 @@ def _read(path: Path, word: str, forbidden: int, advice: str) -> SecretKey:
     """Read the key in a file; what is in the file is in no variable where an error is raised."""
     try:
         # What is no regular file, such as a pipe, must not make anybody wait.
-        with open(path, "rb", opener=_without_waiting) as file:  # noqa: PTH123
+        with open(path, "rb", opener=_without_waiting) as file:
             _require_mode(path, os.fstat(file.fileno()).st_mode, forbidden, advice)
             found = list(_lines(SecretKey(file.read(_MAX_FILE_BYTES))))
     except OSError as error:
