@@ -1,10 +1,13 @@
 """Checkpoints: whatever happens while one is written, the last good one is there."""
 
+import errno
 import json
+import os
 import resource
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -282,3 +285,55 @@ def test_a_node_that_has_diverged_does_not_drive_out_its_good_checkpoints(tmp_pa
 def found_names(folder):
     """The names of all checkpoints."""
     return sorted(path.stem for path in folder.glob("*.json"))
+
+
+def test_a_checkpoint_that_cannot_be_read_just_now_is_not_replaced_by_newer_ones(tmp_path, caplog):
+    CheckpointFolder(tmp_path, "w1", keep=1).write(state(900))
+    folder = CheckpointFolder(tmp_path, "w1", keep=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np, "fromfile", fails_with(errno.ESTALE))
+        assert list(folder.newest_first()) == []
+    assert "cannot be read" in caplog.text
+    for updates in (100, 200):
+        folder.write(state(updates))
+    assert found(tmp_path) == [200, 900]
+
+
+def fails_with(number):
+    def fails(*rest, **options):
+        raise OSError(number, os.strerror(number))
+
+    return fails
+
+
+def test_the_only_checkpoint_of_another_model_is_not_replaced(tmp_path):
+    config = config_of(1, **ALONE, checkpoint={"dir": str(tmp_path), "every_steps": 1, "keep": 1})
+    with nodes(adapter_of(torch.nn.Linear(2, 2), "w1", config)) as (node,):
+        node.update_send()
+    (before,) = found_names(tmp_path)
+    with nodes(adapter_of(torch.nn.Linear(2, 3), "w1", config)) as (node,):
+        for _ in range(3):
+            node.update_send()
+    assert before in found_names(tmp_path)
+
+
+def test_old_ones_that_cannot_be_removed_do_not_spoil_the_new_one(tmp_path, monkeypatch, caplog):
+    folder = CheckpointFolder(tmp_path, "w1", keep=1)
+    folder.write(state(1))
+    monkeypatch.setattr(Path, "unlink", fails_with(errno.EPERM))
+    folder.write(state(2))
+    monkeypatch.undo()
+    assert found(tmp_path)[0] == 2
+    assert "old checkpoints cannot be removed" in caplog.text
+
+
+def test_a_copy_that_fails_does_not_end_the_training(tmp_path, caplog):
+    config = config_of(1, **ALONE, checkpoint={"dir": str(tmp_path), "every_steps": 1})
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with nodes(adapter_of(net, "w1", config, optimizer=optimizer)) as (node,):
+        optimizer.state_dict = fails_with(errno.EIO)  # as a sharded one, before it is gathered
+        for _ in range(3):
+            node.update_send()
+    told = [r for r in caplog.records if "no copy of its state can be made" in r.getMessage()]
+    assert len(told) == 1
