@@ -28,7 +28,7 @@ class Limits(StrictModel):
         default=5.0, ge=0.1, le=600.0, description="longest time that a handshake may take"
     )
     unread_mb: int = Field(
-        default=16,
+        default=8,
         ge=1,
         le=4096,
         description="what of one connection may wait in memory to be read, in MiB",

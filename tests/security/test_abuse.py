@@ -19,11 +19,12 @@ from dpwa.config import load_config
 
 SEED = 5
 SECONDS = 0.8
+ENDLESS_SECONDS = 5.0  # it takes two until it is clear that no end comes
 CONNECTIONS = 40
 GROWTH_MB = 150  # as measured: below 60, but for the size of one burst of a machine that stalls
-# Two connections that may each leave 16 MiB unread, and as much in the kernel; an empty frame takes
+# Two connections that may each leave 8 MiB unread, and as much in the kernel; an empty frame takes
 # 32 times as much memory as it does on the wire.
-EMPTY_FRAMES_MB = 2 * 2 * 16 * 32
+EMPTY_FRAMES_MB = 2 * 2 * 8 * 32
 SLACK = 60  # descriptors: of connections that came since it was last looked
 
 LIMITS = {"connections": CONNECTIONS, "requests_per_s": 2000, "burst": 100}
@@ -43,7 +44,8 @@ OTHERS = ["garbage", "interrupted", "absurd_lengths", "slow_readers", "propose_f
 
 
 def start(attack, port, fingerprint):
-    command = [sys.executable, str(PROGRAMS / "attackers.py"), attack, port, SECONDS, SEED]
+    seconds = ENDLESS_SECONDS if attack.startswith("endless") else SECONDS
+    command = [sys.executable, str(PROGRAMS / "attackers.py"), attack, port, seconds, SEED]
     return subprocess.Popen(
         [*map(str, command), fingerprint.hex()],
         stdout=subprocess.PIPE,
