@@ -4,41 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption
 
 if TYPE_CHECKING:
     from dpwa.node.diagnosis import Finding
     from dpwa.node.query import StatusAnswer
 
-MAX_TIMEOUT_MS = 3_600_000
-
 
 def doctor(
-    config: Annotated[
-        Path, typer.Option("-c", "--config", metavar="FILE", help="The configuration of the run.")
-    ],
-    timeout_ms: Annotated[
-        int,
-        typer.Option(
-            min=1, max=MAX_TIMEOUT_MS, help="How long to wait for the answers, in milliseconds."
-        ),
-    ] = 3000,
-    as_name: Annotated[
-        str | None,
-        typer.Option(
-            "--as",
-            metavar="NAME",
-            help="With `security: curve`, whose secret key to ask with; the first one here.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on standard output.")
-    ] = False,
+    config: RunOption,
+    timeout_ms: TimeoutOption = 3000,
+    as_name: AsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Ask every node which others it cannot reach, and explain what is wrong.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,32 +18,15 @@ if TYPE_CHECKING:
     from dpwa.types import JsonObject
 
 LEAST_WIDTH = 80
-MAX_TIMEOUT_MS = 3_600_000
 # What a node keeps in memory; what it maps is counted where it belongs, at its peer.
 MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
 
 
 def status(
-    config: Annotated[
-        Path, typer.Option("-c", "--config", metavar="FILE", help="The configuration of the run.")
-    ],
-    timeout_ms: Annotated[
-        int,
-        typer.Option(
-            min=1, max=MAX_TIMEOUT_MS, help="How long to wait for the answers, in milliseconds."
-        ),
-    ] = 2000,
-    as_name: Annotated[
-        str | None,
-        typer.Option(
-            "--as",
-            metavar="NAME",
-            help="With `security: curve`, whose secret key to ask with; the first one here.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on standard output.")
-    ] = False,
+    config: RunOption,
+    timeout_ms: TimeoutOption = 2000,
+    as_name: AsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Ask every node of a configuration for its clock, loss, scores, traffic and memory.
 
