@@ -1,17 +1,17 @@
 """Back-off: a peer that fails again and again is left alone for longer and longer.
 
-After the k-th failure in a row, k >= 2, it rests for a time drawn uniformly from
+After the k-th failure in a row, k >= 3, it rests for a time drawn uniformly from
 
-    [0, min(LONGEST_S, FIRST_S * 2**(k - 2))]
+    [0, min(LONGEST_S, FIRST_S * 2**(k - 3))]
 
 and after a success it counts as before. The whole time is drawn ("full jitter"), so that the nodes
 that have found out together do not come back together.  Sources: M. Brooker, Exponential Backoff
 And Jitter, AWS Architecture Blog (2015); RFC 8085, section 3.1.1.
 
-One failure alone is no reason to wait: the network loses a connection now and then.
+Two failures are no reason to wait: the network loses a connection now and then.
 
 >>> rests = BackOff()
->>> for _ in range(3):
+>>> for _ in range(4):
 ...     rests = rests.failed(now=100.0, rng=random.Random(1))
 >>> 100.0 <= rests.until <= 102.0
 True
@@ -23,6 +23,7 @@ import math
 import random
 from dataclasses import dataclass
 
+FORGIVEN = 2  # failures in a row
 FIRST_S = 1.0
 LONGEST_S = 60.0
 MOST_DOUBLINGS = 40
@@ -53,6 +54,6 @@ class BackOff:
 
 def longest_rest_s(failures: int) -> float:
     """Return the most that a rest lasts after so many failures in a row."""
-    if failures < 2:
+    if failures <= FORGIVEN:
         return 0.0
-    return min(LONGEST_S, FIRST_S * 2.0 ** min(failures - 2, MOST_DOUBLINGS))
+    return min(LONGEST_S, FIRST_S * 2.0 ** min(failures - FORGIVEN - 1, MOST_DOUBLINGS))

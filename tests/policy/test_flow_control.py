@@ -92,11 +92,11 @@ def test_the_only_peer_is_left_alone_too_while_it_fails_again_and_again():
     assert min(counts) > 80
 
 
-def test_the_first_failure_alone_is_no_reason_to_wait_and_the_second_is():
-    assert drawn_from(failed(flow_of(a=1000), "a", now=1.0)) == "a"
-    twice = failed(flow_of(a=1000), "a", now=1.0, times=2)
-    assert twice.rests("a", 1.0)
-    assert drawn_from(twice) is None
+def test_two_failures_are_no_reason_to_wait_and_the_third_is():
+    assert drawn_from(failed(flow_of(a=1000), "a", now=1.0, times=2)) == "a"
+    thrice = failed(flow_of(a=1000), "a", now=1.0, times=3)
+    assert thrice.rests("a", 1.0)
+    assert drawn_from(thrice) is None
     assert drawn_from(failed(flow_of(a=1000, b=10), "a", now=1.0, times=2)) == "b"
 
 
