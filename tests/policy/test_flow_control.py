@@ -97,7 +97,7 @@ def test_two_failures_are_no_reason_to_wait_and_the_third_is():
     thrice = failed(flow_of(a=1000), "a", now=1.0, times=3)
     assert thrice.rests("a", 1.0)
     assert drawn_from(thrice) is None
-    assert drawn_from(failed(flow_of(a=1000, b=10), "a", now=1.0, times=2)) == "b"
+    assert drawn_from(failed(flow_of(a=1000, b=10), "a", now=1.0, times=3)) == "b"
 
 
 @pytest.mark.parametrize("event", [FlowControl.succeeded, FlowControl.connected])
