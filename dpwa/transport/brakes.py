@@ -35,7 +35,7 @@ _DROP_PROGRAM = struct.pack("HP", 1, ctypes.addressof(_DROP_ALL))
 
 _WILDCARDS = ("*", "0.0.0.0", "::")  # noqa: S104 - to be recognised
 
-LEAST_ALLOWED_BYTES = 4 * 1024 * 1024  # unread, for each connection, however many there are
+LEAST_ALLOWED_BYTES = 1024 * 1024  # unread, for each connection, however many there are
 FULL_CONNECTIONS = 4  # that may fill all of what they are allowed at once
 
 LOOK_EVERY_S = 0.1
