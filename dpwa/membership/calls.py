@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import zmq
 
@@ -50,7 +50,7 @@ class _Call:
     question: Question
     link: PeerLink
     expires: float
-    was_sent: bool = field(default=False)
+    was_sent: bool = False
 
 
 class Calls:
@@ -76,11 +76,6 @@ class Calls:
         """Tell whether this node knocks at an address just now, where this name may be."""
         call = self._calls.get(endpoint)
         return call is not None and call.question.is_knock and call.question.name in ("", name)
-
-    @property
-    def are_under_way(self) -> bool:
-        """Whether there is any call."""
-        return bool(self._calls)
 
     def start(self, question: Question) -> bool:
         """Begin a call; return whether there was room for it, and none to that address."""
