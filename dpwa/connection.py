@@ -22,7 +22,8 @@ from dpwa.lifecycle import Closeable
 from dpwa.membership.face import Members
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.node import Node
-from dpwa.state.face import States, Target
+from dpwa.state.face import States
+from dpwa.state.target import Target
 from dpwa.state.values import values_of, values_part
 from dpwa.types import Loss, loss_value
 from dpwa.wire import limits
@@ -63,10 +64,12 @@ class DpwaConnection(CollectiveCalls, Closeable):
         loaded = load_config(config)
         with ExitStack() as stack:
             self.node = stack.enter_context(Node(name, loaded))
-            self._members = stack.enter_context(Members(self.node)) if loaded.is_open else None
-            self._collectives = stack.enter_context(Collectives(self.node))
-            are_known = None if self._members is None else self._members.are_known
-            self._states = stack.enter_context(States(self.node, are_known))
+            members = stack.enter_context(Members(self.node)) if loaded.is_open else None
+            self._members = members
+            are_known = None if members is None else members.are_known
+            self._collectives = stack.enter_context(Collectives(self.node, are_known))
+            have_come = None if members is None else members.have_come
+            self._states = stack.enter_context(States(self.node, have_come))
             self._stack = stack.pop_all()  # what is closed together, the node last of all
         self._terms = FetchTerms(is_finite=_is_finite if loaded.guard == "finite" else None)
         self._layout = Layout.of_bytes()

@@ -61,7 +61,9 @@ def check(file: ConfigFile) -> None:
 
     config = load_config(file)
     count = len(config.nodes)
-    typer.echo(f"{file}: OK, {count} node{'s' * (count != 1)}", err=True)
+    told = [f"{count} node{'s' * (count != 1)}"] if count else []
+    told += ["nodes may join"] if config.is_open else []
+    typer.echo(f"{file}: OK, {', '.join(told)}", err=True)
 
 
 @app.command()

@@ -39,7 +39,8 @@ def doctor(
     findings = diagnose(answers)
     if as_json:
         rows = [{"node": f.node, "problem": f.text} for f in findings]
-        typer.echo(json.dumps({"nodes": list(answers), "problems": rows}))
+        missed = _taken_for_dead(answers)
+        typer.echo(json.dumps({"nodes": list(answers), "problems": rows, "taken_for_dead": missed}))
     else:
         _show(answers, findings)
     if any(finding.is_unreachable for finding in findings):
@@ -52,5 +53,19 @@ def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
     reached = [name for name, answer in answers.items() if answer.report is not None]
     for finding in findings:
         typer.echo(f"! {finding.text}", err=True)
+    for name, where in _taken_for_dead(answers).items():
+        typer.echo(f"{name} was at {where}, and is taken for dead", err=True)
     wrong = f"{len(findings)} problem{'s' * (len(findings) != 1)}" if findings else "all is well"
     typer.echo(f"{len(reached)} of {len(answers)} nodes answer; {wrong}", err=True)
+
+
+def _taken_for_dead(answers: Mapping[str, StatusAnswer]) -> dict[str, str]:
+    """Return where members were that others remember and that do not answer, by name.
+
+    None of them is a problem that is sure: they may have ended for good.
+    """
+    from dpwa.node.query import members_of
+    from dpwa.wire.messages import printable
+
+    dead = members_of((answer.report for answer in answers.values()), "dead")
+    return {printable(n): printable(where) for n, where in dead.items() if n not in answers}

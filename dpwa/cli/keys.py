@@ -55,11 +55,15 @@ def add(
     keys: Keys = KEYS,
 ) -> None:
     """Let a node in, by its public key; nodes that run take note within seconds."""
+    from dpwa.config.problems import shown
     from dpwa.config.public_keys import key_bytes
     from dpwa.transport.keys import fingerprint, read_public_key
 
     folder = _folder(keys, name)
-    public = key if key_bytes(key) is not None else read_public_key(Path(key))
+    is_key = key_bytes(key) is not None
+    if not is_key and not Path(key).exists():
+        raise UserError(f"expected a file, or a public key of 40 characters (got {shown(key)})")
+    public = key if is_key else read_public_key(Path(key))
     taken = [other for other in folder.names() if folder.public_key(other) == public]
     if taken and taken != [name]:
         raise UserError(f"expected a key of its own for {name} (it is that of {taken[0]})")
@@ -74,6 +78,9 @@ def add(
 def remove(name: Name, keys: Keys = KEYS) -> None:
     """Let a node in no more; nodes that run take note within seconds."""
     folder = _folder(keys, name)
+    public = folder.public_file(name)
+    if not public.exists():
+        raise UserError(f"{name} is not let in: there is no {public}")
     folder.remove(name)
     typer.echo(f"{name} is let in no more by the nodes that use {folder.path}", err=True)
     secret = folder.secret_file(name)

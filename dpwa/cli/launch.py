@@ -7,6 +7,7 @@ import enum
 import io
 import os
 import select
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.errors import UserError
 
 if TYPE_CHECKING:
     from dpwa.launch import LaunchSpec
@@ -86,7 +88,9 @@ def _temporary_config(count: int, stack: contextlib.ExitStack) -> Path:
     import tempfile
 
     from dpwa.launch import local_config
+    from dpwa.launch.environment import absolute_paths
 
+    os.environ.update(absolute_paths(os.environ, Path.cwd()))
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dpwa-launch-"))
     return local_config(count, Path(folder))
 
@@ -96,6 +100,11 @@ def _spec(command: list[str], config: Path, count: int | None, cpus: Cpus) -> La
     from dpwa.launch import LaunchSpec, require_free_addresses
 
     nodes = load_config(config).nodes
+    if not nodes:
+        raise UserError(
+            f"{config}: expected nodes to start (it has `join` only: start each node by itself, as "
+            f"DPWA_NAME=w1 DPWA_CONFIG={shlex.quote(str(config))} {shlex.join(command)})"
+        )
     if count is not None and count > len(nodes):
         raise typer.BadParameter(f"-n {count} is more than the {len(nodes)} nodes of {config}")
     nodes = nodes[:count]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,6 +14,7 @@ from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from dpwa.config import Config
     from dpwa.node.query import StatusAnswer
     from dpwa.types import JsonObject
 
@@ -30,6 +31,10 @@ def status(
 ) -> None:
     """Ask every node of a configuration for its clock, loss, scores, traffic and memory.
 
+    With `join`, all members that the nodes know are asked as well. The more fetches from a peer
+    succeed, the higher its score, up to 1000, and the more often it is asked. The version counts
+    what a node has published. --json tells much more.
+
     Exits with 3 when a node cannot be reached.
     """
     from dpwa.config import load_config
@@ -40,9 +45,18 @@ def status(
     if as_json:
         typer.echo(json.dumps({"nodes": [_row(name, a) for name, a in answers.items()]}))
     else:
-        _show(answers)
+        _show(answers, tells_leader=_follows_leaders(loaded))
     if any(answer.report is None for answer in answers.values()):
         raise typer.Exit(exit_codes.UNREACHABLE)
+
+
+def _follows_leaders(config: Config) -> bool:
+    """Tell whether leaders matter; elsewhere each node knows of a few losses at most."""
+    from dpwa.algorithms import algorithm
+    from dpwa.policy.interpolation import interpolation
+
+    asks_leader = interpolation(config.interpolation).asks_leader
+    return algorithm(config.algorithm).follows_leaders or asks_leader
 
 
 def _row(name: str, answer: StatusAnswer) -> JsonObject:
@@ -51,13 +65,15 @@ def _row(name: str, answer: StatusAnswer) -> JsonObject:
     return {**answer.report, "name": name, "reachable": True}
 
 
-def _show(answers: Mapping[str, StatusAnswer]) -> None:
+def _show(answers: Mapping[str, StatusAnswer], *, tells_leader: bool) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
     console.width = max(console.width, LEAST_WIDTH)  # the terminal wraps better than a table does
-    console.print(_table(answers))
-    in_common = _in_common(answers)
+    reports = {name: a.report for name, a in answers.items() if a.report is not None}
+    if reports:
+        console.print(_table(reports))
+    in_common = _in_common(reports.values(), tells_leader=tells_leader)
     if in_common:
         console.print(in_common, markup=False, soft_wrap=True)
     for name, answer in answers.items():
@@ -65,35 +81,35 @@ def _show(answers: Mapping[str, StatusAnswer]) -> None:
             console.print(f"{name}: {answer.problem}", markup=False, soft_wrap=True)
 
 
-def _in_common(answers: Mapping[str, StatusAnswer]) -> str:
-    """Say what the nodes run, and whom they take for the leader; they should agree."""
+def _in_common(reports: Collection[JsonObject], *, tells_leader: bool) -> str:
+    """Say what the nodes run, and whom they follow as the leader; they should agree."""
     from dpwa.wire.messages import printable
 
-    reports = [answer.report for answer in answers.values() if answer.report is not None]
     news = [report.get("news") for report in reports]
     leaders = [item.get("leader") for item in news if isinstance(item, dict)]
     algorithms = [report.get("algorithm") for report in reports]
     parts = []
-    for title, values in (("algorithm", algorithms), ("leader", leaders)):
+    for title, values in (("algorithm", algorithms), ("leader", leaders if tells_leader else [])):
         found = dict.fromkeys(str(value) for value in values if value is not None)
         if found:
             parts.append(f"{title} {printable(', '.join(found))}")
     return "; ".join(parts)
 
 
-def _table(answers: Mapping[str, StatusAnswer]) -> Table:
+def _table(reports: Mapping[str, JsonObject]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     from dpwa.wire.messages import printable
 
-    table = Table("node", box=None, pad_edge=False, collapse_padding=True)  # to fit 80 columns
+    table = Table(box=None, pad_edge=False, collapse_padding=True)  # to fit 80 columns
+    table.add_column("node", overflow="fold")
     for heading in ("clock", "loss", "version", "merges", "sent", "received", "memory"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("peers (score)")
-    for name, answer in answers.items():
-        cells = [] if answer.report is None else _cells(answer.report)
-        table.add_row(*(Text(printable(cell)) for cell in (name, *cells)))  # no markup, no colour
+    table.add_column("peers (score)", overflow="fold")
+    for name, report in reports.items():
+        cells = (name, *_cells(report))
+        table.add_row(*(Text(printable(cell)) for cell in cells))  # no markup, no colour
     return table
 
 

@@ -108,13 +108,17 @@ def _configured(file: Path) -> tuple[Topology, StrictModel, tuple[str, ...]]:
 
     Raises:
         ConfigError: the configuration has mistakes.
-        UserError: it has too many nodes.
+        UserError: it has no nodes, or too many.
     """
     from dpwa.config import load_config
     from dpwa.config.graphs import topology_of
 
     config = load_config(file)
     names = tuple(node.name for node in config.nodes)
+    if not names:
+        raise UserError(
+            f"{file}: expected nodes (it has `join` only; try {config.topology} -n {DEFAULT_NODES})"
+        )
     if len(names) > MOST_NODES:
         raise UserError(f"{file}: expected at most {MOST_NODES} nodes (got {len(names)})")
     options = config.options_of(config.topology)

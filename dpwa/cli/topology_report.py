@@ -49,7 +49,7 @@ def show(description: Description) -> None:
     console.print()
     if description.shows_matrix:
         console.print(_matrix_title(description), style="bold", soft_wrap=True)
-        console.print(_matrix_table(description))
+        console.print(_matrix_table(description, console.width))
     else:
         text = f"The mixing matrix is shown for at most {MOST_MATRIX_NODES} nodes."
         console.print(text, soft_wrap=True)
@@ -95,10 +95,16 @@ def _matrix_title(description: Description) -> str:
     return f"Mixing matrix{which} (row: who pulls; column: whose parameters)"
 
 
-def _matrix_table(description: Description) -> Table:
-    table = _table("", *description.names, is_numeric=True)
-    for name, row in zip(description.names, description.matrix, strict=True):
-        table.add_row(name, *(f"{value:.3f}" if value else NOTHING for value in row))
+def _matrix_table(description: Description, columns: int) -> Table:
+    """Lay out the matrix; where the names are too long for its head, they get numbers."""
+    names = description.names
+    width = max(map(len, names)) + sum(1 + max(len(name), len("0.000")) for name in names)
+    numbers = [str(number) for number in range(1, len(names) + 1)]
+    heads = names if width <= columns else numbers
+    titles = names if width <= columns else list(map(" ".join, zip(numbers, names, strict=True)))
+    table = _table("", *heads, is_numeric=True)
+    for title, row in zip(titles, description.matrix, strict=True):
+        table.add_row(title, *(f"{value:.3f}" if value else NOTHING for value in row))
     return table
 
 

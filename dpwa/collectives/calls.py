@@ -14,7 +14,8 @@ class CollectiveCalls:
 
     All members call the same ones in the same order; each tag has an order of its own, and calls
     with different tags may come from different threads at the same time. Members are, to begin
-    with, all nodes of the configuration, and a first collective waits for them.
+    with, all nodes of the configuration, and a first collective waits for them. With `join`,
+    those who call their first one at about the same time begin together.
 
     A member that dies, or does not come within the timeout, is left behind: then either all who are
     left get the same result, or all of them raise `PeerLost` and their values are as they were. The

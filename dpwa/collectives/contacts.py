@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -15,12 +15,14 @@ from dpwa.data.segments import NONCE_BYTES, ByteArray, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.lifecycle import Closeable
 from dpwa.policy.views import Member
+from dpwa.wire import limits
 from dpwa.wire.collecting import Hello
 from dpwa.wire.messages import Message
 
 log = logging.getLogger("dpwa.collectives")
 
 REMEMBERED_LIVES = 16
+REMEMBERED_DEPARTED = 2 * limits.MAX_MEMBERS
 
 Tell = Callable[[str, Message], None]
 
@@ -43,6 +45,9 @@ class _Contact:
     def is_mapped(self) -> bool | None:
         """Whether this node has mapped its memory; `None` as long as it has told of none."""
         return self.files is not None if self.folder else None
+
+
+_NOBODY = _Contact()
 
 
 class Contacts(Closeable):
@@ -72,6 +77,8 @@ class Contacts(Closeable):
         self._changed = changed
         self._lock = threading.RLock()
         self._contacts: dict[str, _Contact] = {}
+        # Lives of who has left the cluster: a view may have them for members still.
+        self._departed: OrderedDict[str, deque[bytes]] = OrderedDict()
         self._memory: SharedMemory | None = None
         self._numbers = 0
         self._is_closed = False
@@ -89,7 +96,7 @@ class Contacts(Closeable):
             if is_up:
                 self._greet(peer)
             elif not self.knows(peer):  # it has left the cluster
-                self._unmap(contact)
+                self._forget(peer, contact)
         if successor is not None and not is_up:
             self.hear(successor)
         self._changed(peer)
@@ -113,7 +120,9 @@ class Contacts(Closeable):
             if hello.folder != contact.folder:
                 self._map(contact, hello)
             contact.reads_us = hello.is_mapped if self._memory is not None else None
-            if is_new or was_mapped != contact.is_mapped:
+            # Whoever had forgotten this node, and is back, has heard of its memory no more.
+            is_untold = hello.is_mapped is None and self._memory is not None
+            if is_new or is_untold or was_mapped != contact.is_mapped:
                 self._greet(hello.name)
         self._changed(hello.name)
 
@@ -129,12 +138,12 @@ class Contacts(Closeable):
     def incarnation(self, peer: str) -> bytes:
         """Return which life of a peer has introduced itself last; empty if none has."""
         with self._lock:
-            return self._of(peer).incarnation
+            return self._seen(peer).incarnation
 
     def is_up(self, peer: str) -> bool:
         """Tell whether there is a connection."""
         with self._lock:
-            return self._of(peer).is_up
+            return self._seen(peer).is_up
 
     def is_gone(self, peer: str, incarnation: bytes) -> bool:
         """Tell whether a peer that was there is not any more, or has started anew.
@@ -142,7 +151,9 @@ class Contacts(Closeable):
         A life that this node has not met yet is not gone: others may have let it in before.
         """
         with self._lock:
-            contact = self._of(peer)
+            if peer not in self._contacts:
+                return incarnation in self._departed.get(peer, ())
+            contact = self._contacts[peer]
             if incarnation not in (b"", contact.incarnation):
                 return incarnation in contact.former
             return contact.incarnation != b"" and contact.was_up and not contact.is_up
@@ -150,12 +161,14 @@ class Contacts(Closeable):
     def reads_us(self, peer: str) -> bool:
         """Tell whether a peer reads this node's boards, so that it needs no posts."""
         with self._lock:
-            return self._of(peer).reads_us is True
+            return self._seen(peer).reads_us is True
 
     def are_settled(self, peers: Iterable[str]) -> bool:
         """Tell whether all peers have said whether they can read this node's memory."""
         with self._lock:
-            return self._memory is None or all(self._of(p).reads_us is not None for p in peers)
+            return self._memory is None or all(
+                self._seen(peer).reads_us is not None for peer in peers
+            )
 
     def tell(self, peer: str, message: Message) -> None:
         """Send a message."""
@@ -190,10 +203,16 @@ class Contacts(Closeable):
             segment = self._segment(_image_name(self._numbers), nbytes)
             return None if segment is None else (self._numbers, segment)
 
-    def board_of(self, peer: str, tag: str) -> BoardReader | None:
-        """Map a peer's board of a group; `None` if there is none, or not yet."""
-        memory = self._map_file(peer, _board_name(tag))
-        return None if memory is None or memory.nbytes < BOARD_BYTES else BoardReader(memory)
+    def board_of(self, peer: str, tag: str) -> tuple[bytes, BoardReader] | None:
+        """Map a peer's board of a group; return it with the life of the peer whose board it is.
+
+        `None` if there is none, or not yet.
+        """
+        with self._lock:  # a peer that is just introducing itself has a life with its folder
+            memory = self._map_file(peer, _board_name(tag))
+            if memory is None or memory.nbytes < BOARD_BYTES:
+                return None
+            return self._seen(peer).incarnation, BoardReader(memory)
 
     def image_of(self, peer: str, number: int) -> ByteArray | None:
         """Map a peer's memory for a value; `None` if that cannot be."""
@@ -210,7 +229,24 @@ class Contacts(Closeable):
                 self._memory = None
 
     def _of(self, peer: str) -> _Contact:
-        return self._contacts.setdefault(peer, _Contact())
+        """Return what is known of a peer, to be added to."""
+        if peer not in self._contacts:
+            contact = self._contacts[peer] = _Contact()
+            for life in self._departed.pop(peer, ()):
+                contact.former.append(contact.incarnation)
+                contact.incarnation = life
+        return self._contacts[peer]
+
+    def _seen(self, peer: str) -> _Contact:
+        """Return what is known of a peer, to be looked at."""
+        return self._contacts.get(peer, _NOBODY)
+
+    def _forget(self, peer: str, contact: _Contact) -> None:
+        self._unmap(contact)
+        del self._contacts[peer]
+        self._departed[peer] = deque([*contact.former, contact.incarnation], REMEMBERED_LIVES)
+        if len(self._departed) > REMEMBERED_DEPARTED:
+            self._departed.popitem(last=False)
 
     def _greet(self, peer: str) -> None:
         memory = self._memory
@@ -220,7 +256,7 @@ class Contacts(Closeable):
             incarnation=self.own.incarnation,
             folder="" if memory is None else memory.name,
             nonce=bytes(NONCE_BYTES) if memory is None else memory.nonce,
-            is_mapped=self._of(peer).is_mapped,
+            is_mapped=self._seen(peer).is_mapped,
         )
         self._tell(peer, hello)
 
@@ -246,7 +282,7 @@ class Contacts(Closeable):
 
     def _map_file(self, peer: str, name: str) -> ByteArray | None:
         with self._lock:
-            files = self._of(peer).files
+            files = self._seen(peer).files
             return None if files is None else files.map(name)
 
     def _unmap(self, contact: _Contact) -> None:

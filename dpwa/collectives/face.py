@@ -6,12 +6,13 @@ import os
 import secrets
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TypeVar
 
 from dpwa.clock import Clock, SystemClock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
-from dpwa.collectives.operations import Barrier, Gather, Join, Reduce
+from dpwa.collectives.operations import Barrier, Called, Gather, Join, Operation, Reduce
 from dpwa.collectives.pulling import PullListener
 from dpwa.collectives.runner import Runner
 from dpwa.collectives.serving import CollectiveService, Showcase
@@ -33,14 +34,21 @@ class Collectives(Closeable):
 
     Args:
         node: on whose threads and connections they run.
+        are_known: tells whether all are peers by now of whom this node was told when it was let in.
         clock: what time is taken from.
     """
 
-    def __init__(self, node: Node, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        are_known: Callable[[], bool] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         # Its threads know this: if this knew the node, one that is forgotten would never be closed.
         self._name = node.name
         self._patience_s = node.config.collective_timeout_s
         self._clock = clock or SystemClock()
+        self._are_known = are_known or (lambda: True)
         ranks = tuple(listed.name for listed in node.config.nodes)
         # Where nodes come and go, each begins alone, and their order is that of their names.
         self._ranks = () if node.config.is_open else ranks
@@ -55,6 +63,7 @@ class Collectives(Closeable):
         )
         self._listener = PullListener(self._contacts)
         self._showcase = Showcase(node.courier.nudge)
+        self._lull = node.courier.lull
         self._service = CollectiveService(
             self._contacts, self._group, self._groups, self._showcase, node.upload
         )
@@ -91,16 +100,15 @@ class Collectives(Closeable):
 
     def barrier(self, timeout_s: float | None, tag: str) -> None:
         """See `DpwaConnection.barrier`."""
-        self._runner(tag).run(Barrier(), self._timeout_s(timeout_s))
+        self._run(Barrier(), timeout_s, tag)
 
     def broadcast(self, value: Value, root: str, timeout_s: float | None, tag: str) -> Value:
         """See `DpwaConnection.broadcast`."""
-        runner = self._runner(tag)
         if not self._contacts.knows(root):
             known = ", ".join(self._contacts.names)
             raise UnknownNameError(f"no node is named {root!r} (known: {known})")
         payload = Payload(value)
-        runner.run(Reduce(payload, "sum", root), self._timeout_s(timeout_s))
+        self._run(Reduce(payload, "sum", root), timeout_s, tag)
         return payload.result()  # type: ignore[return-value]  # of the structure of the value
 
     def all_reduce(
@@ -108,19 +116,18 @@ class Collectives(Closeable):
     ) -> tuple[Value, int]:
         """See `DpwaConnection.all_reduce`."""
         payload = Payload(value)
-        called = self._runner(tag).run(Reduce(payload, op), self._timeout_s(timeout_s))
+        called = self._run(Reduce(payload, op), timeout_s, tag)
         return payload.result(), len(called.contributors)  # type: ignore[return-value]
 
     def all_gather(self, value: object, timeout_s: float | None, tag: str) -> dict[str, object]:
         """See `DpwaConnection.all_gather`."""
         gather = Gather(value)
-        self._runner(tag).run(gather, self._timeout_s(timeout_s))
+        self._run(gather, timeout_s, tag)
         return gather.values
 
     def join(self, timeout_s: float | None, tag: str) -> None:
         """See `DpwaConnection.join`."""
-        runner, patience_s = self._runner(tag), self._timeout_s(timeout_s)
-        while runner.run(Join(), patience_s).contributors:
+        while self._run(Join(), timeout_s, tag).contributors:
             pass
 
     def report(self) -> JsonObject:
@@ -148,6 +155,11 @@ class Collectives(Closeable):
         self._showcase.clear()
         self._contacts.close()
 
+    def _run(self, operation: Operation, timeout_s: float | None, tag: str) -> Called:
+        runner, patience_s = self._runner(tag), self._timeout_s(timeout_s)
+        with self._lull():
+            return runner.run(operation, patience_s)
+
     def _timeout_s(self, timeout_s: float | None) -> float:
         if timeout_s is None:
             return self._patience_s
@@ -174,7 +186,7 @@ class Collectives(Closeable):
             return self._runners.get(tag) or self._add(tag)
 
     def _add(self, tag: str) -> Runner:
-        group = Group(tag, self._ranks, self._contacts, self._clock)
+        group = Group(tag, self._ranks, self._contacts, self._clock, self._are_known)
         places = self._contacts, self._listener, self._showcase
         runner = self._runners[tag] = Runner(group, *places, self._clock)
         return runner

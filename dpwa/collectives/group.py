@@ -10,36 +10,28 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.postbox import ENTERED, READY, Postbox
-from dpwa.collectives.teller import Key, Teller
+from dpwa.collectives.roll import Roll
+from dpwa.collectives.surroundings import Surroundings
+from dpwa.collectives.teller import NOWHERE, Key, Teller
 from dpwa.data.boards import Posted
 from dpwa.errors import ClosedError
 from dpwa.policy.ballots import Ballot, Decision, Stand
-from dpwa.policy.views import Member, View, is_senior
+from dpwa.policy.views import Member, Standing, View, is_senior
 from dpwa.wire.collecting import Knock, Outcome, Outside, Post, Vote
 
 log = logging.getLogger("dpwa.collectives")
 
 PATIENCE_S = 0.5  # for a vote; whoever is silent for so long is left behind
 REPEAT_S = 0.1  # between two times that a vote is told
-KNOCK_LASTS_S = 2.0  # after which a node that wanted to be let in has given up
-SEEK_EVERY_S = 1.0
+SEEK_AT_FIRST_EVERY_S = 0.1
 REMEMBERED = 16  # collectives whose outcome is told to whoever asks
 
 Watcher = Callable[[View], None]
-
-
-@dataclass
-class _Turn:
-    """The collective that is called now, or will be next."""
-
-    entered: bool = False
-    ready: bool = False
-    posted: dict[int, bytes] = field(default_factory=dict)  # this node's records, by phase
 
 
 @dataclass(frozen=True)
@@ -57,10 +49,9 @@ class Group:
             so that each begins alone and meets the others.
         contacts: of this node.
         clock: what time is taken from.
+        are_known: tells whether this node knows yet all others that are there.
 
     Attributes:
-        view: who takes part.
-        number: of the collective that comes next, or is under way.
         is_outside: whether this node was left behind, and must be let in again.
         is_answered: whether it has heard of a view since then.
         exits: how often it has been outside.
@@ -72,9 +63,13 @@ class Group:
         ranks: Sequence[str],
         contacts: Contacts,
         clock: Clock,
+        are_known: Callable[[], bool] = lambda: True,
     ) -> None:
         self.tag = tag
         self._admits_at_once = False
+        # Messages of others make a group, too: until this node calls something, it is of no view.
+        self._is_used = bool(ranks)
+        self._are_known = are_known
         self.ranks = tuple(ranks)
         self._contacts = contacts
         self._own = contacts.own
@@ -82,35 +77,62 @@ class Group:
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self.changed = threading.Condition(self._lock)
-        self.view = View(tuple(Member(name) for name in self.ranks) or (contacts.own,))
-        self.number = 0
         self.is_outside = False
         self.exits = 0
         self._called = 0  # number of the collective that the training thread calls next
         self._decided: dict[int, Decision] = {}  # what became of those that it has not ended yet
         self._is_knocking = False
         self.is_answered = False
-        self._is_moving = False  # to a larger view, as soon as no collective is under way
         self._has_part = False  # whether it has ever ended a collective in this view
         self._is_untold = False  # that it was left behind, after it had part
-        self._lives: dict[str, bytes] = {}
-        self._turn = _Turn()
         self._teller = Teller(tag, contacts)
         self._postbox = Postbox(tag, contacts, self._teller)
+        view = View(tuple(Member(name) for name in self.ranks) or (contacts.own,))
+        self._roll = Roll(view, contacts, self._postbox)
+        self._around = Surroundings(contacts, self._teller, self.ranks, clock)
         self._ballot: Ballot | None = None
         self._told_at = 0.0
         self._ended: OrderedDict[Key, _Ended] = OrderedDict()
         self._watchers: list[Watcher] = []
         self._is_closed = False
-        self._knocks: dict[str, tuple[Member, float]] = {}
-        self._sought_at: dict[str, float] = {}
+
+    @property
+    def view(self) -> View:
+        """Who takes part."""
+        return self._roll.view
+
+    @property
+    def number(self) -> int:
+        """Which collective comes next, or is under way."""
+        return self._roll.number
 
     # The training thread
+
+    def may_meet(self) -> bool:
+        """Look for others before the first collective; tell whether more of them may still come.
+
+        For a node that begins alone: others may be about to call their first one, too.
+        """
+        with self._lock:
+            self._is_used = True
+            if self.ranks or self.number or self.is_outside or self.is_outranked:
+                return False
+            self._around.seek(self.view, self._roll.standing, SEEK_AT_FIRST_EVERY_S)
+            have_all_knocked = self._around.have_knocked()
+        return not (have_all_knocked and self._are_known())
+
+    def meet(self) -> None:
+        """Let in, before the first collective, who knocks by now."""
+        with self._lock:
+            is_first = not (self.ranks or self.number or self.is_outside or self.is_outranked)
+            if is_first and self.knocks():
+                self._open_ballot()
+                self._skip()
 
     def begin(self) -> None:
         """Make ready for a collective."""
         with self._lock:
-            if self._is_moving and self._called == self.number:
+            if self.is_outranked and self._called == self.number:
                 had_part = self._has_part
                 self.leave()
                 self._is_untold |= had_part
@@ -121,28 +143,22 @@ class Group:
             if self._called < self.number or self.is_outside:
                 return
             self._postbox.open()
-            self._turn.entered = True
+            self._roll.has_entered = True
             if self._ballot is None:
-                self._post(ENTERED, record)
-            self._seek()
+                self._roll.post(ENTERED, record)
+            self._around.seek(self.view, self._roll.standing)
 
     def ready(self, record: bytes) -> None:
         """Say that this node has done its part, unless it has voted already."""
         with self._lock:
             if self._ballot is None and self._called == self.number and not self.is_outside:
-                self._turn.ready = True
-                self._post(READY, record)
+                self._roll.is_ready = True
+                self._roll.post(READY, record)
 
     def records(self, phase: int) -> dict[str, bytes]:
         """Return what members have posted of the collective, by name; this node's too."""
         with self._lock:
-            own = self._turn.posted.get(phase)
-            found = {} if own is None else {self._own.name: own}
-            for name in self.view.names:
-                record = None if name == self._own.name else self._record(name, phase)
-                if record is not None:
-                    found[name] = record
-            return found
+            return self._roll.records(phase)
 
     def end(self, joiners: Iterable[Member]) -> None:
         """End a collective of which all members are known to be ready.
@@ -185,8 +201,7 @@ class Group:
         with self._lock:
             if self._ballot is not None or self._called < self.number or self.is_outside:
                 return
-            others = [name for name in self.view.names if name != self._own.name]
-            if any(self._is_missing(name) for name in others):
+            if any(map(self._roll.is_missing, self._roll.others)):
                 self._open_ballot()
 
     def doubt(self) -> None:
@@ -200,27 +215,44 @@ class Group:
         Look for nodes that are in no view with this one; leave for a larger one that was heard of.
         """
         with self._lock:
-            self._decided.clear()
-            self._called = self.number
-            if self._is_moving:
+            self._is_used = True
+            self._skip()
+            if self.is_outranked:
                 self.leave()
             elif not self.is_outside:
-                self._seek()
+                self._around.seek(self.view, self._roll.standing)
+
+    def note_work(self) -> None:
+        """Take note that something has changed in what stands on the views of this group.
+
+        So who is alone gives up nothing for a newcomer who is alone, too.
+        """
+        with self._lock:
+            self._roll.work += 1
 
     def admit_at_once(self) -> None:
         """Let in who knocks by a ballot from now on, not only when the next collective ends."""
         with self._lock:
-            self._admits_at_once = True
+            self._admits_at_once = self._is_used = True
 
     @property
     def others(self) -> tuple[str, ...]:
         """Names of all other nodes, members or not."""
-        return tuple(name for name in self._contacts.names if name != self._own.name)
+        return self._around.others
+
+    @property
+    def is_outranked(self) -> bool:
+        """Whether this view is to be given up for another, as soon as no collective is under way.
+
+        It is looked at again at that moment: what this view has ended meanwhile counts.
+        """
+        with self._lock:
+            return not self.is_outside and self._around.is_outranked(self._roll.standing)
 
     def is_member(self, name: str, incarnation: bytes) -> bool:
         """Tell whether this life of a node is a member, and this node is one too."""
         with self._lock:
-            return not self.is_outside and self._knows(name, incarnation)
+            return not self.is_outside and self._roll.knows(name, incarnation)
 
     def watch(self, watcher: Watcher) -> None:
         """Have a function told of every view from now on; it is called with the lock held."""
@@ -265,10 +297,7 @@ class Group:
                 return []
             self._is_knocking = True
             self._postbox.clear()  # its numbers may be ahead of those it will be let in at
-            reached = [n for n in self.others if self._contacts.is_up(n)]
-            for name in reached:
-                self._teller.knock(name, None)
-            return reached
+            return self._around.knock()
 
     def start_alone(self) -> None:
         """Go on in a view of this node only: there is nobody else."""
@@ -278,10 +307,7 @@ class Group:
     def knocks(self) -> tuple[Member, ...]:
         """Return who wants to be let in."""
         with self._lock:
-            now = self._clock.now()
-            fresh = {n: k for n, k in self._knocks.items() if now - k[1] < KNOCK_LASTS_S}
-            self._knocks = fresh
-            return tuple(sorted(member for member, _ in fresh.values()))
+            return self._around.knocks()
 
     # What the others say
 
@@ -290,8 +316,10 @@ class Group:
         with self._lock:
             if self._answers_late(post.name, post.incarnation, post.view, post.number):
                 return
-            if post.view == self.view.identity and not self._knows(post.name, post.incarnation):
-                self._teller.outside(post.name, self.view, (post.view, post.number))
+            if post.view == self.view.identity and not self._roll.knows(
+                post.name, post.incarnation
+            ):
+                self._teller.outside(post.name, self._roll.standing, (post.view, post.number))
                 return
             posted = Posted(post.number, post.view, post.record)
             self._postbox.hear(post.name, post.phase, posted)
@@ -302,13 +330,13 @@ class Group:
         with self._lock:
             if self._answers_late(vote.name, vote.incarnation, vote.view, vote.number):
                 has_left = vote.name in vote.suspects and vote.view == self.view.identity
-                if has_left and self._knows(vote.name, vote.incarnation):
+                if has_left and self._roll.knows(vote.name, vote.incarnation):
                     self._open_ballot()  # it has given up since, and will not call the next one
                 return
-            if (vote.view, vote.number) != self._key or self.is_outside:
+            if (vote.view, vote.number) != self._roll.key or self.is_outside:
                 return  # told again when this node has come so far
-            if not self._knows(vote.name, vote.incarnation):
-                self._teller.outside(vote.name, self.view, (vote.view, vote.number))
+            if not self._roll.knows(vote.name, vote.incarnation):
+                self._teller.outside(vote.name, self._roll.standing, (vote.view, vote.number))
                 return
             ballot = self._open_ballot()
             if ballot is None:
@@ -326,10 +354,11 @@ class Group:
             members = tuple(Member(name, life) for name, life in outcome.members)
             view = View(members, outcome.since)
             if self.is_outside:
-                if self._own in members and self._is_knocking:
+                has_left = view == self.view
+                if self._own in members and self._is_knocking and not has_left:
                     self._enter_view(view, outcome.since)
-            elif (outcome.view, outcome.number) == self._key:
-                if not self._knows(outcome.name, outcome.incarnation):
+            elif (outcome.view, outcome.number) == self._roll.key:
+                if not self._roll.knows(outcome.name, outcome.incarnation):
                     return
                 if not self._suspects(outcome.name):
                     self._adopt(outcome, view)
@@ -341,14 +370,14 @@ class Group:
             self.is_answered |= self.is_outside
             if isinstance(message, Outside) and is_of_view and not self.is_outside:
                 key = message.view, message.number
-                if key == self._key and not self._suspects(message.name):
+                if key == self._roll.key and not self._suspects(message.name):
                     self._step_outside()
             elif not is_of_view and message.size and not self.is_outside:
-                theirs = message.size, message.first
-                if is_senior(*theirs, len(self.view.names), self.view.names[0], self.ranks):
-                    self._is_moving = True
-                elif isinstance(message, Knock):
-                    self._teller.outside(message.name, self.view)
+                theirs = Standing(message.size, message.ended, message.first)
+                self._around.hear_of_view(message.name, theirs)
+                is_junior = not is_senior(theirs, self._roll.standing, self.ranks)
+                if isinstance(message, Knock) and is_junior and self._is_used:
+                    self._teller.outside(message.name, self._roll.standing)
 
     def hear_knock(self, knock: Knock) -> None:
         """Take note of a node that wants to be let in."""
@@ -357,17 +386,14 @@ class Group:
                 self.hear_outside(knock)
             elif not self.is_outside and self._contacts.knows(knock.name):
                 member = Member(knock.name, knock.incarnation)
-                self._knocks[knock.name] = member, self._clock.now()
-                self._teller.outside(knock.name, self.view)
-                if self._admits_at_once:
-                    self._open_ballot()
+                self._around.hear_knock(member)
+                if self._is_used:
+                    self._answer_knock(member)
 
     def contact_changed(self, peer: str) -> None:
         """Tell a peer that has been met, or has come back, where this node is."""
         with self._lock:
-            if self._turn.entered and peer in self.view.names:
-                for phase, record in self._turn.posted.items():
-                    self._postbox.repeat(peer, self._key, phase, record)
+            self._roll.repeat(peer)
             self.changed.notify_all()
 
     def tick(self, now: float) -> bool:
@@ -376,57 +402,16 @@ class Group:
             ballot = self._ballot
             if ballot is None:
                 return False
-            gone = [n for n in self.view.names if self._contacts.is_gone(n, self._life(n))]
-            has_changed = ballot.pass_time(now, PATIENCE_S, gone)
+            has_changed = ballot.pass_time(now, PATIENCE_S, self._roll.gone())
             if has_changed or now - self._told_at >= REPEAT_S:
                 self._tell_vote(ballot)
             self._decide(ballot)
             return self._ballot is not None
 
-    # Posts
-
-    @property
-    def _key(self) -> Key:
-        return self.view.identity, self.number
-
-    def _post(self, phase: int, record: bytes) -> None:
-        self._turn.posted[phase] = record
-        self._postbox.post(self.view.names, self._key, phase, record)
-
-    def _record(self, name: str, phase: int) -> bytes | None:
-        for posted in (self._postbox.heard(name, phase), self._on_board(name, phase)):
-            if posted and (posted.view, posted.number) == self._key:
-                return posted.record
-        return None
-
-    def _on_board(self, name: str, phase: int) -> Posted | None:
-        posted = self._postbox.on_board(name, phase)
-        is_member = posted is not None and self._knows(name, self._postbox.life_of_board(name))
-        return posted if is_member else None
-
-    def _is_missing(self, name: str) -> bool:
-        """Tell whether a member is gone, or in a collective that comes after this one.
-
-        On its board, what it said of this one can be read for as long as it is not ready in that.
-        If it has sent word, somebody else has stopped before its own was sent to this node, too.
-        """
-        if self._contacts.is_gone(name, self._life(name)):
-            return True
-        heard = self._postbox.heard(name, ENTERED)
-        if heard is not None and heard.view == self.view.identity and heard.number > self.number:
-            return True
-        posted = self._on_board(name, READY)
-        return posted is not None and posted.number > self.number
-
-    def _life(self, name: str) -> bytes:
-        """Return which life of a node is a member; empty as long as it is not known."""
-        return self.view.incarnation_of(name) or self._lives.get(name, b"")
-
-    def _knows(self, name: str, incarnation: bytes) -> bool:
-        """Tell whether this life of a node is a member; the first one that speaks is."""
-        if name not in self.view.names:
-            return False
-        return (self._life(name) or self._lives.setdefault(name, incarnation)) == incarnation
+    def _skip(self) -> None:
+        """Take no notice of what has been decided without this node's calling it."""
+        self._decided.clear()
+        self._called = self.number
 
     # Ballots
 
@@ -442,14 +427,14 @@ class Group:
         return self._ballot is not None and name in self._ballot.suspects
 
     def _new_ballot(self, *, expired: bool) -> Ballot:
-        ready = frozenset(self.records(READY))
-        turn = self._turn
-        stand = Stand(turn.entered, turn.ready, expired, ready, self.knocks())
+        roll = self._roll
+        ready = frozenset(roll.records(READY))
+        stand = Stand(roll.has_entered, roll.is_ready, expired, ready, self.knocks())
         return Ballot(self._own.name, self.view.names, stand, self._clock.now())
 
     def _tell_vote(self, ballot: Ballot) -> None:
         self._told_at = self._clock.now()
-        self._teller.vote(self.view.names, self._key, ballot)
+        self._teller.vote(self.view.names, self._roll.key, ballot)
 
     def _decide(self, ballot: Ballot) -> None:
         if self._ballot is not ballot:
@@ -462,7 +447,7 @@ class Group:
 
     def _conclude(self, decision: Decision) -> None:
         after = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
-        outcome = self._teller.outcome(self._key, decision, after)
+        outcome = self._teller.outcome(self._roll.key, decision, after)
         if self._ballot is not None:
             self._teller.tell_all(self.view.names, outcome)
         for joiner in decision.joiners:
@@ -482,39 +467,37 @@ class Group:
             self._step_outside()
 
     def _remember(self, outcome: Outcome) -> None:
-        lives = {name: self._life(name) for name in self.view.names}
-        self._ended[outcome.view, outcome.number] = _Ended(outcome, lives)
+        self._ended[outcome.view, outcome.number] = _Ended(outcome, self._roll.lives())
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
 
     def _go_on(self, decision: Decision, view: View) -> None:
         self._has_part = True
-        for joiner in decision.joiners:
-            self._knocks.pop(joiner.name, None)
+        self._around.let_in(decision.joiners)
         self._decided[self.number] = decision
         self._start(view, self.number + 1)
 
     def _enter_view(self, view: View, number: int) -> None:
-        self._has_part = self.is_outside = self._is_moving = self._is_knocking = False
-        self._called = number
-        self._decided.clear()
+        self._has_part = self.is_outside = self._is_knocking = False
+        self._around.forget_views()
         self._start(view, number)
+        self._skip()
 
     def _start(self, view: View, number: int) -> None:
-        if view != self.view:
-            log.info("%s: collectives among %s", self._own.name, ", ".join(view.names))
-            self._lives = {name: life for name, life in self._lives.items() if name in view.names}
-        has_changed, self.view, self.number = view != self.view, view, number
-        self._ballot, self._turn = None, _Turn()
+        has_changed = view != self.view
+        self._roll.begin(view, number)
+        self._ballot = None
         if has_changed:
-            self._is_moving = False  # as far as this view is concerned, nothing is known of others
+            log.info("%s: collectives among %s", self._own.name, ", ".join(view.names))
+            self._around.forget_views()
             for watcher in self._watchers:
                 watcher(view)
         self.changed.notify_all()
 
     def _step_outside(self) -> None:
         """Take note that the others go on without this node."""
-        self._ballot, self._turn = None, _Turn()
+        self._ballot = None
+        self._roll.withdraw()
         self.exits += not self.is_outside
         self.is_outside, self.is_answered = True, False
         self._is_untold |= self._has_part
@@ -531,18 +514,19 @@ class Group:
             if is_known:
                 self._teller.tell(name, ended.outcome)
             else:
-                self._teller.outside(name, self.view, (view, number))
+                self._teller.outside(name, self._roll.standing, (view, number))
             return True
         is_past = number < self.number or (number == self.number and view != self.view.identity)
         if is_past and not self.is_outside:
-            self._teller.outside(name, self.view, (view, number))
+            self._teller.outside(name, self._roll.standing, (view, number))
         return is_past
 
-    def _seek(self) -> None:
-        """Look for nodes that are in no view with this one, or in another one."""
-        now = self._clock.now()
-        for name in self.others:
-            is_due = now - self._sought_at.get(name, -SEEK_EVERY_S) >= SEEK_EVERY_S
-            if name not in self.view.names and is_due and self._contacts.is_up(name):
-                self._sought_at[name] = now
-                self._teller.knock(name, self.view)
+    def _answer_knock(self, member: Member) -> None:
+        """Tell a node that wants to be let in of this view, which may have let it in already."""
+        self._teller.outside(member.name, self._roll.standing)
+        is_new_view = self.number == self.view.since
+        if member in self.view.members and is_new_view and not self._suspects(member.name):
+            # It was not told, or has left again: then it takes no notice.
+            self._teller.tell(member.name, self._teller.outcome(NOWHERE, Decision(True), self.view))
+        if self._admits_at_once:
+            self._open_ballot()

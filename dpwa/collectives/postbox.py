@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.teller import NOWHERE, Key, Teller
@@ -51,6 +51,11 @@ class Postbox:
             view, number = NOWHERE
             self._board.post(READY, Posted(number, view, b""))
 
+    def keep(self, names: Collection[str]) -> None:
+        """Let go of what all others have posted."""
+        self._heard = {key: posted for key, posted in self._heard.items() if key[0] in names}
+        self._boards = {name: known for name, known in self._boards.items() if name in names}
+
     def hear(self, name: str, phase: int, posted: Posted) -> None:
         """Take in a record that came in a message."""
         self._heard[name, phase] = posted
@@ -64,10 +69,10 @@ class Postbox:
         life = self._contacts.incarnation(name)
         known = self._boards.get(name)
         if known is None or known[0] != life:
-            board = self._contacts.board_of(name, self._tag)
-            if board is None:
+            known = self._contacts.board_of(name, self._tag)
+            if known is None:
                 return None
-            known = self._boards[name] = life, board
+            self._boards[name] = known
         return known[1].read(phase)
 
     def life_of_board(self, name: str) -> bytes:

@@ -30,6 +30,8 @@ from dpwa.policy.ballots import Decision
 from dpwa.policy.views import Member
 
 KNOCK_EVERY_S = 0.2
+MEET_S = 5.0  # for others to begin, too, where each begins alone: joining may take seconds
+LOOK_EVERY_S = 0.02
 
 
 class _OutsideError(Exception):
@@ -104,6 +106,7 @@ class Runner(Closeable):
             LeftBehindError: the others have gone on without this node, or do not let it in.
         """
         with self._calls:
+            self._meet(Deadline(self._clock, min(MEET_S, timeout_s / 2)))
             deadline = Deadline(self._clock, timeout_s)
             while True:
                 self.group.begin()
@@ -205,6 +208,14 @@ class Runner(Closeable):
             f"a collective did not end within {timeout_s:g} s, or a connection broke; "
             "all nodes are still there"
         )
+
+    def _meet(self, deadline: Deadline) -> None:
+        """Begin together with others that begin, if they come in time."""
+        while self.group.may_meet() and not deadline.expired():
+            self.group.check_open()
+            with self.group.changed:
+                self.group.changed.wait(LOOK_EVERY_S)
+        self.group.meet()
 
     def _get_in(self, deadline: Deadline, timeout_s: float) -> None:
         """Ask to be let in until somebody does; go on alone if there is nobody."""

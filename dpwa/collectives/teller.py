@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from dpwa.collectives.contacts import Contacts
 from dpwa.policy.ballots import Ballot, Decision
-from dpwa.policy.views import VIEW_ID_BYTES, View
+from dpwa.policy.views import VIEW_ID_BYTES, Standing, View
 from dpwa.wire.collecting import Knock, Outcome, Outside, Post, Vote
 
 Key = tuple[bytes, int]  # identity of a view, number of a collective
 NOWHERE: Key = bytes(VIEW_ID_BYTES), 0
+NO_VIEW = Standing(0, 0, "")
 
 
 class Teller:
@@ -54,15 +56,14 @@ class Teller:
         )
         self.tell_all(members, vote)
 
-    def outside(self, peer: str, view: View, key: Key = NOWHERE) -> None:
+    def outside(self, peer: str, standing: Standing, key: Key = NOWHERE) -> None:
         """Tell a node that it is not of this view, in which it has spoken of a collective."""
         fields = {"view": key[0], "number": key[1]}
-        self.tell(peer, Outside(**{**self._signed, **fields, **_size_of(view)}))
+        self.tell(peer, Outside(**{**self._signed, **fields, **asdict(standing)}))
 
-    def knock(self, peer: str, view: View | None) -> None:
+    def knock(self, peer: str, standing: Standing = NO_VIEW) -> None:
         """Ask to be let in; or, from within a view, look for a node that is not."""
-        size = {"size": 0, "first": ""} if view is None else _size_of(view)
-        self.tell(peer, Knock(**{**self._signed, **size}))
+        self.tell(peer, Knock(**{**self._signed, **asdict(standing)}))
 
     def outcome(self, key: Key, decision: Decision, after: View) -> Outcome:
         """Return what tells how a collective has ended."""
@@ -89,7 +90,3 @@ class Teller:
         """Send a message."""
         if peer != self._own_name:
             self._contacts.tell(peer, message)
-
-
-def _size_of(view: View) -> dict[str, Any]:
-    return {"size": len(view.names), "first": view.names[0]}

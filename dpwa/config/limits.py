@@ -13,17 +13,23 @@ class Limits(StrictModel):
     sessions_per_peer: int = Field(
         default=2, ge=1, le=64, description="fetches of one peer that are served at once"
     )
-    requests_per_s: float = Field(
-        default=5000.0,
+    serving_share: float = Field(
+        default=0.1,
         gt=0.0,
-        le=1_000_000.0,
-        description="messages of one peer that are read in a second; more of them wait, and each "
-        "MiB counts as one",
+        le=1.0,
+        description="of a core that the requests of others may take while the node trains; what "
+        "is more waits",
     )
-    burst: int = Field(
-        default=2000, ge=1, le=100_000, description="messages of one peer that may come at once"
+    serving_burst_ms: float = Field(
+        default=50.0, ge=0.0, le=60_000.0, description="of a core that they may take at once"
     )
     connections: int = Field(default=256, ge=2, le=100_000, description="most connections at once")
+    handshakes_per_s: float = Field(
+        default=200.0,
+        ge=1.0,
+        le=100_000.0,
+        description="connections that may come in a second, and at once; more of them wait",
+    )
     handshake_timeout_s: float = Field(
         default=5.0, ge=0.1, le=600.0, description="longest time that a handshake may take"
     )

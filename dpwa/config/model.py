@@ -6,101 +6,32 @@ The description of each field is the one source of the JSON Schema and of the co
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    SerializeAsAny,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from dpwa.algorithms import algorithm_names
 from dpwa.config.checkpoint import CheckpointOptions
 from dpwa.config.clashes import clashes
 from dpwa.config.combinations import combinations
 from dpwa.config.joining import AdvertisedEndpoint, JoinAddress, ListenEndpoint, Seed, seed_of
 from dpwa.config.limits import Limits
-from dpwa.config.methods import KINDS, method, method_names
+from dpwa.config.methods import KINDS
+from dpwa.config.names import AlgorithmName, InterpolationName, ModuleName, TopologyName
 from dpwa.config.nodes import Codec, LinkConfig, NodeConfig, is_label
+from dpwa.config.options import ChangedOptions, TopKOptions, options_of
 from dpwa.config.problems import joined_all, listing, suggestion
 from dpwa.config.public_keys import Allow
-from dpwa.errors import UnknownNameError, UserError
-from dpwa.policy.interpolation import interpolation_names
-from dpwa.policy.topology import topology_names
-from dpwa.types import Fraction, JsonObject, StrictModel, refusal
+from dpwa.errors import UnknownNameError
+from dpwa.types import Fraction, JsonObject, StrictModel
 
 MAX_TIMEOUT_MS = 3_600_000
 MAX_SEED = 2**63 - 1
 
 CLASH = "dpwa_clash"
-
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-
-
-def is_module_name(value: str) -> bool:
-    """Tell whether text could name a Python module."""
-    return _MODULE.fullmatch(value) is not None
-
-
-def _check_module(value: str) -> str:
-    if not is_module_name(value):
-        raise refusal("the name of a Python module, such as my_rules or package.rules")
-    return value
-
-
-def _one_of(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
-    def check(value: str) -> str:
-        known = names()
-        if value not in known:
-            raise refusal(f"one of {', '.join(known)}", known)
-        return value
-
-    return AfterValidator(check)
-
-
-def _canonical_options(value: object) -> object:
-    """Options of methods as sorted pairs, without those that only repeat the defaults.
-
-    Leaving defaults out makes `constant: {value: 0.5}` and no `constant` at all the same object.
-    """
-    if not isinstance(value, (Mapping, tuple)):
-        return value
-    pairs: list[tuple[str, StrictModel]] = []
-    for name, options in sorted(dict(value).items()):
-        found = method(name)
-        if found is None:
-            raise refusal(f"one of {', '.join(method_names())}", method_names())
-        checked = found.options.model_validate(options)
-        if checked != _defaults(found.options):
-            pairs.append((name, checked))
-    return tuple(pairs)
-
-
-def _defaults(model: type[StrictModel]) -> StrictModel | None:
-    """Return options as they are when nothing is set; `None` if some must be set."""
-    try:
-        return model()
-    except ValidationError:
-        return None
-
-
-class TopKOptions(StrictModel):
-    """Options of the codec `topk`."""
-
-    keep: float = Field(
-        default=0.01, gt=0.0, le=1.0, description="share of the values that a fetch brings"
-    )
-    resync_every: int = Field(
-        default=50, ge=1, description="every so many fetches, a whole snapshot is fetched"
-    )
 
 
 class Config(StrictModel):
@@ -121,17 +52,17 @@ class Config(StrictModel):
         le=MAX_TIMEOUT_MS,
         description="longest time to wait for a peer, in milliseconds",
     )
-    algorithm: Annotated[str, _one_of(algorithm_names)] = Field(
+    algorithm: AlgorithmName = Field(
         default="gossip",
         description="training algorithm: gossip, lsgd, symmetric, push_sum, noloco, local, "
         "elastic or one of a plugin",
     )
-    topology: Annotated[str, _one_of(topology_names)] = Field(
+    topology: TopologyName = Field(
         default="random",
         description="which peers a node fetches from: random, full, ring, grid, torus, "
         "exponential, one_peer_exponential, star, small_world, file or one of a plugin",
     )
-    interpolation: Annotated[str, _one_of(interpolation_names)] = Field(
+    interpolation: InterpolationName = Field(
         default="constant",
         description="rule for the factor, how much of a peer's parameters a merge takes: constant, "
         "clock, loss, leader or a rule of a plugin",
@@ -272,8 +203,8 @@ class Config(StrictModel):
     limits: Limits = Field(
         default=Limits(),
         description="how much of a node others may use: sessions_per_peer (fetches of one peer at "
-        "once), requests_per_s and burst (messages of one peer), connections, "
-        "handshake_timeout_s, unread_mb (of one connection, waiting to be read)",
+        "once), serving_share and serving_burst_ms (of a core, for their requests), connections, "
+        "handshakes_per_s, handshake_timeout_s, unread_mb (of one connection, waiting to be read)",
     )
     security: Literal["none", "curve"] = Field(
         default="none",
@@ -297,17 +228,14 @@ class Config(StrictModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="warning", description="least severe messages to log: debug, info, warning or error"
     )
-    plugins: tuple[Annotated[str, AfterValidator(_check_module)], ...] = Field(
+    plugins: tuple[ModuleName, ...] = Field(
         default=(),
         description="Python modules that register algorithms, topologies, interpolation rules or "
         "codecs of your own",
     )
-    options: SkipJsonSchema[
-        Annotated[
-            tuple[tuple[str, SerializeAsAny[StrictModel]], ...],
-            BeforeValidator(_canonical_options),
-        ]
-    ] = Field(default=(), description="options of methods that differ from their defaults")
+    options: SkipJsonSchema[ChangedOptions] = Field(
+        default=(), description="options of methods that differ from their defaults"
+    )
 
     @model_validator(mode="after")
     def _settings_fit_together(self) -> Config:
@@ -391,17 +319,7 @@ class Config(StrictModel):
             UnknownNameError: no such method is registered.
             UserError: it has options without defaults, and they are not set.
         """
-        found = method(name)
-        if found is None:
-            known = method_names()
-            what = "interpolation rule, algorithm, topology or kind of robust merging"
-            raise UnknownNameError(
-                f"no {what} is named {name!r}{suggestion(name, known)} (known: {', '.join(known)})"
-            )
-        options = dict(self.options).get(name) or _defaults(found.options)
-        if options is None:
-            raise UserError(f"{found.kind} {name!r} needs options, and none are set")
-        return options
+        return options_of(name, dict(self.options))
 
     def to_mapping(self) -> JsonObject:
         """Return the modern form as plain values, defaults filled in; `load_config` takes it back.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
-from dpwa.config.model import is_module_name
+from dpwa.config.names import is_module_name
 from dpwa.config.problems import Problems, joined
 from dpwa.config.tree import ListNode, Node, ScalarNode
 

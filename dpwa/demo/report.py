@@ -94,16 +94,16 @@ def show_report(result: DemoResult, paths: Sequence[tuple[str, str]]) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
-    console.print(_table(result, is_narrow=console.width < NARROW_COLUMNS))
+    is_narrow = console.width < NARROW_COLUMNS
+    console.print(_table(result, is_narrow=is_narrow))
     console.print(
         f"Consensus distance {result.consensus_distance:.2g} "
         "(root mean square distance from the mean parameters)",
         soft_wrap=True,
     )
-    console.print(
-        "After the last step the nodes averaged for a moment more; merges count that too.",
-        soft_wrap=True,
-    )
+    counted = "" if is_narrow else "; merges count that too"
+    text = f"After the last step the nodes averaged for a moment more{counted}."
+    console.print(text, soft_wrap=True)
     for title, path in [*paths, ("Time", f"{result.seconds:.0f} s")]:
         console.print(f"{title:<16} {path}", markup=False, soft_wrap=True)
     style = "bold green" if result.gossip_won() else "bold red"

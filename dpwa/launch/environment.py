@@ -8,8 +8,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from dpwa.launch.spec import LaunchSpec
+
+# Settings that name files, relative to the folder of the configuration.
+PATH_VARIABLES = ("DPWA_CHECKPOINT__DIR", "DPWA_FILE__PATH", "DPWA_KEYS")
+
+
+def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the settings of the environment that name files, taken relative to a folder.
+
+    A configuration that was made up lies in a folder of its own, which goes with it, and
+    checkpoints with that.
+    """
+    return {
+        name: str(folder / value)
+        for name in PATH_VARIABLES
+        if (value := inherited.get(name, "").strip())
+    }
 
 
 def available_cores() -> list[int]:

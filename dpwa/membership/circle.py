@@ -97,6 +97,28 @@ class Circle:
             changes = self._members.hear(entries, self._clock.now())
         self._tell(changes)
 
+    def believe(self, entry: Entry) -> None:
+        """Take in what is said of a node that was called, and was there."""
+        with self._lock:
+            changes = self._members.believe(entry, self._clock.now())
+        self._tell(changes)
+
+    def to_check(self) -> list[Entry]:
+        """Return the claims that are to be checked now."""
+        with self._lock:
+            return self._members.to_check(self._clock.now())
+
+    def checked(self, claim: Entry, incarnation: int | None) -> None:
+        """Take note of which life of a node has answered where a claim says it is, if any."""
+        with self._lock:
+            changes = self._members.checked(claim, incarnation, self._clock.now())
+        self._tell(changes)
+
+    def unchecked(self, claim: Entry) -> None:
+        """Take note that nobody could be called just now to check a claim."""
+        with self._lock:
+            self._members.unchecked(claim)
+
     def outlive(self, entries: Iterable[Entry]) -> None:
         """Take what was told of this node's name, when it was let in, for earlier lives of it."""
         with self._lock:
@@ -116,6 +138,12 @@ class Circle:
         """Take note that the connection to a node is gone."""
         with self._lock:
             changes = self._members.lost(name, self._clock.now())
+        self._tell(changes)
+
+    def doubt(self, name: str) -> None:
+        """Suspect a node, to find out whether it contradicts."""
+        with self._lock:
+            changes = self._members.doubt(name, self._clock.now())
         self._tell(changes)
 
     def tick(self) -> None:

@@ -24,15 +24,18 @@ from dpwa.wire.members import Roster
 log = logging.getLogger("dpwa.members")
 
 FIRST_ANSWER_S = 3.0  # for the constructor to wait for somebody who lets this node in
+DECISION_S = 12.0  # the same, if somebody has said that it is to knock again
 STOP_TIMEOUT_S = 2.0
 LOOK_EVERY_S = 0.05
+FOUND_S = 3.0  # in which whoever remembers this node has tried its address, see `Times`
 
 
 class Members(Closeable):
     """Keeps a node among the members, from when it is made until it is closed.
 
     Making it waits for the first answer, a few seconds at the most: nobody there is no mistake, the
-    node then begins alone and keeps knocking.
+    node then begins alone and keeps knocking. It waits longer, but not for ever, if it is being
+    found out whether its name is free.
 
     Args:
         node: whose peers the members become.
@@ -45,6 +48,7 @@ class Members(Closeable):
     def __init__(self, node: Node, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
         self._clock = clock
+        self._started = clock.now()
         self._owner = os.getpid()
         self._is_closed = False
         self._changed = threading.Condition()
@@ -97,6 +101,16 @@ class Members(Closeable):
         is_clear = self._thread.verdict.is_clear(self._knocked)
         return is_clear and self._thread.has_looked and members <= set(self._names())
 
+    def have_come(self) -> bool:
+        """Tell whether all peers are in view that can be expected at the start of a node.
+
+        Beside those that it was told of, others may remember it from its last life, although it
+        knows of none of them: they find it.
+        """
+        is_alone = not self._circle.peers
+        is_too_early = self._clock.now() < self._started + FOUND_S
+        return self.are_known() and not (is_alone and is_too_early)
+
     def report(self) -> JsonObject:
         """Describe the members in plain data, for `dpwa status`."""
         return self._circle.report()
@@ -130,6 +144,8 @@ class Members(Closeable):
         verdict = self._thread.verdict
         with verdict.changed:
             verdict.changed.wait_for(lambda: verdict.is_clear(self._knocked), FIRST_ANSWER_S)
+            if verdict.undecided:
+                verdict.changed.wait_for(lambda: verdict.is_clear(self._knocked), DECISION_S)
             refused = verdict.refused
         if refused:
             raise NameTakenError(f"{refused}: give this process a name of its own")

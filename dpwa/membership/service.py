@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dpwa.membership.circle import Circle
 from dpwa.membership.means import Means
+from dpwa.membership.names import Names
 from dpwa.node.rx_thread import Reply, Service
 from dpwa.node.tx_thread import Listener
 from dpwa.policy.member_states import Entry
@@ -17,6 +18,7 @@ from dpwa.wire import limits
 from dpwa.wire.members import (
     Here,
     JoinRequest,
+    Refusal,
     Roster,
     TurnedAway,
     Welcome,
@@ -72,7 +74,7 @@ class RosterService(Service):
         self._circle = circle
         self._algorithm = algorithm
         self._call_back = call_back
-        self._reaches = reaches
+        self._names = Names(circle, reaches, means.clock)
         self._nudge = means.courier.nudge
         self._clock = means.clock
         self._waiting: dict[tuple[str, int], _Waiting] = {}
@@ -106,7 +108,8 @@ class RosterService(Service):
             who, problem = self._results.popleft()
             waiting = self._waiting.pop((who.entry.name, who.entry.incarnation), None)
             if not problem:
-                self._circle.hear((who.entry, *who.news))
+                self._circle.believe(who.entry)
+                self._circle.hear(who.news)
             if waiting is not None and problem:
                 reason = (
                     f"{self._circle.own.name} cannot connect to {who.entry.endpoint}, where it "
@@ -142,8 +145,8 @@ class RosterService(Service):
         elif message.algorithm != self._algorithm:
             reason = f"{own.name} runs algorithm {self._algorithm}, not {message.algorithm}"
             self._turn_away(message.request, reply, "algorithm", reason)
-        elif taken := self._taken(message, known):
-            self._turn_away(message.request, reply, "name", taken)
+        elif refusal := self._names.refusal(message):
+            self._turn_away(message.request, reply, *refusal)
         elif message.name == own.name or _is_member(message, known):
             self._circle.hear(news)
             self._welcome(message.request, reply, message.name)
@@ -165,27 +168,15 @@ class RosterService(Service):
                 entry = said
             self._call_back(CallBack(entry, tuple(e for e in news if e.name != message.name)))
 
-    def _taken(self, message: JoinRequest, known: Entry | None) -> str:
-        """Say who has the name, if somebody else has; an earlier life at the same place has not."""
-        own = self._circle.own
-        if message.name == own.name and message.incarnation != own.incarnation:
-            return f"the name {own.name} is taken, by the node at {own.endpoint}"
-        if known is None or not known.status.is_member or _is_of(message, known):
-            return ""
-        is_elsewhere = known.endpoint != message.endpoint
-        if is_elsewhere and self._reaches(message.name):
-            return f"the name {known.name} is taken, by the living node at {known.endpoint}"
-        return ""
-
     def _welcome(self, request: int, reply: Reply, to: str) -> None:
         own = self._circle.own
         welcome = Welcome(request=request, name=own.name, incarnation=own.incarnation)
         reply(welcome, self._circle.news(to, their_digest=b""))
 
-    def _turn_away(self, request: int, reply: Reply, kind: str, reason: str) -> None:
+    def _turn_away(self, request: int, reply: Reply, kind: Refusal, reason: str) -> None:
         name = self._circle.own.name
         short = reason[: limits.MAX_REASON_CHARACTERS]
-        reply(TurnedAway(request=request, name=name, kind=kind, reason=short))  # type: ignore[arg-type]
+        reply(TurnedAway(request=request, name=name, kind=kind, reason=short))
 
 
 def _is_member(message: JoinRequest, known: Entry | None) -> bool:

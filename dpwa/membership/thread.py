@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 
 import zmq
 
@@ -38,17 +39,20 @@ class Verdict:
         is_in: somebody has let this node in.
         refused: why it can never be let in; empty if nobody said so.
         problems: what is wrong, by address of those where it knocks.
+        undecided: of these, who has said that it is to knock again.
         changed: notified when one of these does.
     """
 
     is_in: bool = False
     refused: str = ""
     problems: dict[str, str] = field(default_factory=dict)
+    undecided: set[str] = field(default_factory=set)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def is_clear(self, knocked: Collection[str]) -> bool:
         """Tell whether somebody has let this node in, or nobody does that it has knocked at."""
-        return self.is_in or bool(self.refused) or self.problems.keys() >= set(knocked)
+        decided = self.problems.keys() - self.undecided
+        return self.is_in or bool(self.refused) or decided >= set(knocked)
 
 
 class MembersThread(threading.Thread):
@@ -133,6 +137,7 @@ class MembersThread(threading.Thread):
             self._connect(self._circle.peers)
             self.has_looked = True
             if not self._circle.is_replaced:
+                self._check()
                 self._tell_changes()
                 self._ask()
                 self._knock()
@@ -230,28 +235,54 @@ class MembersThread(threading.Thread):
         self._circle.hear(entries)
         self._let_in()
 
+    # Who is there
+
+    def _check(self) -> None:
+        """Call those of whom it is said that they are another process now, or elsewhere."""
+        for claim in self._circle.to_check():
+            if not self._look_into(claim):
+                self._circle.unchecked(claim)
+
+    def _look_into(self, claim: Entry) -> bool:
+        def missing(_problem: str) -> None:
+            self._circle.checked(claim, None)
+
+        return self._call(claim, partial(self._circle.checked, claim), missing)
+
     def _dial(self, who: CallBack) -> None:
         entry = who.entry
 
-        def answered(message: Message, _payload: Frame) -> None:
-            is_it = isinstance(message, Here) and message.name == entry.name
-            problem = "" if is_it else "another node is there"
-            self._called_back(who, problem)
+        def found(incarnation: int) -> None:
+            is_it = incarnation >= entry.incarnation
+            self._called_back(who, "" if is_it else "an earlier process of this name is there")
 
-        started = self._calls.start(
+        started = self._call(entry, found, partial(self._called_back, who))
+        if not started and self._calls.is_knocking(entry.endpoint, entry.name):
+            self._called_back(who, "")  # two that knock at each other: that call tells who is there
+        elif not started:
+            self._called_back(who, "other calls are under way")
+
+    def _call(
+        self, entry: Entry, found: Callable[[int], None], failed: Callable[[str], None]
+    ) -> bool:
+        """Ask who is where a node should be; tell its incarnation, or why it was not found."""
+
+        def answered(message: Message, _payload: Frame) -> None:
+            if isinstance(message, Here) and message.name == entry.name:
+                found(message.incarnation)
+            else:
+                failed("another node is there")
+
+        return self._calls.start(
             Question(
                 entry.name,
                 entry.endpoint,
                 lambda: (WhoIs(request=1), None),
                 answered,
-                lambda problem: self._called_back(who, problem),
+                failed,
                 CALL_TIMEOUT_S,
             )
         )
-        if not started and self._calls.is_knocking(entry.endpoint, entry.name):
-            self._called_back(who, "")  # two that knock at each other: that call tells who is there
-        elif not started:
-            self._called_back(who, "other calls are under way")
 
     # What came of it
 
@@ -265,9 +296,9 @@ class MembersThread(threading.Thread):
         with self.verdict.changed:
             if message.kind == "name" and not self.verdict.is_in:
                 self.verdict.refused = reason
-        self._failed(endpoint, reason)
+        self._failed(endpoint, reason, is_undecided=message.kind == "busy")
 
-    def _failed(self, endpoint: str, problem: str) -> None:
+    def _failed(self, endpoint: str, problem: str, *, is_undecided: bool = False) -> None:
         """Log each problem of each seed once, as long as it stays the same."""
         if endpoint not in self._seed_endpoints:
             return
@@ -276,4 +307,7 @@ class MembersThread(threading.Thread):
             log.warning("%s: not let in at %s: %s", own, endpoint, problem)
         with self.verdict.changed:
             self.verdict.problems[endpoint] = problem
+            (self.verdict.undecided.add if is_undecided else self.verdict.undecided.discard)(
+                endpoint
+            )
             self.verdict.changed.notify_all()

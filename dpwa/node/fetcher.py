@@ -15,15 +15,13 @@ from dpwa.clock import Deadline
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease, Snapshot
-from dpwa.errors import ProtocolError
-from dpwa.node.arrival import divergence
-from dpwa.node.fetch_order import FetchOrder, Found, SettledDeal
+from dpwa.node.deal_fetches import DealFetches
+from dpwa.node.fetch_order import FetchOrder, Found
 from dpwa.node.incoming import BrokenFetchError
-from dpwa.node.parts import Parts, most_nodes
+from dpwa.node.parts import Parts
 from dpwa.node.peer_channel import PeerChannel
-from dpwa.node.pursuit import Attempt, Pursuit
+from dpwa.node.pursuit import Attempt, Pursuit, is_of_deal
 from dpwa.policy.health import Outcome
-from dpwa.policy.push_sum import UNIT
 from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire.fetching import (
@@ -35,8 +33,7 @@ from dpwa.wire.fetching import (
     PieceArrived,
 )
 from dpwa.wire.messages import Cancel, Message
-from dpwa.wire.messages import Prepared as PreparedMessage
-from dpwa.wire.proposing import DealAgreed, DealTerms, Proposal, ProposeSession
+from dpwa.wire.proposing import DealAgreed
 
 
 class Fetcher:
@@ -54,9 +51,9 @@ class Fetcher:
         self, channels: Mapping[str, PeerChannel], parts: Parts, rng: random.Random
     ) -> None:
         self._channels = channels
-        self._book, self._desk, self._clock = parts.book, parts.desk, parts.clock
-        self._kept, self._most_units = parts.kept, UNIT * most_nodes(parts.config)
+        self._book, self._clock, self._kept = parts.book, parts.clock, parts.kept
         self._greet, self._hear = parts.greeting, parts.newsroom.hear
+        self._deals = DealFetches(parts)
         self._rng = rng
         self._active: Pursuit | None = None
         self._requests = itertools.count(1)
@@ -158,10 +155,11 @@ class Fetcher:
 
     def partner_prepared(self, deal: bytes) -> bool:
         """Take that a peer has all of this node's snapshot; return whether the deal is open."""
-        attempt = None if self._active is None else self._active.attempt
-        holds = self._desk.prepared(deal)
-        if holds and attempt is not None and attempt.deal == deal:
-            self._deal_holds(attempt)
+        holds, active = self._deals.prepared(deal), self._active
+        attempt = None if active is None else active.attempt
+        if holds and active is not None and attempt is not None and attempt.deal == deal:
+            self._deals.settle(active.order, attempt)
+            self._succeeded(attempt)
         return holds is not None
 
     def partner_failed(self, deal: bytes) -> None:
@@ -205,23 +203,13 @@ class Fetcher:
             plan = channel.plan(order, self._greet())
             active.attempt = Attempt(channel, FetchSession(request, plan))
             active.attempt.version = order.wanted.version
-        elif not self._propose(active, channel, request):
-            self._finish(Outcome.BUSY)
-            return
+        else:
+            active.attempt = self._deals.propose(channel, order, request)
+            if active.attempt is None:
+                self._finish(Outcome.BUSY)
+                return
         if channel.link.state is LinkState.UP and active.attempt is not None:
             self._request(active, active.attempt)
-
-    def _propose(self, active: Pursuit, channel: PeerChannel, request: int) -> bool:
-        wanted = active.order.wanted
-        expires = self._clock.now() + active.order.deadline.remaining_s()
-        deal = self._desk.propose(channel.peer, wanted.own_version, expires)
-        if deal is None:
-            return False
-        terms: DealTerms = "exchange" if wanted.terms is Terms.EXCHANGE else "share"
-        proposal = Proposal(deal, terms, wanted.own_version, wanted.layout, self._greet())
-        active.attempt = Attempt(channel, ProposeSession(request, proposal))
-        active.attempt.deal = deal
-        return True
 
     def _request(self, active: Pursuit, attempt: Attempt) -> None:
         budget_s = active.order.deadline.remaining_s()
@@ -230,7 +218,7 @@ class Fetcher:
         if attempt.channel.link.send(request):
             attempt.asked_at = self._clock.now()
             # An agreed deal waits for the other side, and a round for those who are behind.
-            is_deal = attempt.version > 0 and _is_of_deal(active.order, attempt)
+            is_deal = attempt.version > 0 and is_of_deal(active.order, attempt)
             waits = is_deal or active.order.wanted.version > 0
             attempt.deadline = Deadline(self._clock, budget_s if waits else patience_s)
         else:
@@ -256,7 +244,7 @@ class Fetcher:
         snapshot = Snapshot(
             incoming.version, incoming.standing, order.layout, incoming.buffer, is_finite=True
         )
-        if not _is_of_deal(order, attempt):
+        if not is_of_deal(order, attempt):
             if order.wanted.keeps:
                 self._kept.keep(attempt.source, snapshot)
             self._succeeded(attempt)
@@ -269,7 +257,7 @@ class Fetcher:
             return
         self._measure_latency(active.order, attempt)
         self._book.share(attempt.channel.peer, memory)
-        if memory is not None and _is_of_deal(active.order, attempt):
+        if memory is not None and is_of_deal(active.order, attempt):
             self._pin(attempt, memory)
         elif memory is not None:
             active.order.offer(Found(attempt.channel.peer, memory))
@@ -292,7 +280,7 @@ class Fetcher:
         if header.loss == math.inf or (active.order.is_finite and header.is_finite is False):
             what = "loss is" if header.loss == math.inf else "parameters are"
             raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
-        if _is_of_deal(active.order, attempt):
+        if is_of_deal(active.order, attempt):
             if header.version != attempt.version:
                 raise BrokenFetchError(Outcome.LOST, "its snapshot is gone")
             buffer = np.empty(header.nbytes, np.uint8)  # until the trainer has merged it
@@ -339,7 +327,7 @@ class Fetcher:
     def _measure_latency(self, order: FetchOrder, attempt: Attempt) -> None:
         """Learn how long the peer took to answer, if it did not wait for others to catch up."""
         attempt.answered_at = self._clock.now()
-        waited = order.wanted.version > 0 and not _is_of_deal(order, attempt)
+        waited = order.wanted.version > 0 and not is_of_deal(order, attempt)
         if attempt.asked_at is not None and not waited:
             self._book.answered_in(attempt.channel.peer, attempt.answered_at - attempt.asked_at)
 
@@ -356,9 +344,7 @@ class Fetcher:
         active = self._active
         if active is None or attempt.deal is None:
             return
-        if agreed.units > max(self._most_units, UNIT * (len(self._book.names) + 1)):
-            raise ProtocolError(f"{agreed.units} units of mass: more than there are")
-        if not self._desk.agreed(attempt.deal, agreed.units):
+        if not self._deals.agreed(attempt.deal, agreed):
             self._finish(Outcome.LOST)  # this node has agreed to another one meanwhile
             return
         attempt.version = agreed.version
@@ -381,42 +367,19 @@ class Fetcher:
         self._request(active, again)
 
     def _pin(self, attempt: Attempt, memory: PeerMemory) -> None:
-        active = self._active
-        if active is None:
+        if self._active is None:
             return
-        lease = memory.pin(active.order.layout, attempt.version)
-        if lease is None or lease.snapshot.version != attempt.version:
-            if lease is not None:
-                lease.release()
-            self._failed(attempt.channel, Outcome.LOST, "its snapshot is gone")
-            return
-        why_not = divergence(lease.snapshot, active.order)
-        if why_not:
-            lease.release()
-            self._failed(attempt.channel, Outcome.DIVERGED, why_not)
+        pinned = self._deals.pin(self._active.order, attempt, memory)
+        if isinstance(pinned, Ended):
+            self._failed(attempt.channel, pinned.outcome, pinned.detail)
         else:
-            self._have(attempt, lease)
+            self._have(attempt, pinned)
 
     def _have(self, attempt: Attempt, lease: Lease) -> None:
         """The peer's snapshot is there, and stays."""
-        active = self._active
-        if active is None:
+        if self._active is None:
             lease.release()
-        elif active.order.collects is not None:
-            deal = active.order.collects
-            if self._desk.collected(deal, lease):
-                self._say_prepared(attempt.channel, deal, is_there=True)
-            self._succeeded(attempt)
-        elif attempt.deal is not None and self._desk.complete(attempt.deal, lease):
-            self._deal_holds(attempt)
-
-    def _say_prepared(self, channel: PeerChannel, deal: bytes, *, is_there: bool) -> None:
-        message = PreparedMessage(request=0, deal=deal, name=self._greet().name, is_there=is_there)
-        channel.link.send(message)
-
-    def _deal_holds(self, attempt: Attempt) -> None:
-        if self._active is not None:
-            self._active.order.offer(Found(attempt.channel.peer, SettledDeal()))
+        elif self._deals.bring(self._active.order, attempt, lease):
             self._succeeded(attempt)
 
     # How it ends
@@ -431,23 +394,14 @@ class Fetcher:
         """Unless the trainer has begun to merge what will not be complete now."""
         if self._active is None:
             return
-        self._leave_deal(outcome)
         attempt = self._active.attempt
+        self._deals.leave(attempt, outcome)
         if not self._active.order.withdraw():
             self._finish(outcome, detail)
         elif attempt is not None and attempt.origin is not None:
             self._insist(self._active, attempt.origin)
         else:
             self._ask_next_peer()
-
-    def _leave_deal(self, outcome: Outcome) -> None:
-        attempt = None if self._active is None else self._active.attempt
-        if attempt is None or attempt.deal is None:
-            return
-        if outcome in (Outcome.BUSY, Outcome.NOT_READY, Outcome.OTHER_ALGORITHM):
-            self._desk.refused(attempt.deal)
-        else:
-            self._desk.abort(attempt.deal)
 
     def _charge(self, outcome: Outcome, detail: str = "") -> None:
         """Charge the peer of the attempt under way with its failure."""
@@ -462,21 +416,15 @@ class Fetcher:
 
     def _finish(self, outcome: Outcome, detail: str = "") -> None:
         """End the order under way without a snapshot."""
-        self._leave_deal(outcome)
         active, self._active = self._active, None
         if active is None:
             return
-        self._give_up_collecting(active.order)
+        self._deals.leave(active.attempt, outcome)
+        self._deals.collect_failed(active.order, self._channels.get(active.order.wanted.only or ""))
         incoming = None if active.attempt is None else active.attempt.incoming
         if not active.order.withdraw() and incoming is not None:
             incoming.break_off(outcome, detail)
         active.order.end()
-
-    def _give_up_collecting(self, order: FetchOrder) -> None:
-        """Let a peer know that its snapshot is not to be had; the deal is off."""
-        channel = self._channels.get(order.wanted.only or "")
-        if order.collects is not None and self._desk.collect_failed(order.collects) and channel:
-            self._say_prepared(channel, order.collects, is_there=False)
 
     def _attempt_with(self, channel: PeerChannel) -> Attempt | None:
         attempt = None if self._active is None else self._active.attempt
@@ -487,7 +435,3 @@ class Fetcher:
         if self._buffer.nbytes != nbytes:
             self._buffer = np.empty(nbytes, np.uint8)
         return self._buffer
-
-
-def _is_of_deal(order: FetchOrder, attempt: Attempt) -> bool:
-    return attempt.deal is not None or order.collects is not None

@@ -1,30 +1,32 @@
 """Intake: reads the listening socket no faster than the limits allow, and counts what is refused.
 
-Whoever sends too much is not read for a moment. ZeroMQ lets connections take turns, so that others
-wait for one message of it at most; and what it sends meanwhile is held up in its own kernel (see
-`dpwa.transport.brakes`).
+Requests cost the trainer: threads of one Python take turns. So they get a share of a core, and when
+that is used up, nothing is read for a moment. ZeroMQ lets connections take turns, so that others
+wait for one message of a greedy one at most; and what that sends meanwhile is held up in its own
+kernel (see `dpwa.transport.brakes`). While the trainer waits for its peers in a collective, there
+is nothing to protect, and no limit.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
 
 from dpwa.config.limits import Limits
-from dpwa.policy.request_budget import RequestBudget
+from dpwa.policy.serving_budget import ServingBudget
 from dpwa.transport.brakes import Brakes
 from dpwa.transport.gate import Gate
 from dpwa.transport.sockets import Received, Socket, receive_from
 from dpwa.types import JsonObject
 from dpwa.wire.messages import Message
 
-SHARE_OF_TIME = 0.05  # for looking at connections
+LOOKING_SHARE = 0.02  # of a core
 LUMP_S = 0.005  # to be behind: reading in lumps costs the trainer less than a message now and then
+MOST_CHARGED_S = 0.002  # for a message: what it takes to send a snapshot has limits of its own
+COPIED_PER_S = 2e9  # bytes: ZeroMQ's own thread copies what comes, at the cost of the same memory
 FRAME_BYTES = 9  # that a frame has on the wire beside its own, and
 SEALED_BYTES = 33  # more when it is encrypted
 LONGEST_LOOK_S = 1.0
-COSTLY_BYTES = 1024 * 1024  # to read so many costs as much as another request
-UNHEARD_COST = 0.5  # of a message that nobody looks at
 MIB = 1024 * 1024
 
 
@@ -34,22 +36,23 @@ class Intake:
     Args:
         gate: who may be heard.
         limits: how much.
-        peers: returns how many peers are in view.
 
     Attributes:
         gate, limits: as given.
     """
 
-    def __init__(self, gate: Gate, limits: Limits, peers: Callable[[], int]) -> None:
+    def __init__(self, gate: Gate, limits: Limits) -> None:
         self.gate = gate
         self.limits = limits
-        self._peers = peers
-        self._budget = RequestBudget(limits.requests_per_s, limits.burst)
+        self._budget = ServingBudget(limits.serving_share, limits.serving_burst_ms / 1000)
+        self._lulls_lock = threading.Lock()
+        self._lulls = 0
         self._brakes: Brakes | None = None
         self._look_at = 0.0
         self._resume_at = 0.0
+        self._started_s = 0.0  # seconds of a core
         self._is_drained = True
-        self._is_left_over = False
+        self._is_overdrawn = self._is_left_over = False
         self._over_budget = self._forged = self._revoked = 0
 
     def watch(self, endpoint: str) -> None:
@@ -57,27 +60,52 @@ class Intake:
         limits = self.limits
         self._brakes = Brakes(endpoint, limits.connections, limits.unread_mb * MIB)
 
+    def begin_lull(self) -> None:
+        """Forget the budget for now: the trainer does nothing but wait for peers; any thread."""
+        with self._lulls_lock:
+            self._lulls += 1
+
+    def end_lull(self) -> None:
+        """Mind the budget again."""
+        with self._lulls_lock:
+            self._lulls -= 1
+
     @property
     def is_paused(self) -> bool:
         """Whether nothing is to be read just now."""
-        return time.monotonic() < self._resume_at
+        return not self._lulls and time.monotonic() < self._resume_at
 
     def patience_ms(self, limit_ms: int) -> int:
         """Return how long to wait for messages at most."""
-        now = time.monotonic()
-        until = self._look_at if self._resume_at <= now else min(self._look_at, self._resume_at)
-        return min(limit_ms, max(0, int((until - now) * 1000) + 1))
+        until = min(self._look_at, self._resume_at) if self.is_paused else self._look_at
+        return min(limit_ms, max(0, int((until - time.monotonic()) * 1000) + 1))
 
     def take(self, router: Socket) -> Received | None:
-        """Take one waiting message, or return `None`: there is none, or not so soon."""
-        now = time.monotonic()
-        if now < self._resume_at:
+        """Take one waiting message, or return `None`: there is none, or not so soon.
+
+        Whoever takes one says so when it is `served`.
+        """
+        if self.is_paused:
             return None
-        received = receive_from(router)
+        self._started_s = time.thread_time()
+        received = receive_from(router, is_named=self.gate.keyring is not None)
         self._is_drained = received is None
         if received is not None:
-            self._charge(received, now)
+            self._note(received)
         return received
+
+    def served(self, received: Received) -> None:
+        """Charge what it has cost to receive and to answer a message."""
+        if self._lulls:
+            return
+        cost_s = min(time.thread_time() - self._started_s, MOST_CHARGED_S)
+        copying_s = sum(map(len, received.frames)) / COPIED_PER_S
+        now = time.monotonic()
+        wait_s = self._budget.charge(cost_s + copying_s, now)
+        self._is_overdrawn = wait_s > 0
+        self._over_budget += self._is_overdrawn
+        if wait_s >= LUMP_S:
+            self._resume_at = now + wait_s
 
     def is_heard(self, received: Received) -> bool:
         """Tell whether a message may be heard; the key of its sender may have been revoked."""
@@ -99,10 +127,11 @@ class Intake:
         now = time.monotonic()
         if self._brakes is not None and now >= self._look_at:
             self._look_at = now + LONGEST_LOOK_S  # whatever happens meanwhile
+            started_s = time.thread_time()
             again_s = self._brakes.look(is_drained=self._is_drained)
-            # A process with very many files spends a small share of its time on this.
-            took_s = time.monotonic() - now
-            self._look_at = now + max(again_s, took_s / SHARE_OF_TIME)
+            # A process with very many files spends a small share of a core on this.
+            took_s = time.thread_time() - started_s
+            self._look_at = now + max(again_s, took_s / LOOKING_SHARE)
 
     def report(self) -> JsonObject:
         """Count what was refused, by reason."""
@@ -116,18 +145,11 @@ class Intake:
             "connections": 0 if brakes is None else brakes.over_capacity,
         }
 
-    def _charge(self, received: Received, now: float) -> None:
+    def _note(self, received: Received) -> None:
+        if self._brakes is None:
+            return
         overhead = FRAME_BYTES if received.user_id is None else FRAME_BYTES + SEALED_BYTES
         nbytes = sum(len(frame) + overhead for frame in received.frames[1:])
-        if self._brakes is not None:
-            self._brakes.took(received.descriptor, nbytes)
-        whose = received.user_id or received.descriptor  # -1: of old ZeroMQ, all together
+        self._brakes.took(received.descriptor, nbytes)
         # What a connection that was too greedy has left behind is thrown away as it comes.
-        is_gone = self._brakes is not None and self._brakes.is_gone(received.descriptor)
-        cost = UNHEARD_COST if is_gone else 1 + nbytes / COSTLY_BYTES
-        wait_s = self._budget.charge(whose, self._peers(), now, cost)
-        self._is_left_over = is_gone and wait_s > 0
-        if wait_s > 0:
-            self._over_budget += 1
-        if wait_s >= LUMP_S:
-            self._resume_at = now + wait_s
+        self._is_left_over = self._is_overdrawn and self._brakes.is_gone(received.descriptor)

@@ -70,3 +70,8 @@ class Pursuit:
         if self.attempt is not None and self.attempt.deadline is not None:
             remaining_s = min(remaining_s, self.attempt.deadline.remaining_s())
         return remaining_s
+
+
+def is_of_deal(order: FetchOrder, attempt: Attempt) -> bool:
+    """Tell whether what is fetched is on a deal's terms, of this node or of a peer."""
+    return attempt.deal is not None or order.collects is not None

@@ -87,23 +87,28 @@ def query_cluster(
         for name, answer in query_status(todo, timeout_s, keyring=keyring).items():
             own = (answer.report or {}).get("name")
             found[own if isinstance(own, str) and name not in listed else name] = answer
-        members = _members(answer.report for answer in found.values())
+        members = members_of((a.report for a in found.values()), "alive", "suspect")
         todo = {name: where for name, where in members.items() if name not in found}
         if not todo:
             break
     return found
 
 
-def _members(reports: Iterable[JsonObject | None]) -> dict[str, str]:
-    """Return where the members are that reports speak of; they are foreign, so all may be amiss."""
+def members_of(reports: Iterable[JsonObject | None], *statuses: str) -> dict[str, str]:
+    """Return where the members are that reports speak of; they are foreign, so all may be amiss.
+
+    Args:
+        reports: what nodes say of themselves.
+        statuses: of the members that are meant: `alive`, `suspect`, `dead` or `left`.
+    """
     found = {}
     for report in reports:
         membership = (report or {}).get("membership")
         entries = membership.get("members") if isinstance(membership, dict) else None
         for entry in entries if isinstance(entries, list) else []:
             match entry:
-                case {"name": str(name), "endpoint": str(where), "status": "alive" | "suspect"}:
-                    if split_tcp(where) or ipc_path(where):
+                case {"name": str(name), "endpoint": str(where), "status": str(status)}:
+                    if status in statuses and (split_tcp(where) or ipc_path(where)):
                         found[name] = where
     return found
 

@@ -186,6 +186,7 @@ class RxThread(threading.Thread):
                 return
             if len(received.frames) >= 2 and self.intake.is_heard(received):
                 self._answer_one(router, received)
+            self.intake.served(received)
 
     def _answer_one(self, router: Socket, received: Received) -> None:
         sender = bytes(received.frames[0])
@@ -193,6 +194,7 @@ class RxThread(threading.Thread):
             message, payload = decode(received.frames[1:])
             if self.intake.is_forged(received, message):
                 return
+            self.intake.gate.heard(received.descriptor)
             self._dispatch(router, sender, message, payload)
         except VersionError:
             # The version in the header of any answer tells the peer why.

@@ -365,5 +365,9 @@ class SnapshotService(Service):
     def _end(self, sender: bytes) -> None:
         self._waiting.pop(sender, None)
         serving = self._serving.pop(sender, None)
-        if serving is not None:
-            serving.end()
+        if serving is None:
+            return
+        serving.end()
+        reader = serving.request.reader
+        if not any(other.request.reader == reader for other in self._serving.values()):
+            self._upload.forget(reader)

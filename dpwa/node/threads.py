@@ -1,11 +1,12 @@
-"""The two threads of a node and their ZeroMQ context: opened together, closed together."""
+"""The threads of a node and their ZeroMQ context: opened together, closed together."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import zmq
 
@@ -14,7 +15,7 @@ from dpwa.node.intake import Intake
 from dpwa.node.parts import Parts
 from dpwa.node.rx_thread import RxThread, Service
 from dpwa.node.tx_thread import RenewLinks, Tell, TxThread
-from dpwa.transport.gate import CurveGate
+from dpwa.transport.door import Door
 from dpwa.transport.gatekeeper import Gatekeeper
 from dpwa.transport.sockets import keep_freed_memory
 from dpwa.types import Frame
@@ -41,11 +42,22 @@ class Courier:
         """Have the services look at once whether something has become due."""
         self._rx.nudge()
 
+    @contextmanager
+    def lull(self) -> Iterator[None]:
+        """Serve peers without a limit while the trainer waits for them."""
+        intake = self._rx.intake
+        is_paused = intake.is_paused
+        intake.begin_lull()
+        try:
+            if is_paused:
+                self.nudge()
+            yield
+        finally:
+            intake.end_lull()
+
 
 class NodeThreads:
-    """Owns the RxThread, the TxThread and the context in which their sockets live.
-
-    With `security: curve` there is a third thread, which keeps the gate.
+    """Owns the RxThread, the TxThread, the gatekeeper and the context in which their sockets live.
 
     Raises:
         UserError: `security: curve` without CURVE or the node's key, or with files that others can
@@ -57,25 +69,21 @@ class NodeThreads:
         keep_freed_memory()
         self.gate = gate_of(parts.config, parts.name)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.rx = RxThread(parts.name, self._context, endpoint, parts.clock, self._intake(parts))
+        intake = Intake(self.gate, parts.config.limits)
+        self.rx = RxThread(parts.name, self._context, endpoint, parts.clock, intake)
         self.tx = TxThread(self._context, parts, self.gate.keyring)
+        self.door = Door(parts.config.limits.handshakes_per_s)
         self._gatekeeper = self._make_gatekeeper(parts)
         self.courier = Courier(self.rx, self.tx)
 
-    def _intake(self, parts: Parts) -> Intake:
-        book = parts.book
-        return Intake(self.gate, parts.config.limits, lambda: len(book.names))
-
-    def _make_gatekeeper(self, parts: Parts) -> Gatekeeper | None:
-        if not isinstance(self.gate, CurveGate):
-            return None
-        tx = self.tx
+    def _make_gatekeeper(self, parts: Parts) -> Gatekeeper:
+        tx, keepers = self.tx, (self.gate, self.door)
         return Gatekeeper(
-            parts.name, self._context, self.gate, parts.clock, lambda: tx.order(RenewLinks())
+            parts.name, self._context, keepers, parts.clock, lambda: tx.order(RenewLinks())
         )
 
     def open(self, services: Iterable[Service]) -> None:
-        """Register the services and start both threads.
+        """Register the services and start the threads.
 
         Raises:
             AddressError: the endpoint cannot be listened on; nothing is left running.
@@ -83,8 +91,7 @@ class NodeThreads:
         for service in services:
             self.rx.register(service)
         try:
-            if self._gatekeeper is not None:
-                self._gatekeeper.start()
+            self._gatekeeper.start()
             self.tx.start()
             self.rx.open()
         except BaseException:
@@ -92,17 +99,14 @@ class NodeThreads:
             raise
 
     def close(self) -> None:
-        """Stop both threads and free the sockets; bounded in time."""
+        """Stop the threads and free the sockets; bounded in time."""
         tx_stopped = self._stop(self.tx)
         if self.tx.said_goodbye:  # which is to be read before the peers miss this node
             time.sleep(FAREWELL_S)
         # The gatekeeper last: ZeroMQ's own thread would wait for it for ever.
-        served_out = self._stop(self.rx) and self._stop_gatekeeper()
+        served_out = self._stop(self.rx) and self._stop(self._gatekeeper)
         if tx_stopped and served_out:
             self._context.term()
-
-    def _stop_gatekeeper(self) -> bool:
-        return self._gatekeeper is None or self._stop(self._gatekeeper)
 
     def _stop(self, thread: RxThread | TxThread | Gatekeeper) -> bool:
         if thread is threading.current_thread():

@@ -30,6 +30,7 @@ log = logging.getLogger("dpwa.tx")
 IDLE_POLL_MS = 1_000
 RESEND_POLL_MS = 250  # while a peer has not noted a decision
 RENEWAL_S = 1.0  # from a link that was refused to the next attempt
+FAREWELL_S = 5.0  # after which the connection of a peer that has ended is gone, by its heartbeat
 FAREWELL_MS = 100  # for a goodbye to leave; a peer that takes longer does without
 ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers have theirs
 
@@ -142,6 +143,7 @@ class TxThread(threading.Thread):
         self._channels: dict[str, PeerChannel] = {}
         self._fetcher = Fetcher(self._channels, parts, self._rng)
         self._listeners: list[Listener] = []
+        self._farewells: dict[str, float] = {}  # of peers that are connected, and when they came
         self._stopping = False
         self.bytes_received = 0
         self.late_answers = 0
@@ -217,6 +219,7 @@ class TxThread(threading.Thread):
         self._deliver_decisions()
         if self._parts.clock.now() - self._looked_at_links >= RENEWAL_S:
             self._renew_links()
+            self._doubt_farewells()
 
     # Commands
 
@@ -293,6 +296,20 @@ class TxThread(threading.Thread):
         channel = self._channels.get(name)
         if channel is None or channel.link.state is LinkState.DOWN:
             self._parts.forget(name)
+        else:
+            self._farewells.setdefault(name, self._parts.clock.now())
+
+    def _doubt_farewells(self) -> None:
+        """Count on a peer again that has not gone: somebody has said, or repeated, its farewell."""
+        now = self._parts.clock.now()
+        for name, said_at in list(self._farewells.items()):
+            channel = self._channels.get(name)
+            is_up = channel is not None and channel.link.state is LinkState.UP
+            if is_up and now - said_at < FAREWELL_S:
+                continue
+            del self._farewells[name]
+            if is_up:
+                self._parts.book.connected(name)
 
     def _partner_prepared(self, command: PartnerPrepared) -> None:
         """Go on with a deal; whoever speaks of one that is over is told how it ended."""

@@ -32,7 +32,8 @@ class Upload:
         """Return a reply that takes a payload that is lent only when it is this reader's turn.
 
         Otherwise it returns `None`, as when the socket is full, and is to be tried again with the
-        next tick. Small messages, whose payload is copied if they have any, always pass.
+        next tick, until the reader is forgotten. Small messages, whose payload is copied if they
+        have any, always pass.
         """
         bucket, clock = self._bucket, self._clock
         if bucket is None:
@@ -50,3 +51,8 @@ class Upload:
             return receipt
 
         return reply_in_turn
+
+    def forget(self, reader: str) -> None:
+        """Let nobody wait for a reader that is sent nothing any more."""
+        if self._bucket is not None:
+            self._bucket.forget(reader)

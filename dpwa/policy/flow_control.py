@@ -11,8 +11,9 @@ bad peers together thus cost at most one timeout in that time, and a peer that h
 found.
 
 A peer that fails several times in a row rests, whether there are better ones or not: see
-`dpwa.policy.backoff`. While all rest, nobody is asked, and nothing is lost but the merge. A new
-connection ends the rest.
+`dpwa.policy.backoff`. A new connection ends the rest. While all rest, the one whose rest ends first
+is asked before that, a time drawn uniformly from [0.5, 1] * `TRIED_EVERY_S` after the last failure:
+that bounds what they cost if they are gone, and how late it is seen that they are back.
 
 Peers that are slow take part in fewer draws: see `dpwa.policy.link_estimates`.
 """
@@ -33,6 +34,7 @@ REWARD = 10
 PENALTY = 100
 STARVED_BELOW = 500
 RETRY_EVERY_S = 30.0
+TRIED_EVERY_S = 5.0
 
 _ALL_ALIKE: Mapping[str, float] = MappingProxyType({})
 
@@ -46,12 +48,14 @@ class FlowControl:
         retried_at: when the last retry was made that has not succeeded.
         retrying: the peer that it went to, until the next choice.
         back_offs: of the peers whose last fetch has failed.
+        pause_until: no peer that rests is asked before this.
     """
 
     scores: Mapping[str, int] = field(default_factory=dict)
     retried_at: float = -math.inf
     retrying: str | None = None
     back_offs: Mapping[str, BackOff] = field(default_factory=dict)
+    pause_until: float = -math.inf
 
     def added(self, peer: str) -> FlowControl:
         """Start a peer at the highest score: nothing is held against it yet."""
@@ -78,7 +82,8 @@ class FlowControl:
         """Penalise a fetch that brought nothing in time."""
         back_off = self.back_offs.get(peer, BackOff()).failed(now, rng)
         penalised = self._with(peer, max(LOWEST_SCORE, self.scores[peer] - PENALTY))
-        return replace(penalised, back_offs={**self.back_offs, peer: back_off})
+        back_offs = {**self.back_offs, peer: back_off}
+        return replace(penalised, back_offs=back_offs, pause_until=_pause_after(now, rng))
 
     def rests(self, peer: str, now: float) -> bool:
         """Tell whether a peer is left alone for now, as it has failed several times."""
@@ -91,7 +96,7 @@ class FlowControl:
         exclude: Collection[str] = (),
         shares: Mapping[str, float] = _ALL_ALIKE,
     ) -> tuple[str | None, FlowControl]:
-        """Draw the peer to fetch from, or `None` when all are excluded or rest.
+        """Draw the peer to fetch from, or `None` when all are excluded, or rest for now.
 
         Args:
             rng: where the chance comes from.
@@ -99,11 +104,10 @@ class FlowControl:
             exclude: peers not to choose.
             shares: with which probability peers that are slow take part in a draw.
         """
-        scores = {
-            peer: score
-            for peer, score in self.scores.items()
-            if peer not in exclude and not self.rests(peer, now)
-        }
+        allowed = {peer: score for peer, score in self.scores.items() if peer not in exclude}
+        scores = {peer: score for peer, score in allowed.items() if not self.rests(peer, now)}
+        if allowed and not scores:
+            return self._try_one_that_rests(rng, now, allowed)
         starved = [peer for peer, score in scores.items() if score < STARVED_BELOW]
         if starved and now - self.retried_at >= RETRY_EVERY_S:
             peer = rng.choice(starved)
@@ -116,5 +120,17 @@ class FlowControl:
         chosen = max(drawn, key=drawn.__getitem__, default=None)
         return chosen, replace(self, retrying=None)
 
+    def _try_one_that_rests(
+        self, rng: random.Random, now: float, allowed: Collection[str]
+    ) -> tuple[str | None, FlowControl]:
+        if now < self.pause_until:
+            return None, replace(self, retrying=None)
+        peer = min(allowed, key=lambda name: self.back_offs[name].until)
+        return peer, replace(self, retrying=None, pause_until=_pause_after(now, rng))
+
     def _with(self, peer: str, score: int) -> FlowControl:
         return replace(self, scores={**self.scores, peer: score})
+
+
+def _pause_after(now: float, rng: random.Random) -> float:
+    return now + rng.uniform(0.5, 1.0) * TRIED_EVERY_S

@@ -13,6 +13,9 @@ from typing import NamedTuple
 HIGHEST = 2**53 - 1
 """Of incarnations and versions; more is nonsense."""
 
+HIGHEST_HEARSAY = 2**52
+"""Of incarnations that are believed without asking the node; far above Unix time in ms."""
+
 
 class Status(IntEnum):
     """What is said of a node; of two sayings of one version the greater holds."""
@@ -78,7 +81,7 @@ class Times:
     remember_s: float = 3600.0
     grave_s: float = 7200.0
     retry_first_s: float = 1.0
-    retry_few_s: float = 5.0
+    retry_few_s: float = 2.5
     retry_many_s: float = 30.0
 
 

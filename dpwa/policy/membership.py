@@ -25,8 +25,8 @@ four and eight times (as in Lifeguard: A. Dadgar, J. Phillips, J. Currey, 2017).
 process was stopped, all peers get fresh time, and no question is taken to be unanswered.
 
 **Forgetting.** Dead nodes are remembered for `remember_s`, and tried again: at first after 1 s,
-then twice as long each time, up to 5 s, or 30 s if there are 16 or more. When they are forgotten, a
-grave remains for `grave_s`: of who lies there, only what is newer is listened to. So old news
+then twice as long each time, up to 2.5 s, or 30 s if there are 16 or more. When they are forgotten,
+a grave remains for `grave_s`: of who lies there, only what is newer is listened to. So old news
 brings nobody back, unless somebody passes it on who has not listened for as long as that, or never
 did before; then it lasts until the dead node does not answer. Gone nodes that this one never knew
 are buried at once: each passes on only the deaths of those whom it knew alive, so that news of them
@@ -35,10 +35,15 @@ dies out.
 **Lies.** A member can say anything of anybody: keys keep liars out, this table does not. What a lie
 can do is bounded. Suspicions, deaths and departures are contradicted by the node itself. Invented
 nodes do not answer, so they are gone within seconds, and never more than `most` are kept; until
-then they may keep out true ones. A higher incarnation takes a name away (`replaced_by`): its owner
-does not fight over it. If it was invented, the name is free again when its grave is gone. No clocks
-are compared, so a node whose clock is wrong can take part; if it was set back between two lives of
-a node at one endpoint, the later one takes a higher incarnation than the earlier.
+then they may keep out true ones. That a *member* is another process or elsewhere is a claim
+(`policy/member_claims.py`): it is believed only if the process that is meant answers there. So is
+what is said of this node itself: only a later process that answers takes its name (`replaced_by`),
+and its owner does not fight over it; if none does, a higher incarnation contradicts. There is
+always room for that: an incarnation above `HIGHEST_HEARSAY` is a claim whoever it is about, so
+hearsay lifts nobody further, and beyond that a node climbs by one for each contradiction.
+
+No clocks are compared, so a node whose clock is wrong can take part; if it was set back between two
+lives of a node, the later one takes a higher incarnation than the earlier.
 
 >>> a = Membership(Entry("a", "host-a", incarnation=1))
 >>> b = Membership(Entry("b", "host-b", incarnation=1))
@@ -66,8 +71,10 @@ from typing import NamedTuple
 
 import msgpack
 
+from dpwa.policy.member_claims import Claims, is_claim, is_rival
 from dpwa.policy.member_states import (
     HIGHEST,
+    HIGHEST_HEARSAY,
     NEWER,
     Change,
     Entry,
@@ -125,6 +132,7 @@ class Membership:
         self._most = most
         self._records: dict[str, _Record] = {}
         self._graves: dict[str, _Grave] = {}
+        self._claims = Claims()
         self._ticked_at: float | None = None
         self._digest: bytes | None = None
 
@@ -164,10 +172,8 @@ class Membership:
     def hear(self, news: Iterable[Entry], now: float) -> list[Change]:
         """Take in what a peer passed on, as far as it is news.
 
-        What is said of this node itself is contradicted: a change of its own entry. If a later
-        process has its name, `replaced_by` says so, and the change leads to `None`; but if that
-        process is gone or was at this very endpoint, it was an earlier life of this node whose
-        clock was ahead, and this one takes a higher incarnation.
+        What is said of this node itself is contradicted: a change of its own entry. That a member
+        was restarted or is elsewhere is a claim; it changes nothing yet, see `to_check`.
 
         Args:
             news: foreign; no more than `most` entries are read, and nonsense is ignored.
@@ -177,11 +183,51 @@ class Membership:
         for entry in islice(news, self._most):
             if not entry.is_sensible:
                 continue
-            if entry.name == self.own.name:
-                changes += self._hear_of_itself(entry)
+            if self._is_claim(entry):
+                if entry.status.is_member:
+                    self._claims.put(entry, now)
+            elif entry.name == self.own.name:
+                changes += self._contradict(entry)
             else:
-                changes += self._hear_of(entry, now)
+                changes += self.believe(entry, now)
         return changes
+
+    def checked(self, claim: Entry, incarnation: int | None, now: float) -> list[Change]:
+        """Take note of who has answered where a claim said that somebody is.
+
+        If a later process has the name of this node, `replaced_by` says so, and the change leads to
+        `None`. If not, the claim was of an earlier life of this node, or a lie; both are outlived.
+
+        Args:
+            claim: as `to_check` has returned it.
+            incarnation: of the process of that name which answered; `None` if there was none.
+            now: when it came.
+        """
+        self._claims.settle(claim.name, now)
+        is_there = incarnation is not None and incarnation >= claim.incarnation
+        if claim.name != self.own.name:
+            return self.believe(claim, now) if is_there else []
+        # It may have called itself, by another of its addresses.
+        if is_there and incarnation != self.own.incarnation and is_rival(claim, self.own):
+            self.replaced_by = claim
+            return [Change(claim, self.own.status, None, "another process has this node's name")]
+        return self._contradict(claim)
+
+    def unchecked(self, claim: Entry) -> None:
+        """Take note that nobody could be called just now to check a claim."""
+        self._claims.drop(claim.name)
+
+    def believe(self, news: Entry, now: float) -> list[Change]:
+        """Take in news of another node that is certain, such as of one that was called."""
+        record = self._records.get(news.name)
+        grave = self._graves.get(news.name)
+        known = record.entry if record else grave.entry if grave else None
+        event = news_event(news, known)
+        if event is None:
+            return []
+        if record is not None:
+            return self._take(record, event, now, news)
+        return self._meet(news, event, now)
 
     def outlive(self, news: Iterable[Entry]) -> None:
         """Take a higher incarnation than any that is told of this name.
@@ -225,6 +271,11 @@ class Membership:
             self.asked(name, now)
             return []
         return self._accuse(record, now)
+
+    def doubt(self, name: str, now: float) -> list[Change]:
+        """Suspect a node whatever it contradicted before, to find out whether it still does."""
+        record = self._records.get(name)
+        return [] if record is None else self._accuse(record, now)
 
     def tick(self, now: float) -> list[Change]:
         """Let time pass; to be called at least twice within `asleep_after_s`."""
@@ -283,6 +334,14 @@ class Membership:
             self.asked(record.entry.name, now)
         return [record.entry for record in chosen]
 
+    def to_check(self, now: float) -> list[Entry]:
+        """Return the claims that are to be checked now: whoever they mean is to be called there.
+
+        What came of each is for `checked`, or `unchecked`.
+        """
+        is_over = self.own.status is Status.LEFT or self.replaced_by is not None
+        return [] if is_over else self._claims.to_check(now)
+
     def to_retry(self, now: float, rng: random.Random) -> list[Entry]:
         """Return the dead nodes whose endpoints are to be tried now, and note that they were."""
         dead = [r for r in self._records.values() if r.entry.status is Status.DEAD]
@@ -297,16 +356,10 @@ class Membership:
 
     # How
 
-    def _hear_of(self, news: Entry, now: float) -> list[Change]:
-        record = self._records.get(news.name)
-        grave = self._graves.get(news.name)
-        known = record.entry if record else grave.entry if grave else None
-        event = news_event(news, known)
-        if event is None:
-            return []
-        if record is not None:
-            return self._take(record, event, now, news)
-        return self._meet(news, event, now)
+    def _is_claim(self, news: Entry) -> bool:
+        if news.name == self.own.name:
+            return is_rival(news, self.own)
+        return is_claim(news, self.entry(news.name))
 
     def _meet(self, news: Entry, event: Event, now: float) -> list[Change]:
         """Take in a node that is unknown, or bury it."""
@@ -397,18 +450,14 @@ class Membership:
         oldest = min(gone, key=lambda r: r.since, default=None)
         return [] if oldest is None else [self._forget(oldest, Event.TIME_TO_FORGET, now)]
 
-    def _hear_of_itself(self, news: Entry) -> list[Change]:
+    def _contradict(self, news: Entry) -> list[Change]:
         own = self.own
         is_over = own.status is Status.LEFT or self.replaced_by is not None
-        if is_over or news.stamp < own.stamp or news == own:
+        is_wild = news.incarnation > max(own.incarnation, HIGHEST_HEARSAY)  # nobody believes it
+        if is_over or is_wild or news.stamp < own.stamp or news == own:
             return []
-        is_later = news.incarnation > own.incarnation
-        is_elsewhere = news.endpoint != own.endpoint and news.status.is_member
-        is_other = is_elsewhere and news.stamp > own.stamp
-        if is_other or news.incarnation == HIGHEST:
-            self.replaced_by = news
-            return [Change(news, own.status, None, "another process has this node's name")]
-        if is_later or news.version == HIGHEST:
+        # Another process that began in the same millisecond would contradict versions for ever.
+        if news.incarnation > own.incarnation or news.version == HIGHEST or is_rival(news, own):
             self.own = own._replace(incarnation=news.incarnation + 1, version=0)
         else:
             self.own = own._replace(version=news.version + 1)

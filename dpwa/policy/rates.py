@@ -78,7 +78,8 @@ class FairBucket:
     come without end.  Source: S. J. Golestani, A Self-Clocked Fair Queueing Scheme for Broadband
     Applications (1994).
 
-    A reader that does not claim again within `PATIENCE_S` has given up: nobody waits for it.
+    Nobody waits for a reader that is forgotten; one that does not claim again within `PATIENCE_S`
+    counts as such, but until then its claim holds up those behind it.
     """
 
     PATIENCE_S = 0.25
@@ -107,6 +108,10 @@ class FairBucket:
         del self._waiting[reader]
         self._bucket, self._virtual = bucket, max(self._virtual, own.tag)
         return True
+
+    def forget(self, reader: str) -> None:
+        """Drop the claim of a reader that has ended, so that nobody waits for it."""
+        self._waiting.pop(reader, None)
 
     def give_back(self, amount: float) -> None:
         """Return what a reader had claimed and could not use."""

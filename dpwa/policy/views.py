@@ -82,14 +82,34 @@ class View:
         return View(tuple(members), number + 1)
 
 
-def is_senior(
-    size: int, first: str, other_size: int, other_first: str, ranks: Sequence[str]
-) -> bool:
+@dataclass(frozen=True)
+class Standing:
+    """What counts of a view when it meets another.
+
+    Attributes:
+        size: how many members it has.
+        ended: how many collectives have come before the one that its members call now, or next.
+        first: name of its first member.
+    """
+
+    size: int
+    ended: int
+    first: str
+
+
+def is_senior(one: Standing, other: Standing, ranks: Sequence[str]) -> bool:
     """Tell whether the first of two views goes on when they meet: the larger one.
 
-    Of equal ones it is that whose first member stands earlier in the configuration, or by name.
+    Of equally large ones it is that which has ended more collectives, so that a newcomer comes to
+    those who are at work; then that whose first member stands earlier in the configuration, or by
+    name.
+
+    Views of one never give themselves up for each other. What was heard of a view is never more
+    than it has ended by now, and whoever gives itself up ends nothing afterwards: if it was junior
+    to what it had heard, then whatever the other has heard of it is junior to the other.
     """
-    if size != other_size:
-        return size > other_size
+    if (one.size, one.ended) != (other.size, other.ended):
+        return (one.size, one.ended) > (other.size, other.ended)
     order = {name: rank for rank, name in enumerate(ranks)}
-    return (order.get(first, len(order)), first) < (order.get(other_first, len(order)), other_first)
+    place, other_place = (order.get(view.first, len(order)) for view in (one, other))
+    return (place, one.first) < (other_place, other.first)

@@ -34,7 +34,7 @@ class Candidate:
         difference: why its state is of no use here, in words.
         preparing: since when it has been asked to prepare.
         offer: what it offers.
-        is_lost: it has brought nonsense, and is not asked any more.
+        is_lost: it has brought nonsense, now or before, and is not asked any more.
     """
 
     met: float
@@ -70,17 +70,19 @@ class Candidates:
     Args:
         most_donors: how many are to give their state at once.
         preferred: names of those that are asked first, if they are far enough.
+        without: names of those that are not asked at all.
     """
 
     most_donors: int
     preferred: Collection[str] = ()
+    without: Collection[str] = ()
     peers: dict[str, Candidate] = field(default_factory=dict)
     _first_trained: float | None = None
 
     def reach(self, names: Collection[str], now: float) -> None:
         """Take note of who can be reached now; the others are forgotten, but for what is wrong."""
         for name in names:
-            self.peers.setdefault(name, Candidate(now))
+            self.peers.setdefault(name, Candidate(now, is_lost=name in self.without))
         for name in [name for name in self.peers if name not in names]:
             if not self.peers[name].is_lost:
                 del self.peers[name]

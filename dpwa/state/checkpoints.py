@@ -69,15 +69,30 @@ class Saved:
     """A checkpoint that was read and is whole.
 
     Attributes:
+        folder: where it is.
         name: of its files.
         clock, updates: as of `State`.
         parts: by name.
     """
 
+    folder: Path
     name: str
     clock: float
     updates: int
     parts: Mapping[str, SavedPart]
+
+    def difference(self, part: str, kind: Layout | None) -> str:
+        """Say in what a part is of another kind; empty if it is not, or if any will do."""
+        found = self.parts.get(part)
+        if found is None:
+            return "it has none"
+        return "" if kind is None else found.difference(kind)
+
+    def path(self, part: str) -> Path:
+        """Return the file of a part; if it has none, the one that says so."""
+        return self.folder / (
+            _file_of(self.name, part) if part in self.parts else self.name + _RECORD
+        )
 
 
 class CheckpointFolder:
@@ -166,9 +181,10 @@ class CheckpointFolder:
         try:
             record = json.loads((self._folder / (name + _RECORD)).read_bytes())
             parts = {p: self._read_part(name, p, entry) for p, entry in record["parts"].items()}
-            return Saved(name, float(record["clock"]), int(record["updates"]), parts)
+            clock, updates = float(record["clock"]), int(record["updates"])
         except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise BrokenCheckpointError(f"{type(error).__name__}: {error}") from None
+        return Saved(self._folder, name, clock, updates, parts)
 
     def _read_part(self, name: str, part: str, entry: JsonObject) -> SavedPart:
         path = self._folder / _file_of(name, part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,6 +55,8 @@ class Wanted:
         most_bytes: the largest image that is taken.
         newer_than: only donors with a clock above this are of use.
         tokens: of the copies of which other parts have come, by donor: these are asked first.
+        without: names of peers that are not asked.
+        is_alone: whether it shall come from one donor.
     """
 
     part: PartName
@@ -63,6 +65,8 @@ class Wanted:
     layout: ImageLayout | None = None
     newer_than: float = 0.0
     tokens: Mapping[str, bytes] = field(default_factory=dict)
+    without: Collection[str] = ()
+    is_alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,8 @@ class _Attempt:
     def __init__(self, joiner: Joiner, wanted: Wanted) -> None:
         self._joiner = joiner
         self._wanted = wanted
-        self._candidates = Candidates(joiner.most_donors, wanted.tokens)
+        most_donors = 1 if wanted.is_alone else joiner.most_donors
+        self._candidates = Candidates(most_donors, wanted.tokens, wanted.without)
         self._kind = b"" if wanted.kind is None else wanted.kind.fingerprint
         self._asked: dict[int, tuple[str, int]] = {}  # pieces, by the number of the request
         self._questions: dict[int, str] = {}  # who was asked for a state, likewise
@@ -335,12 +340,13 @@ class _Attempt:
     def _fetched(self, download: Download) -> Fetched:
         pieces = download.brought
         most = max(pieces, key=pieces.__getitem__)
-        clock = sum(self._offers[donor][0].clock * count for donor, count in pieces.items())
+        total = sum(pieces.values())
+        clock = sum(self._offers[donor][0].clock * (n / total) for donor, n in pieces.items())
         offer, numbers = self._offers[most]
         return Fetched(
             self._image,
             numbers,
-            clock / sum(pieces.values()),
+            clock,
             offer.updates,
             dict(pieces),
             {donor: self._offers[donor][0].token for donor in pieces},

@@ -67,19 +67,23 @@ class StateService(Service):
                     self._joiners[sender] = self._clock.now()
                     self._serve(sender, message, self._upload.shared(sender.hex(), reply))
             case StateDone():
-                self._joiners.pop(sender, None)
+                self._forget(sender)
 
     def tick(self, now: float) -> bool:
         """Go on with pieces that a link could not take; forget whoever does not ask any more."""
         late = [s for s, asked in self._joiners.items() if now - asked > FORGOTTEN_AFTER_S]
         for sender in late:
-            del self._joiners[sender]
+            self._forget(sender)
         for _ in range(len(self._waiting)):
             sender, ask, reply = self._waiting.popleft()
             if sender in self._joiners:
                 self._serve(sender, ask, reply)
         self._shelf.expire()
         return bool(self._waiting)
+
+    def _forget(self, sender: bytes) -> None:
+        if self._joiners.pop(sender, None) is not None:
+            self._upload.forget(sender.hex())
 
     def _consider(self, sender: bytes, ask: AskState, reply: Reply) -> None:
         standing = self._shelf.standing
@@ -138,11 +142,14 @@ class StateService(Service):
         copy = self._shelf.current()
         found = copy.piece(ask.part, ask.index) if copy and copy.token == ask.token else None
         if found is None:
+            self._upload.forget(sender.hex())
             reply(StateGone(request=ask.request))
             return
         data, digest = found
         piece = StatePiece.model_construct(request=ask.request, index=ask.index, checksum=digest)
         if reply(piece, data.data, is_lent=True) is None:
+            if len(self._waiting) == self._waiting.maxlen:
+                self._upload.forget(self._waiting[0][0].hex())  # its piece is dropped
             self._waiting.append((sender, ask, reply))
             return
         self.served_bytes += data.nbytes

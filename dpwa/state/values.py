@@ -10,8 +10,8 @@ import numpy.typing as npt
 from dpwa.data.layout import BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
-from dpwa.state.face import UnfitStateError
 from dpwa.state.image import ImageLayout, Part
+from dpwa.state.target import UnfitStateError
 from dpwa.wire.messages import pack, unpack
 
 _NUMERIC_KINDS = "biufc"

@@ -22,7 +22,7 @@ from dpwa import fault_points
 from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
-from dpwa.collectives.runner import KNOCK_EVERY_S
+from dpwa.collectives.runner import KNOCK_EVERY_S, MEET_S
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError, TableLostError
 from dpwa.node.rx_thread import Reply
@@ -171,8 +171,11 @@ class Engine(threading.Thread):
         """Do what has become due."""
         self._is_busy = True
         now = self._mail.now
+        if not self._has_begun:
+            self._start_if_told()
         if self._has_begun:
             for addition in self._desk.take_fresh():
+                self._group.note_work()
                 self._route(addition)
             if self._barriers.advance(now):
                 self._publish()
@@ -223,8 +226,20 @@ class Engine(threading.Thread):
 
     def _hear_told(self, name: str, told: Told) -> None:
         self._told[name] = told
-        if set(self._mail.view.names) <= set(self._told):
-            self._start()
+        self._start_if_told()
+
+    def _start_if_told(self) -> None:
+        if self._began is None or not set(self._mail.view.names) <= set(self._told):
+            return
+        if self._is_first_view and not self._group.ranks:
+            # It begins alone, and what it would do now is lost if others have begun already.
+            if self._group.is_outranked:
+                self._group.look_out()
+                return
+            meet_s = min(MEET_S, self._settings.startup_s / 2)
+            if self._group.may_meet() and self._mail.now - self._began < meet_s:
+                return
+        self._start()
 
     def _start(self) -> None:
         """Go on, as all members have told what they have."""

@@ -109,6 +109,10 @@ class User:
             LeftBehindError: this node was left behind, and not let in again in time.
             ClosedError: the tables were closed.
         """
+        with self._node.courier.lull():
+            return self._wait(check, deadline, what)
+
+    def _wait(self, check: Callable[[], T | None], deadline: Deadline, what: str) -> T:
         while True:
             with self.desk.changed:
                 self.check_open()

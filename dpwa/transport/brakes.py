@@ -26,19 +26,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dpwa.config.endpoints import split_tcp
+from dpwa.transport.foreign_sockets import copy_of, drop_packets, let_packets_in
 
 _DESCRIPTORS = "/proc/self/fd"
-_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 _TCP_INFO_BYTES, _BYTES_RECEIVED_AT = 136, 128
-_DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0), 8)  # `ret 0`
-_DROP_PROGRAM = struct.pack("HP", 1, ctypes.addressof(_DROP_ALL))
 
 _WILDCARDS = ("*", "0.0.0.0", "::")  # noqa: S104 - to be recognised
 
 LEAST_ALLOWED_BYTES = 1024 * 1024  # unread, for each connection, however many there are
 FULL_CONNECTIONS = 4  # that may fill all of what they are allowed at once
 
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S = 0.03
 QUIET_S = 2.0  # for a connection with too much unread, of which no message comes: it has no end
 LOOK_OFTEN_S = 0.01  # while there is something to see
 GROWTH_BYTES = 512 * 1024
@@ -173,7 +171,7 @@ class Brakes:
         Raises:
             OSError: that cannot be told just now.
         """
-        with _copy(number) as own:
+        with copy_of(number) as own:
             local = own.getsockname()
             if own.type != socket.SOCK_STREAM:
                 return None
@@ -192,10 +190,7 @@ class Brakes:
     def _measure(self, connection: Connection, *, is_drained: bool) -> int:
         """Bring the figures of a connection up to date; return by how much it has grown."""
         before = connection.received
-        with suppress(OSError), self._own(connection) as own:
-            info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-            if len(info) == _TCP_INFO_BYTES:
-                connection.received = struct.unpack_from("Q", info, _BYTES_RECEIVED_AT)[0]
+        connection.received = max(before, _bytes_received(connection))
         if not is_drained:
             connection.quiet_since = math.inf
         elif connection.is_heard:
@@ -233,35 +228,23 @@ class Brakes:
             self.over_capacity += 1
             self._cut(connection)
 
-    def _own(self, connection: Connection) -> socket.socket:
-        """Return a socket of this connection; ZeroMQ may close its own at any time.
-
-        Raises:
-            OSError: it has, and the descriptor may stand for something else by now.
-        """
-        own = _copy(connection.number)
-        if os.fstat(own.fileno()).st_ino != connection.inode:
-            own.close()
-            raise ConnectionError("closed")
-        return own
-
     def _pause(self, connection: Connection) -> None:
-        with suppress(OSError), self._own(connection) as own:
+        with suppress(OSError), copy_of(connection.number, connection.inode) as own:
             connection.is_paused = True
             try:
-                own.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _DROP_PROGRAM)
+                drop_packets(own)
             except OSError:  # where that is not allowed
                 own.shutdown(socket.SHUT_RDWR)
 
     def _resume(self, connection: Connection) -> None:
-        with suppress(OSError), self._own(connection) as own:
-            own.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+        with suppress(OSError), copy_of(connection.number, connection.inode) as own:
+            let_packets_in(own)
             connection.is_paused = False
 
     def _cut(self, connection: Connection) -> None:
         if connection.is_paused:
             self._resume(connection)  # or the other side would never hear of it
-        with suppress(OSError), self._own(connection) as own:
+        with suppress(OSError), copy_of(connection.number, connection.inode) as own:
             if not connection.is_tcp or not _reset(own):
                 own.shutdown(socket.SHUT_RDWR)
             del self._connections[connection.number]
@@ -277,18 +260,20 @@ def _descriptors() -> Iterator[tuple[int, int]]:
                 yield int(name), found.st_ino
 
 
-def _copy(number: int) -> socket.socket:
-    """Return a socket of its own for a descriptor.
-
-    Raises:
-        OSError: it is none of a socket, or not any more.
-    """
-    copy = os.dup(number)
-    try:
-        return socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        raise
+def _bytes_received(connection: Connection) -> int:
+    """Return how many bytes a connection has brought, 0 if that cannot be told."""
+    # Without a copy of the descriptor, as this is done often: whatever it stands for by now is only
+    # asked, and the answer is good if it was the same all the time.
+    with suppress(OSError):
+        asked = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, connection.number)
+        try:
+            info = asked.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        finally:
+            asked.detach()
+        is_same = os.fstat(connection.number).st_ino == connection.inode
+        if is_same and len(info) == _TCP_INFO_BYTES:
+            return int(struct.unpack_from("Q", info, _BYTES_RECEIVED_AT)[0])
+    return 0
 
 
 def _reset(own: socket.socket) -> bool:

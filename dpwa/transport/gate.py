@@ -2,6 +2,7 @@
 
 ZeroMQ asks whether somebody may connect once, at the handshake (see gatekeeper.py). So whatever
 comes over a connection is checked again against the keys that are allowed at that moment.
+Whether there are keys or not, it counts who comes, who is refused and who has said nothing.
 """
 
 from __future__ import annotations
@@ -23,21 +24,31 @@ MONITOR_ENDPOINT = "inproc://dpwa-gate"  # one in each context, and every node h
 ZAP_DOMAIN = b"dpwa"
 STRANGERS_NAMED = 64  # in the log, each once; the others are only counted
 
+LISTENING = int(zmq.EVENT_LISTENING)
+ACCEPTED = int(zmq.EVENT_ACCEPTED)
+DISCONNECTED = int(zmq.EVENT_DISCONNECTED)
 # Why a handshake failed, as the side sees it that was connected to.
 FAILURES = {
-    zmq.Event.HANDSHAKE_FAILED_AUTH: "unknown_key",  # or revoked
-    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "protocol",  # no CURVE, or meant for another node's key
-    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "broken_off",  # or too slow
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "unknown_key",  # or revoked
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "protocol",  # keys or none, not as here; or wrong
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "broken_off",  # or too slow
 }
+EVENTS = LISTENING | ACCEPTED | DISCONNECTED | sum(FAILURES)
 
 
 class Gate:
-    """A gate that is open to everybody: `security: none`."""
+    """A gate that is open to everybody: `security: none`; it counts who comes."""
 
     keyring: Keyring | None = None
 
+    def __init__(self) -> None:
+        self._refused: Counter[str] = Counter(dict.fromkeys(FAILURES.values(), 0))
+        self._accepted = self._ended = self._unheard = 0
+        self._heard: set[int] = set()
+
     def guard(self, router: Socket) -> None:
-        """Make a socket ask who connects; called by its thread before it is bound."""
+        """Have a socket tell who comes and goes; called by its thread before it is bound."""
+        router.monitor(MONITOR_ENDPOINT, EVENTS)
 
     def is_allowed(self, user_id: str | None) -> bool:  # noqa: ARG002
         """Tell whether messages of a user are to be heard now; cheap, from any thread.
@@ -55,9 +66,36 @@ class Gate:
         """Tell whether a user may say that it is the node of this name."""
         return True
 
+    def heard(self, descriptor: int) -> None:
+        """Take note that a message that means something came over a connection."""
+        self._heard.add(descriptor)
+
+    def note(self, event: int, value: int) -> None:
+        """Count what the socket tells; of the gatekeeper.
+
+        Of a frame that is too long, or of what is no handshake at all, ZeroMQ tells nothing but
+        that the connection has ended.
+
+        Args:
+            event: of `EVENTS`.
+            value: the descriptor, of a connection that came or has ended.
+        """
+        if event == ACCEPTED:
+            self._accepted += 1
+        elif event == DISCONNECTED:
+            self._ended += 1
+            self._unheard += value not in self._heard
+            self._heard.discard(value)  # the next one may have the same
+        elif event in FAILURES:
+            self._refused[FAILURES[event]] += 1
+
     def report(self) -> JsonObject:
         """Count the handshakes that were refused, by reason."""
-        return {}
+        return dict(self._refused)
+
+    def connections(self) -> JsonObject:
+        """Count the connections: those that came, have ended, and ended without a message."""
+        return {"accepted": self._accepted, "ended": self._ended, "unheard": self._unheard}
 
 
 class CurveGate(Gate):
@@ -66,18 +104,18 @@ class CurveGate(Gate):
     keyring: Keyring
 
     def __init__(self, name: str, keyring: Keyring) -> None:
+        super().__init__()
         self._name = name
         self.keyring = keyring
-        self._refused: Counter[str] = Counter(dict.fromkeys(FAILURES.values(), 0))
         self._strangers: set[str] = set()
 
     def guard(self, router: Socket) -> None:
-        """Make a socket ask for keys, and tell of handshakes that fail."""
+        """Make a socket ask for keys, and tell who comes and goes."""
         router.curve_server = True
         router.curve_secretkey = self.keyring.own.secret.reveal()
         router.zap_domain = ZAP_DOMAIN
         router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # where nobody answers, nobody gets in
-        router.monitor(MONITOR_ENDPOINT, sum(FAILURES))
+        super().guard(router)
 
     def is_allowed(self, user_id: str | None) -> bool:
         """Tell whether the key of a user is allowed now."""
@@ -90,14 +128,6 @@ class CurveGate(Gate):
     def speaks_for(self, user_id: str | None, name: str) -> bool:
         """Tell whether the key of a user is that of the node of this name."""
         return self.keyring.name_of(user_id) == name
-
-    def report(self) -> JsonObject:
-        """Count the handshakes that were refused, by reason."""
-        return dict(self._refused)
-
-    def count(self, event: int) -> None:
-        """Count a handshake that failed."""
-        self._refused[FAILURES[zmq.Event(event)]] += 1
 
     def judge(self, public: str, address: str) -> bool:
         """Tell whether the owner of a key may connect; a stranger is named in the log once."""

@@ -1,4 +1,4 @@
-"""The thread at the gate: answers ZeroMQ, which asks about keys, and keeps the keys up to date.
+"""The thread at the gate: counts who comes, answers ZeroMQ about keys, and keeps those up to date.
 
 ZAP (https://rfc.zeromq.org/spec/27): whenever somebody has proved to own a key, ZeroMQ asks at
 `inproc://zeromq.zap.01` of the context whether it may connect, and waits for the answer.
@@ -7,15 +7,16 @@ ZAP (https://rfc.zeromq.org/spec/27): whenever somebody has proved to own a key,
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 from collections.abc import Callable
 
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import recv_monitor_message
 
 from dpwa.clock import Clock
-from dpwa.transport.gate import MONITOR_ENDPOINT, CurveGate
+from dpwa.transport.door import Door
+from dpwa.transport.gate import ACCEPTED, LISTENING, MONITOR_ENDPOINT, CurveGate, Gate
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context, Socket
 
@@ -25,6 +26,7 @@ ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_VERSION = b"1.0"
 RELOAD_EVERY_S = 1.0
 EVENTS_PER_TURN = 64
+EVENT = struct.Struct("=Hi")  # what it is, and a value: see zmq_socket_monitor(3)
 
 
 class Gatekeeper(threading.Thread):
@@ -33,7 +35,7 @@ class Gatekeeper(threading.Thread):
     Args:
         name: of the node.
         context: of the sockets that ask.
-        gate: what decides.
+        keeps: what decides who may come, and how many.
         clock: what the time is taken from.
         changed: called by the thread whenever other keys are allowed than before.
     """
@@ -42,34 +44,39 @@ class Gatekeeper(threading.Thread):
         self,
         name: str,
         context: Context,
-        gate: CurveGate,
+        keeps: tuple[Gate, Door],
         clock: Clock,
         changed: Callable[[], None],
     ) -> None:
         super().__init__(name=f"dpwa-gate-{name}", daemon=True)
-        self._gate = gate
+        self._gate, self._door = keeps
         self._clock = clock
         self._changed = changed
         self._is_stopping = False
         self._stop_signal: Mailbox[None] = Mailbox(context)
-        self._zap: Socket = context.socket(zmq.ROUTER)
-        self._zap.linger = 0
-        self._zap.bind(ZAP_ENDPOINT)
-        # Connected before there is anything to hear: ZeroMQ's own thread would wait for a listener.
+        self._zap: _Answers | None = None
+        if isinstance(self._gate, CurveGate):
+            self._zap = _Answers(context, self._gate)
+        # Connected before there is anything to hear: ZeroMQ's own thread would wait for a listener,
+        # and also for room in a queue that has a bound.
         self._monitor: Socket = context.socket(zmq.PAIR)
         self._monitor.linger = 0
+        self._monitor.rcvhwm = 0
         self._monitor.connect(MONITOR_ENDPOINT)
 
     def run(self) -> None:
         """Own the sockets from here to the end."""
         poller = zmq.Poller()
-        for socket in (self._zap, self._monitor, self._stop_signal.receiver):
+        for socket in self._sockets():
             poller.register(socket, zmq.POLLIN)
         looked_at = self._clock.now()
+        wait_s: float | None = None
         while not self._is_stopping:
-            ready = dict(poller.poll(int(RELOAD_EVERY_S * 1000)))
+            patience_s = RELOAD_EVERY_S if wait_s is None else min(wait_s, RELOAD_EVERY_S)
+            ready = dict(poller.poll(int(patience_s * 1000) + 1))
             try:
-                self._answer_all(ready)
+                self._hear(ready)
+                wait_s = self._door.look(self._clock.now())
                 if self._clock.now() - looked_at >= RELOAD_EVERY_S:
                     looked_at = self._clock.now()
                     self._reload()
@@ -88,27 +95,59 @@ class Gatekeeper(threading.Thread):
 
     def discard(self) -> None:
         """Close the sockets of a thread that was never started, or has ended."""
-        self._zap.close(0)
+        if self._zap is not None:
+            self._zap.socket.close(0)
         self._monitor.close(0)
         self._stop_signal.close()
 
+    def _sockets(self) -> list[Socket]:
+        own = [self._monitor, self._stop_signal.receiver]
+        return own if self._zap is None else [self._zap.socket, *own]
+
     def _reload(self) -> None:
-        if self._gate.keyring.reload():
+        if self._gate.keyring is not None and self._gate.keyring.reload():
             self._changed()
 
-    def _answer_all(self, ready: dict[object, int]) -> None:
-        if self._zap in ready:
-            self._answer(self._zap.recv_multipart())
+    def _hear(self, ready: dict[object, int]) -> None:
+        if self._zap is not None and self._zap.socket in ready:
+            self._zap.answer()
         if self._monitor in ready:
-            for _ in range(EVENTS_PER_TURN):
-                if not self._monitor.poll(0):
-                    return
-                self._gate.count(recv_monitor_message(self._monitor)["event"])
+            self._hear_events()
 
-    def _answer(self, frames: list[bytes]) -> None:
+    def _hear_events(self) -> None:
+        """Take note of what the listening socket tells; of a flood, many events cost little."""
+        receive, now = self._monitor.recv, self._clock.now()
+        for _ in range(EVENTS_PER_TURN):
+            try:
+                event, value = EVENT.unpack(receive(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            receive()  # the endpoint, which is the same for all
+            self._gate.note(event, value)
+            if event == ACCEPTED:
+                self._door.let_in(now)
+            elif event == LISTENING:
+                self._door.belongs_to(value)
+
+
+class _Answers:
+    """Answers the questions about keys.
+
+    Attributes:
+        socket: at which they come.
+    """
+
+    def __init__(self, context: Context, gate: CurveGate) -> None:
+        self._gate = gate
+        self.socket: Socket = context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.bind(ZAP_ENDPOINT)
+
+    def answer(self) -> None:
         """Answer one question; ZeroMQ itself asks, so its form is right."""
+        frames = self.socket.recv_multipart()
         to, empty, _version, request, _domain, address, _routing, _mechanism, key = frames
         public = z85.encode(key).decode()
         is_allowed = self._gate.judge(public, address.decode())
         verdict = [b"200", b"", public.encode()] if is_allowed else [b"400", b"", b""]
-        self._zap.send_multipart([to, empty, ZAP_VERSION, request, *verdict, b""])
+        self.socket.send_multipart([to, empty, ZAP_VERSION, request, *verdict, b""])

@@ -47,7 +47,6 @@ class _Copied:
 
 
 _COPIED = _Copied()
-_OPEN = Gate()
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
@@ -67,10 +66,10 @@ _TAUGHT_BYTES = 31 * 1024 * 1024
 def serving_socket(
     context: Context,
     endpoint: str,
-    gate: Gate = _OPEN,
+    gate: Gate | None = None,
     handshake_ms: int = HANDSHAKE_TIMEOUT_MS,
 ) -> Socket:
-    """Return a ROUTER that listens on the endpoint, behind a gate.
+    """Return a ROUTER that listens on the endpoint, behind a gate that has a gatekeeper.
 
     What it has received is not bounded here: see `dpwa.transport.brakes`.
 
@@ -86,7 +85,8 @@ def serving_socket(
     router.tcp_maxrt = STALLED_MS
     router.router_mandatory = True  # a peer that is gone or does not read is told, not dropped
     try:
-        gate.guard(router)
+        if gate is not None:
+            gate.guard(router)
         router.bind(endpoint)
     except zmq.ZMQError as error:
         router.close(0)
@@ -136,12 +136,18 @@ def receive(socket: Socket) -> list[Frame] | None:
     return None if frames is None else [frame.buffer for frame in frames]
 
 
-def receive_from(socket: Socket) -> Received | None:
-    """Take one waiting message and who sent it, or return `None`; see `receive`."""
+def receive_from(socket: Socket, *, is_named: bool) -> Received | None:
+    """Take one waiting message and who sent it, or return `None`; see `receive`.
+
+    Args:
+        socket: a ROUTER.
+        is_named: whether it has a gate that asks who connects.
+    """
     frames = _receive(socket)
     if frames is None:
         return None
-    return Received([f.buffer for f in frames], _user_id(frames[0]), _descriptor(frames[-1]))
+    user_id = _user_id(frames[0]) if is_named else None
+    return Received([frame.buffer for frame in frames], user_id, _descriptor(frames[-1]))
 
 
 def _receive(socket: Socket) -> list[zmq.Frame] | None:

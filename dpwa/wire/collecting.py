@@ -84,6 +84,7 @@ class Outcome(_OfGroup):
 class Outside(_OfGroup):
     """The receiver is not of the sender's view, which has so many members.
 
+    `ended`: how many collectives have come before the one that the sender calls now, or next.
     `view` and `number` repeat those of the collective that the receiver has spoken of; as long as
     it is in that one, it is left behind.
     """
@@ -92,14 +93,19 @@ class Outside(_OfGroup):
     view: ViewId
     number: Count
     size: Count
+    ended: Count
     first: Name
 
 
 class Knock(_OfGroup):
-    """Ask to be let in; or, with a view of its own (`size` not 0), look for the others."""
+    """Ask to be let in; or, with a view of its own (`size` not 0), look for the others.
+
+    `size`, `ended` and `first` are as in `Outside`.
+    """
 
     type: Literal["knock"] = "knock"
     size: Count
+    ended: Count
     first: Name
 
 

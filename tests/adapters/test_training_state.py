@@ -2,6 +2,8 @@
 
 import copy
 
+import msgpack
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -11,7 +13,22 @@ from torch import nn
 
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.training_state import TrainingState
-from dpwa.state.face import UnfitStateError
+from dpwa.state.target import UnfitStateError
+
+
+class WithCounts(torch.optim.Optimizer):
+    """An optimizer from elsewhere, which keeps a tensor and a plain number."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["step"] = state.get("step", 0) + 1
+                sum_of = state.setdefault("sum", torch.zeros_like(parameter))
+                sum_of.add_(parameter.grad)
+                parameter.sub_(sum_of, alpha=group["lr"] / state["step"])
+
 
 OPTIMIZERS = {
     "SGD": lambda net: torch.optim.SGD(net.parameters(), lr=0.1),
@@ -20,6 +37,12 @@ OPTIMIZERS = {
     "AdamW": lambda net: torch.optim.AdamW(net.parameters(), lr=0.01, amsgrad=True),
     "lr in a tensor": lambda net: torch.optim.Adam(net.parameters(), lr=torch.tensor(0.01)),
     "RMSprop": lambda net: torch.optim.RMSprop(net.parameters(), lr=0.01, centered=True),
+    "Adafactor": lambda net: torch.optim.Adafactor(net.parameters(), lr=0.01),
+    "Adagrad": lambda net: torch.optim.Adagrad(net.parameters(), initial_accumulator_value=0.1),
+    "ASGD": lambda net: torch.optim.ASGD(net.parameters(), lr=0.01),
+    "NAdam": lambda net: torch.optim.NAdam(net.parameters(), lr=0.01),
+    "named": lambda net: torch.optim.Adam(net.named_parameters(), lr=0.01),
+    "of a user": lambda net: WithCounts(net.parameters(), {"lr": 0.01}),
     "two groups": lambda net: torch.optim.Adam(
         [{"params": [net.weight], "lr": 0.1}, {"params": [net.bias], "weight_decay": 0.1}]
     ),
@@ -131,6 +154,106 @@ def test_a_state_that_does_not_fit_changes_nothing():
     image[9] ^= 1
     with pytest.raises(UnfitStateError):
         two.model().load(image, b"")
+
+
+def lies():
+    """What a donor of the state of Adam may say, by name: changes of tensors and of numbers."""
+
+    def tensor(name, value):
+        return lambda tensors, numbers: tensors.update({name: value})
+
+    def group(**changes):
+        return lambda tensors, numbers: numbers["groups"][0].update(changes)
+
+    return {
+        "a shape": tensor("0.exp_avg", torch.zeros(4, 2)),
+        "a shape that can be broadcast": tensor("0.exp_avg", torch.zeros(1, 4)),
+        "a dtype": tensor("0.exp_avg", torch.zeros(2, 4, dtype=torch.int32)),
+        "a narrower dtype": tensor("0.exp_avg_sq", torch.zeros(2, 4, dtype=torch.float16)),
+        "an unknown key": tensor("0.exp_max", torch.zeros(2, 4)),
+        "not finite": tensor("1.exp_avg", torch.full((2,), torch.nan)),
+        "steps in a vector": tensor("0.step", torch.zeros(2)),
+        "fewer than no steps": tensor("0.step", torch.tensor(-5.0)),
+        "steps in words": lambda tensors, numbers: (
+            tensors.pop("0.step"),
+            numbers["state"]["0"].update(step="three"),
+        ),
+        "no steps": lambda tensors, numbers: tensors.pop("0.step"),
+        "a parameter that is not here": lambda tensors, numbers: (
+            numbers["state"].update({"2": {}}),
+            tensors.update({"2.step": torch.tensor(1.0)}),
+        ),
+        "a group that is not here": tensor("group.1.lr", torch.tensor(0.1)),
+        "a group too many": lambda tensors, numbers: numbers["groups"].append({}),
+        "no groups": lambda tensors, numbers: numbers.update(groups=[]),
+        "groups of words": lambda tensors, numbers: numbers.update(groups="ab"),
+        "states of words": lambda tensors, numbers: numbers.update(state="ab"),
+        "an unknown setting": group(momentum=0.9),
+        "a setting in words": group(lr="0.1"),
+        "a setting that is not finite": group(lr=float("inf")),
+        "a setting below zero": group(weight_decay=-1.0),
+        "a setting in a vector": tensor("group.0.lr", torch.zeros(3)),
+        "betas in words": group(betas=["a", "b"]),
+        "too few betas": group(betas=[0.9]),
+        "betas that no Adam has": group(betas=[1.0, 0.9]),
+        "another variant": group(amsgrad=True),
+        "a variant as a number": group(amsgrad=1),
+    }
+
+
+def told(part, lie):
+    """The image and the numbers of a part, after a lie."""
+    tensors, numbers = safetensors.torch.load(part.image.tobytes()), msgpack.unpackb(part.numbers)
+    lie(tensors, numbers)
+    image = np.frombuffer(safetensors.torch.save(tensors), np.uint8)
+    return image, msgpack.packb(numbers)
+
+
+@pytest.mark.parametrize("lie", lies().values(), ids=lies())
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_state_that_no_such_optimizer_has_changes_nothing(lie, steps):
+    one, two = TrainingState(linear(1)), TrainingState(linear(2))
+    for state, own_steps in ((one, 3), (two, steps)):
+        state.optimizer = torch.optim.Adam(state._net.parameters(), lr=0.1)
+        train(state._net, state.optimizer, own_steps)
+    image, numbers = told(one.capture()["optimizer"], lie)
+    before = copy.deepcopy(two.optimizer.state_dict())
+    with pytest.raises(UnfitStateError):
+        two.optimizer_target(two.optimizer).load(image, numbers)
+    assert str(two.optimizer.state_dict()) == str(before)
+    train(two._net, two.optimizer)
+
+
+def test_of_optimizers_from_elsewhere_shapes_are_checked():
+    one, two = TrainingState(linear(1)), TrainingState(linear(2))
+    for state in (one, two):
+        state.optimizer = WithCounts(state._net.parameters(), {"lr": 0.01})
+    train(one._net, one.optimizer)
+    image, numbers = told(
+        one.capture()["optimizer"],
+        lambda tensors, numbers: tensors.update({"0.sum": torch.zeros(4, 2)}),
+    )
+    expected = r"'sum' of parameter 0 is float32\[4, 2\], expected the shape \[2, 4\]"
+    with pytest.raises(UnfitStateError, match=expected):
+        two.optimizer_target(two.optimizer).load(image, numbers)
+    assert not two.optimizer.state
+
+
+def test_an_optimizer_that_refuses_what_it_has_half_taken_is_as_it_was():
+    class Hesitating(torch.optim.SGD):
+        def __setstate__(self, state):
+            super().__setstate__(state)
+            raise KeyError("step")
+
+    one, two = TrainingState(linear(1)), TrainingState(linear(2))
+    one.optimizer = torch.optim.SGD(one._net.parameters(), lr=0.1, momentum=0.9)
+    two.optimizer = Hesitating(two._net.parameters(), lr=0.5, momentum=0.9)
+    train(one._net, one.optimizer)
+    part = one.capture()["optimizer"]
+    with pytest.raises(UnfitStateError, match="KeyError"):
+        two.optimizer_target(two.optimizer).load(part.image, part.numbers)
+    assert two.optimizer.param_groups[0]["lr"] == 0.5
+    assert not two.optimizer.state
 
 
 def test_an_optimizer_that_keeps_more_than_tensors_and_numbers_is_left_out():

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import yaml
 from support.commands import run_dpwa
+from support.imposters import imposter
 from support.nodes import config_of, eventually, free_ports
 from support.open_cluster import cluster
 
 from dpwa.connection import DpwaConnection
 from dpwa.node.diagnosis import diagnose
 from dpwa.node.query import StatusAnswer
+from dpwa.wire.messages import Status, encode, pack
 
 
 @pytest.fixture
@@ -104,7 +106,8 @@ def test_members_that_no_file_names_are_found(tmp_path):
         nodes.agree()
         file = written(tmp_path, {"join": [nodes.endpoint("a")]})
         result = run_dpwa("doctor", "-c", file, "--json")
-        assert json.loads(result.stdout) == {"nodes": ["a", "b", "c"], "problems": []}
+        found = {"nodes": ["a", "b", "c"], "problems": [], "taken_for_dead": {}}
+        assert json.loads(result.stdout) == found
         status = json.loads(run_dpwa("status", "-c", file, "--json").stdout)
         assert [node["name"] for node in status["nodes"]] == ["a", "b", "c"]
 
@@ -116,6 +119,25 @@ def test_a_place_where_nobody_is_is_told_by_its_address(tmp_path):
     assert result.exit_code == 3
     assert f"! tcp://127.0.0.1:{port}: not reachable: nothing answers" in result.stderr
     assert result.stderr.endswith("0 of 1 nodes answer; 1 problem\n")
+
+
+def test_members_that_are_taken_for_dead_are_told_though_they_may_have_ended_for_good(tmp_path):
+    def member(name, port, status):
+        return {"name": name, "endpoint": f"tcp://127.0.0.1:{port}", "status": status}
+
+    (port,) = free_ports(1)
+    members = [member("a", port, "alive"), member("b", 7001, "dead"), member("c", 7002, "left")]
+    answer = [encode(Status(request=1)), pack({"name": "a", "membership": {"members": members}})]
+    file = written(tmp_path, {"join": [f"tcp://127.0.0.1:{port}"]})
+    with imposter(port, lambda frames: [answer]):
+        result = run_dpwa("doctor", "-c", file)
+        found = json.loads(run_dpwa("doctor", "-c", file, "--json").stdout)
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        "b was at tcp://127.0.0.1:7001, and is taken for dead",
+        "1 of 1 nodes answer; all is well",
+    ]
+    assert found["taken_for_dead"] == {"b": "tcp://127.0.0.1:7001"}
 
 
 def report(name, **more):

@@ -90,7 +90,7 @@ def test_add_takes_a_key_or_its_file(tmp_path, keys):
 def test_add_refuses_what_would_be_a_mistake(tmp_path, keys):
     folder = key_folder(keys, "w1", "w2")
     for name, given, message in (
-        ("w3", "nonsense", "nonsense: cannot be read"),
+        ("w3", "nonsense", "expected a file, or a public key of 40 characters (got nonsense)"),
         ("w3", folder.secret_file("w1"), "got a secret key, which is for nobody else"),
         ("w3", folder.public_key("w1"), "expected a key of its own for w3 (it is that of w1)"),
         ("w2", KeyPair.new().public, "never overwritten"),
@@ -110,7 +110,7 @@ def test_remove_tells_of_a_secret_key_that_stays(keys):
     assert (keys / "w1.key").exists()
     again = dpwa_keys(keys, "remove", "w1")
     assert again.exit_code == 2
-    assert "cannot be removed (No such file or directory)" in again.stderr
+    assert again.stderr == f"dpwa: w1 is not let in: there is no {keys}/allowed/w1.pub\n"
 
 
 def test_list_shows_who_is_in_and_whose_secret_is_here(tmp_path, keys):

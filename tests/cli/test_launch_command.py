@@ -358,6 +358,24 @@ def test_a_mistake_is_said_in_one_message_with_code_2(arguments: list[str], mess
     assert done.stdout == ""
 
 
+def test_a_configuration_without_nodes_says_how_they_are_started(tmp_path: Path) -> None:
+    file = tmp_path / "others.yaml"
+    file.write_text("join: ['tcp://127.0.0.1:7000']\n")
+    done = launch("-c", str(file), "--", "python", "train.py")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"dpwa: {file}: expected nodes to start (it has `join` only: start each node by itself, as "
+        f"DPWA_NAME=w1 DPWA_CONFIG={file} python train.py)\n"
+    )
+
+
+def test_folders_for_a_generated_configuration_are_those_of_the_caller(tmp_path: Path) -> None:
+    shown = "import os; print(os.environ['DPWA_CHECKPOINT__DIR'], 'DPWA_KEYS' in os.environ)"
+    environment = {**os.environ, "DPWA_CHECKPOINT__DIR": "kept"}
+    done = launch("-n", "1", *python(shown), cwd=tmp_path, env=environment)
+    assert done.stdout == f"w1 | {tmp_path}/kept False\n"
+
+
 def test_more_nodes_than_the_configuration_has_is_a_usage_error(config: Path) -> None:
     done = launch("-c", str(config), "-n", "4", "true")
     assert done.returncode == 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.commands import run_dpwa
 from support.imposters import imposter
-from support.nodes import config_of, eventually
+from support.nodes import config_of, eventually, free_ports
 
 from dpwa import DpwaConnection
 from dpwa.cli.status import MEMORY_PARTS, _number
@@ -118,6 +118,34 @@ def test_a_node_that_is_down_is_named_and_the_exit_code_is_3(config, file):
     assert not nodes["w2"]["reachable"]
     port = config["nodes"][1]["port"]
     assert f"w2: not reachable: nothing answers at tcp://127.0.0.1:{port}" in table.stderr
+
+
+def test_a_place_where_nobody_is_is_told_whole_and_once(tmp_path):
+    place = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    file = tmp_path / "join.yaml"
+    file.write_text(f"join: ['{place}']\n")
+    told = f"{place}: not reachable: nothing answers at {place}\n"
+    assert status(file).stderr == told
+
+
+def test_the_table_has_long_names_whole(tmp_path):
+    name = "Q" * 64
+    file = tmp_path / "long.yaml"
+    file.write_text(json.dumps({"nodes": [{"name": name, "port": free_ports(1)[0]}]}))
+    with DpwaConnection(name, file):
+        table = status(file).stderr
+    assert table.count("Q") == 64
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [({}, False), ({"algorithm": "lsgd"}, True), ({"interpolation": "leader"}, True)],
+)
+def test_leaders_are_told_where_nodes_follow_them(config, file, settings, is_told):
+    file.write_text(json.dumps({**config, **settings}))
+    with DpwaConnection("w1", config) as one:
+        one.update_send(b"x", 0.5)
+        assert ("leader w1" in status(file).stderr) is is_told
 
 
 def test_a_diverged_loss_is_valid_json(config, file):

@@ -120,7 +120,7 @@ def test_the_smaller_part_of_a_split_is_told_so_once_and_works_with_the_others_a
 
         def is_heard_of():
             nodes.each(lambda node: node.barrier(), others)
-            return group_of(nodes, "w3")._is_moving
+            return group_of(nodes, "w3").is_outranked
 
         eventually(is_heard_of, every_s=0.05)
         with pytest.raises(LeftBehindError, match="the others have gone on without w3"):

@@ -3,10 +3,10 @@
 import pytest
 
 from dpwa.clock import SystemClock
-from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.contacts import REMEMBERED_DEPARTED, Contacts
 from dpwa.collectives.group import ENTERED, READY, Group
 from dpwa.policy.views import VIEW_ID_BYTES, Member
-from dpwa.wire.collecting import Hello, Outside, Post, Vote
+from dpwa.wire.collecting import Hello, Knock, Outcome, Outside, Post, Vote
 
 RANKS = ("w1", "w2", "w3")
 OWN = Member("w1", b"own-life")
@@ -90,17 +90,45 @@ def test_who_hears_that_others_are_further_asks_them_how_the_collective_ended(
     assert any(isinstance(message, Vote) for _, message in told) == asks
 
 
-def outside(size):
-    fields = {"view": bytes(VIEW_ID_BYTES), "number": 0, "size": size, "first": "w2"}
+def outside(size, ended=0):
+    fields = {"view": bytes(VIEW_ID_BYTES), "number": 0, "size": size}
+    fields |= {"ended": ended, "first": "w2"}
     return Outside(request=0, tag="", name="w3", incarnation=NEW, **fields)
 
 
-@pytest.mark.parametrize(("size", "moves"), [(1, False), (2, True)])
-def test_the_smaller_view_gives_itself_up_before_the_next_collective(group, size, moves):
-    group.hear_outside(outside(size))
+@pytest.mark.parametrize(
+    ("size", "ended", "moves"), [(1, 0, False), (1, 1, True), (2, 0, True), (2, 1, True)]
+)
+def test_the_junior_view_gives_itself_up_before_the_next_collective(
+    contacts, group, size, ended, moves
+):
+    contacts.link_changed("w3", is_up=True)
+    group.hear_outside(outside(size, ended))
     group.begin()
     assert group.is_outside == moves
     assert not group.told()  # it goes by itself
+
+
+def test_nobody_gives_itself_up_for_a_view_that_cannot_be_reached(group):
+    group.hear_outside(outside(2))
+    group.begin()
+    assert not group.is_outside
+
+
+def test_what_a_view_has_ended_since_it_heard_of_another_counts(contacts, group):
+    contacts.link_changed("w3", is_up=True)
+    group.hear_outside(outside(1, ended=1))
+    assert group.is_outranked
+    end_alone(group)
+    group.begin()
+    assert not group.is_outside
+
+
+def end_alone(group):
+    group.enter(b"record")
+    group.ready(b"record")
+    group.end(())
+    group.finish()
 
 
 def test_who_has_been_let_in_is_no_reason_to_move(group):
@@ -115,3 +143,172 @@ def test_who_has_been_let_in_is_no_reason_to_move(group):
     group.begin()
     assert not group.is_outside
     assert group.view.names == ("w1", "w3")
+
+
+# Where nodes come and go
+
+
+@pytest.fixture
+def open_group(contacts):
+    """A group in which the node begins alone, and hears of another node."""
+    contacts.link_changed("w3", is_up=True)
+    return Group("", (), contacts, SystemClock())
+
+
+def knock(size=0, ended=0, first=""):
+    fields = {"size": size, "ended": ended, "first": first}
+    return Knock(request=0, tag="", name="w3", incarnation=NEW, **fields)
+
+
+def said_to_w3(told, kind):
+    return [message for peer, message in told if peer == "w3" and isinstance(message, kind)]
+
+
+def test_who_calls_no_collectives_is_in_nobodys_way(open_group, told):
+    """A message of a peer has made its group; others would move to it, and wait for ever."""
+    told.clear()
+    open_group.hear_knock(knock(1, 0, "w3"))
+    open_group.hear_knock(knock())
+    assert not said_to_w3(told, Outside)
+    open_group.may_meet()
+    told.clear()
+    open_group.hear_knock(knock(1, 0, "w3"))
+    assert [message.first for message in said_to_w3(told, Outside)] == ["w1"]
+
+
+def test_before_its_first_collective_a_node_looks_for_others_that_begin(open_group, told):
+    assert open_group.may_meet()
+    assert [message.size for message in said_to_w3(told, Knock)] == [1]
+    open_group.hear_knock(knock())
+    assert open_group.may_meet()  # w2 may still come
+    open_group.meet()
+    assert open_group.view.names == ("w1", "w3")
+    assert said_to_w3(told, Outcome)
+    assert open_group.decision is None  # its first collective is yet to come
+    assert not open_group.may_meet()
+
+
+def test_who_hears_of_a_view_that_is_at_work_waits_for_nobody_else(open_group):
+    open_group.hear_outside(outside(1, ended=5))
+    assert not open_group.may_meet()
+    open_group.meet()
+    open_group.begin()
+    assert open_group.is_outside
+
+
+def test_a_node_that_was_let_in_but_not_told_is_told_when_it_knocks_again(open_group, told):
+    open_group.may_meet()
+    open_group.hear_knock(knock())
+    open_group.meet()
+    told.clear()
+    open_group.hear_knock(knock())
+    (again,) = said_to_w3(told, Outcome)
+    assert again.members == (("w1", b"own-life"), ("w3", NEW))
+    assert again.since == open_group.number
+
+
+def test_a_view_that_was_left_is_not_entered_again(open_group):
+    open_group.begin()
+    open_group.leave()
+    open_group.knock()
+    fields = {"view": bytes(VIEW_ID_BYTES), "number": 0, "holds": True, "lost": (), "since": 0}
+    members = (("w1", b"own-life"),)
+    said = Outcome(request=0, tag="", name="w3", incarnation=NEW, members=members, **fields)
+    open_group.hear_outcome(said)
+    assert open_group.is_outside
+    open_group.hear_outcome(said.model_copy(update={"since": 1}))
+    assert not open_group.is_outside
+
+
+# Introductions
+
+
+def ignore(*_):
+    pass
+
+
+def test_a_peer_that_introduces_itself_while_its_board_is_looked_for_is_a_member():
+    """Else the board would be taken for nobody's, and what it says later for a stranger's."""
+    hellos = []
+    of_peer = Contacts(
+        Member("w2", NEW),
+        lambda: RANKS,
+        lambda _, hello: hellos.append(hello),
+        ignore,
+        may_map=True,
+    )
+    with of_peer, Contacts(OWN, lambda: RANKS, ignore, ignore, may_map=True) as contacts:
+        of_peer.link_changed("w1", is_up=True)
+        Group("", RANKS, of_peer, SystemClock()).enter(b"of w2")
+        introduction = [message for message in hellos if isinstance(message, Hello)][-1]
+        board_of = contacts.board_of
+
+        def introduced(name, tag):
+            if name == introduction.name:
+                contacts.hear(introduction)
+            return board_of(name, tag)
+
+        contacts.board_of = introduced
+        group = Group("", RANKS, contacts, SystemClock())
+        group.enter(b"of w1")
+        for _ in range(3):
+            assert group.records(ENTERED) == {"w1": b"of w1", "w2": b"of w2"}
+
+
+# Peers that leave the cluster
+
+
+@pytest.fixture
+def there():
+    """Who is in the cluster, beside w1."""
+    return {"w3"}
+
+
+@pytest.fixture
+def of_cluster(there, told):
+    """The contacts of w1 in a cluster that nodes leave."""
+    names = lambda: ("w1", *there)  # noqa: E731
+    tell = lambda peer, message: told.append((peer, message))  # noqa: E731
+    with Contacts(OWN, names, tell, ignore, may_map=True) as made:
+        yield made
+
+
+def test_nothing_but_its_lives_is_kept_of_a_node_that_has_left(of_cluster, there):
+    for number in range(2 * REMEMBERED_DEPARTED):
+        name = f"n{number}"
+        there.add(name)
+        of_cluster.link_changed(name, is_up=True)
+        of_cluster.hear(hello(number.to_bytes(8, "big"), name))
+        there.remove(name)
+        of_cluster.link_changed(name, is_up=False)
+        assert of_cluster.is_gone(name, number.to_bytes(8, "big"))
+        assert not of_cluster.is_up(name)
+    assert not of_cluster._contacts
+    assert len(of_cluster._departed) == REMEMBERED_DEPARTED
+
+
+def test_a_node_that_comes_back_is_the_one_that_left(of_cluster, there):
+    for is_up in (True, False):
+        of_cluster.link_changed("w3", is_up=is_up)
+        of_cluster.hear(hello(OLD))
+    there.remove("w3")
+    of_cluster.link_changed("w3", is_up=False)
+    there.add("w3")
+    of_cluster.link_changed("w3", is_up=True)
+    assert of_cluster.incarnation("w3") == OLD
+    assert not of_cluster.is_gone("w3", OLD)
+    of_cluster.link_changed("w3", is_up=False)
+    of_cluster.hear(hello(NEW))
+    assert of_cluster.is_gone("w3", OLD)
+    assert not of_cluster.is_gone("w3", NEW)
+
+
+def test_who_has_forgotten_this_node_meanwhile_hears_of_its_memory_again(of_cluster, told):
+    of_cluster.link_changed("w3", is_up=True)
+    of_cluster.share()
+    of_cluster.hear(hello(NEW).model_copy(update={"is_mapped": True}))
+    told.clear()
+    of_cluster.hear(hello(NEW).model_copy(update={"is_mapped": True}))
+    assert not told
+    of_cluster.hear(hello(NEW).model_copy(update={"is_mapped": None}))
+    assert [message.folder != "" for _, message in told] == [True]

@@ -75,6 +75,16 @@ def test_check_says_in_one_line_that_all_is_well(written: Path) -> None:
     assert result.stderr == f"{written}: OK, 3 nodes\n"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [("", "nodes may join"), ("nodes: [{name: a, port: 1}]\n", "1 node, nodes may join")],
+)
+def test_check_says_that_nodes_may_join(tmp_path: Path, nodes: str, told: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"{nodes}join: []\n")
+    assert run("check", str(path)).stderr == f"{path}: OK, {told}\n"
+
+
 def test_show_fills_in_defaults_and_applies_the_environment(written: Path) -> None:
     as_yaml = run("show", str(written))
     as_json = run("show", "--json", str(written))

@@ -10,7 +10,7 @@ from dpwa.algorithms.lsgd import LSGDOptions
 from dpwa.config import load_config
 from dpwa.config.environment import _variables
 from dpwa.config.methods import ClipOptions
-from dpwa.config.model import TopKOptions
+from dpwa.config.options import TopKOptions
 from dpwa.errors import ConfigError
 from dpwa.policy.interpolation import ConstantOptions, LeaderOptions
 from dpwa.policy.topology.rules import StarOptions

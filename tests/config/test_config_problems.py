@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from dpwa.algorithms import algorithm_names
 from dpwa.config import Config, NodeConfig, load_config
 from dpwa.config.methods import method_names, methods
-from dpwa.config.model import TopKOptions, options_model, setting_names
+from dpwa.config.model import options_model, setting_names
 from dpwa.config.nodes import LinkConfig
+from dpwa.config.options import TopKOptions
 from dpwa.errors import ConfigError
 from dpwa.policy.topology import topology_names
 

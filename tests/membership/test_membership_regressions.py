@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zmq
 from support.nodes import eventually, free_ports
 from support.open_cluster import cluster
+from support.strangers import question
 
 from dpwa.config import load_config
 from dpwa.config.endpoints import split_tcp
@@ -23,25 +23,11 @@ from dpwa.errors import AddressError
 from dpwa.node import own_address
 from dpwa.policy.member_states import Entry, Status
 from dpwa.policy.membership import Membership
-from dpwa.transport.link import LinkState, PeerLink
+from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.members import JoinRequest, Roster, TurnedAway, pack_entries, unpack_entries
-from dpwa.wire.messages import decode
 
 PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "join_and_wait.py"
-
-
-def question(endpoint, message, payload, timeout_s=8.0):
-    """Ask a node something as a stranger; the answer."""
-    with zmq.Context() as context:
-        link = PeerLink(context, "", endpoint)
-        try:
-            eventually(lambda: link.update() or link.state is LinkState.UP)
-            assert link.send(message, payload)
-            frames = eventually(link.receive, timeout_s)
-            return decode(frames)[0]
-        finally:
-            link.close()
 
 
 def request_of(name, endpoint, incarnation=1):

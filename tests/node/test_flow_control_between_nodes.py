@@ -9,6 +9,7 @@ from support.imposters import imposter
 from support.nodes import config_of, eventually, status_of
 
 from dpwa import DpwaConnection
+from dpwa.policy.health import Outcome
 from dpwa.testing.proxy import TcpProxy
 from dpwa.wire.messages import Refused, decode, encode
 
@@ -49,6 +50,20 @@ def test_a_peer_that_fails_again_and_again_is_left_alone_until_it_is_connected_a
             eventually(lambda: round_of(mine), timeout_s=5.0)
             assert not status_of(mine, "w2")["rests"]
             theirs.update_wait(0.1)
+
+
+def test_while_the_only_peer_rests_it_is_asked_within_seconds_and_found_to_be_back():
+    config = config_of(2, transport="tcp", log_level="error")
+    with DpwaConnection("w1", config) as mine, DpwaConnection("w2", config) as theirs:
+        theirs.update_send(PARAMETERS, 0.1)
+        eventually(lambda: round_of(mine))
+        book = mine.node._parts.book
+        for _ in range(20):  # the connection stands, so that none anew ends the rest
+            book.record("w2", Outcome.TIMED_OUT)
+        assert status_of(mine, "w2")["rests"]
+        eventually(lambda: round_of(mine), timeout_s=6.0)
+        assert not status_of(mine, "w2")["rests"]
+        theirs.update_wait(0.1)
 
 
 class Star:

@@ -21,7 +21,7 @@ from dpwa.node.upload import BURST_S, BYTES_PER_MBIT, Upload
 from dpwa.transport.sockets import receive
 from dpwa.types import Standing
 from dpwa.wire import limits
-from dpwa.wire.messages import Chunk, Credit, SnapshotHeader, decode, encode
+from dpwa.wire.messages import Cancel, Chunk, Credit, SnapshotHeader, decode, encode
 
 MB = 10**6
 LAYOUT = Layout.of_bytes()
@@ -49,6 +49,9 @@ class Reader:
     def grant(self, chunks):
         self._service.handle(self._id, Credit(request=1, chunks=chunks), self._reply)
 
+    def cancel(self):
+        self._service.handle(self._id, Cancel(request=1), self._reply)
+
     def _reply(self, message, payload=None, *, is_lent=False):
         if not self.takes:
             return None
@@ -60,8 +63,8 @@ class Reader:
 
 
 @contextmanager
-def serving(upload_mbps=None, sessions_per_peer=2, nbytes=8 * limits.CHUNK_BYTES):
-    clock = SystemClock()
+def serving(upload_mbps=None, sessions_per_peer=2, nbytes=8 * limits.CHUNK_BYTES, clock=None):
+    clock = clock or SystemClock()
     with SnapshotPool(clock, 60.0, 3) as pool:
         pool.publish(LAYOUT, nbytes, Standing(clock=1.0), filling(1))
         settings = ServingSettings(60.0, codec, 50, sessions_per_peer)
@@ -109,6 +112,33 @@ def test_a_peer_that_reads_more_often_than_it_may_loses_its_oldest_session():
             reader.grant(1)
         service.tick(0.0)
         assert sorted(sent) == ["a", "a", "g2", "g2", "g3", "g3"]
+
+
+class ManualClock:
+    """A clock that stands still until it is set."""
+
+    time = 0.0
+
+    def now(self):
+        return self.time
+
+
+def test_names_that_come_and_go_take_nothing_of_the_upload_from_a_reader_that_stays():
+    clock, sent, steps = ManualClock(), [], 0
+    with serving(upload_mbps=80.0, clock=clock) as service:
+        honest = Reader(service, "honest", "honest", sent)
+        honest.fetch()
+        while len(sent) < 8:
+            for number in range(3):
+                passing = Reader(service, f"{steps}-{number}", "passing", [])
+                passing.fetch(chunk_bytes=1 << 12, credit=1)
+                service.tick(clock.time)
+                passing.cancel()
+            clock.time, steps = clock.time + 0.02, steps + 1
+            service.tick(clock.time)
+            assert clock.time < 10.0, f"only {len(sent)} chunks"
+    alone_s = 8 * limits.CHUNK_BYTES / (80.0 * BYTES_PER_MBIT)
+    assert clock.time < 1.2 * alone_s
 
 
 def test_when_there_are_too_many_sessions_whoever_has_the_most_loses_one(monkeypatch):

@@ -473,10 +473,10 @@ def test_an_unknown_codec_and_chunks_too_small_are_refused(node, config, monkeyp
     assert refusals == ["unknown codec x", "the chunks are too small"]
 
 
-def test_readers_that_stop_in_the_middle_of_an_update_bound_what_is_held_of_them(node, config):
+def test_readers_that_stop_in_the_middle_of_an_update_bound_what_is_held_of_them(config):
     values = np.zeros(3 * limits.CHUNK_BYTES // 8)
-    node.update_send(values)
-    with ExitStack() as stack:
+    with DpwaConnection("w1", {**config, "codec": "topk"}) as node, ExitStack() as stack:
+        node.update_send(values)
         for _ in range(limits.MAX_HELD + 4):
             dealer = stack.enter_context(asking(config))
             dealer.send(encode(fetch_of(fingerprint_of(node), codec="topk")))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.flow_control import FlowControl
+from dpwa.policy.flow_control import TRIED_EVERY_S, FlowControl
 from dpwa.policy.health import Health, Outcome, health_after, is_failure
 
 PEERS = ("a", "b", "c")
@@ -85,11 +85,30 @@ def test_a_peer_that_begins_to_fail_is_soon_asked_no_more_than_that():
     assert len(asked) <= len(early) + 3_540 / 30
 
 
-def test_the_only_peer_is_left_alone_too_while_it_fails_again_and_again():
-    counts = [len(asked_times(flow_of(a=1000), ["a"], seed)) for seed in range(50)]
-    # Rests are uniform up to 60 s: 30 s and the rest of a second on average, the first six shorter.
-    assert sum(counts) / 50 == pytest.approx(3_600 / 30.5 + 6, rel=0.05)
-    assert min(counts) > 80
+@pytest.mark.parametrize("bad", [["a"], ["a", "b", "c", "d"]])
+def test_while_all_peers_rest_one_is_asked_every_few_seconds(bad):
+    for seed in range(20):
+        asked = asked_times(flow_of(**dict.fromkeys(bad, 1000)), bad, seed)
+        late = [now for now in asked if now > 300]  # by then all have failed many times
+        pauses = [after - before for before, after in itertools.pairwise(late)]
+        assert max(pauses) <= TRIED_EVERY_S + 1.0  # it is asked for once a second
+        assert sum(pauses) / len(pauses) >= 0.5 * TRIED_EVERY_S
+
+
+def test_of_peers_that_all_rest_the_one_is_asked_whose_rest_ends_first():
+    flow = flow_of(a=1000, b=1000)
+    for peer in ("a", "b"):
+        flow = failed(flow, peer, now=1.0, times=12, seed=3)
+    first = min("ab", key=lambda peer: flow.back_offs[peer].until)
+    now = 1.0 + TRIED_EVERY_S
+    assert flow.rests("a", now)
+    assert flow.rests("b", now)
+    chosen, after = flow.choose(random.Random(1), now)
+    assert chosen == first
+    assert after.choose(random.Random(1), now)[0] is None
+    assert flow.choose(random.Random(1), now, exclude=(first,))[0] in {"a", "b"} - {first}
+    assert flow.choose(random.Random(1), now, exclude=("a", "b"))[0] is None
+    assert flow.added("c").choose(random.Random(1), now)[0] == "c"
 
 
 def test_two_failures_are_no_reason_to_wait_and_the_third_is():

@@ -29,7 +29,17 @@ from hypothesis.stateful import (
 from support.membership_network import Cluster
 
 import dpwa.policy.membership
-from dpwa.policy.member_states import HIGHEST, Entry, Event, Status, Times, after, news_event
+from dpwa.policy.member_claims import CHECK_WITHIN_S
+from dpwa.policy.member_states import (
+    HIGHEST,
+    HIGHEST_HEARSAY,
+    Entry,
+    Event,
+    Status,
+    Times,
+    after,
+    news_event,
+)
 from dpwa.policy.membership import FEW_REMEMBERED, Membership
 from dpwa.testing.network import Link
 
@@ -47,6 +57,17 @@ def view(*news, own="me", most=4096, times=TIMES, incarnation=1):
     members = Membership(entry(own, incarnation=incarnation), times, most)
     members.hear(news, 0.0)
     return members
+
+
+def check(members, *living, now=0.0):
+    """Call whom claims are about, where these live; all changes."""
+    there = {e.endpoint: e for e in living}
+    changes = []
+    for claim in members.to_check(now):
+        found = there.get(claim.endpoint)
+        is_it = found is not None and found.name == claim.name
+        changes += members.checked(claim, found.incarnation if is_it else None, now)
+    return changes
 
 
 def rng(seed=1):
@@ -207,25 +228,45 @@ told_of_some = st.lists(
 )
 
 
-@given(st.data(), told_of_some)
-def test_after_any_order_and_repetition_of_news_the_same_are_members(data, told):
-    repeated = told + data.draw(st.lists(st.sampled_from(told)))
-    members = view()
-    for news in data.draw(st.permutations(repeated)):
-        members.hear([news], 0.0)
-    tick_until(members, DEAD_S)
-    expected = {}
+def living_after(told):
+    """Who lives, if all of this was true when it was said: no one has said more of it since."""
+    living = []
     for name in {news.name for news in told}:
         stamp = max(news.stamp for news in told if news.name == name)
         last = {news.status for news in told if (news.name, news.stamp) == (name, stamp)}
         if last == {ALIVE}:
-            expected[name] = stamp
-    assert {e.name: e.stamp for e in members.peers} == expected
+            living.append(entry(name, ALIVE, stamp[1], stamp[0]))
+    return living
+
+
+@given(st.data(), told_of_some)
+def test_after_any_order_and_repetition_of_news_the_same_are_members(data, told):
+    repeated = told + data.draw(st.lists(st.sampled_from(told)))
+    living = living_after(told)
+    members = view()
+    for news in data.draw(st.permutations(repeated)):
+        members.hear([news], 0.0)
+        check(members, *living)
+    for life in range(1, 4):  # each of the dead is found out, and told of again
+        begins = 1e4 * life
+        for news in repeated:
+            begins += 10.0
+            members.hear([news], begins)
+            check(members, *living, now=begins)
+        for known in members.peers:
+            if not any(each.name == known.name for each in living):
+                members.lost(known.name, begins)
+        tick_until(members, begins + 2 * DEAD_S, begins)
+    assert {e.name: e.stamp for e in members.peers} == {e.name: e.stamp for e in living}
 
 
 @given(told_of_some)
 def test_hearing_something_twice_changes_nothing(told):
-    members = view(*told)
+    members = view()
+    for index, news in enumerate(2 * told):
+        now = 10.0 * index
+        members.hear([news], now)
+        check(members, *living_after(told), now=now)
     before = members.digest(), members.peers, members.remembered
     for news in told:
         assert members.hear([news], 0.0) == []
@@ -263,9 +304,11 @@ def test_what_is_said_of_an_earlier_life_is_ignored():
 def test_a_later_process_of_the_name_elsewhere_replaces_this_one_for_good():
     members = view()
     other = entry("me", incarnation=2, endpoint="elsewhere")
-    changes = members.hear([other], 0.0)
+    assert members.hear([other], 0.0) == []
+    changes = check(members, other)
     assert [(c.entry, c.before, c.after) for c in changes] == [(other, ALIVE, None)]
     assert members.replaced_by == other
+    assert members.to_check(100.0) == []
     assert members.hear([other, other._replace(status=DEAD), entry("me", DEAD)], 0.0) == []
     assert members.own == entry("me")
 
@@ -275,8 +318,12 @@ def test_of_two_processes_that_began_in_the_same_millisecond_one_gives_way():
     one.hear([other.own], 0.0)
     assert one.own == entry("me", version=1)
     other.hear([one.own], 0.0)
-    assert other.replaced_by == one.own
-    assert one.hear([other.own], 0.0) == []
+    check(other, one.own)
+    assert other.own == entry("me", incarnation=2, endpoint="elsewhere")
+    one.hear([other.own], 0.0)
+    check(one, other.own)
+    assert one.replaced_by == other.own
+    assert other.hear([one.own], 0.0) == []
 
 
 @pytest.mark.parametrize(
@@ -295,12 +342,43 @@ def test_an_earlier_life_whose_clock_was_ahead_is_outlived(earlier):
     assert members.own == change.entry == entry("me", incarnation=10)
 
 
-def test_numbers_that_are_used_up_are_no_way_to_silence_a_node_without_its_knowing():
-    members = view()
-    members.hear([entry("me", DEAD, version=HIGHEST)], 0.0)
+@pytest.mark.parametrize("incarnation", [9, HIGHEST_HEARSAY, HIGHEST])
+@pytest.mark.parametrize("status", Status)
+def test_a_forged_life_of_a_node_elsewhere_does_not_put_it_out(status, incarnation):
+    members, lie = view(), entry("me", status, 3, incarnation, endpoint="elsewhere")
+    members.hear([lie], 0.0)
+    check(members, members.own)
+    assert members.replaced_by is None
+    is_believed = incarnation <= HIGHEST_HEARSAY
+    assert members.own == entry("me", incarnation=incarnation + 1 if is_believed else 1)
+
+
+def test_a_node_that_calls_itself_by_another_address_is_not_replaced_by_itself():
+    members, alias = view(), "also-me"
+    members.hear([entry("me", version=7, endpoint=alias)], 0.0)
+    check(members, entry("me", endpoint=alias))
+    assert members.replaced_by is None
     assert members.own == entry("me", incarnation=2)
-    members.hear([entry("me", DEAD, incarnation=HIGHEST)], 0.0)
-    assert members.replaced_by is not None
+
+
+@pytest.mark.parametrize("number", [HIGHEST_HEARSAY, HIGHEST])
+def test_there_is_always_room_to_contradict(number):
+    """Whatever is said of x, others take it for what it says itself once they have called it."""
+    x = view(own="x")
+    knows_x, never_met_x = view(entry()), view(own="other")
+    for step in range(20):
+        now = 100.0 * step
+        statuses_of_lies = [entry(status=s, version=HIGHEST, incarnation=number) for s in Status]
+        own = x.own
+        for told in (*statuses_of_lies, own._replace(version=HIGHEST, status=DEAD)):
+            for members in (x, knows_x, never_met_x):
+                members.hear([told], now)
+                check(members, own, now=now)
+        for members in (knows_x, never_met_x):
+            members.hear([x.own], now + 10.0)
+            check(members, x.own, now=now + 10.0)
+            assert members.peers == (x.own,)
+    assert x.own.incarnation <= HIGHEST_HEARSAY + 100
 
 
 def test_who_has_left_contradicts_nothing():
@@ -391,7 +469,8 @@ def test_the_dead_come_back_by_their_own_word_only():
 def test_a_restarted_node_replaces_itself_at_once():
     members = view_that_knows(SUSPECT)
     restarted = entry(incarnation=2, endpoint="elsewhere")
-    (change,) = members.hear([restarted], 0.0)
+    assert members.hear([restarted], 0.0) == []
+    (change,) = check(members, restarted)
     assert (change.entry, change.before, change.after) == (restarted, SUSPECT, ALIVE)
     assert members.hear([entry(status=LEFT, version=99)], 0.0) == []
     assert members.peers == (restarted,)
@@ -403,7 +482,7 @@ def test_nothing_is_held_against_a_restarted_node():
     members.lost("x", 0.0)
     members.hear([entry(version=1)], 0.0)
     members.asked("x", 0.0)
-    members.hear([entry(incarnation=2)], 0.0)
+    members.believe(entry(incarnation=2), 0.0)
     assert tick_until(members, 100.0) == []
     assert [change.after for change in members.lost("x", 100.0)] == [SUSPECT]
 
@@ -415,11 +494,79 @@ def test_a_suspicion_of_a_later_version_has_its_own_time():
 
 
 def test_another_endpoint_is_believed_with_a_newer_version_only():
-    members = view(entry())
+    members, moved = view(entry()), entry(version=1, endpoint="elsewhere")
     members.hear([entry(status=SUSPECT, endpoint="elsewhere")], 0.0)
     assert members.peers == (entry(status=SUSPECT),)
-    members.hear([entry(version=1, endpoint="elsewhere")], 0.0)
-    assert members.peers == (entry(version=1, endpoint="elsewhere"),)
+    members.hear([moved], 0.0)
+    check(members, moved)
+    assert members.peers == (moved,)
+
+
+# Claims
+
+
+@pytest.mark.parametrize("known", [ALIVE, SUSPECT])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        entry(incarnation=2),
+        entry(incarnation=HIGHEST),
+        entry(version=1, endpoint="elsewhere"),
+        *(entry("x", status, 3, HIGHEST_HEARSAY, "elsewhere") for status in Status),
+    ],
+)
+def test_a_forged_life_of_a_member_changes_nothing_if_nobody_answers_there(known, lie):
+    members = view(entry(status=known))
+    assert members.hear([lie], 0.0) == []
+    assert check(members, entry()) == []
+    assert members.peers == (entry(status=known),)
+
+
+def test_a_claim_is_believed_if_another_life_answers_there_that_is_as_late():
+    members, claim = view(entry()), entry(incarnation=5, endpoint="elsewhere")
+    for found in (4, None):
+        members.hear([claim], 0.0)
+        assert members.checked(claim, found, 0.0) == []
+    assert [c.entry for c in members.checked(claim, 6, 0.0)] == [claim]
+
+
+def test_a_claim_that_is_repeated_is_checked_now_and_then():
+    members, calls = view(entry()), 0
+    for step in range(1000):
+        now = step * 0.01
+        members.hear([entry(incarnation=2 + step)], now)
+        claims = members.to_check(now)
+        calls += len(claims)
+        assert all(members.checked(claim, None, now) == [] for claim in claims)
+    assert 5 <= calls <= 10
+
+
+def test_a_claim_that_nobody_could_be_called_for_is_taken_up_again():
+    members, claim = view(entry()), entry(incarnation=2)
+    for now in (0.0, 0.1):
+        members.hear([claim], now)
+        assert members.to_check(now) == [claim]
+        members.unchecked(claim)
+    members.hear([claim], 1.0)
+    assert members.to_check(1.0) == [claim]
+    assert members.to_check(1.0) == []
+    members.hear([claim], 1.0 + CHECK_WITHIN_S)  # no answer ever came
+    assert members.to_check(1.0 + CHECK_WITHIN_S) == [claim]
+
+
+def test_of_the_dead_a_later_life_is_believed_at_once():
+    members = view_that_knows(DEAD)
+    restarted = entry(incarnation=2, endpoint="elsewhere")
+    assert [c.after for c in members.hear([restarted], DEAD_S)] == [ALIVE]
+
+
+def test_who_is_doubted_is_suspected_whatever_it_has_contradicted_before():
+    members = view(entry())
+    members.lost("x", 0.0)
+    members.hear([entry(version=1)], 0.5)
+    assert members.lost("x", 1.0) == []
+    assert [c.after for c in members.doubt("x", 1.0)] == [SUSPECT]
+    assert members.doubt("x", 1.0) == members.doubt("nobody", 1.0) == []
 
 
 def test_where_only_the_link_is_broken_suspicions_become_rare():
@@ -755,6 +902,26 @@ def test_one_broken_link_drops_nobody():
     assert all(life.members.own.version <= 8 for life in cluster.living())
 
 
+def test_a_liar_that_is_believed_nothing_drops_and_moves_nobody():
+    cluster = settled(8, seed=1)
+    chance = cluster.network.rng
+    for _ in range(100):
+        told = [
+            entry(life.name, status, chance.randrange(9), chance.randrange(HIGHEST), "hole")
+            for life in cluster.living()
+            for status in Status
+        ]
+        hearer = chance.choice(cluster.living())
+        for lie in told:
+            hearer._note(hearer.members.hear([lie], hearer.now))
+        cluster.network.run_for(0.2)
+        for life in cluster.living():
+            assert all(peer.endpoint != "hole" for peer in life.members.peers)
+    assert not wrongly_dropped(cluster)
+    assert not any(life.members.replaced_by for life in cluster.living())
+    assert cluster.time_to(cluster.agree, 10.0) < 10.0
+
+
 def test_a_newcomer_that_knows_one_address_is_known_to_all():
     cluster = settled(8, seed=1)
     cluster.start("newcomer")
@@ -809,10 +976,8 @@ class Churn(RuleBasedStateMachine):
             self.moved.append(name)
             self.cluster.start(name, f"at-{name}-{len(self.moved)}")
         else:
-            # Who has moved, and whose clock was set back, can be taken for replaced by its past.
-            is_set_back = how == "clock set back" and name not in self.moved
             endpoint = self.cluster.lives[name].endpoint
-            self.cluster.start(name, endpoint, 0 if is_set_back else None)
+            self.cluster.start(name, endpoint, 0 if how == "clock set back" else None)
 
     @rule(data=st.data())
     def stop_or_resume(self, data):

@@ -98,6 +98,53 @@ def test_nobody_waits_for_a_reader_that_has_given_up():
     assert bucket.claim("a", 10.0, 0.3)
 
 
+abandoned = st.lists(st.tuples(st.integers(0, 500), st.floats(0.01, 60)), max_size=200)
+
+
+@given(abandoned, st.sampled_from([1.0, 16.0, 40.0]))
+def test_readers_that_end_take_nothing_from_those_who_stay(abandoned, amount):
+    """Of names without number, each claims once, whenever it likes, and ends."""
+    bucket, given_to, now, largest = FairBucket(TokenBucket(RATE, BURST)), 0.0, 0.0, amount
+    ending = {}
+    for index, (step, wanted) in enumerate(abandoned):
+        ending.setdefault(step, []).append((f"name {index}", wanted))
+    for step in range(501):
+        now += 0.02
+        for name, wanted in ending.get(step, ()):
+            if bucket.claim(name, wanted, now):
+                bucket.give_back(wanted)
+            bucket.forget(name)
+        while bucket.claim("stays", amount, now):
+            given_to += amount
+    assert given_to >= RATE * now - largest
+
+
+@given(abandoned)
+def test_who_ends_without_a_word_holds_up_the_others_for_a_bounded_time(abandoned):
+    bucket, given_to, now = FairBucket(TokenBucket(RATE, BURST)), 0.0, 0.0
+    steps, held_up = dict(abandoned), set()
+    for step in range(501):
+        now += 0.02
+        if step in steps:
+            if bucket.claim(f"name {step}", steps[step], now):
+                bucket.give_back(steps[step])
+            held_up.update(range(step, step + round(FairBucket.PATIENCE_S / 0.02) + 1))
+        while bucket.claim("stays", 1.0, now):
+            given_to += 1.0
+    assert given_to >= RATE * (now - 0.02 * len(held_up)) - 1.0
+
+
+def test_a_reader_that_is_forgotten_and_comes_back_stands_at_the_end():
+    bucket = FairBucket(TokenBucket(RATE, BURST))
+    assert bucket.claim("a", 20.0, 0.0)
+    assert not bucket.claim("b", 1.0, 0.0)
+    assert not bucket.claim("c", 2.0, 0.1)
+    bucket.forget("b")
+    bucket.forget("unknown")
+    assert bucket.claim("c", 2.0, 0.1)
+    assert bucket.claim("b", 1.0, 0.1)
+
+
 def test_a_lone_reader_has_all_of_it_and_gains_nothing_by_waiting():
     bucket = FairBucket(TokenBucket(RATE, BURST))
     assert bucket.claim("a", 20.0, 100.0)

@@ -57,6 +57,10 @@ class Trainer:
     def between(self, start, end):
         return [line for line in list(self.lines) if start < line["time"] <= end]
 
+    def has_merged(self):
+        assert self.process.poll() is None, self.process.stderr.read()
+        return self.lines and self.lines[-1]["merges"] > 5
+
     @property
     def pid(self):
         return self.process.pid
@@ -93,8 +97,8 @@ class Field:
         self.honest = Trainer(path, "w2", 30)
 
     def ready(self):
-        eventually(lambda: self.victim.lines and self.victim.lines[-1]["merges"] > 5, 60)
-        eventually(lambda: self.honest.lines and self.honest.lines[-1]["merges"] > 5, 60)
+        for trainer in (self.victim, self.honest):
+            eventually(trainer.has_merged, 60)
         return self
 
     def attacked(self, attack, seconds, seed=1):

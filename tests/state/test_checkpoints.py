@@ -198,7 +198,41 @@ def test_a_checkpoint_of_another_model_is_left_alone(tmp_path, caplog):
     with nodes(adapter_of(other, "w1", config)) as (node,):
         assert node.clock == 0.0
     assert are_equal(state_of(other), own)
-    assert "here 'bias' float32[3], there 'bias' float32[2]" in caplog.text
+    (warning,) = [text for text in caplog.messages if "is of another model" in text]
+    assert str(tmp_path / "w1-000001-1.safetensors") in warning
+    assert "first difference: here 'bias' float32[3], there 'bias' float32[2]" in warning
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (
+            lambda net: torch.optim.SGD(net.parameters()),
+            "first difference: here 'torch.optim.sgd.SGD' optimizer[]",
+        ),
+        (
+            lambda net: torch.optim.Adam([net.weight]),
+            "first difference: here no such tensor, there 'parameter 1 of group 0' float32[2]",
+        ),
+    ],
+    ids=["class", "parameters"],
+)
+def test_the_optimizer_in_a_checkpoint_is_not_that_of_this_node(
+    tmp_path, caplog, other, difference
+):
+    config = config_of(1, **ALONE, checkpoint={"dir": str(tmp_path), "every_steps": 1})
+    one, two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    adam = torch.optim.Adam(one.parameters())
+    with nodes(adapter_of(one, "w1", config, optimizer=adam)) as (node,):
+        node.update_send()
+    optimizer = other(two)
+    with nodes(adapter_of(two, "w1", config, optimizer=optimizer)) as (node,):
+        assert node.clock == 1.0
+    assert are_equal(state_of(one), state_of(two))
+    assert not optimizer.state
+    (warning,) = [text for text in caplog.messages if "is of no use" in text]
+    assert str(tmp_path / "w1-000001-1.optimizer.safetensors") in warning
+    assert difference in warning
 
 
 def test_training_goes_on_when_nothing_can_be_written(tmp_path, caplog):
@@ -276,10 +310,10 @@ def test_a_node_that_has_diverged_does_not_drive_out_its_good_checkpoints(tmp_pa
     with nodes(adapter_of(again, "w1", config)) as (node,):
         assert are_equal(state_of(again), good)
         assert node.clock == 1.0
-        assert node.connection.states._saved is not None
+        assert node.connection.states._beginning._saved is not None
         node.update_send(0.5)
-        assert node.connection.states._saved is None  # its memory is given back
-    assert "checkpoint w1-000002-2 is of no use" in caplog.text
+        assert node.connection.states._beginning._saved is None  # its memory is given back
+    assert "w1-000002-2.safetensors is of no use" in caplog.text
 
 
 def found_names(folder):

@@ -4,6 +4,7 @@ import contextlib
 import types
 
 from dpwa.clock import SystemClock
+from dpwa.transport.door import Door
 from dpwa.transport.gate import CurveGate
 from dpwa.transport.gatekeeper import Gatekeeper
 from dpwa.transport.keyring import Keyring
@@ -33,7 +34,8 @@ def key_folders(root, *names):
 def guarded(context, folder, name, endpoint):
     """A ROUTER behind a gate that goes by the keys of a node; what changes is noted."""
     gate, changes = CurveGate(name, Keyring(folder, name)), []
-    keeper = Gatekeeper(name, context, gate, SystemClock(), lambda: changes.append(1))
+    keeps = (gate, Door(1000.0))
+    keeper = Gatekeeper(name, context, keeps, SystemClock(), lambda: changes.append(1))
     keeper.start()
     try:
         with serving_socket(context, endpoint, gate) as router:

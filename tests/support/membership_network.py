@@ -7,6 +7,8 @@ and a lost connection noticed within a second, if the host is there to say so.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dpwa.policy.member_states import Entry, Status, Times
 from dpwa.policy.membership import Membership
 from dpwa.testing.network import Link, VirtualNetwork
@@ -18,6 +20,23 @@ AT_ONCE_S = 0.02
 FAN_OUT = 3
 NOTICE_S = 1.0  # a closed connection, or one that is refused
 FULL = 256
+CALL_S = 3.0
+
+
+@dataclass(frozen=True)
+class WhoIs:
+    """Asks who is there."""
+
+    asker: str
+
+
+@dataclass(frozen=True)
+class Here:
+    """Says who is there."""
+
+    name: str
+    incarnation: int
+    endpoint: str
 
 
 class Life:
@@ -32,6 +51,7 @@ class Life:
         self.is_over = False
         self.is_stopped = False
         self._inbox = []
+        self._calls = {}  # what each claim is waiting for, by endpoint
         self._is_telling = False
         self.network.add(self.endpoint, self._arrive)
         self._repeat(TICK_S, self._tick)
@@ -80,6 +100,8 @@ class Life:
 
     def _tick(self):
         self._note(self.members.tick(self.now))
+        for claim in self.members.to_check(self.now):
+            self._call(claim)
         for entry in self.members.to_retry(self.now, self.network.rng):
             self.say(entry.endpoint, entry.name, wants_answer=True)
 
@@ -93,6 +115,35 @@ class Life:
             if endpoint not in known:
                 self.say(endpoint, wants_answer=True)
 
+    def _call(self, claim):
+        """Ask who is where a claim says that somebody is."""
+        if claim.endpoint in self._calls:
+            self.members.unchecked(claim)
+            return
+        self._calls[claim.endpoint] = claim
+        self.network.send(self.endpoint, claim.endpoint, WhoIs(self.endpoint))
+        is_refused = not self.cluster.is_inhabited(self.endpoint, claim.endpoint)
+        self.network.call_later(
+            self.network.rng.uniform(0, NOTICE_S) if is_refused else CALL_S,
+            lambda: self._give_up(claim),
+        )
+
+    def _give_up(self, claim):
+        if self.is_stopped:
+            self._calls.pop(claim.endpoint, None)
+        elif not self.is_over:
+            self._called(claim, None)
+
+    def _called(self, claim, incarnation):
+        if self._calls.get(claim.endpoint) is claim:
+            del self._calls[claim.endpoint]
+            self._note(self.members.checked(claim, incarnation, self.now))
+
+    def _answered(self, here):
+        claim = self._calls.get(here.endpoint)
+        if claim is not None:
+            self._called(claim, here.incarnation if here.name == claim.name else None)
+
     def _arrive(self, _, message):
         if self.is_stopped:
             self._inbox.append(message)
@@ -100,7 +151,17 @@ class Life:
             self._take(message)
 
     def _take(self, message):
-        sender, digest, news, wants_answer = message
+        own = self.members.own
+        match message:
+            case WhoIs(asker):
+                here = Here(own.name, own.incarnation, self.endpoint)
+                self.network.send(self.endpoint, asker, here)
+            case Here():
+                self._answered(message)
+            case _:
+                self._trade(*message)
+
+    def _trade(self, sender, digest, news, wants_answer):
         self.members.heard_from(sender.name, sender.incarnation, self.now)
         self._note(self.members.hear(news, self.now))
         if wants_answer:

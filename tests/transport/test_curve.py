@@ -19,6 +19,7 @@ from dpwa.errors import UserError
 from dpwa.transport import gatekeeper as gatekeeper_module
 from dpwa.transport import keyring as keyring_module
 from dpwa.transport import sockets
+from dpwa.transport.door import Door
 from dpwa.transport.gate import CurveGate, Gate
 from dpwa.transport.gatekeeper import Gatekeeper
 from dpwa.transport.keyring import Keyring
@@ -77,7 +78,7 @@ def says(link, part):
 def asked(link, router):
     """Send a question over a link; return what arrives."""
     assert link.send(AskStatus(request=1))
-    return eventually(lambda: receive_from(router))
+    return eventually(lambda: receive_from(router, is_named=True))
 
 
 # Getting through
@@ -108,7 +109,7 @@ def test_without_keys_nobody_has_a_name(context, endpoint):
     assert received.user_id is None
     assert gate.is_allowed(None)
     assert gate.speaks_for(None, "w7")
-    assert (gate.name_of(None), gate.keyring, gate.report()) == (None, None, {})
+    assert (gate.name_of(None), gate.keyring) == (None, None)
 
 
 def test_what_goes_over_the_wire_cannot_be_read(context, tcp, tmp_path):
@@ -216,7 +217,7 @@ def test_a_client_with_keys_does_not_talk_to_a_server_without(context, tcp, tmp_
     ):
         assert says(link, "curve")
         assert not link.send(AskStatus(request=1))
-        assert receive_from(router) is None
+        assert receive_from(router, is_named=True) is None
 
 
 def test_a_peer_whose_key_is_not_known_is_not_even_tried(context, tcp, tmp_path):
@@ -257,7 +258,7 @@ def test_where_nobody_keeps_the_gate_nobody_gets_in(context, tcp, tmp_path, monk
 @pytest.mark.parametrize("is_started", [True, False])
 def test_a_gatekeeper_that_ends_leaves_nothing_behind(context, tmp_path, is_started):
     gate = CurveGate("w1", Keyring(key_folder(tmp_path / "keys", "w1"), "w1"))
-    keeper = Gatekeeper("w1", context, gate, SystemClock(), lambda: None)
+    keeper = Gatekeeper("w1", context, (gate, Door(1.0)), SystemClock(), lambda: None)
     if is_started:
         keeper.start()
         assert keeper.stop(5.0)

@@ -77,7 +77,7 @@ class Targets:
     """What is fuzzed: each takes bytes, and returns what tells outcomes apart."""
 
     def __init__(self):
-        intake = Intake(Gate(), Limits(), lambda: 1)
+        intake = Intake(Gate(), Limits())
         self._rx = RxThread.__new__(RxThread)
         self._rx.intake = intake
         self._rx._services = dict.fromkeys(Everything.handles, Everything())

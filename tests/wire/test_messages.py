@@ -113,8 +113,8 @@ COLLECTIVE_MESSAGES = [
         knocks=MEMBERS,
     ),
     Outcome(**OF_COLLECTIVE, holds=True, lost=("w3",), members=MEMBERS, since=4),
-    Outside(**OF_COLLECTIVE, size=2, first="w1"),
-    Knock(**OF_GROUP, size=0, first=""),
+    Outside(**OF_COLLECTIVE, size=2, ended=9, first="w1"),
+    Knock(**OF_GROUP, size=0, ended=0, first=""),
     Pull(**OF_COLLECTIVE, area=1, start=0, stop=4096),
     PulledPiece(request=7, start=0),
 ]

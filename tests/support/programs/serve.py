@@ -7,7 +7,7 @@ import numpy as np
 
 from dpwa import DpwaConnection
 
-unlimited = {"requests_per_s": 1e6, "burst": 100_000}
+unlimited = {"serving_share": 1.0}
 nodes = [{"name": "w1", "host": "127.0.0.1", "port": int(sys.argv[1])}]
 config = {"nodes": nodes, "log_level": "error", "limits": unlimited}
 try:

@@ -1,0 +1,59 @@
+"""Images of named tensors in torch: copied into one, and seen in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from dpwa.data.layout import TensorSpec
+from dpwa.data.segments import ByteArray
+from dpwa.state.image import ImageLayout, can_be_stored
+
+Named = Iterable[tuple[str, torch.Tensor]]
+
+
+def storable(named: Named) -> list[tuple[str, torch.Tensor]]:
+    """Return tensors as the format can store them: those of no known dtype are left out."""
+    stored = []
+    for name, tensor in named:
+        values = tensor.detach()
+        if values.dtype == torch.complex128:
+            values = torch.view_as_real(values)
+        if can_be_stored(dtype_name(values)):
+            stored.append((name, values))
+    return stored
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """Return the name of a dtype, as torch and numpy have it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def layout_of(named: Named) -> ImageLayout:
+    """Return the layout of an image of these tensors."""
+    return ImageLayout.of(
+        TensorSpec(name, dtype_name(tensor), tuple(tensor.shape), tensor.element_size())
+        for name, tensor in named
+    )
+
+
+@torch.no_grad()
+def copied(layout: ImageLayout, named: Named) -> ByteArray:
+    """Return a new image of tensors, from whatever device."""
+    image = layout.empty()
+    in_image = dict(views(layout, image[len(layout.header) :]))
+    for name, tensor in named:
+        in_image[name].copy_(tensor)
+    return image
+
+
+def views(layout: ImageLayout, data: ByteArray) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in the bytes behind the header of an image."""
+    flat = torch.from_numpy(data) if data.nbytes else torch.empty(0, dtype=torch.uint8)
+    for spec, start in zip(layout.tensors.tensors, layout.tensors.offsets, strict=True):
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        if spec.nbytes:
+            yield spec.name, flat[start : start + spec.nbytes].view(dtype).view(spec.shape)
+        else:
+            yield spec.name, torch.empty(spec.shape, dtype=dtype)

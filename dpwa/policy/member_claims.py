@@ -1,0 +1,73 @@
+"""Claims: hearsay that a member is another process than the one known, or somewhere else.
+
+Anybody can say so of anybody. So it is put aside, and believed only once the process that is meant
+has been called where it is said to be, and has answered by that name and number. One claim of each
+name is looked into at a time, for `CHECK_WITHIN_S` at the most, and after one that was wrong no
+other for `PAUSE_S`: what is said again and again costs no more than a call now and then. Nothing is
+lost with a claim that is dropped: if it is true, it will be heard again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpwa.policy.member_states import HIGHEST_HEARSAY, Entry
+
+CHECK_WITHIN_S = 5.0
+PAUSE_S = 1.0
+
+
+def is_claim(news: Entry, known: Entry | None) -> bool:
+    """Tell whether news has to be checked, given what is known of the node."""
+    if known is not None and (news.stamp <= known.stamp or _is_same_process(news, known)):
+        return False
+    is_member = known is not None and known.status.is_member
+    return is_member or news.incarnation > HIGHEST_HEARSAY
+
+
+def is_rival(news: Entry, own: Entry) -> bool:
+    """Tell whether news is of a later process, elsewhere, with the name of this node."""
+    is_later = news.stamp > own.stamp and news.status.is_member
+    return is_later and news.endpoint != own.endpoint
+
+
+def _is_same_process(one: Entry, other: Entry) -> bool:
+    return (one.incarnation, one.endpoint) == (other.incarnation, other.endpoint)
+
+
+@dataclass
+class _Claim:
+    entry: Entry
+    until: float
+    is_asked: bool = False
+
+
+class Claims:
+    """The claims that are being looked into, at most one of each name."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, _Claim] = {}
+
+    def put(self, entry: Entry, now: float) -> None:
+        """Look into a claim, unless another one of this name is in the way."""
+        other = self._claims.get(entry.name)
+        if other is None or now >= other.until:
+            self._claims[entry.name] = _Claim(entry, now + CHECK_WITHIN_S)
+
+    def to_check(self, now: float) -> list[Entry]:
+        """Return who is to be called now, each once."""
+        self._claims = {name: claim for name, claim in self._claims.items() if now < claim.until}
+        fresh = [claim for claim in self._claims.values() if not claim.is_asked]
+        for claim in fresh:
+            claim.is_asked = True
+        return [claim.entry for claim in fresh]
+
+    def settle(self, name: str, now: float) -> None:
+        """Take note that the claim of a name was looked into."""
+        claim = self._claims.get(name)
+        if claim is not None:
+            claim.until, claim.is_asked = now + PAUSE_S, True
+
+    def drop(self, name: str) -> None:
+        """Take note that the claim of a name could not be looked into just now."""
+        self._claims.pop(name, None)

@@ -1,0 +1,122 @@
+"""A name belongs to the living, whatever is said of it and whoever else would like to have it."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.nodes import eventually, free_ports
+from support.open_cluster import cluster
+from support.strangers import question
+
+from dpwa.connection import DpwaConnection
+from dpwa.errors import NameTakenError
+from dpwa.policy.member_states import HIGHEST, HIGHEST_HEARSAY, Entry, Status
+from dpwa.testing import TcpProxy
+from dpwa.transport.link import LinkState
+from dpwa.wire.members import JoinRequest, Roster, TurnedAway, pack_entries
+
+PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "join_and_wait.py"
+
+
+def member(node, name):
+    """What a node knows of another one."""
+    return node._members._circle.entry(name)
+
+
+def tell(node, *entries):
+    """Tell a node something of others, as a stranger does who says that it is one of them."""
+    roster = Roster(request=1, name="x", incarnation=1, digest=b"", asks=True)
+    assert isinstance(question(node.node.endpoint, roster, pack_entries(entries)), Roster)
+
+
+def test_a_member_that_one_node_does_not_reach_keeps_its_name():
+    ports = free_ports(2)
+    with TcpProxy("127.0.0.1", ports[0]) as to_seed, TcpProxy("127.0.0.1", ports[1]) as to_w1:
+        places = [f"tcp://127.0.0.1:{port}" for port in (*ports, to_seed.port, to_w1.port)]
+        with cluster() as nodes:
+            seed = nodes.add("seed", listen=places[0], advertise=places[2])
+            w1 = nodes.add("w1", "seed", listen=places[1], advertise=places[3])
+            nodes.add("other", "seed")
+            nodes.agree()
+            eventually(lambda: all(len(n.node.links) == 2 for n in nodes.nodes.values()))
+            to_seed.cut()  # both may still connect to `other`
+            to_w1.cut()
+            eventually(lambda: seed.node.links["w1"] is not LinkState.UP)
+            with pytest.raises(NameTakenError, match="the name w1 is taken, by the living node at"):
+                DpwaConnection("w1", {"join": [places[0]], "seed": 8})
+            nodes.agree()
+            assert not w1._members._circle.is_replaced
+
+
+def test_a_killed_node_that_is_started_elsewhere_has_its_name_in_a_few_seconds():
+    with cluster() as nodes:
+        nodes.add("seed")
+        nodes.add("other", "seed")
+        config = json.dumps({"join": [nodes.endpoint("seed")], "log_level": "error"})
+        with subprocess.Popen([sys.executable, PROGRAM, "w1", config], stdout=-1) as child:
+            try:
+                old = child.stdout.readline().decode().strip()
+                eventually(lambda: all("w1" in node.peers for node in nodes.nodes.values()))
+            finally:
+                child.kill()
+        began = time.monotonic()
+        w1 = nodes.add("w1", "seed")
+        assert w1.wait_for_peers(1, 10.0)
+        assert time.monotonic() - began < 8.0
+        nodes.agree()
+        assert w1.node.endpoint != old
+        for name in ("seed", "other"):
+            assert member(nodes.nodes[name], "w1").endpoint == w1.node.endpoint
+
+
+@pytest.mark.parametrize("incarnation", [HIGHEST_HEARSAY, HIGHEST])
+@pytest.mark.parametrize("status", [Status.ALIVE, Status.SUSPECT, Status.DEAD, Status.LEFT])
+def test_a_forged_life_of_a_member_moves_nobody_and_puts_nobody_out(incarnation, status):
+    (port,) = free_ports(1)
+    lie = Entry("b", f"tcp://127.0.0.1:{port}", incarnation, 0, status)
+    with cluster() as nodes:
+        a, b = nodes.add("a"), nodes.add("b", "a")
+        nodes.agree()
+        true = b.node.endpoint
+        for node in (a, b, a):
+            tell(node, lie)
+            assert member(a, "b").endpoint == true
+        eventually(lambda: member(a, "b") == b._members._circle.own)
+        assert member(a, "b").endpoint == true
+        assert not b._members._circle.is_replaced
+        nodes.agree()
+
+
+def test_a_forged_number_at_the_true_place_is_not_believed():
+    with cluster() as nodes:
+        a, b = nodes.add("a"), nodes.add("b", "a")
+        nodes.agree()
+        known = member(a, "b")
+        tell(a, known._replace(incarnation=HIGHEST_HEARSAY))
+        request = JoinRequest(
+            request=1,
+            name="b",
+            incarnation=HIGHEST_HEARSAY,
+            endpoint=b.node.endpoint,
+            algorithm="gossip",
+            expects="",
+        )
+        answer = question(a.node.endpoint, request, pack_entries([]))
+        assert isinstance(answer, TurnedAway)
+        assert answer.kind == "address"
+        assert member(a, "b").incarnation == known.incarnation
+
+
+def test_two_that_have_one_name_and_meet_are_one_in_the_end():
+    with cluster() as nodes:
+        elder, later = nodes.add("w1"), DpwaConnection("w1", {"join": [], "seed": 8})
+        nodes._stack.callback(later.close)
+        a = nodes.add("a", "w1")
+        nodes.agree()
+        tell(a, later._members._circle.own)
+        eventually(lambda: elder._members._circle.is_replaced)
+        eventually(lambda: member(a, "w1").endpoint == later.node.endpoint)
+        assert not later._members._circle.is_replaced

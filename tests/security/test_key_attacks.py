@@ -1,0 +1,97 @@
+"""Strangers at the gate of a node with keys, each kind for a moment: a storm is cut short.
+
+How much slower the victim trains is measured in test_key_attacks_timed.py.
+"""
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from abuse import PROGRAMS, entries, resident_mb
+from support.keys import key_folder
+from support.nodes import config_of, eventually
+
+from dpwa import DpwaConnection
+
+SEED = 5
+SECONDS = 1.0
+PER_S = 50
+CONNECTIONS = 100
+LIMITS = {"handshakes_per_s": PER_S, "handshake_timeout_s": 0.3, "connections": CONNECTIONS}
+BACKLOG = 100  # of libzmq: who has connected before the door was closed
+GROWTH_MB = 50
+
+COUNTED = {
+    "hello_storm": "broken_off",
+    "bad_hello_storm": "protocol",
+    "wrong_keys": "unknown_key",
+    "half_handshakes": "broken_off",
+}
+
+
+@pytest.mark.parametrize("attack", COUNTED)
+def test_a_storm_of_strangers_is_held_up_and_counted(attack, tmp_path, caplog):
+    print(f"seed {SEED}")
+    keys = key_folder(tmp_path / "keys", "w1", "w2")
+    settings = {"security": "curve", "keys": str(keys.path), "transport": "tcp"}
+    config = config_of(2, **settings, limits=LIMITS)
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
+
+        def exchange():
+            two.update_send(np.full(1000, 2.0), 0.5)
+            one.update_send(np.full(1000, 1.0), 0.5)
+            return one.update_wait(0.5)[0] is not None
+
+        eventually(exchange)
+        pid = one.node.report()["pid"]
+        before_mb, merged, start = resident_mb(pid), 0, time.monotonic()
+        key = keys.public_key("w1").encode().hex()
+        port = config["nodes"][0]["port"]
+        command = [PROGRAMS / "key_attackers.py", attack, port, SECONDS, SEED, key]
+        attacker = subprocess.Popen([sys.executable, *map(str, command)], stdout=subprocess.PIPE)
+        try:
+            while attacker.poll() is None:
+                merged += exchange()
+                assert entries(pid, "fd") < 2 * CONNECTIONS + 150
+            attacked = json.loads(attacker.stdout.read())
+        finally:
+            attacker.kill()
+            attacker.communicate()
+        lasted_s = time.monotonic() - start
+        eventually(lambda: one.node.report()["handshakes_refused"][COUNTED[attack]] > 10)
+        report = one.node.report()
+        print(attacked, report["handshakes_refused"], report["connections"], merged)
+        assert merged > 3
+        assert report["handshakes_refused"]["put_off"] > 0
+        assert report["connections"]["accepted"] < PER_S * (lasted_s + 2) + 2 * BACKLOG
+        assert report["refused"]["forged"] == report["refused"]["malformed"] == 0
+        assert resident_mb(pid) - before_mb < GROWTH_MB
+    named = [record for record in caplog.records if "whose key is not allowed" in record.message]
+    assert len(named) <= 64
+
+
+def test_a_peer_that_comes_during_a_storm_gets_in(tmp_path):
+    keys = key_folder(tmp_path / "keys", "w1", "w2")
+    settings = {"security": "curve", "keys": str(keys.path), "transport": "tcp"}
+    config = config_of(2, **settings, limits=LIMITS)
+    with DpwaConnection("w1", config) as one:
+        key = keys.public_key("w1").encode().hex()
+        port = config["nodes"][0]["port"]
+        command = [PROGRAMS / "key_attackers.py", "hello_storm", port, 20, SEED, key]
+        attacker = subprocess.Popen([sys.executable, *map(str, command)], stdout=subprocess.PIPE)
+        try:
+            eventually(lambda: one.node.report()["handshakes_refused"]["put_off"] > 0)
+            with DpwaConnection("w2", config) as two:
+
+                def merges():
+                    one.update_send(np.full(1000, 1.0), 0.5)
+                    two.update_send(np.full(1000, 2.0), 0.5)
+                    return two.update_wait(0.5)[0] is not None
+
+                eventually(merges)
+        finally:
+            attacker.kill()
+            attacker.communicate()

@@ -1,0 +1,112 @@
+"""How much slower a node with keys trains in a storm of strangers, and who gets in meanwhile.
+
+    ./scripts/test -m slow tests/security -s
+
+As in test_abuse_timed.py, each attack takes turns with a process that burns as much CPU time as the
+attacker did. Takes minutes, and wants a quiet machine.
+"""
+
+import json
+import time
+
+import pytest
+import zmq
+from abuse import entries, field, run
+from keyed import keyed_field
+from support.nodes import eventually
+from test_abuse_timed import MOST_DESCRIPTORS, MOST_GROWTH_MB, MOST_RATIO, ratio, shown
+
+from dpwa.transport.keyring import Keyring
+from dpwa.transport.keys import KeyFolder
+from dpwa.transport.link import LinkState, PeerLink
+from dpwa.wire.messages import AskStatus
+
+SEED = 1
+WINDOW_S = 4
+TURNS = 3
+HELD_S = 60
+VISIT_EVERY_S = 2.0
+MOST_WAIT_S = 10.0
+
+ATTACKS = ["hello_storm", "bad_hello_storm", "wrong_keys", "half_handshakes"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_training_goes_on_in_a_storm_of_strangers(attack, tmp_path):
+    with keyed_field(tmp_path) as scene:
+        quiet = scene.watched(WINDOW_S)
+        print(f"\nseed {SEED}")
+        shown("quiet", quiet)
+        attacked, burnt = [], []
+        for turn in range(TURNS):
+            attacked.append(scene.attacked(attack, WINDOW_S, SEED + turn))
+            shown(attack, attacked[-1])
+            share = min(1.0, attacked[-1].attacker["cpu_share"])
+            burnt.append(scene.attacked(f"burn:{share:.3f}", WINDOW_S))
+            shown("as much CPU", burnt[-1])
+        found = ratio(attacked, burnt, "median_ms")
+        print(f"ratio {found:.2f}, p90 {ratio(attacked, burnt, 'p90_ms'):.2f}")
+        print(attacked[-1].attacker)
+        assert found < MOST_RATIO
+        assert max(f.rss_mb for f in attacked) < quiet.rss_mb + MOST_GROWTH_MB
+        assert max(f.descriptors for f in attacked) < MOST_DESCRIPTORS
+        assert ratio(attacked, burnt, "merges_per_s") > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_honest_peers_connect_while_500_connections_are_half_open_for_a_minute(tmp_path):
+    with field(tmp_path) as scene:
+        fingerprint = scene.victim.lines[-1]["fingerprint"]
+        attacker = run("attackers.py", "half_open", scene.port, HELD_S, SEED, fingerprint)
+        _visited(scene, attacker, None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_honest_peers_with_keys_connect_during_500_half_handshakes_for_a_minute(tmp_path):
+    with keyed_field(tmp_path) as scene:
+        key = scene.public_key.encode().hex()
+        attacker = run("key_attackers.py", "half_handshakes", scene.port, HELD_S, SEED, key)
+        _visited(scene, attacker, Keyring(KeyFolder(tmp_path / "keys"), "w2"))
+
+
+def _visited(scene, attacker, keyring):
+    """Ask the victim again and again, over a new connection each time, while it is attacked."""
+    waited_s, descriptors, before = [], [], entries(scene.victim.pid, "fd")
+    try:
+        while attacker.poll() is None:
+            began = time.monotonic()
+            _ask(scene.port, keyring)
+            waited_s.append(time.monotonic() - began)
+            until = began + VISIT_EVERY_S
+            while time.monotonic() < until and attacker.poll() is None:
+                descriptors.append(entries(scene.victim.pid, "fd"))
+                time.sleep(0.05)
+        output, errors = attacker.communicate(timeout=30)
+        assert attacker.returncode == 0, errors
+    finally:
+        attacker.kill()
+        attacker.communicate()
+    attempts = json.loads(output)["connections"]
+    print(
+        f"\n{attempts} half-open connections; {len(waited_s)} visits, the longest took "
+        f"{max(waited_s):.2f} s; at most {max(descriptors)} descriptors, {before} before"
+    )
+    assert attempts > 600  # of 500 at once: those that were cut have come again
+    assert len(waited_s) > HELD_S / MOST_WAIT_S
+    assert max(descriptors) < MOST_DESCRIPTORS
+    eventually(lambda: entries(scene.victim.pid, "fd") < before + 5, 20)
+
+
+def _ask(port, keyring):
+    with zmq.Context() as context:
+        link = PeerLink(context, "w1", f"tcp://127.0.0.1:{port}", keyring)
+        try:
+            eventually(lambda: link.update() and link.state is LinkState.UP, MOST_WAIT_S)
+            assert link.send(AskStatus(request=1))
+            eventually(link.receive, MOST_WAIT_S)
+        finally:
+            link.close(0)

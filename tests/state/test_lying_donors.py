@@ -1,0 +1,124 @@
+"""Donors that hand on what nobody can take over: the next one is asked, and the trainer goes on."""
+
+import contextlib
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import support
+import torch
+from support.nodes import config_of, eventually
+from support.state_answers import LAYOUT, Donor, joiner_of
+from support.state_donors import ALONE, adapter_of, are_equal, nodes, state_of, training
+from torch import nn
+
+from dpwa.clock import SystemClock
+from dpwa.state.beginning import Beginning, Suspects
+from dpwa.state.target import Target, UnfitStateError
+from dpwa.testing import FaultPlan, FaultyProcess
+from dpwa.transport.link import LinkState
+
+PROGRAM = Path(support.__file__).parent / "programs" / "lying_donor.py"
+
+
+@pytest.mark.parametrize(
+    ("lie", "is_told"),
+    [
+        ("optimizer", "exp_avg of parameter 0 is float32[7], expected float32[2, 4]"),
+        ("model", "it has parameters that are not finite"),
+    ],
+)
+def test_a_lie_is_refused_and_the_next_donor_asked(tmp_path, monkeypatch, caplog, lie, is_told):
+    config = config_of(3, **ALONE, state_donors=1)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    nets = nn.Linear(4, 2), nn.Linear(4, 2)
+    adams = [torch.optim.Adam(net.parameters()) for net in nets]
+    step(nets[0], adams[0])
+    with contextlib.ExitStack() as stack, lying_donor(path, lie):
+        (honest,) = stack.enter_context(
+            nodes(adapter_of(nets[0], "w2", config, optimizer=adams[0]))
+        )
+        (joiner,) = stack.enter_context(nodes(adapter_of(nets[1], "w3", config)))
+        blame = Suspects.blame
+
+        def blame_and_let_the_honest_one_train(suspects, donors):
+            blame(suspects, donors)
+            stack.enter_context(training(honest))
+            eventually(lambda: honest.clock >= 1)
+
+        monkeypatch.setattr(Suspects, "blame", blame_and_let_the_honest_one_train)
+        node = joiner.connection.node
+        eventually(lambda: [*node.links.values()] == [LinkState.UP] * 2)
+        joiner.connection.states.start(joiner._training.model(), "peers")
+        joiner.include_optimizer(adams[1])
+        assert node.report()["state"]["refused"] == ["w1"]
+    assert f"the {lie} of w1 is of no use: {is_told}" in caplog.text
+    if lie == "model":
+        assert are_equal(state_of(nets[0]), state_of(nets[1]))
+    kept = [adam.state_dict()["state"] for adam in adams]
+    assert all(are_equal(kept[0][index], kept[1][index]) for index in (0, 1))
+    step(nets[1], adams[1])  # which raises nothing
+
+
+@contextlib.contextmanager
+def lying_donor(path, lie):
+    """A node w1 in a process of its own, once it trains."""
+    donor = FaultyProcess(
+        PROGRAM, "w1", path, lie, plan=FaultPlan(), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert donor.popen.stdout.readline() == "training\n"
+        yield
+    finally:
+        donor.kill()
+        donor.popen.stdout.close()
+        donor.close()
+
+
+def step(net, optimizer):
+    optimizer.zero_grad()
+    net(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+
+
+LIE = 9
+
+
+def began(donors, most_donors):
+    """What a node begins with, of donors by name, and who was refused."""
+    loaded = []
+
+    def load(image, numbers):
+        values = set(np.unique(LAYOUT.tensors_of(image)))
+        if LIE in values:
+            raise UnfitStateError("it is a lie")
+        loaded.append(values)
+
+    joiner = joiner_of(donors, most_donors)
+    beginning = Beginning("w0", joiner, None, SystemClock(), 10.0)
+    target = Target("model", LAYOUT.tensors, LAYOUT, LAYOUT.nbytes, load)
+    origin = beginning.start(target, "peers")
+    return origin, loaded, beginning.refused
+
+
+@pytest.mark.parametrize("most_donors", [1, 2, 3])
+def test_of_many_donors_only_those_that_lie_are_refused(most_donors):
+    donors = {"w1": Donor(LIE), "w2": Donor(2), "w3": Donor(LIE), "w4": Donor(2)}
+    origin, loaded, refused = began(donors, most_donors)
+    assert loaded == [{2}]
+    assert set(origin.donors) <= {"w2", "w4"}
+    assert set(refused) <= {"w1", "w3"}
+
+
+def test_where_all_lie_the_node_begins_with_its_own():
+    donors = {name: Donor(LIE) for name in ("w1", "w2", "w3")}
+    assert began(donors, 2) == (None, [], ("w1", "w2", "w3"))
+
+
+def test_a_clock_beyond_all_bounds_stays_a_number():
+    origin, loaded, _ = began({"w1": Donor(1, clock=1.7e308), "w2": Donor(2, clock=1.7e308)}, 2)
+    assert len(loaded) == 1
+    assert origin.clock <= 1.7e308 * (1 + 1e-9)

@@ -1,0 +1,20 @@
+"""Whoever asks a node something without being one."""
+
+import zmq
+
+from dpwa.transport.link import LinkState, PeerLink
+from dpwa.wire.messages import decode
+from support.nodes import eventually
+
+
+def question(endpoint, message, payload, timeout_s=8.0):
+    """Ask a node something; the answer."""
+    with zmq.Context() as context:
+        link = PeerLink(context, "", endpoint)
+        try:
+            eventually(lambda: link.update() or link.state is LinkState.UP)
+            assert link.send(message, payload)
+            frames = eventually(link.receive, timeout_s)
+            return decode(frames)[0]
+        finally:
+            link.close()
