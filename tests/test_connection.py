@@ -92,7 +92,7 @@ def test_parameters_may_be_changed_as_soon_as_they_are_sent(pair):
 
 @pytest.mark.parametrize(
     "parameters",
-    [np.array(["text"]), np.array([object()]), np.array([]), b"", "text", [1.0, 2.0], None],
+    [np.array(["text"]), np.array([{}]), np.array([]), b"", "text", [1.0, 2.0], None],
     ids=repr,
 )
 def test_what_cannot_be_published_is_the_users_error(pair, parameters):

@@ -44,6 +44,7 @@ def test_one_that_fails_stops_the_others_and_is_named(tmp_path):
     assert_gone(int((tmp_path / "0").read_text()))
 
 
+@pytest.mark.slow
 def test_measures_take_turns_in_being_first():
     code = (
         "import json\n"
@@ -65,6 +66,7 @@ def test_measures_take_turns_in_being_first():
         assert samples == {name: [{name: 1.0}] * 3 for name in "abc"}
 
 
+@pytest.mark.slow
 def test_raw_tcp_merges_what_the_neighbour_has():
     code = (
         "import torch\n"

@@ -66,10 +66,12 @@ def test_one_run_of_the_plane_tells_every_figure_and_ratio():
     assert measured("plane", PLANE, "--size-mb", 1) == {"size_mb": 1, "tensors": 1}
 
 
+@pytest.mark.slow
 def test_one_run_of_collectives_tells_every_figure_and_ratio():
     assert measured("collectives", COLLECTIVES, "--size-mb", 0.1) == {"size_mb": 0.1}
 
 
+@pytest.mark.slow
 def test_one_run_of_tables_tells_every_figure_and_ratio():
     own = measured("tables", TABLES, "--rows", 1000, "--columns", 4, "--processes", 2)
     assert (own["rows"], own["columns"]) == (1000, 4)

@@ -218,7 +218,8 @@ def test_a_node_that_fails_is_named_and_fails_the_demo(monkeypatch, tmp_path, ca
     assert "w1 (exit code 3), w2 (exit code -9)" in captured.err
 
 
-@pytest.mark.parametrize("phase", ["gossip", pytest.param("alone", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["gossip", "alone"])
 def test_a_killed_node_is_named_and_the_others_finish_with_a_report(tmp_path, phase):
     process = subprocess.Popen(
         [*DPWA, "demo", "--nodes=3", "--steps=200", "--json", "--out-dir", str(tmp_path)],

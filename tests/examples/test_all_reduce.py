@@ -11,9 +11,8 @@ pytest.importorskip("sklearn")
 EXAMPLE = EXAMPLES / "all_reduce.py"
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "least"), [("sgd", 0.94), pytest.param("ea", 0.88, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "least"), [("sgd", 0.94), ("ea", 0.88)])
 def test_all_nodes_end_with_the_same_that_knows_all_digits(
     run: Runner, algorithm: str, least: float
 ) -> None:

@@ -179,6 +179,7 @@ def test_a_half_set_environment_is_one_clear_line(
     assert done.stderr == "train.py: DPWA_NAME is set, but DPWA_RANK is not\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_quietly(data_dir: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [

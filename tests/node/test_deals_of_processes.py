@@ -92,6 +92,7 @@ def test_exchanges_of_processes_keep_the_sum(tmp_path, transport):
         assert min(report["deals"]["committed"] for report in reports) > 3
 
 
+@pytest.mark.slow
 def test_a_partner_that_is_killed_is_missed_by_nobody(tmp_path):
     with processes(tmp_path, "symmetric") as nodes:
         *others, victim = nodes

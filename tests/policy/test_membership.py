@@ -719,7 +719,7 @@ def trials(count, until_s):
     ]
 
 
-@pytest.mark.parametrize(("count", "most_s"), [(1, 5.0), (FEW_REMEMBERED, 30.0)])
+@pytest.mark.parametrize(("count", "most_s"), [(1, 2.5), (FEW_REMEMBERED, 30.0)])
 def test_the_dead_are_tried_again_after_longer_and_longer_pauses(count, most_s):
     times = [at for at, name in trials(count, 200.0) if name == "n0"]
     pauses = [later - sooner for sooner, later in itertools.pairwise([0.0, *times])]
