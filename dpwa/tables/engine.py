@@ -175,7 +175,6 @@ class Engine(threading.Thread):
             self._start_if_told()
         if self._has_begun:
             for addition in self._desk.take_fresh():
-                self._group.note_work()
                 self._route(addition)
             if self._barriers.advance(now):
                 self._publish()
@@ -390,6 +389,7 @@ class Engine(threading.Thread):
 
     def _route(self, addition: Addition) -> None:
         """Send an addition of this node to the primary."""
+        self._group.note_work()
         try:
             (primary, *_) = self._shelf.holders(addition.key)
         except (ProtocolError, ValueError):

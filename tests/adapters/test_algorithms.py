@@ -46,6 +46,10 @@ def come_together(nodes, layer):
     eventually(are_there, timeout_s=15.0)
 
 
+def mass_in_flight(member):
+    return member.adapter.connection.node.report().get("deals", {}).get("units_in_flight", 0)
+
+
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_nodes_come_to_agree(name, transport):
@@ -110,6 +114,7 @@ def test_parameters_that_are_replaced_in_the_middle_go_on_from_their_new_values(
     nodes = pair_of_layers(of(name))
     try:
         come_together(nodes, 0)
+        eventually(lambda: not any(map(mass_in_flight, nodes)))  # it is of the old values
         for member in nodes:
             member.net[0] = vector(100.0 + float(member.name[1:]), 8)
         for member in nodes:
