@@ -4,8 +4,8 @@ What comes from other nodes, or from disk, is compared with what is here before 
 momentum of another shape, or without its number of steps, would raise in the next step of the
 trainer. What an optimizer of torch keeps is found out by letting a new one with the same settings
 take a step, on a parameter without values where that is possible. Its constructor also refuses
-settings that make no sense. Optimizers from elsewhere are not tried out: what they keep for a
-parameter must have its shape, or one element.
+settings that make no sense. Optimizers from elsewhere are not tried out, and what they keep for a
+parameter may have any shape.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dpwa.state.target import UnfitStateError
 
 _OF_THE_DEVICE = ("capturable", "foreach", "fused")  # which may be another one here
 _STEP = "step"  # which torch does not cast either, when it loads a state
-_SCALARS = (torch.float32, torch.float64)  # of which torch takes the default dtype
 
 Kept = Mapping[str, Any]  # what an optimizer keeps for one parameter, by key
 
@@ -33,10 +32,11 @@ def adapted(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> l
     Raises:
         UnfitStateError: they do not have the form of those that are here.
     """
-    present = optimizer.state_dict()["param_groups"]
+    present, is_of_torch = optimizer.state_dict()["param_groups"], _is_of_torch(optimizer)
     if len(groups) != len(present):
         raise UnfitStateError(f"it has {len(groups)} groups, expected {len(present)}")
-    return [_adapted(own, theirs) for own, theirs in zip(present, groups, strict=True)]
+    pairs = zip(present, groups, strict=True)
+    return [_adapted(own, theirs, is_of_torch=is_of_torch) for own, theirs in pairs]
 
 
 def check_own(
@@ -51,16 +51,18 @@ def check_own(
     for index in state:
         if index not in parameters:
             raise UnfitStateError(f"it keeps something for parameter {index}, which is not here")
-    makers = {n: _Keeper(optimizer, settings) for n, settings in enumerate(groups)}
+    keepers = [_Keeper(type(optimizer), settings) for settings in groups]
     for index, (number, parameter) in parameters.items():
-        keeper = makers[number]
-        expected = keeper.kept_for(parameter)
         kept = state.get(index, {})
-        if expected is None:
-            _check_shapes(index, parameter, kept)
-        elif kept or expected.is_there_at_once:  # else it has had no gradient so far
-            _check_equal_form(index, expected.after_a_step, kept)
+        if _is_of_torch(optimizer) and (kept or optimizer.state.get(parameter)):
+            expected = keepers[number].kept_for(parameter)
+            if kept or expected.is_there_at_once:  # else it has had no gradient so far
+                _check_equal_form(index, expected.after_a_step, kept)
         _check_steps(index, kept)
+
+
+def _is_of_torch(optimizer: torch.optim.Optimizer) -> bool:
+    return f"{type(optimizer).__module__}.".startswith("torch.optim.")
 
 
 def _numbered(
@@ -77,22 +79,39 @@ def _numbered(
 # Groups
 
 
-def _adapted(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    if {*own} != {*theirs, "params"}:
-        raise UnfitStateError(f"a group has {sorted(theirs)!r:.200}")
+def _adapted(
+    own: Mapping[str, Any], theirs: Mapping[str, Any], *, is_of_torch: bool
+) -> dict[str, Any]:
     of_here = {key: own[key] for key in ("params", *_OF_THE_DEVICE) if key in own}
-    like = {key: _like(key, own[key], value) for key, value in theirs.items() if key not in of_here}
-    return {**like, **of_here}
+    adapted = {}
+    for key, value in theirs.items():
+        if key in of_here:
+            continue
+        # Learning rate schedulers add settings, and may be made only after this.
+        like = own[key] if key in own else _added(key, value)
+        adapted[key] = _like(key, like, value, may_be_negative=not is_of_torch)
+    return {**own, **adapted, **of_here}
 
 
-def _like(key: str, own: Any, theirs: Any) -> Any:
+def _added(key: str, value: Any) -> Any:
+    """Return a setting that is not here, if it is a plain one."""
+    is_plain = isinstance(value, bool) or _is_number(value)
+    if not is_plain or not key.isidentifier():
+        raise UnfitStateError(f"a group has {key!r:.40} {value!r:.40}, which is not here")
+    return value
+
+
+def _like(key: str, own: Any, theirs: Any, *, may_be_negative: bool) -> Any:
     """Return a foreign setting that has the form of the one that it replaces."""
     if isinstance(own, str):
         return own  # such as the name of a parameter
     if isinstance(own, list | tuple) and isinstance(theirs, list) and len(own) == len(theirs):
-        return type(own)(_like(key, mine, its) for mine, its in zip(own, theirs, strict=True))
-    if _is_number(own) and _is_number(theirs) and (_sign(theirs) >= 0 or _sign(own) < 0):
-        return theirs
+        pairs = zip(own, theirs, strict=True)
+        return type(own)(_like(key, *pair, may_be_negative=may_be_negative) for pair in pairs)
+    if _is_number(own) and _is_number(theirs):
+        if _sign(theirs) >= 0 or _sign(own) < 0 or may_be_negative:
+            return theirs
+        raise UnfitStateError(f"a group has {key} {theirs!r:.40}, here it is {own!r:.40}")
     if type(own) is type(theirs) and (isinstance(own, bool) or own == theirs):
         return theirs
     raise UnfitStateError(f"a group has {key} {theirs!r:.40}, here it is {own!r:.40}")
@@ -126,17 +145,6 @@ def _check_equal_form(index: int, expected: Kept, kept: Kept) -> None:
             )
 
 
-def _check_shapes(index: int, parameter: torch.Tensor, kept: Kept) -> None:
-    for key, value in kept.items():
-        if not isinstance(value, torch.Tensor) or value.numel() == 1:
-            continue
-        if value.shape != parameter.shape:
-            shape = list(parameter.shape)
-            raise UnfitStateError(
-                f"{key!r:.40} of parameter {index} is {_form(value)}, expected the shape {shape}"
-            )
-
-
 def _check_steps(index: int, kept: Kept) -> None:
     steps = kept.get(_STEP, 0)
     if not _is_number(steps) or steps < 0:
@@ -150,7 +158,8 @@ def _form(value: object) -> str:
 
 
 def _is_scalar(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype in _SCALARS
+    # Torch keeps them in its default dtype, and casts most of them when it loads a state.
+    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.is_floating_point()
 
 
 class _Expected(NamedTuple):
@@ -164,24 +173,22 @@ class _Keeper:
     """Knows what an optimizer keeps for parameters of a group.
 
     Args:
-        optimizer: which is not used itself.
+        optimizer: of torch.
         settings: of the group.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, settings: Mapping[str, Any]) -> None:
-        self._class = next(c for c in type(optimizer).__mro__ if "step" in vars(c))
+    def __init__(self, optimizer: type[torch.optim.Optimizer], settings: Mapping[str, Any]) -> None:
+        self._class = optimizer
         off = dict.fromkeys((key for key in _OF_THE_DEVICE if key in settings), False)
         self._settings = {k: v for k, v in settings.items() if k != "params"} | off
         self._known: dict[tuple[torch.Size, torch.dtype], _Expected] = {}
 
-    def kept_for(self, parameter: torch.Tensor) -> _Expected | None:
-        """Return what would be kept for such a parameter; `None`: nobody knows.
+    def kept_for(self, parameter: torch.Tensor) -> _Expected:
+        """Return what would be kept for such a parameter.
 
         Raises:
             UnfitStateError: no step can be taken with these settings.
         """
-        if not f"{self._class.__module__}.".startswith("torch.optim."):
-            return None
         key = parameter.shape, parameter.dtype
         if key not in self._known:
             self._known[key] = self._tried(parameter)

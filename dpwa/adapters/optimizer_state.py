@@ -129,4 +129,8 @@ def _check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
 
 def _keep_learning_rates(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     for own, group in zip(optimizer.param_groups, state["param_groups"], strict=True):
-        group.update({key: own[key] for key in _LEARNING_RATES if key in own})
+        for key in _LEARNING_RATES:
+            if key in own:
+                group[key] = own[key]
+            else:
+                group.pop(key, None)

@@ -21,7 +21,7 @@ class Roll:
         view: who takes part.
         number: of the collective that comes next, or is under way.
         has_entered, is_ready: how far this node has come in it.
-        work: how much was done in the view for what stands on it and calls no collectives.
+        work: how much was done for what stands on views and calls no collectives.
     """
 
     def __init__(self, view: View, contacts: Contacts, postbox: Postbox) -> None:
@@ -40,7 +40,6 @@ class Roll:
         if view != self.view:
             self._lives = {name: life for name, life in self._lives.items() if name in view.names}
             self._postbox.keep(view.names)
-            self.work = 0
         self.view, self.number = view, number
         self.withdraw()
 

@@ -65,7 +65,6 @@ class Members(Closeable):
             node.config.algorithm,
             means,
             lambda who: self._thread.call_back(who),
-            listener.reaches,
         )
         self._thread = MembersThread(
             self._circle,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpwa.clock import Clock
@@ -22,19 +21,19 @@ class _Doubt:
 class Names:
     """Tells newcomers whether they may have their names; on one thread.
 
-    A member keeps its name. If this node has no connection to it, that may be the link only: then
-    it is suspected, so that all others ask it, and the newcomer has to wait until it has
-    contradicted, and lives, or the suspicion is over, and it does not.
+    A member keeps its name. Whether it lives, a connection does not tell: that of a process that
+    was killed stays up for some seconds if children of it hold the socket, or if its host is gone;
+    and where there is none, that may be the link only. So it is suspected, and all ask it. The
+    newcomer has to wait until it has contradicted, and lives, or the suspicion is over, and it
+    does not.
 
     Args:
         circle: of this node.
-        reaches: tells whether there is a connection to a member.
         clock: what time is taken from.
     """
 
-    def __init__(self, circle: Circle, reaches: Callable[[str], bool], clock: Clock) -> None:
+    def __init__(self, circle: Circle, clock: Clock) -> None:
         self._circle = circle
-        self._reaches = reaches
         self._clock = clock
         self._doubts: dict[str, _Doubt] = {}
 
@@ -52,9 +51,7 @@ class Names:
         return "busy", f"the node at {known.endpoint} {reason.format(known.name)}"
 
     def _is_certain(self, known: Entry) -> bool:
-        """Tell whether a member lives for sure: it is connected, or has contradicted a doubt."""
-        if self._reaches(known.name):
-            return True
+        """Tell whether a member lives for sure: it has contradicted a doubt."""
         now = self._clock.now()
         self._doubts = {name: each for name, each in self._doubts.items() if now < each.expires}
         doubt = self._doubts.setdefault(known.name, _Doubt(known, now + FOUND_OUT_WITHIN_S))

@@ -58,7 +58,6 @@ class RosterService(Service):
         algorithm: that it runs.
         means: of this node.
         call_back: has a node called back; `called_back` is to be told how that went.
-        reaches: tells whether there is a connection to a member.
     """
 
     handles = (Roster, JoinRequest, WhoIs)
@@ -69,12 +68,11 @@ class RosterService(Service):
         algorithm: str,
         means: Means,
         call_back: Callable[[CallBack], None],
-        reaches: Callable[[str], bool],
     ) -> None:
         self._circle = circle
         self._algorithm = algorithm
         self._call_back = call_back
-        self._names = Names(circle, reaches, means.clock)
+        self._names = Names(circle, means.clock)
         self._nudge = means.courier.nudge
         self._clock = means.clock
         self._waiting: dict[tuple[str, int], _Waiting] = {}
@@ -226,7 +224,3 @@ class RosterListener(Listener):
         """Take in an answer."""
         self._circle.heard_from(message.name, message.incarnation)
         self._circle.hear(unpack_entries(payload))
-
-    def reaches(self, peer: str) -> bool:
-        """Tell whether there is a connection to a peer; from any thread."""
-        return peer in self._up

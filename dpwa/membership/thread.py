@@ -15,8 +15,8 @@ from dpwa.membership.calls import Calls, Question
 from dpwa.membership.circle import Circle
 from dpwa.membership.means import Means
 from dpwa.membership.seeds import Seeds
-from dpwa.membership.service import CallBack
-from dpwa.policy.member_states import Entry
+from dpwa.membership.service import ANSWER_WITHIN_S, CallBack
+from dpwa.policy.member_states import HIGHEST_HEARSAY, Entry
 from dpwa.transport.mailbox import Mailbox
 from dpwa.types import Frame
 from dpwa.wire.members import Here, JoinRequest, Roster, TurnedAway, Welcome, WhoIs, unpack_entries
@@ -92,6 +92,7 @@ class MembersThread(threading.Thread):
         self._mailbox: Mailbox[CallBack | None] = Mailbox(self._context)
         self._poller = zmq.Poller()
         self._calls = Calls(self._context, self._poller, means.keyring, self._clock)
+        self._to_call: list[tuple[CallBack, float]] = []  # and until when that is of use
         self._asked_at = self._clock.now()
         self._is_stopping = False
         self.has_looked = False
@@ -129,18 +130,16 @@ class MembersThread(threading.Thread):
 
     def _step(self) -> None:
         try:
-            for who in self._mailbox.take_all():
-                if who is not None:
-                    self._dial(who)
-            self._circle.tick()
             self._calls.go_on()
+            self._call_back_all()
+            self._circle.tick()
             self._connect(self._circle.peers)
             self.has_looked = True
             if not self._circle.is_replaced:
-                self._check()
                 self._tell_changes()
                 self._ask()
                 self._knock()
+                self._check()
         except Exception:
             log.exception("membership: something unforeseen; the node goes on")
 
@@ -249,18 +248,30 @@ class MembersThread(threading.Thread):
 
         return self._call(claim, partial(self._circle.checked, claim), missing)
 
-    def _dial(self, who: CallBack) -> None:
+    def _call_back_all(self) -> None:
+        """Call who wants to join, as soon as there is room for the call."""
+        now = self._clock.now()
+        new = [(who, now + ANSWER_WITHIN_S) for who in self._mailbox.take_all() if who is not None]
+        waiting = [*self._to_call, *new]
+        self._to_call = [
+            (who, expires) for who, expires in waiting if not self._dial(who) and now < expires
+        ]
+
+    def _dial(self, who: CallBack) -> bool:
+        """Call a node that wants to join; tell whether there was room for it."""
         entry = who.entry
 
         def found(incarnation: int) -> None:
             is_it = incarnation >= entry.incarnation
             self._called_back(who, "" if is_it else "an earlier process of this name is there")
 
-        started = self._call(entry, found, partial(self._called_back, who))
-        if not started and self._calls.is_knocking(entry.endpoint, entry.name):
+        if self._call(entry, found, partial(self._called_back, who)):
+            return True
+        is_knocking = self._calls.is_knocking(entry.endpoint, entry.name)
+        if is_knocking and entry.incarnation <= HIGHEST_HEARSAY:
             self._called_back(who, "")  # two that knock at each other: that call tells who is there
-        elif not started:
-            self._called_back(who, "other calls are under way")
+            return True
+        return False
 
     def _call(
         self, entry: Entry, found: Callable[[int], None], failed: Callable[[str], None]

@@ -45,7 +45,8 @@ class Intake:
         self.gate = gate
         self.limits = limits
         self._budget = ServingBudget(limits.serving_share, limits.serving_burst_ms / 1000)
-        self._lulls_lock = threading.Lock()
+        # Reentrant: a signal handler may close the tables while its thread is in here.
+        self._lulls_lock = threading.RLock()
         self._lulls = 0
         self._brakes: Brakes | None = None
         self._look_at = 0.0
@@ -97,6 +98,7 @@ class Intake:
     def served(self, received: Received) -> None:
         """Charge what it has cost to receive and to answer a message."""
         if self._lulls:
+            self._is_overdrawn = False
             return
         cost_s = min(time.thread_time() - self._started_s, MOST_CHARGED_S)
         copying_s = sum(map(len, received.frames)) / COPIED_PER_S

@@ -146,7 +146,7 @@ class Node(Closeable):
                 self._snapshots,
                 NewsService(introduction),
                 deals,
-                StatusService(lambda: _called(report)),
+                StatusService(lambda: _called(report), self._time),
                 GoodbyeService(gone),
             ]
         )

@@ -184,9 +184,11 @@ class RxThread(threading.Thread):
             received = self.intake.take(router)
             if received is None:
                 return
-            if len(received.frames) >= 2 and self.intake.is_heard(received):
-                self._answer_one(router, received)
-            self.intake.served(received)
+            try:
+                if len(received.frames) >= 2 and self.intake.is_heard(received):
+                    self._answer_one(router, received)
+            finally:
+                self.intake.served(received)
 
     def _answer_one(self, router: Socket, received: Received) -> None:
         sender = bytes(received.frames[0])

@@ -11,9 +11,10 @@ bad peers together thus cost at most one timeout in that time, and a peer that h
 found.
 
 A peer that fails several times in a row rests, whether there are better ones or not: see
-`dpwa.policy.backoff`. A new connection ends the rest. While all rest, the one whose rest ends first
-is asked before that, a time drawn uniformly from [0.5, 1] * `TRIED_EVERY_S` after the last failure:
-that bounds what they cost if they are gone, and how late it is seen that they are back.
+`dpwa.policy.backoff`. A new connection ends the rest. While all that could be asked rest, the one
+whose rest ends first is asked before that, a time drawn uniformly from [0.5, 1] * `TRIED_EVERY_S`
+after the last failure: that bounds what they cost if they are gone, and how late it is seen that
+they are back.
 
 Peers that are slow take part in fewer draws: see `dpwa.policy.link_estimates`.
 """

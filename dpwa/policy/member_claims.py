@@ -2,9 +2,9 @@
 
 Anybody can say so of anybody. So it is put aside, and believed only once the process that is meant
 has been called where it is said to be, and has answered by that name and number. One claim of each
-name is looked into at a time, for `CHECK_WITHIN_S` at the most, and after one that was wrong no
-other for `PAUSE_S`: what is said again and again costs no more than a call now and then. Nothing is
-lost with a claim that is dropped: if it is true, it will be heard again.
+name is looked into at a time, for `CHECK_WITHIN_S` at the most, and then no other for `PAUSE_S`;
+and of all names a few at a time. So what is said again and again costs no more than a call now and
+then. Nothing is lost with a claim that is dropped: if it is true, it will be heard again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dpwa.policy.member_states import HIGHEST_HEARSAY, Entry
 
 CHECK_WITHIN_S = 5.0
 PAUSE_S = 1.0
+MOST_AT_ONCE = 8  # that are looked into
+MOST_CLAIMS = 256
 
 
 def is_claim(news: Entry, known: Entry | None) -> bool:
@@ -51,13 +53,16 @@ class Claims:
     def put(self, entry: Entry, now: float) -> None:
         """Look into a claim, unless another one of this name is in the way."""
         other = self._claims.get(entry.name)
-        if other is None or now >= other.until:
+        has_room = other is not None or len(self._claims) < MOST_CLAIMS
+        if has_room and (other is None or now >= other.until):
             self._claims[entry.name] = _Claim(entry, now + CHECK_WITHIN_S)
 
     def to_check(self, now: float) -> list[Entry]:
         """Return who is to be called now, each once."""
         self._claims = {name: claim for name, claim in self._claims.items() if now < claim.until}
-        fresh = [claim for claim in self._claims.values() if not claim.is_asked]
+        asked = sum(claim.is_asked for claim in self._claims.values())
+        waiting = [claim for claim in self._claims.values() if not claim.is_asked]
+        fresh = waiting[: max(0, MOST_AT_ONCE - asked)]
         for claim in fresh:
             claim.is_asked = True
         return [claim.entry for claim in fresh]

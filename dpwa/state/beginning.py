@@ -33,7 +33,7 @@ class Suspects:
 
     def blame(self, donors: Collection[str]) -> None:
         """Take note of who has brought a part of no use."""
-        if len(donors) == 1 or self.is_alone:
+        if len(donors) == 1:
             self.names.update(donors)
         self.is_alone |= len(donors) > 1
 

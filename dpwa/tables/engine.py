@@ -101,7 +101,7 @@ class Engine(threading.Thread):
         self._most_messages = 2 * WINDOW * (len(group.ranks) or limits.MAX_MEMBERS)
         self._mail = Correspondence(group, contacts, tell)
         self._shelf = Shelf(contacts)
-        self._replication = Replication(self._shelf, self._mail, self._say)
+        self._replication = Replication(self._shelf, self._mail, self._say, group.note_work)
         self._barriers = Barriers(own.name, self._mail.say_to_all)
         self._exits = 0
         self._told: dict[str, Told] = {}
@@ -234,6 +234,7 @@ class Engine(threading.Thread):
             # It begins alone, and what it would do now is lost if others have begun already.
             if self._group.is_outranked:
                 self._group.look_out()
+            if self._group.is_outside:
                 return
             meet_s = min(MEET_S, self._settings.startup_s / 2)
             if self._group.may_meet() and self._mail.now - self._began < meet_s:
@@ -389,7 +390,6 @@ class Engine(threading.Thread):
 
     def _route(self, addition: Addition) -> None:
         """Send an addition of this node to the primary."""
-        self._group.note_work()
         try:
             (primary, *_) = self._shelf.holders(addition.key)
         except (ProtocolError, ValueError):

@@ -44,12 +44,16 @@ class Replication:
         shelf: has the copies.
         mail: whose members are told.
         say: tells a member something, be it this node.
+        note: called for every addition that is applied here.
     """
 
-    def __init__(self, shelf: Shelf, mail: Correspondence, say: Say) -> None:
+    def __init__(
+        self, shelf: Shelf, mail: Correspondence, say: Say, note: Callable[[], None]
+    ) -> None:
         self._shelf = shelf
         self._mail = mail
         self._say = say
+        self._note = note
         self._awaited: dict[Awaited, tuple[str, set[str]]] = {}
         self._copying: dict[Key, set[str]] = {}
         self._on_hold: dict[Key, list[tuple[TableAddition, Frame]]] = {}
@@ -115,6 +119,7 @@ class Replication:
         ids = None if message.rows is None else np.frombuffer(view[:ids_bytes], np.int64)
         delta = np.frombuffer(view[ids_bytes:], spec.dtype).reshape(spec.shape(count))
         copy.apply(message.client, message.counter, ids, delta, is_first=message.is_first)
+        self._note()
 
     def _acknowledge(
         self, client: str, message: TableAddition | TableReplicated, refused: str = ""

@@ -40,6 +40,7 @@ LOOK_EVERY_S = 0.03
 QUIET_S = 2.0  # for a connection with too much unread, of which no message comes: it has no end
 LOOK_OFTEN_S = 0.01  # while there is something to see
 GROWTH_BYTES = 512 * 1024
+GREEDY_BYTES = 512 * 1024  # unread at the end: more than a frame that was cut short
 MANY_NEW = 8
 
 
@@ -97,7 +98,8 @@ class Brakes:
         self._most = min(most_connections, may_open // 2)
         self._unread_bytes = unread_bytes
         self._connections: dict[int, Connection] = {}  # the oldest first
-        self._gone: set[int] = set()  # descriptors of connections that have ended
+        self._gone: set[int] = set()  # descriptors of greedy connections that have ended
+        self._cut_off: dict[int, int] = {}  # of those that ZeroMQ has not closed yet, and inodes
         self._early: dict[int, int] = {}  # bytes that were read before the connection was found
         self._others: dict[int, int] = {}  # descriptors of something else, and their inodes
         self.over_capacity = self.unfinished = self.pauses = 0
@@ -113,8 +115,8 @@ class Brakes:
             connection.is_heard = True
 
     def is_gone(self, number: int) -> bool:
-        """Tell whether the connection that a message came over has ended since."""
-        return number in self._gone
+        """Tell whether a message is what a connection that was too greedy has left behind."""
+        return number in self._gone and not _is_open(number)
 
     def look(self, *, is_drained: bool) -> float:
         """Look at all connections and act; return after how many seconds to look again.
@@ -146,6 +148,11 @@ class Brakes:
         for number, connection in list(self._connections.items()):
             if found.get(number) != connection.inode:
                 del self._connections[number]
+                if connection.unread > GREEDY_BYTES:
+                    self._gone.add(number)
+        for number, inode in list(self._cut_off.items()):
+            if found.get(number) != inode:
+                del self._cut_off[number]
                 self._gone.add(number)
         self._gone -= found.keys()
         self._early = {number: taken for number, taken in self._early.items() if number in found}
@@ -177,6 +184,8 @@ class Brakes:
                 return None
             if own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 return None
+            with suppress(OSError):  # it may have come just as the door closed
+                let_packets_in(own)
             if own.family == socket.AF_UNIX:
                 return False if self._port is None and local == self._path else None
             is_tcp = own.family in (socket.AF_INET, socket.AF_INET6)
@@ -248,7 +257,8 @@ class Brakes:
             if not connection.is_tcp or not _reset(own):
                 own.shutdown(socket.SHUT_RDWR)
             del self._connections[connection.number]
-            self._others[connection.number] = connection.inode  # until ZeroMQ has closed it
+            # Until ZeroMQ has closed it:
+            self._others[connection.number] = self._cut_off[connection.number] = connection.inode
 
 
 def _descriptors() -> Iterator[tuple[int, int]]:
@@ -258,6 +268,14 @@ def _descriptors() -> Iterator[tuple[int, int]]:
             found = os.fstat(int(name))
             if stat.S_ISSOCK(found.st_mode):
                 yield int(name), found.st_ino
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def _bytes_received(connection: Connection) -> int:

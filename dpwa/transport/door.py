@@ -57,9 +57,19 @@ class Door:
         wait_s = self._due - now - (AT_ONCE_S - CLOSED_S)
         if wait_s > 0:
             return wait_s
-        self._is_closed = False
-        self._filter(is_closed=False)
-        return None
+        if self._filter(is_closed=False) or not self._is_there():
+            self._is_closed = False
+            return None
+        return CLOSED_S  # no descriptor was left to do it with
+
+    def _is_there(self) -> bool:
+        """Tell whether the socket that listens is there, as far as that can be told."""
+        if self._listener is None:
+            return False
+        descriptor, inode = self._listener
+        with suppress(OSError):
+            return os.fstat(descriptor).st_ino == inode
+        return False
 
     def _filter(self, *, is_closed: bool) -> bool:
         """Drop what arrives, or do so no more; return whether that could be done."""

@@ -51,12 +51,14 @@ def test_a_member_that_one_node_does_not_reach_keeps_its_name():
             assert not w1._members._circle.is_replaced
 
 
-def test_a_killed_node_that_is_started_elsewhere_has_its_name_in_a_few_seconds():
+@pytest.mark.parametrize("orphans", ["no", "orphans"])
+def test_a_killed_node_that_is_started_elsewhere_has_its_name_in_a_few_seconds(orphans):
     with cluster() as nodes:
         nodes.add("seed")
         nodes.add("other", "seed")
         config = json.dumps({"join": [nodes.endpoint("seed")], "log_level": "error"})
-        with subprocess.Popen([sys.executable, PROGRAM, "w1", config], stdout=-1) as child:
+        command = [sys.executable, PROGRAM, "w1", config, orphans]
+        with subprocess.Popen(command, stdout=-1) as child:
             try:
                 old = child.stdout.readline().decode().strip()
                 eventually(lambda: all("w1" in node.peers for node in nodes.nodes.values()))

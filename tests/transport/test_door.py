@@ -1,6 +1,7 @@
 """How many connections a node lets in within a second, at a real listening socket."""
 
 import contextlib
+import errno
 import socket
 import struct
 import threading
@@ -12,7 +13,7 @@ from support.nodes import eventually
 
 from dpwa.clock import SystemClock
 from dpwa.transport import gatekeeper
-from dpwa.transport.door import AT_ONCE_S, Door
+from dpwa.transport.door import AT_ONCE_S, CLOSED_S, Door
 from dpwa.transport.gate import ACCEPTED, DISCONNECTED, Gate
 from dpwa.transport.gatekeeper import Gatekeeper
 from dpwa.transport.sockets import bound_endpoint, serving_socket
@@ -75,6 +76,22 @@ def test_one_more_waits_until_it_is_time_and_comes_in_then(listener):
         listener.settimeout(5)  # TCP asks again after a second
         assert comes_in(listener)
     assert door.closings == 1
+
+
+def test_when_there_is_no_descriptor_to_open_it_with_it_is_opened_a_moment_later(
+    listener, monkeypatch
+):
+    door, later = closed(listener, 100.0), 100.0 + 10 * AT_ONCE_S
+
+    def no_descriptor_left(_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("os.dup", no_descriptor_left)
+    assert door.look(later) == CLOSED_S
+    monkeypatch.undo()
+    assert door.look(later + CLOSED_S) is None
+    with knocking(listener):
+        assert comes_in(listener)
 
 
 def test_connections_that_are_up_are_not_touched():

@@ -1,9 +1,12 @@
 """A node that joins and prints where it is, and then gossips until it is killed.
 
-Usage: join_and_wait.py NAME CONFIG      (CONFIG: JSON)
+Usage: join_and_wait.py NAME CONFIG [orphans]      (CONFIG: JSON)
+
+With "orphans" it has a child, as data loaders are, which holds its sockets for a while longer.
 """
 
 import json
+import os
 import sys
 import time
 
@@ -12,6 +15,11 @@ import numpy as np
 from dpwa.connection import DpwaConnection
 
 with DpwaConnection(sys.argv[1], json.loads(sys.argv[2])) as connection:
+    if sys.argv[3:] == ["orphans"]:
+        connection.wait_for_peers(1, 10.0)
+        if not os.fork():
+            time.sleep(8.0)
+            os._exit(0)
     print(connection.node.endpoint, flush=True)
     while True:
         connection.update_send(np.zeros(4), 1.0)
