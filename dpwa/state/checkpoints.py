@@ -183,7 +183,8 @@ class CheckpointFolder:
             parts = {p: self._read_part(name, p, entry) for p, entry in record["parts"].items()}
             clock, updates = float(record["clock"]), int(record["updates"])
         except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise BrokenCheckpointError(f"{type(error).__name__}: {error}") from None
+            reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+            raise BrokenCheckpointError(reason) from None
         return Saved(self._folder, name, clock, updates, parts)
 
     def _read_part(self, name: str, part: str, entry: JsonObject) -> SavedPart:
