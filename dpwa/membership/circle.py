@@ -129,6 +129,11 @@ class Circle:
         with self._lock:
             self._members.heard_from(name, incarnation, self._clock.now())
 
+    def heard_at(self, name: str) -> float:
+        """Return when a node was last heard from."""
+        with self._lock:
+            return self._members.heard_at(name)
+
     def to_ask(self) -> list[Entry]:
         """Return the members that are to be asked now."""
         with self._lock:

@@ -9,12 +9,14 @@ from dpwa.membership.circle import Circle
 from dpwa.policy.member_states import Entry, Status
 from dpwa.wire.members import JoinRequest, Refusal
 
+HEARD_WITHIN_S = 1.0  # or it is suspected
 FOUND_OUT_WITHIN_S = 10.0  # more than a suspicion takes
 
 
 @dataclass(frozen=True)
 class _Doubt:
     entry: Entry
+    began: float
     expires: float
 
 
@@ -23,9 +25,8 @@ class Names:
 
     A member keeps its name. Whether it lives, a connection does not tell: that of a process that
     was killed stays up for some seconds if children of it hold the socket, or if its host is gone;
-    and where there is none, that may be the link only. So it is suspected, and all ask it. The
-    newcomer has to wait until it has contradicted, and lives, or the suspicion is over, and it
-    does not.
+    and where there is none, that may be the link only. So the newcomer has to wait until the member
+    is heard from, and lives; or else it is suspected, all ask it, and it contradicts, or does not.
 
     Args:
         circle: of this node.
@@ -44,15 +45,19 @@ class Names:
             return "name", f"the name {own.name} is taken, by the node at {own.endpoint}"
         if known is None or not known.status.is_member or known.endpoint == message.endpoint:
             return None
-        if known.status is Status.ALIVE and self._is_certain(known):
+        if known.status is Status.ALIVE and self._lives(known):
             return "name", f"the name {known.name} is taken, by the living node at {known.endpoint}"
-        self._circle.doubt(known.name)
         reason = "had the name {} a moment ago; whether it has ended is being found out"
         return "busy", f"the node at {known.endpoint} {reason.format(known.name)}"
 
-    def _is_certain(self, known: Entry) -> bool:
-        """Tell whether a member lives for sure: it has contradicted a doubt."""
+    def _lives(self, known: Entry) -> bool:
+        """Tell whether a member was heard from, or has contradicted, since somebody else came."""
         now = self._clock.now()
         self._doubts = {name: each for name, each in self._doubts.items() if now < each.expires}
-        doubt = self._doubts.setdefault(known.name, _Doubt(known, now + FOUND_OUT_WITHIN_S))
-        return known.stamp > doubt.entry.stamp
+        new = _Doubt(known, now, now + FOUND_OUT_WITHIN_S)
+        doubt = self._doubts.setdefault(known.name, new)
+        if known.stamp > doubt.entry.stamp or self._circle.heard_at(known.name) > doubt.began:
+            return True
+        if now - doubt.began >= HEARD_WITHIN_S:
+            self._circle.doubt(known.name)
+        return False

@@ -63,6 +63,7 @@ lives of a node, the later one takes a higher incarnation than the earlier.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -97,6 +98,7 @@ class _Record:
     entry: Entry
     since: float  # when it got its status, or was given fresh time
     tells: int = 0  # how often it is still to be passed on before others
+    heard_at: float = -math.inf
     asked_at: float | None = None  # the first question since it was heard from
     patience: int = 1
     is_accused: bool = False  # by this node itself
@@ -252,11 +254,17 @@ class Membership:
         if record is None or record.entry.incarnation != incarnation:
             return
         self._take(record, Event.SIGN_OF_LIFE, now)
+        record.heard_at = now
         record.asked_at = None
         record.patience = 1
         record.is_accused = False
         if record.entry.status is Status.SUSPECT:
             record.since = now
+
+    def heard_at(self, name: str) -> float:
+        """Return when a node was last heard from, in this life of it; -inf: never."""
+        record = self._records.get(name)
+        return -math.inf if record is None else record.heard_at
 
     def lost(self, name: str, now: float) -> list[Change]:
         """Note that the connection to a node is gone, or that it cannot be reached.

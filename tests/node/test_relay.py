@@ -10,6 +10,7 @@ from support.partners import partner_of
 from support.requests import fetch_of
 
 from dpwa.node.kept import KeptSnapshots
+from dpwa.transport.link import LinkState
 from dpwa.wire.messages import Elsewhere, Fetch, NewsMessage, NotReady, SnapshotHeader
 
 FAST = {"local_period": 1, "global_period": 1, "c1": 0.5, "c2": 0.5}
@@ -69,6 +70,9 @@ def _rounds(nodes):
 def test_when_the_leader_ends_the_next_one_leads():
     with members(following(3), [1.0, 2.0, 3.0]) as nodes:
         eventually(lambda: _rounds(nodes) and (nodes[2].x < 1.5).all())
+        first = nodes[0].adapter.connection.node
+        # A farewell reaches who is connected.
+        eventually(lambda: set(first.links.values()) == {LinkState.UP})
         nodes[0].adapter.close()
         with torch.no_grad():
             nodes[1].net.weight.fill_(5.0)

@@ -88,6 +88,8 @@ def cpu_seconds(pid):
 class Field:
     """A victim that trains, a peer that gossips with it, and room for an attacker."""
 
+    attackers = "attackers.py"
+
     def __init__(self, folder, **settings):
         mapping = config_of(2, transport="tcp", log_level="error", **settings)
         path = folder / "nodes.yaml"
@@ -101,10 +103,14 @@ class Field:
             eventually(trainer.has_merged, 60)
         return self
 
+    @property
+    def known(self):
+        """What attackers know of the victim: what model it trains."""
+        return self.victim.lines[-1]["fingerprint"]
+
     def attacked(self, attack, seconds, seed=1):
         """Return the figures of so many seconds under an attack."""
-        fingerprint = self.victim.lines[-1]["fingerprint"]
-        attacker = run("attackers.py", attack, self.port, seconds + 1.5, seed, fingerprint)
+        attacker = run(self.attackers, attack, self.port, seconds + 1.5, seed, self.known)
         try:
             time.sleep(1.5)  # it has to start
             figures = self.watched(seconds)
@@ -141,9 +147,9 @@ class Field:
 
 
 @contextmanager
-def field(folder, **settings):
+def field(folder, kind=Field, **settings):
     """A field of which no process outlives the block."""
-    found = Field(folder, **settings)
+    found = kind(folder, **settings)
     try:
         yield found.ready()
     finally:

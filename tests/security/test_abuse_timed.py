@@ -10,6 +10,8 @@ victim of its own, and the attack comes last, so that nothing that it leaves beh
 compared with. The quiet time before is printed, too.
 """
 
+from functools import partial
+
 import numpy as np
 import pytest
 from abuse import field
@@ -42,17 +44,14 @@ def ratio(attacked, burnt, what):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_training_goes_on_under_attack(attack, tmp_path):
+def assert_training_goes_on(field_of, attack):
+    """Let an attack take turns with a process that burns as much; print and check the figures."""
     print(f"\nseed {SEED}")
-    settings = {"algorithm": "symmetric"} if attack == "propose_flood" else {}
-    with field(tmp_path, **settings) as scene:  # to learn how much it burns
+    with field_of() as scene:  # to learn how much it burns
         share = scene.attacked(attack, WINDOW_S / 2, SEED).attacker["cpu_share"]
     quiet, burnt, attacked = [], [], []
     for turn in range(1, TURNS + 1):
-        with field(tmp_path, **settings) as scene:
+        with field_of() as scene:
             quiet.append(scene.watched(WINDOW_S / 2))
             shown("quiet", quiet[-1])
             burnt.append(scene.attacked(f"burn:{min(1.0, share):.3f}", WINDOW_S))
@@ -70,3 +69,11 @@ def test_training_goes_on_under_attack(attack, tmp_path):
     assert max(figures.rss_mb for figures in attacked) < most_mb
     assert max(figures.descriptors for figures in attacked) < MOST_DESCRIPTORS
     assert ratio(attacked, burnt, "merges_per_s") > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_training_goes_on_under_attack(attack, tmp_path):
+    settings = {"algorithm": "symmetric"} if attack == "propose_flood" else {}
+    assert_training_goes_on(partial(field, tmp_path, **settings), attack)
