@@ -184,12 +184,14 @@ class Brakes:
                 return None
             if own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 return None
-            with suppress(OSError):  # it may have come just as the door closed
-                let_packets_in(own)
             if own.family == socket.AF_UNIX:
                 return False if self._port is None and local == self._path else None
             is_tcp = own.family in (socket.AF_INET, socket.AF_INET6)
-            return True if is_tcp and self._is_here(str(local[0]), local[1]) else None
+            if not is_tcp or not self._is_here(str(local[0]), local[1]):
+                return None
+            with suppress(OSError):  # it may have come just as the door closed
+                let_packets_in(own)
+            return True
 
     def _is_here(self, host: str, port: int) -> bool:
         """Tell whether an address is the one that is listened on."""
