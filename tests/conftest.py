@@ -9,11 +9,35 @@ from pathlib import Path
 import hypothesis
 import pytest
 import zmq
+from support import times
 
 from dpwa.launch import ports
 
 hypothesis.settings.register_profile("dpwa", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("dpwa")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--quiet-machine",
+        action="store_true",
+        help="nothing else runs here: check the bounds of seconds, in all tests that have some",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--quiet-machine"):
+        times.expect_a_quiet_machine()
+        if config.option.markexpr == "not slow":
+            config.option.markexpr = "timed and not slow"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the tests of all files that bound seconds."""
+    for item in items:
+        if getattr(item.module, "at_most", None) is times.at_most:
+            item.add_marker(pytest.mark.timed)
 
 
 def _open_sockets():

@@ -95,10 +95,10 @@ def test_a_node_that_leaves_in_an_epoch_and_comes_again_gets_the_others_paramete
         sgd, x, counts = AllReduceSGD(connection), np.zeros(2), []
         sgd.synchronize_parameters(x)
         counts.append(sgd.sum_gradients(np.zeros(2)))
-        assert is_gone.wait(20)
+        assert is_gone.wait(60)
         counts.append(sgd.sum_gradients(np.zeros(2)))
         x += 1.0
-        assert is_back.wait(20)
+        assert is_back.wait(60)
         while counts[-1] != 3:  # until it is let in, and has synchronized
             sgd.synchronize_parameters(x)
             counts.append(sgd.sum_gradients(np.zeros(2)))

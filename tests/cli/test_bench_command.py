@@ -164,7 +164,7 @@ def test_an_interrupt_leaves_no_process_behind():
     with long_run() as (process, workers):
         time.sleep(1)  # at any moment of the start
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
         assert process.returncode == 130
         assert_gone(*workers)
 
@@ -172,7 +172,7 @@ def test_an_interrupt_leaves_no_process_behind():
 def test_a_worker_that_is_killed_ends_the_benchmark_with_a_message():
     with long_run() as (process, workers):
         os.kill(workers[1], signal.SIGKILL)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=60)
         assert process.returncode == 1
         assert "failed (exit code -9)" in stderr
         assert_gone(*workers)

@@ -16,7 +16,7 @@ DPWA = [sys.executable, "-m", "dpwa"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*DPWA, *arguments], capture_output=True, text=True, timeout=30)
+    return subprocess.run([*DPWA, *arguments], capture_output=True, text=True, timeout=60)
 
 
 def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:

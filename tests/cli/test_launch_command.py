@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.launched import DPWA, assert_gone, interruptible
+from support.times import at_most
 
 from dpwa.config import load_config
 from dpwa.launch.ports import free_ports
@@ -63,7 +64,7 @@ def python(code: str) -> list[str]:
 
 def launch(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*LAUNCH, *arguments], capture_output=True, text=True, timeout=30, **options
+        [*LAUNCH, *arguments], capture_output=True, text=True, timeout=60, **options
     )
 
 
@@ -187,8 +188,8 @@ def test_a_stop_signal_stops_the_nodes_cleanly(
     pids = pids_of_ready_nodes(process, 2)
     started = time.monotonic()
     process.send_signal(number)
-    _, errors = process.communicate(timeout=10)
-    assert time.monotonic() - started < 4
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - started < at_most(4)
     assert process.returncode == 130
     assert errors == (
         "dpwa launch: stopping w1, w2 with SIGINT (Ctrl-C again kills)\n"
@@ -208,8 +209,8 @@ def test_a_second_ctrl_c_kills_stubborn_nodes(
     assert "with SIGINT" in process.stderr.readline()
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=10)
-    assert time.monotonic() - started < 4
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - started < at_most(4)
     assert errors.startswith("dpwa launch: stopping w1, w2 with SIGKILL\n")
     assert process.returncode == 130
     assert_gone(*pids)
@@ -238,7 +239,7 @@ def test_ctrl_c_in_a_terminal_stops_the_nodes() -> None:
         assert "\x1b[33mw2 |\x1b[0m " in shown
         os.write(master, b"\x03")
         read_until(master, lambda text: "all nodes have stopped" in text)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
     os.close(master)
     assert_gone(*map(int, re.findall(r"\x1b\[0m (\d+)", shown)))
 
@@ -263,8 +264,8 @@ def test_ctrl_c_reaches_the_nodes_when_it_also_ends_the_reader_of_the_messages(
     process.stdout = None  # so that cleaning up does not read it
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
-    assert time.monotonic() - started < 4
+    assert process.wait(60) == 130
+    assert time.monotonic() - started < at_most(4)
     assert marker.exists()
     assert_gone(*pids)
 
@@ -283,7 +284,7 @@ def test_a_terminal_that_is_closed_stops_the_nodes(tmp_path: Path) -> None:
         os.close(terminal)
         read_until(master, lambda text: "\r\n" in text)
         os.close(master)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
     assert marker.exists()
 
 
@@ -298,7 +299,7 @@ def test_a_flood_that_nobody_reads_can_be_stopped(
     wait_until_blocked(process)
     for number in numbers:
         process.send_signal(number)
-    assert process.wait(4) == 130
+    assert process.wait(60) == 130
     assert_gone(*pids)
 
 
@@ -402,7 +403,7 @@ def test_a_reader_that_leaves_ends_the_nodes_quietly(
     pids = pids_of_ready_nodes(process, 1)
     assert process.stdout is not None
     process.stdout.close()
-    process.wait(10)
+    process.wait(60)
     assert process.returncode == 1
     assert process.stderr is not None
     assert process.stderr.read() == ""

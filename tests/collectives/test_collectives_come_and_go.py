@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.nodes import eventually
 from support.open_cluster import cluster
+from support.times import at_most
 
 TIMEOUT_S = 10.0
 
@@ -40,7 +41,7 @@ def test_the_first_collectives_of_two_that_know_each_other_are_one(pair, first):
         for future in (early, late):
             result, took_s = future.result(2 * TIMEOUT_S)
             assert result == (2.0, 2)
-            assert took_s < TIMEOUT_S / 2
+            assert took_s < at_most(TIMEOUT_S / 2)
 
 
 @pytest.mark.parametrize("name", "ab")
@@ -50,7 +51,7 @@ def test_who_calls_no_collectives_is_not_waited_for_again_and_again(pair, name):
         found.append(timed_sum(pair[name], 2.0))
         time.sleep(0.1)  # for the other's answer, if there is one
     assert [result for result, _ in found] == [(1.0, 1)] * 3
-    assert sum(took_s for _, took_s in found) < 2.0
+    assert sum(took_s for _, took_s in found) < at_most(2.0)
 
 
 def test_newcomers_come_to_those_who_are_at_work_whatever_their_names():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 from support.collective_processes import collective_processes
 from support.nodes import eventually
+from support.times import at_most
 
 POINTS = (
     "collective.called",
@@ -116,7 +117,7 @@ def assert_survivors_agree(fault, told):
     for (kind, _, root), *answers in zip(fault.calls(), *rows, strict=True):
         first = answers[0]
         for answer in answers:
-            assert answer["took_s"] <= fault.timeout_s + GRACE_S, (fault, answer)
+            assert answer["took_s"] <= at_most(fault.timeout_s + GRACE_S), (fault, answer)
             assert answer["members"] == first["members"], (fault, answers)
             for key in ("result", "error", "names"):
                 assert answer.get(key) == first.get(key), (fault, answers)

@@ -8,6 +8,7 @@ import pytest
 from support.collective_nodes import collective_nodes, rank_of
 from support.collective_processes import collective_processes
 from support.nodes import eventually
+from support.times import at_most
 
 from dpwa.errors import ClosedError, LeftBehindError, PeerLost
 
@@ -38,7 +39,7 @@ def assert_lost(outcomes, names, within_s):
     for took_s, outcome in outcomes:
         assert type(outcome) is PeerLost, outcome
         assert outcome.names == tuple(sorted(names))
-        assert took_s <= within_s
+        assert took_s <= at_most(within_s)
 
 
 def is_there_again(nodes, name):
@@ -66,7 +67,7 @@ def test_a_first_collective_waits_for_nodes_that_start_late():
             eventually(lambda: is_waiting(nodes, nodes.names[-1]))
             nodes.start(name)
             futures.append(nodes.begin(name, lambda node: node.all_reduce(np.ones(5000))[1]))
-        assert [future.result(20) for future in futures] == [3, 3, 3]
+        assert [future.result(60) for future in futures] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
@@ -112,7 +113,7 @@ def test_nobody_is_lost_if_all_call_within_the_timeout_of_the_first():
         first = nodes.begin("w1", lambda node: node.all_reduce(1.0, timeout_s=20.0))
         eventually(lambda: is_waiting(nodes, "w1"))
         assert nodes["w2"].all_reduce(1.0, timeout_s=1e-3 * 20_000) == (2.0, 2)
-        assert first.result(20) == (2.0, 2)
+        assert first.result(60) == (2.0, 2)
 
 
 # Closing
@@ -139,9 +140,9 @@ def test_a_collective_in_which_the_node_is_closed_ends_at_once():
         waiting = nodes.begin("w1", timed(lambda node: node.barrier()))
         eventually(lambda: is_waiting(nodes, "w1"))
         nodes["w1"].close()
-        took_s, outcome = waiting.result(10)
+        took_s, outcome = waiting.result(60)
         assert type(outcome) is ClosedError, outcome
-        assert took_s < GRACE_S
+        assert took_s < at_most(GRACE_S)
         assert_lost(nodes.each(timed(lambda n: n.barrier()), ["w2"]).values(), ("w1",), GRACE_S)
 
 
@@ -165,7 +166,7 @@ def test_a_node_may_be_closed_at_any_moment_of_large_collectives(transport, call
         futures = {name: nodes.begin(name, call_on) for name in nodes.names}
         eventually(lambda: len(done) >= calls, every_s=0.0)
         nodes["w1"].close()
-        ends = {name: future.result(10) for name, future in futures.items()}
+        ends = {name: future.result(60) for name, future in futures.items()}
     assert type(ends.pop("w1")) is ClosedError
     for lost in ends.values():
         assert (type(lost), lost.names) == (PeerLost, ("w1",))
@@ -221,7 +222,7 @@ def test_ctrl_c_in_a_collective_leaves_the_others_without_this_node_at_once(proc
         for name in ("w1", "w3"):
             (answer,) = told[name]
             assert (answer["error"], answer["names"]) == ("PeerLost", ["w2"])
-            assert answer["took_s"] < GRACE_S
+            assert answer["took_s"] < at_most(GRACE_S)
         for name, (answer,) in group.call([("large", 1, "")], ["w1", "w3"]).items():
             assert answer["result"] == [["w1", "w3"], 2], name
 
@@ -265,7 +266,7 @@ def test_halves_that_were_cut_off_from_each_other_become_one_again(halves):
         cut.is_healed.set()
 
         def until_all_are_there(node):
-            end = time.monotonic() + 20.0
+            end = time.monotonic() + at_most(20.0)
             while time.monotonic() < end:
                 try:
                     if node.all_reduce(1, timeout_s=5.0)[1] == 4:

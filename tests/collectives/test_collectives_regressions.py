@@ -20,7 +20,7 @@ from dpwa.data.payload import Payload
 from dpwa.errors import LeftBehindError, ParametersError, PeerLost, UserError
 
 TIMEOUT_S = 0.3  # of calls that are to fail
-HANGS_AFTER_S = 5.0
+HANGS_AFTER_S = 15.0  # less than 20, which some calls may take
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_node_that_was_let_in_late_has_all_of_its_time_for_its_first_collectiv
         time.sleep(began + 1.2 * timeout_s - time.monotonic())
         results = nodes.outcomes(lambda node: node.all_reduce(1), others)
         assert results == dict.fromkeys(others, (3, 3))
-        assert late.result(10) == (3, 3)
+        assert late.result(60) == (3, 3)
 
 
 def cut_off(contacts, own, far):
@@ -135,7 +135,7 @@ def test_the_smaller_part_of_a_split_is_told_so_once_and_works_with_the_others_a
 
         results = nodes.outcomes(call, others)
         assert results == dict.fromkeys(others, (3, 3))
-        assert back.result(10) == (3, 3)
+        assert back.result(60) == (3, 3)
 
 
 def left_behind_once(nodes, at_point, call, by_others):
@@ -238,7 +238,7 @@ def test_a_collective_within_one_of_the_same_tag_is_refused(at_point):
             nodes["w1"].barrier()
             assert refused == [True]
             assert nodes["w1"].all_reduce(1) == (2, 2)  # and it is free again
-            second.result(10)
+            second.result(60)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
@@ -262,7 +262,7 @@ def test_a_forked_child_closes_although_a_lock_was_held_when_it_was_forked():
             nodes["w1"].collectives.close()
             os._exit(0)
         is_forked.set()
-        holding.result(10)
+        holding.result(60)
         try:
             ended = eventually(lambda: os.waitpid(child, os.WNOHANG)[0], HANGS_AFTER_S)
         except AssertionError:

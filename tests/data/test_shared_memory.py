@@ -100,7 +100,7 @@ def test_only_this_user_can_read_the_folder_and_nothing_is_left_when_it_is_close
 def test_a_forked_child_that_closes_leaves_the_folder_to_its_parent(tmp_path):
     process = start("fork_and_close.py", tmp_path)
     with ended(process):
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=60)
     assert (output, errors) == ("0 0 board slot-1\n", "")
     assert not list(tmp_path.iterdir())
 
@@ -113,7 +113,7 @@ def test_a_root_that_is_not_there_is_an_os_error(tmp_path):
 def test_room_that_is_not_there_is_an_os_error_and_room_that_was_given_can_be_used(own_shm):
     process = start(*own_shm("size=1m", "exhaust_shm.py", 300_000))
     with ended(process):
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=60)
     assert (output.split(), errors) == (["ENOSPC", "3", "3"], "")
 
 
@@ -369,7 +369,7 @@ def test_many_processes_that_start_and_sweep_at_once_take_nothing_from_each_othe
         assert lost == ["0\n"] * 3, [process.communicate()[1] for process in processes]
         assert len(list(tmp_path.iterdir())) == 180  # the stale one is gone
         for process in processes:
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
     assert not list(tmp_path.iterdir())
 
 

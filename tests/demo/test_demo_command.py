@@ -108,7 +108,7 @@ def test_four_processes_learn_digits_better_than_alone(tmp_path):
 def test_interrupt_stops_everything_without_a_traceback(long_demo, tmp_path):
     assert set(workers_of(tmp_path)) == {"w1", "w2"}
     long_demo.send_signal(signal.SIGINT)
-    out, err = long_demo.communicate(timeout=20)
+    out, err = long_demo.communicate(timeout=60)
     assert long_demo.returncode == 130
     assert out == ""
     assert "Traceback" not in err

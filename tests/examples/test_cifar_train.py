@@ -196,7 +196,7 @@ def test_ctrl_c_ends_quietly(data_dir: Path, tmp_path: Path) -> None:
         while "epoch 2" not in process.stdout.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()

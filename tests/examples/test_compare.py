@@ -175,7 +175,7 @@ def test_ctrl_c_stops_all_nodes_and_says_so(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert "1/50" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from support.launched import assert_gone
 from support.nodes import config_of
+from support.times import at_most
 
 from dpwa.data.shared_memory import SHARED_MEMORY_ROOT
 from dpwa.errors import UserError
@@ -171,7 +172,7 @@ def test_one_interrupt_stops_all_nodes_and_only_them(
         started = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             transcript.run(nodes_running(code))
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < at_most(4)
         assert bystander.poll() is None
         bystander.kill()
     for node in ("w1", "w2"):
@@ -189,7 +190,7 @@ def test_a_second_interrupt_kills_stubborn_nodes_at_once(
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         transcript.run(nodes_running(code))
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < at_most(4)
     assert sorted(transcript.exits) == [("w1", -signal.SIGKILL), ("w2", -signal.SIGKILL)]
     assert [number for number, _ in transcript.signals] == [signal.SIGINT, signal.SIGKILL]
 
@@ -265,7 +266,7 @@ def test_what_a_node_leaves_behind_ends_with_it(
     code = IMPORTS + stubbornness + "print(subprocess.Popen(['sleep', '60']).pid)\nos._exit(0)"
     started = time.monotonic()
     assert transcript.run(nodes_running(code, "w1")) == {"w1": 0}
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < at_most(4)
     assert_gone(int(transcript.lines["w1", "stdout"][0]))
 
 
@@ -289,7 +290,7 @@ def test_a_process_that_left_the_group_cannot_hold_the_launcher_up(
     code = IMPORTS + "print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
     started = time.monotonic()
     transcript.run(nodes_running(code + "\nos._exit(0)", "w1"))
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < at_most(4)
     os.kill(int(transcript.lines["w1", "stdout"][0]), signal.SIGKILL)
 
 
@@ -318,7 +319,7 @@ def test_a_message_about_ctrl_c_that_fails_does_not_keep_it_from_the_nodes(
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt) as caught:
         run_nodes(spec, ignore, on_exit=lambda _, code: exits.append(code), on_signal=fail)
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < at_most(4)
     assert isinstance(caught.value.__cause__, BrokenPipeError)
     assert exits == []
     assert (Path(spec.environment["MEETING_PLACE"]) / "interrupted").exists()
@@ -348,7 +349,7 @@ def test_a_callback_that_hangs_cannot_prevent_a_stop(
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run_nodes(nodes_running(IMPORTS + END_WELL + "print(os.getpid())\n" + SLEEP, "w1"), hang)
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < at_most(4)
     assert_gone(*pids)
 
 

@@ -11,6 +11,7 @@ from support.members import in_lockstep, members
 from support.nodes import config_of, eventually
 from support.partners import partner_of
 from support.shared_memory import told
+from support.times import at_most
 
 from dpwa.wire.messages import Goodbye, NewsMessage, pack
 
@@ -111,7 +112,7 @@ def test_a_leader_that_is_silent_is_replaced():
         until_all_know(nodes, losses, [("w1", "w1")] * 3)
         start = time.monotonic()
         until_all_know(nodes[1:], losses, [("w2", "w2")] * 2)
-        assert time.monotonic() - start < 3 * silence_s
+        assert time.monotonic() - start < at_most(3 * silence_s)
 
 
 def test_a_leader_that_says_goodbye_leads_no_more_at_once():
@@ -243,4 +244,4 @@ def test_a_leader_that_is_killed_is_replaced(tmp_path, transport):
         leader.process.send_signal(signal.SIGKILL)
         start = time.monotonic()
         eventually(lambda: leaders(others) == ["w2"] * 2)
-        assert time.monotonic() - start < 2 * silence_s + 1.0
+        assert time.monotonic() - start < at_most(2 * silence_s + 1.0)

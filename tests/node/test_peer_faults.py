@@ -18,6 +18,7 @@ from support.imposters import imposter
 from support.nodes import config_of, eventually, status_of
 from support.processes import ended, start
 from support.requests import fetch_of
+from support.times import at_most
 
 from dpwa import DpwaConnection
 from dpwa.data import codecs, peer_memory
@@ -51,7 +52,7 @@ def timed_round(connection, loss=0.1):
 
 
 def assert_bounded(seconds):
-    assert seconds <= (TIMEOUT_MS + 50) / 1000
+    assert seconds <= at_most((TIMEOUT_MS + 50) / 1000)
 
 
 def rounds_for_ever(connection):
@@ -189,7 +190,7 @@ def test_a_node_answers_another_protocol_version_with_its_own(node, config):
         dealer.linger = 0
         dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
         dealer.send(msgpack.packb({"v": 99, "type": "fetch", "request": 1}))
-        assert dealer.poll(5_000)
+        assert dealer.poll(30_000)
         assert msgpack.unpackb(dealer.recv())["v"] == limits.PROTOCOL_VERSION
 
 
@@ -241,7 +242,7 @@ def test_a_goodbye_from_a_stranger_is_ignored(node, config):
         dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
         dealer.send(encode(Goodbye(request=0, name="nobody")))
         dealer.send(encode(AskStatus(request=1)))
-        assert dealer.poll(5_000)
+        assert dealer.poll(30_000)
         dealer.linger = 0
     assert status_of(node, "w2")["health"] == "unknown"
 
@@ -268,7 +269,7 @@ def test_a_stopped_reader_does_not_hold_the_publisher(config):
             dealer.linger = 0
             dealer.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
             dealer.send(encode(fetch_of(fingerprint)))
-            assert dealer.poll(5_000)
+            assert dealer.poll(30_000)
             dealers.append(dealer)
         before = node.node.version
         eventually(lambda: node.update_send(big) or node.node.version > before + 10)
@@ -281,7 +282,7 @@ def test_a_peer_whose_name_has_no_address_costs_no_time():
     config["nodes"][1]["host"] = "no-such-host.invalid"
     with DpwaConnection("w1", config) as node:
         rounds_until(node, "unreachable")
-        assert max(timed_round(node)[1] for _ in range(10)) < 0.05
+        assert max(timed_round(node)[1] for _ in range(10)) < at_most(0.05)
 
 
 def test_a_flood_of_details_does_not_hold_the_trainer(node, port):
@@ -405,7 +406,7 @@ def test_a_signal_handler_may_close_the_node(config):
             with pytest.raises(ClosedError):
                 rounds_for_ever(node)
             assert closing.is_set()
-            assert time.monotonic() - start < 3.0
+            assert time.monotonic() - start < at_most(3.0)
         finally:
             signal.signal(signal.SIGALRM, previous)
 
@@ -468,7 +469,7 @@ def test_an_unknown_codec_and_chunks_too_small_are_refused(node, config, monkeyp
     with asking(config) as dealer:
         for fields in ({"codec": "x"}, {"chunk_bytes": limits.MIN_CHUNK_BYTES}):
             dealer.send(encode(fetch_of(fingerprint_of(node), **fields)))
-            assert dealer.poll(5_000)
+            assert dealer.poll(30_000)
             refusals.append(decode(dealer.recv_multipart())[0].reason)
     assert refusals == ["unknown codec x", "the chunks are too small"]
 
@@ -480,7 +481,7 @@ def test_readers_that_stop_in_the_middle_of_an_update_bound_what_is_held_of_them
         for _ in range(limits.MAX_HELD + 4):
             dealer = stack.enter_context(asking(config))
             dealer.send(encode(fetch_of(fingerprint_of(node), codec="topk")))
-            assert dealer.poll(5_000)
+            assert dealer.poll(30_000)
         memory = node.node.report()["memory"]
     assert 0 < memory["served_held_bytes"] <= limits.MAX_HELD * values.nbytes
 
@@ -520,7 +521,7 @@ def test_what_broke_before_the_trainer_waited_is_not_even_begun(config, port):
             start = time.monotonic()
             begin = lambda arrival: begun.append(list(arrival.parts))  # noqa: E731
             assert node.node.rounds.wait(None, begin) is None
-            assert time.monotonic() - start < 0.05
+            assert time.monotonic() - start < at_most(0.05)
             return status_of(node, "w2")["outcomes"].get("timed_out", 0) >= 2
 
         eventually(late_round)

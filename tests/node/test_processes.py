@@ -8,6 +8,7 @@ import time
 import pytest
 from support.nodes import free_ports
 from support.processes import ended, start
+from support.times import at_most
 
 TIMEOUT_MS = 1000
 
@@ -98,7 +99,7 @@ def merged(line):
 
 
 def assert_waits_are_bounded(rounds):
-    assert max(line["wait_s"] for line in rounds) <= (TIMEOUT_MS + 50) / 1000
+    assert max(line["wait_s"] for line in rounds) <= at_most((TIMEOUT_MS + 50) / 1000)
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -158,5 +159,5 @@ def test_a_stopped_node_holds_nobody_longer_than_the_timeout(config, trainers):
 def test_a_program_that_forgets_to_close_still_ends():
     process = start("forget_to_close.py", *free_ports(1))
     with ended(process):
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=60)
     assert (process.returncode, output, errors) == (0, "done\n", "")

@@ -10,6 +10,7 @@ from support.members import in_lockstep, members
 from support.nodes import config_of, eventually
 from support.partners import partner_of
 from support.requests import fetch_of
+from support.times import at_most
 
 from dpwa.wire.messages import SnapshotHeader
 
@@ -63,7 +64,7 @@ def two_of_four(**settings):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_peer_that_is_behind_is_waited_for(transport):
-    with two_of_four(transport=transport, timeout_ms=3000) as (one, two):
+    with two_of_four(transport=transport, timeout_ms=30_000) as (one, two):
         one.adapter.update_send()
         start = time.monotonic()
         late = threading.Timer(0.3, two.adapter.update_send)
@@ -71,7 +72,7 @@ def test_a_peer_that_is_behind_is_waited_for(transport):
         merge = one.adapter.update_wait()
         late.join()
         assert merge is not None
-        assert 0.2 < time.monotonic() - start < 2.0
+        assert 0.2 < time.monotonic() - start < at_most(2.0)
         assert value(one) == 2.0  # of this round, not of the one before
 
 
@@ -83,13 +84,13 @@ def test_a_peer_that_stays_behind_costs_no_more_than_the_timeout(transport):
             one.adapter.update_send()
             start = time.monotonic()
             assert one.adapter.update_wait() is None
-            assert time.monotonic() - start <= (timeout_ms + 50) / 1000
+            assert time.monotonic() - start <= at_most((timeout_ms + 50) / 1000)
         assert value(one) == 1.0
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_peer_that_is_ahead_is_read_as_it_was_in_this_round(transport):
-    with two_of_four(transport=transport, timeout_ms=1000) as (one, two):
+    with two_of_four(transport=transport, timeout_ms=30_000) as (one, two):
         two.round()
         with torch.no_grad():
             two.net.weight.fill_(99.0)
@@ -99,13 +100,13 @@ def test_a_peer_that_is_ahead_is_read_as_it_was_in_this_round(transport):
 
 
 def test_a_peer_that_has_ended_costs_nothing():
-    with two_of_four(transport="tcp", timeout_ms=2000) as (one, two):
+    with two_of_four(transport="tcp", timeout_ms=60_000) as (one, two):
         two.adapter.close()
         eventually(lambda: not one.node._threads.tx.reaches("w2"))
         one.adapter.update_send()
         start = time.monotonic()
         assert one.adapter.update_wait() is None
-        assert time.monotonic() - start < 0.5
+        assert time.monotonic() - start < at_most(0.5)
 
 
 def test_a_snapshot_that_is_to_come_is_sent_when_it_comes():

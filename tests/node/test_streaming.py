@@ -16,6 +16,7 @@ from support.imposters import imposter
 from support.nodes import config_of, eventually, status_of
 from support.processes import ended, start
 from support.requests import fetch_of
+from support.times import at_most
 from torch import nn
 
 from dpwa.adapters.module_state import ModuleState
@@ -188,12 +189,12 @@ def test_what_does_not_come_whole_is_not_merged_at_all(ending, moment):
             eventually(lambda: bytes_received(gossip) == half.bytes_sent and half.has_sent.is_set())
         elif moment == "half and half":
             eventually(lambda: bytes_received(gossip))
-        closing = threading.Thread(target=lambda: half.has_sent.wait(2) and peer.close())
+        closing = threading.Thread(target=lambda: half.has_sent.wait(60) and peer.close())
         if ending == "closed":
             closing.start()
         assert gossip.update_wait() is None
         assert_same(net, before)
-        assert time.monotonic() < deadline + 0.1
+        assert time.monotonic() < deadline + at_most(0.1)
         if ending == "closed":
             closing.join()
         time.sleep(max(0.0, deadline + 0.1 - time.monotonic()))
@@ -409,7 +410,7 @@ def test_a_peer_that_falls_silent_costs_little_of_the_timeout_and_another_one_is
             return outcomes_of(mine).get("timed_out", 0) >= 2
 
         eventually(silent)
-        assert max(seconds for _, seconds in rounds) < 1.0  # and not 2.5
+        assert max(seconds for _, seconds in rounds) < at_most(1.0)  # and not 2.5
         slowest, _ = max(rounds, key=lambda one: one[1])
         assert slowest.peer == "w3"
         assert status_of(mine.connection, "w2")["score"] <= 800
@@ -478,7 +479,7 @@ def test_what_was_lent_to_a_reader_that_takes_nothing_comes_back_when_it_is_drop
         reader.connect(f"tcp://127.0.0.1:{config['nodes'][0]['port']}")
         fingerprint = ModuleState(net, with_buffers=True).layout.fingerprint
         reader.send(encode(fetch_of(fingerprint, credit=limits.MAX_CREDIT_CHUNKS)))
-        assert reader.poll(5_000)
+        assert reader.poll(30_000)
 
         def lost_slots():
             gossip.update_send()
@@ -488,7 +489,7 @@ def test_what_was_lent_to_a_reader_that_takes_nothing_comes_back_when_it_is_drop
         skipped = node.report()["rounds_skipped"]
         before = time.monotonic()
         eventually(lambda: lost_slots() == 0, every_s=0.05)
-        assert time.monotonic() - before < sockets.STALLED_MS / 1000 + 2
+        assert time.monotonic() - before < at_most(sockets.STALLED_MS / 1000 + 2)
         assert node.report()["rounds_skipped"] == skipped
 
 

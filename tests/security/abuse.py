@@ -114,7 +114,7 @@ class Field:
         try:
             time.sleep(1.5)  # it has to start
             figures = self.watched(seconds)
-            output, errors = attacker.communicate(timeout=30)
+            output, errors = attacker.communicate(timeout=60)
             assert attacker.returncode == 0, errors
             figures.attacker = json.loads(output)
             return figures

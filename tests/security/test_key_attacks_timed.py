@@ -67,7 +67,7 @@ def _visited(scene, attacker, keyring):
             while time.monotonic() < until and attacker.poll() is None:
                 descriptors.append(entries(scene.victim.pid, "fd"))
                 time.sleep(0.05)
-        output, errors = attacker.communicate(timeout=30)
+        output, errors = attacker.communicate(timeout=60)
         assert attacker.returncode == 0, errors
     finally:
         attacker.kill()

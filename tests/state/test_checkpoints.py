@@ -285,7 +285,7 @@ def test_a_checkpoint_is_skipped_while_the_one_before_is_written(tmp_path, monke
     config = config_of(1, **ALONE, checkpoint={"dir": str(tmp_path), "every_steps": 1})
     may_go_on = threading.Event()
     write = CheckpointFolder.write
-    monkeypatch.setattr(CheckpointFolder, "write", lambda *a: (may_go_on.wait(10), write(*a))[1])
+    monkeypatch.setattr(CheckpointFolder, "write", lambda *a: (may_go_on.wait(60), write(*a))[1])
     with nodes(adapter_of(Net(1), "w1", config)) as (node,):
         for _ in range(5):
             node.update_send()

@@ -18,6 +18,7 @@ from support.state_donors import (
     state_of,
     training,
 )
+from support.times import at_most
 
 from dpwa import DpwaConnection
 from dpwa.data.checksum import checksum
@@ -94,7 +95,7 @@ def test_nodes_that_start_together_do_not_wait_for_each_other(initial_state):
     with nodes(*made):
         assert len(made) == 3
         assert [node.clock for node in made] == [0.0, 0.0, 0.0]
-        assert max(took) < 2.0  # about 0.4 s on a machine with nothing else to do
+        assert max(took) < at_most(2.0)  # about 0.4 s on a machine with nothing else to do
         assert all(node.connection.states.origin is None for node in made)
 
 
@@ -117,7 +118,7 @@ def test_another_model_is_told_by_its_first_difference_and_nothing_is_changed(ca
         eventually(lambda: first.clock >= 1)
         before = time.monotonic()
         with nodes(adapter_of(two, "w2", config)) as (second,):
-            assert time.monotonic() - before < 5.0
+            assert time.monotonic() - before < at_most(5.0)
             assert are_equal(state_of(two), own)
             assert second.clock == 0.0
     (warning,) = [text for text in caplog.messages if "starts with its own" in text]
@@ -172,7 +173,7 @@ def test_a_donor_whose_trainer_does_nothing_is_waited_for_so_long_only(caplog):
         first.update_send(0.5)
         before = time.monotonic()
         with nodes(adapter_of(Net(2), "w2", config)) as (second,):
-            assert 0.7 <= time.monotonic() - before < 3.0
+            assert 0.7 <= time.monotonic() - before < at_most(3.0)
             assert second.clock == 0.0
     assert any("no peer has handed over its in 0.7 s" in text for text in caplog.messages)
 

@@ -69,7 +69,7 @@ class Nodes:
 @contextmanager
 def collective_nodes(count, *, there=None, threads=1, **settings):
     """Nodes w1, w2, ... on free loopback ports; `there`: only so many of them are started."""
-    settings = {"collective_timeout_s": 20.0, "log_level": "error", **settings}
+    settings = {"collective_timeout_s": 40.0, "log_level": "error", **settings}
     config = config_of(count, **settings)
     names = [node["name"] for node in config["nodes"]]
     nodes = Nodes(config, names[:there], threads)

@@ -93,7 +93,7 @@ def in_lockstep(nodes, rounds, each=Member.round):
     def task(member):
         try:
             for _ in range(rounds):
-                barrier.wait(20)
+                barrier.wait(60)
                 each(member)
         except BaseException:
             barrier.abort()

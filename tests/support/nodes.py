@@ -3,6 +3,7 @@
 import time
 
 from dpwa.launch.ports import free_ports
+from support.times import at_most
 
 __all__ = ["config_of", "eventually", "free_ports", "is_connected", "status_of"]
 
@@ -17,8 +18,8 @@ def config_of(count, **settings):
 
 
 def eventually(check, timeout_s=10.0, every_s=0.01):
-    """Return the first true value of `check()`; fail when it stays false."""
-    end = time.monotonic() + timeout_s
+    """Return the first true value of `check()`; fail when it stays false, at the earliest then."""
+    end = time.monotonic() + at_most(timeout_s)
     while time.monotonic() < end:
         value = check()
         if value:

@@ -27,7 +27,7 @@ class Obedient:
 
     def end(self):
         """Let it come to its end; return its exit code and what it has logged."""
-        _, errors = self.process.communicate(timeout=20)
+        _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
 
     def kill(self):

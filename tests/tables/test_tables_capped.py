@@ -4,9 +4,9 @@ import time
 from contextlib import ExitStack
 
 import numpy as np
-import pytest
 from support.members import at_once
 from support.nodes import config_of
+from support.times import at_most
 
 from dpwa import DpwaConnection
 from dpwa.tables.face import Tables
@@ -15,7 +15,7 @@ MB = 10**6
 
 
 def test_reads_keep_to_the_cap_on_uploads():
-    config = config_of(2, transport="tcp", max_upload_mbps=40.0, collective_timeout_s=10.0)
+    config = config_of(2, transport="tcp", max_upload_mbps=40.0, collective_timeout_s=60.0)
     with ExitStack() as stack:
         tables = {}
 
@@ -29,4 +29,4 @@ def test_reads_keep_to_the_cap_on_uploads():
         began = time.monotonic()
         assert np.array_equal(tables["w1"].get(), np.zeros(2 * MB, np.float32))
         # Half of it is at the other node: 4 MB, 5 MB/s.
-        assert time.monotonic() - began == pytest.approx(4 / 5, rel=0.3)
+        assert 0.7 * 4 / 5 < time.monotonic() - began < at_most(1.3 * 4 / 5)

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 from support.nodes import config_of, eventually, status_of
+from support.times import at_most
 
 from dpwa import DpwaConnection
 from dpwa.testing import TcpProxy
@@ -51,7 +52,7 @@ class Pair:
 
         def attempt():
             _, took_s = self.round()
-            assert took_s < 2 * TIMEOUT_MS / 1000 + 0.2
+            assert took_s < at_most(2 * TIMEOUT_MS / 1000 + 0.2)
             return status_of(self._nodes[0], "w2")["outcomes"].get(outcome)
 
         eventually(attempt)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.times import at_most
 
 from dpwa.errors import UserError
 from dpwa.testing import Namespaces, namespaces_missing
@@ -94,7 +95,7 @@ def reach(hosts):
         for other in range(len(hosts))
         if one < other
     }
-    told = {pair: probe.communicate(timeout=20)[0] for pair, probe in probes.items()}
+    told = {pair: probe.communicate(timeout=60)[0] for pair, probe in probes.items()}
     return {pair for pair, answer in told.items() if answer == "reached\n"}
 
 
@@ -124,7 +125,9 @@ def test_a_link_is_as_thin_as_asked_for():
         assert receiver.stdout.readline() == f"{count}\n"
         took_s = time.monotonic() - began
     alone_s = 8 * count / 20e6
-    assert 0.85 * alone_s < took_s < 2 * alone_s  # less what may burst; more for starting Python
+    assert (
+        0.85 * alone_s < took_s < at_most(2 * alone_s)
+    )  # less what may burst; more for starting Python
 
 
 @needs_loss

@@ -7,11 +7,12 @@ import time
 
 import pytest
 from support.nodes import free_ports
+from support.times import at_most
 
 from dpwa.errors import ClosedError, UserError
 from dpwa.testing import TcpProxy
 
-LONGEST_S = 10.0
+LONGEST_S = 60.0
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_a_round_trip_takes_twice_the_delay_and_hardly_more(echo):
     with proxied(echo, delay_s=0.05) as proxy, connected(proxy) as connection:
         times_s = [round_trip_s(connection) for _ in range(5)]
     assert min(times_s) >= 0.1
-    assert min(times_s) < 0.15
+    assert min(times_s) < at_most(0.15)
 
 
 def test_delayed_chunks_travel_side_by_side(echo):
@@ -108,7 +109,7 @@ def test_delayed_chunks_travel_side_by_side(echo):
             connection.sendall(bytes([number]) * 100)
             time.sleep(0.005)
         data = exactly(connection, 1000)
-        assert 0.2 <= time.monotonic() - began < 0.6
+        assert 0.2 <= time.monotonic() - began < at_most(0.6)
     assert data == b"".join(bytes([number]) * 100 for number in range(10))
 
 
@@ -128,7 +129,7 @@ def test_the_bandwidth_is_that_asked_for(echo, bytes_per_s):
     proxy = proxied(echo, bandwidth_bytes_per_s=bytes_per_s)
     with proxy:
         times_s = [time_of_everything_s(proxy, data) for _ in range(2)]
-    assert min(times_s) == pytest.approx(0.5, rel=0.2)
+    assert 0.4 < min(times_s) < at_most(0.6)
 
 
 def time_of_everything_s(proxy, data):
@@ -146,7 +147,7 @@ def test_connections_share_the_bandwidth(echo):
         two.sendall(bytes(50_000))
         exactly(one, 50_000)
         exactly(two, 50_000)
-        assert 0.4 <= time.monotonic() - began < 0.9  # 0.25 if each had its own
+        assert 0.4 <= time.monotonic() - began < at_most(0.9)  # 0.25 if each had its own
 
 
 def test_settings_may_be_changed_while_bytes_flow(echo):
