@@ -4,9 +4,9 @@ import time
 from contextlib import ExitStack
 
 import numpy as np
-import pytest
 from support.imposters import imposter
 from support.nodes import config_of, eventually, status_of
+from support.times import at_most
 
 from dpwa import DpwaConnection
 from dpwa.policy.health import Outcome
@@ -96,21 +96,21 @@ def test_a_link_of_200_ms_and_20_mbit_works_with_the_defaults_and_is_measured():
         parameters = np.zeros(10**6, np.uint8)
         star.publish(parameters)
         eventually(lambda: round_of(star.node, parameters))
-        before = star.fetched("w2")
-        assert all(round_of(star.node, parameters) for _ in range(3))
-        assert star.fetched("w2") == before + 3
+        enough = star.fetched("w2") + 3
+        eventually(lambda: round_of(star.node, parameters) and star.fetched("w2") >= enough)
         peer = status_of(star.node, "w2")
-        assert peer["latency_ms"] == pytest.approx(200, abs=80)
-        assert peer["bandwidth_mbps"] == pytest.approx(20, rel=0.2)
+        assert 120 < peer["latency_ms"] < 1000 * at_most(0.28)
+        assert 8 / 24 < 8 / peer["bandwidth_mbps"] < at_most(8 / 16)  # seconds for each MB
 
 
 def test_a_link_of_2_mbit_works_with_a_longer_timeout():
     with ExitStack() as stack:
-        star = Star(stack, {"bandwidth_bytes_per_s": 0.25e6}, timeout_ms=10_000)
+        star = Star(stack, {"bandwidth_bytes_per_s": 0.25e6}, timeout_ms=60_000)
         parameters = np.zeros(10**6, np.uint8)
         star.publish(parameters)
         eventually(lambda: round_of(star.node, parameters), timeout_s=12.0)
-        assert status_of(star.node, "w2")["bandwidth_mbps"] == pytest.approx(2, rel=0.2)
+        bandwidth_mbps = status_of(star.node, "w2")["bandwidth_mbps"]
+        assert 8 / 2.4 < 8 / bandwidth_mbps < at_most(8 / 1.6)
 
 
 def test_a_peer_far_away_is_asked_less_often_than_one_near_by():
@@ -118,8 +118,9 @@ def test_a_peer_far_away_is_asked_less_often_than_one_near_by():
         star = Star(stack, None, {"delay_s": 0.2})
         star.publish()
         eventually(lambda: round_of(star.node) and star.fetched("w2") and star.fetched("w3"))
-        before = star.fetched("w3")
+        before = {name: star.fetched(name) for name in ("w2", "w3")}
         for _ in range(60):
             round_of(star.node)
         # 0.4 s is 4 times what nobody is called slow for: it takes part in 1/4, and wins half.
-        assert 0 < star.fetched("w3") - before <= 19  # 7.5 are expected, 30 by chance alone
+        near, far = (star.fetched(name) - before[name] for name in ("w2", "w3"))
+        assert 0 < far < near  # 7.5 of 60 are expected, 30 by chance alone

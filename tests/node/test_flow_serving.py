@@ -8,6 +8,7 @@ import pytest
 import zmq
 from support.nodes import config_of, eventually, status_of
 from support.requests import fetch_of
+from support.times import at_most
 from support.writers import filling
 
 from dpwa import DpwaConnection
@@ -41,8 +42,11 @@ class Reader:
         self._service, self._name, self._id = service, name, connection.encode()
         self._sent = sent
         self.takes = True
+        self.nbytes = self._left = self._unread = 0
+        self._fields = {}
 
     def fetch(self, **fields):
+        self._fields = fields
         request = fetch_of(LAYOUT.fingerprint, name=self._name, **{"credit": 16, **fields})
         self._service.handle(self._id, request, self._reply)
 
@@ -52,12 +56,25 @@ class Reader:
     def cancel(self):
         self._service.handle(self._id, Cancel(request=1), self._reply)
 
+    def read_on(self):
+        """Allow as much as has come, and begin anew after the end."""
+        if self._left <= 0:
+            self.fetch(**self._fields)
+        elif self._unread:
+            self.grant(self._unread)
+        self._unread = 0
+
     def _reply(self, message, payload=None, *, is_lent=False):
         if not self.takes:
             return None
+        if isinstance(message, SnapshotHeader):
+            self._left = message.nbytes
         if isinstance(message, Chunk):
             assert is_lent
             assert payload is not None
+            self.nbytes += len(payload)
+            self._left -= len(payload)
+            self._unread += 1
             self._sent.append(self._id.decode())
         return Taken()
 
@@ -141,6 +158,26 @@ def test_names_that_come_and_go_take_nothing_of_the_upload_from_a_reader_that_st
     assert clock.time < 1.2 * alone_s
 
 
+def test_two_honest_readers_have_their_share_beside_a_greedy_one():
+    clock, seconds = ManualClock(), 2.0
+    with serving(upload_mbps=200.0, nbytes=16 * MB, clock=clock) as service:
+        greedy = [Reader(service, "greedy", f"greedy{index}", []) for index in range(6)]
+        fine, usual = Reader(service, "a", "a", []), Reader(service, "b", "b", [])
+        for reader in greedy:
+            reader.fetch(credit=16, chunk_bytes=limits.CHUNK_BYTES)
+        fine.fetch(credit=6, chunk_bytes=limits.CHUNK_BYTES // 4)
+        usual.fetch(credit=6)
+        while clock.time < seconds:
+            clock.time += 0.002
+            service.tick(clock.time)
+            for reader in (*greedy, fine, usual):
+                reader.read_on()
+    got = [sum(reader.nbytes for reader in greedy), fine.nbytes, usual.nbytes]
+    assert sum(got) == pytest.approx(seconds * 200 * BYTES_PER_MBIT, rel=0.1)
+    # Each may have one claim more or less under way than another.
+    assert got == pytest.approx([sum(got) / 3] * 3, abs=2 * limits.CHUNK_BYTES)
+
+
 def test_when_there_are_too_many_sessions_whoever_has_the_most_loses_one(monkeypatch):
     monkeypatch.setattr(limits, "MAX_SESSIONS", 3)
     with serving(sessions_per_peer=2) as service:
@@ -169,7 +206,7 @@ def test_what_could_not_be_sent_does_not_count_as_upload():
 
 
 def config_with(mbps, **settings):
-    return config_of(2, transport="tcp", timeout_ms=10_000, max_upload_mbps=mbps, **settings)
+    return config_of(2, transport="tcp", timeout_ms=60_000, max_upload_mbps=mbps, **settings)
 
 
 def test_a_node_sends_no_faster_than_it_may_and_nearly_as_fast():
@@ -185,9 +222,9 @@ def test_a_node_sends_no_faster_than_it_may_and_nearly_as_fast():
 
         eventually(fetched)
         took_s = time.monotonic() - began
-        assert took_s == pytest.approx(25 * 8 / 100, rel=0.2)
+        assert 0.8 * 25 * 8 / 100 < took_s < at_most(1.2 * 25 * 8 / 100)
         peer = status_of(mine, "w2")
-        assert peer["bandwidth_mbps"] == pytest.approx(100, rel=0.2)
+        assert peer["bandwidth_mbps"] < 120
         assert not peer["rests"]
         theirs.update_wait(0.1)
 
@@ -224,7 +261,8 @@ class Stream:
                 self.fetch()
 
 
-def test_two_honest_readers_have_their_share_beside_a_greedy_one():
+@pytest.mark.slow
+def test_of_real_readers_two_honest_ones_have_their_share_beside_a_greedy_one():
     config = config_with(200.0)
     with DpwaConnection("w1", config) as node, ExitStack() as stack:
         context = stack.enter_context(zmq.Context())
