@@ -10,10 +10,19 @@ import hypothesis
 import pytest
 import zmq
 from support import times
+from support.examples import THOROUGH
 
 from dpwa.launch import ports
 
-hypothesis.settings.register_profile("dpwa", deadline=None, print_blob=True)
+# Several tests run at a time, and their work is tiny: threads that wait for each other cost more.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+hypothesis.settings.register_profile(
+    "thorough", deadline=None, print_blob=True, max_examples=THOROUGH
+)
+hypothesis.settings.register_profile(
+    "dpwa", hypothesis.settings.get_profile("thorough"), max_examples=THOROUGH // 3
+)
 hypothesis.settings.load_profile("dpwa")
 
 

@@ -1,6 +1,8 @@
 """The rooms of docs/architecture.md: each may import only what stands below it."""
 
 import ast
+import functools
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +50,12 @@ PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+@functools.cache
 def imported_modules(path):
+    return tuple(_imported_modules(path))
+
+
+def _imported_modules(path):
     """Every module a file imports, at any depth of its code, but not those only for type checks."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
@@ -71,42 +78,53 @@ def room_of(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_a_room_imports_only_what_is_below_it(path):
-    room = room_of(path)
-    if room == "__init__":
-        assert not [m for m in imported_modules(path) if m.startswith("dpwa.")]
-        return
-    for module in imported_modules(path):
-        parts = module.split(".")
-        if parts[0] != "dpwa" or len(parts) == 1 or parts[1] == "__version__":
-            continue
-        other = parts[1]
-        assert other == room or STOREY_OF[other] < STOREY_OF[room], f"{room} imports {module}"
+ROOMS = {room: list(files) for room, files in itertools.groupby(FILES, room_of)}
+of_each_room = pytest.mark.parametrize("files", ROOMS.values(), ids=ROOMS)
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_torch_lives_only_in_its_rooms(path):
-    if not relative(path).startswith(TORCH_MAY_BE_USED_IN):
-        assert not [m for m in imported_modules(path) if m.split(".")[0] == "torch"]
+def dpwa_rooms(path):
+    """Rooms that a file imports something of."""
+    parts = [module.split(".") for module in imported_modules(path)]
+    return {p[1] for p in parts if p[0] == "dpwa" and len(p) > 1 and p[1] != "__version__"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_nothing_is_ever_pickled(path):
-    assert not PICKLES & set(imported_modules(path))
+def test_the_package_itself_imports_no_room():
+    assert not dpwa_rooms(PACKAGE / "__init__.py")
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_policy_and_wire_are_pure(path):
-    if not relative(path).startswith(PURE_ROOMS):
-        return
-    modules = set(imported_modules(path))
-    assert not IMPURE_MODULES & {module.split(".")[0] for module in modules}
-    assert not {m for m in modules if m.startswith("random.")}, "import random, and pass a Random"
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "random":
-            assert node.attr == "Random", "randomness is an argument"
-        assert not (isinstance(node, ast.Call) and ast.unparse(node.func) == "open")
+@of_each_room
+def test_a_room_imports_only_what_is_below_it(files):
+    for path in files:
+        room = room_of(path)
+        for other in dpwa_rooms(path) - {room}:
+            assert STOREY_OF[other] < STOREY_OF[room], f"{relative(path)} imports of {other}"
+
+
+@of_each_room
+def test_torch_lives_only_in_its_rooms(files):
+    for path in files:
+        if not relative(path).startswith(TORCH_MAY_BE_USED_IN):
+            torch = [m for m in imported_modules(path) if m.split(".")[0] == "torch"]
+            assert not torch, relative(path)
+
+
+@of_each_room
+def test_nothing_is_ever_pickled(files):
+    for path in files:
+        assert not PICKLES & set(imported_modules(path)), relative(path)
+
+
+@pytest.mark.parametrize("room", PURE_ROOMS)
+def test_policy_and_wire_are_pure(room):
+    for path in ROOMS[room.rstrip("/")]:
+        modules = set(imported_modules(path))
+        assert not IMPURE_MODULES & {module.split(".")[0] for module in modules}, path
+        random = {m for m in modules if m.startswith("random.")}
+        assert not random, f"{path}: import random, and pass a Random"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "random":
+                assert node.attr == "Random", f"{path}: randomness is an argument"
+            assert not (isinstance(node, ast.Call) and ast.unparse(node.func) == "open"), path
 
 
 def test_importing_dpwa_is_light_and_has_no_side_effects():

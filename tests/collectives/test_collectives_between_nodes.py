@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.collective_nodes import collective_nodes, rank_of
 from support.collective_values import (
@@ -19,13 +19,15 @@ from support.collective_values import (
     reference,
     shape_of,
 )
+from support.examples import examples
 
 from dpwa.collectives.entries import INLINE_BYTES
 from dpwa.collectives.exchange import LEAST_PIECE_BYTES
 from dpwa.data.reduction import OPS
 from dpwa.errors import ParametersError, UnknownNameError, UserError
 
-WORLDS = [(1, "auto"), (2, "auto"), (2, "tcp"), (3, "auto"), (4, "tcp"), (7, "tcp"), (8, "auto")]
+WORLDS = [(1, "auto"), (2, "tcp"), (3, "auto"), (4, "tcp"), (8, "auto")]
+MORE_WORLDS = [(2, "auto"), (7, "tcp")]
 DTYPES = {
     "sum": (*FLOATS, *INTEGERS),
     "mean": FLOATS,
@@ -35,7 +37,11 @@ DTYPES = {
 SMALLEST = 2.0**-24  # of float16: below, the spacing of numbers does not shrink any more
 
 
-@pytest.fixture(scope="module", params=WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")
+@pytest.fixture(
+    scope="module",
+    params=[*WORLDS, *(pytest.param(world, marks=pytest.mark.slow) for world in MORE_WORLDS)],
+    ids=lambda world: f"{world[0]}-{world[1]}",
+)
 def nodes(request):
     count, transport = request.param
     with collective_nodes(count, transport=transport) as opened:
@@ -80,7 +86,7 @@ def assert_is_reduced(form, op, brought, results):
 # all_reduce
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data(), op=st.sampled_from(OPS), seed=st.integers(0, 2**32))
 def test_any_nested_value_is_reduced_to_the_same_bits_everywhere(nodes, data, op, seed):
     form = data.draw(forms(DTYPES[op], LARGE_SIZES))
@@ -226,7 +232,7 @@ def test_everybody_gets_the_value_of_any_root(nodes, size):
             assert result["n"] == wanted
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_any_nested_value_is_broadcast_bit_by_bit(three, data, seed):
     form = data.draw(forms((*FLOATS, *INTEGERS, "bool", "complex64"), LARGE_SIZES))
@@ -257,7 +263,7 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(data=st.data())
 def test_objects_of_any_kind_are_gathered(nodes, data):
     objects = {name: data.draw(PLAIN) for name in nodes.names}

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.collective_nodes import collective_nodes, rank_of
+from support.examples import examples
 
 from dpwa.errors import MismatchError
 
@@ -30,7 +31,7 @@ def brought(rank, step, size):
     return np.random.default_rng([rank, step]).normal(size=size)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     counts=st.tuples(*[st.integers(0, 5)] * COUNT),
     size=st.sampled_from(SIZES),
@@ -43,7 +44,7 @@ def test_any_numbers_of_steps_end_with_the_right_contributors(nodes, counts, siz
     assert_right_contributors(nodes, counts, size, op)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(
     counts=st.tuples(st.integers(0, 5), st.integers(0, 5)),
     size=st.sampled_from(SIZES),

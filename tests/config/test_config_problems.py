@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from support.examples import examples
 from support.times import at_most
 
 from dpwa.algorithms import algorithm_names
@@ -451,7 +452,7 @@ SNIPPETS = [
 ]  # fmt: skip
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(st.lists(st.sampled_from(SNIPPETS), max_size=25).map("".join) | st.text())
 def test_any_text_is_a_configuration_or_explained(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

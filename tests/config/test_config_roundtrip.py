@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from dpwa.config import Config, NodeConfig, load_config
 from dpwa.config.model import setting_names
@@ -129,13 +130,13 @@ def reload(text: str) -> Config:
         return load_config(path, environ={})
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(configs() | exact_configs())
 def test_yaml_loads_to_an_equal_object(config: Config) -> None:
     assert reload(config.to_yaml()) == config
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(configs() | exact_configs())
 def test_the_mapping_loads_to_an_equal_object_in_both_forms(config: Config) -> None:
     mapping = config.to_mapping()
@@ -143,7 +144,7 @@ def test_the_mapping_loads_to_an_equal_object_in_both_forms(config: Config) -> N
     assert load_config([{key: value} for key, value in mapping.items()], environ={}) == config
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(configs())
 def test_a_new_configuration_holds_the_nodes_it_was_made_for(config: Config) -> None:
     assert reload(config_text(config.nodes)) == Config(nodes=config.nodes, merge="delta")

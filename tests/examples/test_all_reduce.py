@@ -2,11 +2,12 @@
 
 import re
 import sys
+from importlib.util import find_spec
 
 import pytest
 from examples_support import DPWA, EXAMPLES, Runner
 
-pytest.importorskip("sklearn")
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 
 EXAMPLE = EXAMPLES / "all_reduce.py"
 

@@ -2,14 +2,15 @@
 
 import re
 import sys
+from importlib.util import find_spec
 
 import pytest
 from examples_support import DPWA, EXAMPLES, Runner
 
 
+@pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 @pytest.mark.parametrize("options", [[], pytest.param(["--sync"], marks=pytest.mark.slow)])
 def test_workers_learn_a_logistic_regression_together(run: Runner, options: list[str]) -> None:
-    pytest.importorskip("sklearn")
     example = EXAMPLES / "logistic_regression.py"
     launch = (*DPWA, "launch", "-n", 4, "--", sys.executable, "-W", "error", example)
     done = run(*launch, *options)

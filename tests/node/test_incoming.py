@@ -6,8 +6,9 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.times import at_most
 
 from dpwa.clock import Deadline, SystemClock
@@ -76,7 +77,7 @@ def joined(parts):
 
 
 @given(count=st.integers(1, 40), data=st.data(), name=st.sampled_from(["none", "fp16"]))
-@settings(max_examples=100)
+@examples(100)
 def test_parts_are_consecutive_and_whole_however_adding_and_reading_alternate(count, data, name):
     stream = Stream(count, name)
     added, read, parts, reader = 0, 0, [], None

@@ -6,8 +6,9 @@ import doctest
 import random
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
+from support.examples import examples
 from support.exchanging_nodes import BUDGET_S, REMEMBER_S, Node, World, counted, one_sided
 from support.lossy_networks import HostileNetwork, LossyNetwork
 
@@ -303,7 +304,7 @@ def settle(rng, nodes, proposals):
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=400)
+@examples(400)
 def test_of_simultaneous_proposals_the_smallest_accepted_one_succeeds(seed):
     rng = random.Random(seed)
     nodes, proposals = draw_proposals(rng)
@@ -392,7 +393,7 @@ def test_what_is_open_is_bounded():
     delay_s=st.floats(0.0, 3.0),
     deaths=st.sampled_from([0.0, 0.02]),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_both_ends_apply_or_neither_on_a_bad_network(seed, loss, duplication, delay_s, deaths):
     world = World(seed, loss=loss, duplication=duplication, delay_s=delay_s)
     world.run(20.0, is_proposing=True, deaths=deaths)
@@ -454,7 +455,7 @@ def take_hostile_step(nodes, network, now, rng):
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.01, 0.1, 0.5]))
-@settings(max_examples=40)
+@examples(40)
 def test_both_ends_apply_or_neither_whatever_arrives_when_and_how_often(seed, pause_s):
     rng, network, now = random.Random(seed), HostileNetwork(), 0.0
     nodes = {name: Node(name, network, rng, remember_s=1e4) for name in ("a", "b", "c")}

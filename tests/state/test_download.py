@@ -2,13 +2,14 @@
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from dpwa.state.download import DOUBLED_AFTER_S, MOST_CORRUPT, STALL_S, WINDOW, Download
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.integers(1, 60),
     st.lists(st.floats(0.01, 1.0), min_size=1, max_size=4),

@@ -3,8 +3,9 @@ import math
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError, VersionError
@@ -327,13 +328,13 @@ def decode_never_crashes(frames):
         decode(frames)
 
 
-@settings(max_examples=1_000)
+@examples(1_000)
 @given(st.lists(st.binary(max_size=200), max_size=4))
 def test_random_frames_are_a_message_or_a_protocol_error(frames):
     decode_never_crashes(frames)
 
 
-@settings(max_examples=1_000)
+@examples(1_000)
 @given(st.sampled_from(MESSAGES), st.data())
 def test_mutated_messages_are_a_message_or_a_protocol_error(message, data):
     frames = frames_of(message)
@@ -362,7 +363,7 @@ json_like = st.recursive(
 )
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.sampled_from(MESSAGES), st.text() | st.sampled_from(["v", "type", "request"]), json_like)
 def test_a_field_of_any_value_is_a_message_or_a_protocol_error(message, key, value):
     sent = {"v": limits.PROTOCOL_VERSION, **message.model_dump(), key: value}
