@@ -2,12 +2,11 @@
 
 import json
 import math
-import signal
 import time
 from contextlib import ExitStack
 
 import pytest
-from support.members import in_lockstep, members
+from support.members import Member, in_lockstep, members
 from support.nodes import config_of, eventually
 from support.partners import partner_of
 from support.shared_memory import told
@@ -225,23 +224,20 @@ def test_a_leader_that_is_killed_is_replaced(tmp_path, transport):
     config = following(3, transport=transport, leader_silence_s=silence_s, timeout_ms=300)
     path.write_text(json.dumps(config))
     with ExitStack() as stack:
-        nodes = [
-            stack.enter_context(told("told_member.py", f"w{index}", path, index, 100))
-            for index in (1, 2, 3)
-        ]
-        leader, *others = nodes
+        leader = stack.enter_context(told("told_member.py", "w1", path, 1, 100))
+        others = [Member(name, path, value, size=100) for name, value in (("w2", 2.0), ("w3", 3.0))]
+        for member in others:
+            stack.callback(member.adapter.close)
+        losses = {"w2": 0.2, "w3": 0.3}
+        leader.process.stdin.write("run 1000 0.1\n")
+        leader.process.stdin.flush()
 
-        def leaders(asked):
-            for index, node in enumerate(asked):
-                node.process.stdin.write(f"run 0.2 0.{len(nodes) - len(asked) + index + 1}\n")
-                node.process.stdin.flush()
-            for node in asked:
-                json.loads(node.process.stdout.readline())
-            return [node.tell("state")[2]["news"]["leader"] for node in asked]
+        def all_follow(name):
+            in_lockstep(others, 3, round_with(losses))
+            return leaders_of(others) == [(name, name)] * 2
 
-        leaders(nodes)  # all have started
-        eventually(lambda: leaders(nodes) == ["w1"] * 3)
-        leader.process.send_signal(signal.SIGKILL)
+        eventually(lambda: all_follow("w1"))
+        leader.kill()
         start = time.monotonic()
-        eventually(lambda: leaders(others) == ["w2"] * 2)
+        eventually(lambda: all_follow("w2"))
         assert time.monotonic() - start < at_most(2 * silence_s + 1.0)

@@ -4,11 +4,16 @@ import json
 import signal
 import threading
 import time
+from contextlib import ExitStack
+from select import select
 
+import numpy as np
 import pytest
-from support.nodes import free_ports
+from support.nodes import eventually, free_ports, status_of
 from support.processes import ended, start
 from support.times import at_most
+
+from dpwa import DpwaConnection
 
 TIMEOUT_MS = 1000
 
@@ -47,18 +52,6 @@ class Trainer:
     def _read(self):
         for line in self.process.stdout:
             self.rounds.append(json.loads(line))
-
-    def wait_for(self, check, after=None, timeout_s=60):
-        """Wait until some round (after a number of rounds, else after now) passes the check."""
-        seen = len(self.rounds) if after is None else after
-        end = time.monotonic() + timeout_s
-        while time.monotonic() < end:
-            for line in self.rounds[seen:]:
-                if check(line):
-                    return line
-            assert self.process.poll() is None, self.process.stderr.read()
-            time.sleep(0.02)
-        raise AssertionError(f"{self.name}: no such round; the last: {self.rounds[-3:]}")
 
     def finish(self, timeout_s=60):
         """Wait for its end; return its rounds, having checked that it ended well."""
@@ -104,56 +97,82 @@ def assert_waits_are_bounded(rounds):
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_original_loop_runs_unmodified_in_several_processes(config, trainers, count):
-    started = [trainers(config, f"w{index}", rounds=100) for index in range(1, count + 1)]
+    started = [trainers(config, f"w{index}") for index in range(1, count + 1)]
     for trainer in started:
-        rounds = trainer.finish()
-        assert len(rounds) == 100
-        assert sum(map(merged, rounds)) > 10
-        assert_waits_are_bounded(rounds)
-
-
-def test_a_killed_node_is_missed_by_nobody_and_merges_again_after_its_restart(config, trainers):
-    others = [trainers(config, f"w{index}") for index in (1, 2, 3)]
-    victim = trainers(config, "w4")
-    for trainer in (*others, victim):
-        trainer.wait_for(merged)
-    victim.process.kill()
-    victim.process.wait()
-    for trainer in others:
-        trainer.wait_for(merged)
-    again = trainers(config, "w4")
-    again.wait_for(merged)
-    for trainer in others:
-        trainer.wait_for(lambda line: line["peer"] == "w4")
-    for trainer in (*others, again):
+        eventually(lambda trainer=trainer: sum(map(merged, trainer.rounds)) > 10, 60)
+    for trainer in started:
         trainer.interrupt()
-    for trainer in (*others, again):
+    for trainer in started:
         assert_waits_are_bounded(trainer.finish())
 
 
-# Patience is learnt from fetches of a millisecond, and who fails again and again is left alone, so
-# that few rounds wait, and not for long.
-NOTICED_S = 0.02
+@pytest.fixture
+def others(config):
+    """Three nodes of this process, which play the rest of the cluster."""
+    with ExitStack() as stack:
+        config.write_text(config.read_text() + "- transport: tcp\n")
+        yield {
+            value: stack.enter_context(DpwaConnection(f"w{value}", config)) for value in (1, 2, 3)
+        }
 
 
-def test_a_stopped_node_holds_nobody_longer_than_the_timeout(config, trainers):
-    others = [trainers(config, f"w{index}") for index in (1, 2, 3)]
-    stopped = trainers(config, "w4")
-    for trainer in others:
-        trainer.wait_for(lambda line: line["peer"] == "w4")
-    stopped.wait_for(merged)
-    before = {trainer: len(trainer.rounds) for trainer in others}
-    stopped.process.send_signal(signal.SIGSTOP)
-    for trainer in others:
-        trainer.wait_for(lambda line: line["wait_s"] > NOTICED_S, after=before[trainer])
-        trainer.wait_for(merged)
-    stopped.process.send_signal(signal.SIGCONT)
-    stopped.wait_for(merged)
-    for trainer in (*others, stopped):
-        trainer.interrupt()
-    for trainer in others:
-        assert_waits_are_bounded(trainer.finish())
-    stopped.finish()
+def a_round(others):
+    """One round of all three; what each of them got."""
+    for value, node in others.items():
+        node.update_send(np.full(1000, float(value)), 0.5)
+    found = {}
+    for value, node in others.items():
+        start = time.monotonic()
+        parameters, _ = node.update_wait(0.5)
+        assert time.monotonic() - start <= at_most((TIMEOUT_MS + 50) / 1000)
+        found[value] = None if parameters is None else parameters[0]
+    return found
+
+
+def rounds_until_all_get(others, wanted):
+    """Make rounds until each of the three has got one of these values."""
+    got = set()
+
+    def have_got():
+        got.update(value for value, found in a_round(others).items() if found in wanted)
+        return got == set(others)
+
+    eventually(have_got)
+
+
+def victim(config):
+    return start("gossip_for_ever.py", config, "w4", 4.0)
+
+
+def test_a_killed_node_is_missed_by_nobody_and_merges_again_after_its_restart(config, others):
+    first = victim(config)
+    with ended(first):
+        rounds_until_all_get(others, {4.0})
+        first.kill()
+        first.wait()
+    rounds_until_all_get(others, {1.0, 2.0, 3.0})
+    again = victim(config)
+    with ended(again):
+        rounds_until_all_get(others, {4.0})
+        eventually(lambda: a_round(others) and select([again.stdout], [], [], 0)[0])
+        assert float(again.stdout.readline()) in others
+
+
+def test_a_stopped_node_holds_nobody_longer_than_the_timeout(config, others):
+    stopped = victim(config)
+    with ended(stopped):
+        rounds_until_all_get(others, {4.0})
+        stopped.send_signal(signal.SIGSTOP)
+
+        def all_have_waited():
+            a_round(others)
+            outcomes = [status_of(node, "w4")["outcomes"] for node in others.values()]
+            return all(found.get("timed_out") for found in outcomes)
+
+        eventually(all_have_waited)
+        rounds_until_all_get(others, {1.0, 2.0, 3.0})
+        stopped.send_signal(signal.SIGCONT)
+        rounds_until_all_get(others, {4.0})
 
 
 def test_a_program_that_forgets_to_close_still_ends():

@@ -109,7 +109,7 @@ def test_an_attack_does_no_harm(attack, tmp_path):
             sent = json.loads(attacker.stdout.read())
             assert sent["connections"] > 0
             print(sent, merged, most_mb - memory, max(open_files))
-            assert merged[0] >= 3
+            eventually(lambda: exchange() and merged[0] >= 3)
             bound_mb = EMPTY_FRAMES_MB if attack == "endless_empty" else GROWTH_MB
             assert most_mb - memory < bound_mb
             # Not the most: many may come between two looks.

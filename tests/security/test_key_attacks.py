@@ -3,7 +3,6 @@
 How much slower the victim trains is measured in test_key_attacks_timed.py.
 """
 
-import json
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from support.nodes import config_of, eventually
 from dpwa import DpwaConnection
 
 SEED = 5
-SECONDS = 1.0
+LONGEST_S = 100  # of an attack, which is ended when all has been seen
 PER_S = 50
 CONNECTIONS = 100
 LIMITS = {"handshakes_per_s": PER_S, "handshake_timeout_s": 0.3, "connections": CONNECTIONS}
@@ -47,25 +46,30 @@ def test_a_storm_of_strangers_is_held_up_and_counted(attack, tmp_path, caplog):
 
         eventually(exchange)
         pid = one.node.report()["pid"]
-        before_mb, merged, start = resident_mb(pid), 0, time.monotonic()
+        before_mb, files, start = resident_mb(pid), entries(pid, "fd"), time.monotonic()
+        merged, open_files = 0, []
+
+        def has_been_seen():
+            refused = one.node.report()["handshakes_refused"]
+            return merged > 3 and refused[COUNTED[attack]] > 10 and refused["put_off"] > 0
+
         key = keys.public_key("w1").encode().hex()
         port = config["nodes"][0]["port"]
-        command = [PROGRAMS / "key_attackers.py", attack, port, SECONDS, SEED, key]
-        attacker = subprocess.Popen([sys.executable, *map(str, command)], stdout=subprocess.PIPE)
+        command = [PROGRAMS / "key_attackers.py", attack, port, LONGEST_S, SEED, key]
+        attacker = subprocess.Popen([sys.executable, *map(str, command)])
         try:
-            while attacker.poll() is None:
+            while not has_been_seen():
+                assert attacker.poll() is None
                 merged += exchange()
-                assert entries(pid, "fd") < 2 * CONNECTIONS + 150
-            attacked = json.loads(attacker.stdout.read())
+                open_files.append(entries(pid, "fd") - files)
         finally:
             attacker.kill()
-            attacker.communicate()
+            attacker.wait()
         lasted_s = time.monotonic() - start
-        eventually(lambda: one.node.report()["handshakes_refused"][COUNTED[attack]] > 10)
         report = one.node.report()
-        print(attacked, report["handshakes_refused"], report["connections"], merged)
-        assert merged > 3
-        assert report["handshakes_refused"]["put_off"] > 0
+        print(report["handshakes_refused"], report["connections"], merged, max(open_files))
+        # Not the most: many may come between two looks, and their kernel holds a queue of them.
+        assert np.median(open_files) < 2 * CONNECTIONS + BACKLOG
         assert report["connections"]["accepted"] < PER_S * (lasted_s + 2) + 2 * BACKLOG
         assert report["refused"]["forged"] == report["refused"]["malformed"] == 0
         assert resident_mb(pid) - before_mb < GROWTH_MB
@@ -80,7 +84,7 @@ def test_a_peer_that_comes_during_a_storm_gets_in(tmp_path):
     with DpwaConnection("w1", config) as one:
         key = keys.public_key("w1").encode().hex()
         port = config["nodes"][0]["port"]
-        command = [PROGRAMS / "key_attackers.py", "hello_storm", port, 20, SEED, key]
+        command = [PROGRAMS / "key_attackers.py", "hello_storm", port, LONGEST_S, SEED, key]
         attacker = subprocess.Popen([sys.executable, *map(str, command)], stdout=subprocess.PIPE)
         try:
             eventually(lambda: one.node.report()["handshakes_refused"]["put_off"] > 0)
