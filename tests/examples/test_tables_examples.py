@@ -9,14 +9,18 @@ from examples_support import DPWA, EXAMPLES, Runner
 
 
 @pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
-@pytest.mark.parametrize("options", [[], pytest.param(["--sync"], marks=pytest.mark.slow)])
-def test_workers_learn_a_logistic_regression_together(run: Runner, options: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "options"), [(2, []), pytest.param(4, ["--sync"], marks=pytest.mark.slow)]
+)
+def test_workers_learn_a_logistic_regression_together(
+    run: Runner, nodes: int, options: list[str]
+) -> None:
     example = EXAMPLES / "logistic_regression.py"
-    launch = (*DPWA, "launch", "-n", 4, "--", sys.executable, "-W", "error", example)
+    launch = (*DPWA, "launch", "-n", nodes, "--", sys.executable, "-W", "error", example)
     done = run(*launch, *options)
     assert done.returncode == 0, done.stderr
     found = [float(share) for share in re.findall(r"accuracy ([\d.]+)", done.stdout)]
-    assert len(found) == 4
+    assert len(found) == nodes
     assert len(set(found)) == 1, "all have read the same table"
     assert found[0] >= 0.92
 

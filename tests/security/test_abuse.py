@@ -99,17 +99,19 @@ def test_an_attack_does_no_harm(attack, tmp_path):
             fingerprint = honest.node._parts.pool.layout().fingerprint
             memory, files = resident_mb(victim.pid), entries(victim.pid, "fd")
             port = config.node("w1").port
-            attacker = start(attack, port, fingerprint)
             merged[0], most_mb, open_files = 0, 0.0, []
-            while attacker.poll() is None:
-                exchange()
-                most_mb = max(most_mb, resident_mb(victim.pid))
-                open_files.append(entries(victim.pid, "fd") - files)
-                time.sleep(0.01)
-            sent = json.loads(attacker.stdout.read())
-            assert sent["connections"] > 0
+            while merged[0] < 3:  # a busy machine may need another turn
+                attacker = start(attack, port, fingerprint)
+                while attacker.poll() is None:
+                    exchange()
+                    most_mb = max(most_mb, resident_mb(victim.pid))
+                    open_files.append(entries(victim.pid, "fd") - files)
+                    time.sleep(0.01)
+                output, errors = attacker.communicate()
+                assert attacker.returncode == 0, errors
+                sent = json.loads(output)
+                assert sent["connections"] > 0
             print(sent, merged, most_mb - memory, max(open_files))
-            eventually(lambda: exchange() and merged[0] >= 3)
             bound_mb = EMPTY_FRAMES_MB if attack == "endless_empty" else GROWTH_MB
             assert most_mb - memory < bound_mb
             # Not the most: many may come between two looks.
