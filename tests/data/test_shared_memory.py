@@ -283,13 +283,14 @@ def test_how_much_is_mapped_may_be_asked_while_it_changes(shared, tmp_path):
 # Readers and publishers in processes of their own
 
 
-def test_a_pinned_slot_is_never_written(tmp_path):
+@pytest.mark.parametrize("count", [300, pytest.param(5_000, marks=pytest.mark.slow)])
+def test_a_pinned_slot_is_never_written(tmp_path, count):
     with told("publisher.py", tmp_path, NBYTES, 2) as publisher:
         name, nonce = publisher.tell("name")
         publisher.tell("publish_for_ever")
         versions, torn = set(), 0
         with PeerMemory(name, bytes.fromhex(nonce), tmp_path) as memory:
-            while len(versions) < 2_000:
+            while len(versions) < count:
                 lease = memory.pin(LAYOUT)
                 if lease is not None:
                     with lease as snapshot:
