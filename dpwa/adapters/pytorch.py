@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from dpwa.adapters.contents import left_out
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.received import ReceivedSnapshot
 from dpwa.adapters.training_state import TrainingState
@@ -24,6 +26,8 @@ from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import JsonObject, Loss, loss_value
+
+log = logging.getLogger("dpwa.adapters")
 
 MOST_EXTRA_ROUNDS = 3
 WARM_UP = 15  # distances: of fewer, most may be those of one adversary among eight, by chance
@@ -52,6 +56,15 @@ class Merge:
     staleness: float
     waited_s: float
     consensus_distance: float
+
+    def __repr__(self) -> str:
+        loss = "unknown" if self.peer_loss is None else f"{self.peer_loss:.4g}"
+        return (
+            f"Merge(peer={self.peer!r}, factor={self.factor:.3g}, "
+            f"peer_clock={self.peer_clock:.4g}, peer_loss={loss}, "
+            f"staleness={self.staleness:.3g}, waited_s={self.waited_s:.3g}, "
+            f"consensus_distance={self.consensus_distance:.4g})"
+        )
 
 
 class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
@@ -117,6 +130,10 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._has_sent = False
             self._consensus_distance = 0.0
             self._node.describe("training", self._report)
+            self._node.describe("model", self._contents)
+            for missing, reason in left_out(net).items():
+                text = "%s: buffer %r is not gossiped, handed on or kept in checkpoints: %s"
+                log.warning(text, name, missing, reason)
             self._training = TrainingState(
                 net, keeps_lr=settings.lr_spread != "none", is_guarded=self._guards
             )
@@ -213,8 +230,12 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     def _report(self) -> JsonObject:
         return {"consensus_distance": self._consensus_distance}
 
+    def _contents(self) -> JsonObject:
+        return self._state.contents
+
     def _refresh(self) -> None:
         """Notice changes of the module: copies of its parameters may not fit any more."""
+        self._node.check_process()
         self._state.refresh()
         if self._generation != self._state.generation:
             self._generation = self._state.generation
@@ -272,6 +293,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
 
         `None` when none is known, or the nodes follow no leader.
         """
+        self._node.check_process()
         return self._rounds.view.leader() if self._rounds.follows_leaders else None
 
     @property
@@ -297,6 +319,12 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     def close(self) -> None:
         """Stop serving and fetching; idempotent and bounded in time."""
         self.connection.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.connection.described()}>"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        self.connection.__reduce_ex__(protocol)
 
 
 def _clip_of(config: Config) -> ClipRadius | None:
