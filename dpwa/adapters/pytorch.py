@@ -13,6 +13,7 @@ import torch
 from dpwa.adapters.contents import left_out
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.received import ReceivedSnapshot
+from dpwa.adapters.replicas import by_all_ranks, made_by_all_ranks
 from dpwa.adapters.training_state import TrainingState
 from dpwa.adapters.values import TensorValues
 from dpwa.collectives.calls import CollectiveCalls
@@ -104,6 +105,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         ParametersError: the module has nothing to gossip.
     """
 
+    @made_by_all_ranks
     def __init__(
         self,
         net: torch.nn.Module,
@@ -145,6 +147,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self.connection.close()
             raise
 
+    @by_all_ranks
     def include_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Hand on, keep and take over the state of an optimizer together with the module's.
 
@@ -154,6 +157,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._training.optimizer = optimizer
             self._states.add(self._training.optimizer_target(optimizer))
 
+    @by_all_ranks
     def update_send(self, loss: Loss = None) -> None:
         """Publish the module's parameters and start fetching a peer's; returns without waiting.
 
@@ -185,6 +189,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         if ask is not None and (is_published or values is view.model):
             self._rounds.ask(ask, layout, self._terms)
 
+    @by_all_ranks
     def update_wait(self, loss: Loss = None) -> Merge | None:
         """Wait for the fetch that `update_send` started, and merge what came into the module.
 
