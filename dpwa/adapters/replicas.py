@@ -16,8 +16,8 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -121,8 +121,11 @@ class NodeElsewhere:
         self._is_closed = False
 
     def check_process(self) -> None:
-        """Raise a `ForkedError` in a forked child, and a `ClosedError` after `close`."""
+        """Raise a `ForkedError` in a forked child."""
         require_own_process(self._owner, self.name)
+
+    def _check_open(self) -> None:
+        self.check_process()
         if self._is_closed:
             raise ClosedError(f"node {self.name!r} is closed")
 
@@ -182,7 +185,8 @@ class Replicas:
         failure: Exception | None = None
         try:
             if self.has_node:
-                given.make()
+                with self._entered():
+                    given.make()
                 self.leader_loss = adapter._leader_loss
                 if self.leader_loss is not None:
                     adapter._leader_loss = lambda: self._leader_loss
@@ -190,15 +194,17 @@ class Replicas:
                 self._make_elsewhere(adapter, net, given)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are to know
             failure = error
-        forms = self._gather(
-            Form(
-                given.name,
-                given.optimizer is not None,
-                given.leader_loss is not None,
-                None if failure is None else Failure.of(failure, self.rank),
-                failure is None and self.has_node and adapter._states.origin is not None,
-            )
+        form = Form(
+            given.name,
+            given.optimizer is not None,
+            given.leader_loss is not None,
+            None if failure is None else Failure.of(failure, self.rank),
         )
+        if failure is None and self.has_node:
+            has_origin = adapter._states.origin is not None
+            clock, peers = adapter.connection.clock, adapter.connection.peers
+            form = replace(form, has_origin=has_origin, clock=clock, peers=peers)
+        forms = self._gather(form)
         if failure is not None:
             raise failure
         try:
@@ -206,6 +212,9 @@ class Replicas:
         except Exception:
             adapter.connection.close()
             raise
+        if not self.has_node:
+            elsewhere: Any = adapter.connection
+            elsewhere.clock, elsewhere.peers = forms[0].clock, forms[0].peers
         if forms[0].has_origin:
             self._send_all(tensor for _, tensor in state_tensors(net))
             self._share_optimizer(given.optimizer)
@@ -241,7 +250,7 @@ class Replicas:
             DpwaError: what rank 0 raised, on all ranks.
         """
         if not self.has_node:
-            return self._follow(adapter, optimizer)
+            return cast("R", self._follow(adapter, optimizer))
         before = _versions(adapter._state)
         try:
             with self._entered():
@@ -351,20 +360,22 @@ class Replicas:
             dist.broadcast(flat, self._source, self.group)
             if self.has_node:
                 continue
-            parts = flat.split([tensor.nbytes for tensor in bucket])
+            parts = flat.split_with_sizes([tensor.nbytes for tensor in bucket])
             for tensor, part in zip(bucket, parts, strict=True):
                 tensor.detach().copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a rank says of the adapter that it makes."""
+    """What a rank says of the adapter that it makes; rank 0 also what its node begins with."""
 
     name: str
     has_optimizer: bool
     has_leader_loss: bool
     failure: Failure | None
-    has_origin: bool
+    has_origin: bool = False
+    clock: float = 0.0
+    peers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -394,7 +405,9 @@ def made_by_all_ranks(init: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(init)
     def make(*args: P.args, **kwargs: P.kwargs) -> None:
-        adapter, net, *rest = signature.bind(*args, **kwargs).args
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        adapter, net, *rest = bound.args
         replicas = adapter._replicas = (
             replicas_of(net) if isinstance(net, torch.nn.Module) and dist.is_available() else None
         )
@@ -407,7 +420,7 @@ def made_by_all_ranks(init: Callable[P, None]) -> Callable[P, None]:
     return make
 
 
-def by_all_ranks(call: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
     """Let a method of an adapter be called by all ranks: rank 0 runs it, the others follow.
 
     Whatever it changes in the module on rank 0 is on all ranks when it returns. A `loss` that it
@@ -417,13 +430,13 @@ def by_all_ranks(call: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate
     begins = call.__name__ == "update_send"  # when leaders are chosen
 
     @functools.wraps(call)
-    def called(adapter: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        adapter: Any = args[0]
         replicas: Replicas | None = adapter._replicas
         if replicas is None or replicas.is_inside:
-            return call(adapter, *args, **kwargs)
-        if not replicas.has_node:
-            adapter.connection.check_process()
-        bound = signature.bind(adapter, *args, **kwargs)
+            return call(*args, **kwargs)
+        adapter._node._check_open()
+        bound = signature.bind(*args, **kwargs)
         if "loss" in signature.parameters:
             mean = replicas.mean(bound.arguments.get("loss"), with_leader_loss=begins)
             bound.arguments["loss"] = mean
