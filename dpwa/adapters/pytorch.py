@@ -83,7 +83,11 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     Parameters keep their identity, so optimizers stay valid. Trainable parameters of every floating
     dtype are merged, tied ones once; frozen parameters and integer buffers are left alone; floating
     buffers (batch-norm statistics) are interpolated with `buffers: average` and left alone with
-    `buffers: keep`. The module may be on any device.
+    `buffers: keep`. The module may be on any device. docs/pytorch.md has all kinds in a table.
+
+    The ranks of a `DistributedDataParallel` module are one node: all of them make the adapter, with
+    the same name, and call it alike. Rank 0 of the module's process group gossips, and what it has
+    merged goes to the others.
 
     Args:
         net: the module; its trainable parameters may change between rounds, in step with its peers.
@@ -102,7 +106,8 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         ConfigError: the configuration has mistakes.
         UnknownNameError: it has no node of this name.
         AddressError: the node's address cannot be listened on.
-        ParametersError: the module has nothing to gossip.
+        ParametersError: the module has nothing to gossip, or a parameter has no dense memory of its
+            own: it is sharded, nested, sparse, quantised, or has no values yet.
     """
 
     @made_by_all_ranks
