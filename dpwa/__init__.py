@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpwa.config import Config, load_config
-    from dpwa.connection import DpwaConnection
+    from dpwa.connection import DpwaConnection, close_all
     from dpwa.errors import ConfigError, DpwaError
     from dpwa.policy.interpolation import register_interpolation
 
@@ -22,6 +22,7 @@ _HOMES = {
     "ConfigError": "dpwa.errors",
     "DpwaConnection": "dpwa.connection",
     "DpwaError": "dpwa.errors",
+    "close_all": "dpwa.connection",
     "load_config": "dpwa.config",
     "register_interpolation": "dpwa.policy.interpolation",
 }
@@ -32,6 +33,7 @@ __all__ = [
     "DpwaConnection",
     "DpwaError",
     "__version__",
+    "close_all",
     "load_config",
     "register_interpolation",
 ]

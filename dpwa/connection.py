@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,7 @@ from dpwa.config import Config, load_config
 from dpwa.data.layout import BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Copy, FinishedCopy
-from dpwa.errors import ParametersError, UserError
+from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.membership.face import Members
 from dpwa.node.arrival import Arrival, FetchTerms
@@ -30,6 +32,8 @@ from dpwa.wire import limits
 
 NumericArray = npt.NDArray[Any]
 Parameters = bytes | bytearray | memoryview | NumericArray
+_made: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()  # by this process, or its parent
+
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config
 
 
@@ -53,7 +57,8 @@ class DpwaConnection(CollectiveCalls, Closeable):
     Raises:
         ConfigError: the configuration has mistakes.
         UnknownNameError: it has no node of this name.
-        AddressError: the node's address cannot be listened on.
+        AddressError: the node's address cannot be listened on, such as when this process has made
+            a connection of this name before, which is still open.
         NameTakenError: with `join`, another living node has this name.
 
     Attributes:
@@ -62,7 +67,8 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     def __init__(self, name: str, config: ConfigSource) -> None:
         loaded = load_config(config)
-        with ExitStack() as stack:
+        _collect_forgotten(name)
+        with ExitStack() as stack, _explained(name):
             self.node = stack.enter_context(Node(name, loaded))
             members = stack.enter_context(Members(self.node)) if loaded.is_open else None
             self._members = members
@@ -71,6 +77,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             have_come = None if members is None else members.have_come
             self._states = stack.enter_context(States(self.node, have_come))
             self._stack = stack.pop_all()  # what is closed together, the node last of all
+        _made.add(self)
         self._terms = FetchTerms(is_finite=_is_finite if loaded.guard == "finite" else None)
         self._layout = Layout.of_bytes()
 
@@ -178,6 +185,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         Nobody has to: a node trains with those who are there. With a list of nodes all are in view
         from the beginning, whether they live or not.
         """
+        self.node.check_process()
         if self._members is None:
             return len(self.peers) >= count
         return self._members.wait_for(count, timeout_s)
@@ -200,8 +208,59 @@ class DpwaConnection(CollectiveCalls, Closeable):
         self.node.remove_peer(name)
 
     def close(self) -> None:
-        """Stop serving and fetching; idempotent and bounded in time."""
-        self._stack.close()
+        """Stop serving and fetching; idempotent and bounded in time.
+
+        In a forked child it does nothing: the connection is its parent's.
+        """
+        if self.node.is_own:
+            self._stack.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.described()}>"
+
+    def described(self) -> str:
+        """Say in a few words which node this is, and how it is."""
+        return self.node.described()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise UserError(
+            f"node {self.name!r} cannot be pickled or copied: its threads and sockets belong to "
+            "this process"
+        )
+
+
+def close_all() -> None:
+    """Close every connection and adapter that this process has made and not closed.
+
+    For notebooks, where a variable may be gone and an error still holds what it referred to.
+    """
+    for connection in list(_made):
+        connection.close()
+
+
+def _collect_forgotten(name: str) -> None:
+    """Close connections of this name to which only they themselves refer."""
+    if _open_ones(name):
+        gc.collect()
+
+
+def _open_ones(name: str) -> list[DpwaConnection]:
+    """Return the connections of this name that this process has made, and that are open."""
+    return [c for c in list(_made) if c.name == name and c.node.is_own and not c.node.closed]
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Say so, if it is this process itself that is in the way of a new connection."""
+    try:
+        yield
+    except (AddressError, NameTakenError) as error:
+        if not _open_ones(name):
+            raise
+        raise type(error)(
+            f"{error}: this process holds it already, by the node {name!r} that it has made before:"
+            " close() the old one, or use it; dpwa.close_all() closes all that are open here"
+        ) from None
 
 
 def _array_layout(array: NumericArray) -> Layout:

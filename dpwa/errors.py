@@ -46,6 +46,10 @@ class ClosedError(UserError):
     """The object was used after `close()`."""
 
 
+class ForkedError(UserError):
+    """The object belongs to another process, of which this one is a fork."""
+
+
 class MismatchError(UserError):
     """Nodes called different collectives, or the same one on values of different form."""
 

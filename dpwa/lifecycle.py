@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import weakref
+from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from dpwa.errors import ForkedError
 
 Self = TypeVar("Self", bound="Closeable")
 
@@ -25,3 +30,30 @@ class Closeable:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def require_own_process(owner: int, name: str) -> None:
+    """Refuse to be used by a forked child: threads do not survive a fork, shared memory does.
+
+    Args:
+        owner: number of the process that has made the node.
+        name: of the node.
+
+    Raises:
+        ForkedError: this is another one.
+    """
+    if os.getpid() != owner:
+        raise ForkedError(
+            f"node {name!r} belongs to process {owner}; this is process {os.getpid()}, a fork of "
+            "it: use the node in its own process, or make one here under another name"
+        )
+
+
+def finalize(owner: object, function: Callable[..., Any], *args: Any) -> weakref.finalize[..., Any]:
+    """Call a function when its owner is collected, or at the end; never in a forked child."""
+    return weakref.finalize(owner, _in_process, os.getpid(), function, *args)
+
+
+def _in_process(process: int, function: Callable[..., Any], *args: Any) -> None:
+    if os.getpid() == process:
+        function(*args)

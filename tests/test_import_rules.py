@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parent.parent / "dpwa"
 
 # From the ground up. Rooms on one line do not know each other.
 STOREYS = [
-    {"errors", "clock", "lifecycle", "fault_points"},
-    {"types", "registry"},
+    {"errors", "clock", "fault_points"},
+    {"types", "registry", "lifecycle"},
     {"policy", "data"},
     {"algorithms"},
     {"config", "wire"},

@@ -7,6 +7,8 @@ import operator
 import torch
 from torch import nn
 
+from dpwa.adapters.plain_tensors import why_not_plain
+
 
 class Census:
     """What a module held at one moment: modules, tensors, and the memory of those that matter.
@@ -39,7 +41,7 @@ class Census:
             ]
         self._watched = watched
         # A tensor without memory may get some without becoming another object.
-        self._is_certain = all(map(_has_memory, watched))
+        self._is_certain = not any(map(why_not_plain, watched))
         self._aliases = [tensor.detach() for tensor in watched] if self._is_certain else []
         self._dtypes = self._find_dtypes()
 
@@ -70,8 +72,3 @@ class Census:
 
     def _find_dtypes(self) -> list[torch.dtype]:
         return [tensor.dtype for tensor in self._watched]
-
-
-def _has_memory(tensor: torch.Tensor) -> bool:
-    is_strided = tensor.layout is torch.strided
-    return is_strided and not nn.parameter.is_lazy(tensor) and not tensor.is_meta

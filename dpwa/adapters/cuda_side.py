@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from dpwa.adapters.tiles import TILE_BYTES, Tile
 from dpwa.data.kernels import is_finite, total
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Copy
+from dpwa.lifecycle import finalize
 
 _RING = 4  # a tile needs up to two rooms at once; the next ones are filled meanwhile
 
@@ -152,7 +152,7 @@ class CudaSide(DeviceSide):
         _pinned.add(address)
         if int(_cudart().cudaHostRegister(address, data.nbytes, 0)) == 0:
             # At the end of the program the driver does it; a copy may still be under way then.
-            weakref.finalize(data, _unpin, address).atexit = False
+            finalize(data, _unpin, address).atexit = False
         else:
             with contextlib.suppress(RuntimeError):  # the error is kept for the next launch
                 torch.zeros((), device=next(iter(self._devices)))

@@ -9,16 +9,19 @@ import torch
 from torch import nn
 
 from dpwa.adapters.census import Census
+from dpwa.adapters.contents import contents
 from dpwa.adapters.cuda_side import CudaSide
 from dpwa.adapters.device_side import DeviceSide
 from dpwa.adapters.host_side import HostSide
 from dpwa.adapters.merging import Merging, Terms
+from dpwa.adapters.plain_tensors import require_plain, why_not_mergeable
 from dpwa.adapters.tiles import Tile, cut
 from dpwa.adapters.values import TensorValues
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Copy
 from dpwa.errors import ParametersError
+from dpwa.types import JsonObject
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,13 @@ class ModuleState:
         entries: the tensors, each once, by falling element size, else in the module's order,
             parameters first.
         layout: their layout.
+        contents: what is gossiped and what is not, in counts.
         generation: rises whenever `refresh` finds that the parameters are in other memory than
             before, or that the layout is another: copies of parameters may not fit them any more.
     """
 
     def __init__(self, net: torch.nn.Module, *, with_buffers: bool) -> None:
-        self._net = _unwrapped(net)
+        self._net = unwrapped(net)
         self._with_buffers = with_buffers
         self._census: Census | None = None
         self._side = HostSide(())
@@ -51,6 +55,7 @@ class ModuleState:
         self.generation = 0
         self.entries: tuple[Entry, ...] = ()
         self.layout = Layout(())
+        self.contents: JsonObject = {}
         self.refresh()
 
     @property
@@ -67,11 +72,13 @@ class ModuleState:
         if self._census is not None and self._census.still_holds():
             return
         self._census = None
+        require_plain(self._net)
         # The largest elements first: packed densely, each tensor is then aligned to its own.
         entries = tuple(sorted(self._walk(), key=lambda e: -e.tensor.element_size()))
-        if not any(not entry.is_buffer for entry in entries):
+        if not any(e.tensor.numel() for e in entries if not e.is_buffer):
+            found = "only empty ones" if any(not e.is_buffer for e in entries) else "none"
             raise ParametersError(
-                f"{type(self._net).__name__} has no trainable floating parameter to gossip"
+                f"{type(self._net).__name__} has no trainable floating parameter to gossip: {found}"
             )
         layout = Layout(tuple(_spec(entry) for entry in entries))
         values = TensorValues([entry.tensor for entry in entries if not entry.is_buffer])
@@ -81,6 +88,12 @@ class ModuleState:
         if layout != self.layout:
             self.layout = layout  # an equal one is kept, with the fingerprint it has computed
         self.entries = entries
+        self.contents = contents(
+            self._net,
+            [entry.tensor for entry in entries if not entry.is_buffer],
+            [entry.tensor for entry in entries if entry.is_buffer],
+            with_buffers=self._with_buffers,
+        )
         self._side = _side_of(self._cut(values))
         self._census = Census(self._net, with_buffers=self._with_buffers)
 
@@ -187,12 +200,14 @@ class ModuleState:
     def _walk(self) -> Iterator[Entry]:
         seen: set[object] = set()
         for name, parameter in self._net.named_parameters():
-            if parameter.requires_grad and _is_new(parameter, seen):
-                _require_mergeable(name, parameter)
+            if not parameter.requires_grad:
+                continue
+            _require_mergeable(name, parameter)
+            if _is_new(parameter, seen):
                 yield Entry(_plain(name), parameter, is_buffer=False)
         if self._with_buffers:
             for name, buffer in self._state_buffers():
-                if _is_mergeable(buffer) and _is_new(buffer, seen):
+                if not why_not_mergeable(buffer) and _is_new(buffer, seen):
                     yield Entry(_plain(name), buffer, is_buffer=True)
 
     def _state_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -207,11 +222,15 @@ def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
     These are parameters, frozen ones too, and buffers of the state dict, whatever their dtype; each
     tensor once, and without those that have no values of their own.
+
+    Raises:
+        ParametersError: a parameter has no dense memory of its own.
     """
-    net, seen = _unwrapped(net), set[object]()
+    net, seen = unwrapped(net), set[object]()
+    require_plain(net)
     named = [*net.named_parameters(), *_persistent_buffers(net)]
     for name, tensor in named:
-        if _is_mergeable(tensor) and _is_new(tensor, seen):
+        if not why_not_mergeable(tensor) and _is_new(tensor, seen):
             yield _plain(name), tensor
 
 
@@ -241,11 +260,20 @@ def _spec(entry: Entry) -> TensorSpec:
     return TensorSpec(entry.name, dtype, tuple(tensor.shape), tensor.element_size())
 
 
-def _unwrapped(net: torch.nn.Module) -> torch.nn.Module:
+def unwrapped(net: torch.nn.Module) -> torch.nn.Module:
     """Return the module inside of wrappers, so that wrapped and plain nodes can gossip."""
-    while isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        net = net.module
+    while (inner := inside(net)) is not None:
+        net = inner
     return net
+
+
+def inside(net: torch.nn.Module) -> torch.nn.Module | None:
+    """Return the module that a wrapper has, `None` if this is none."""
+    if isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        module: nn.Module = net.module
+        return module
+    # Of torch.compile; to import its class takes seconds.
+    return net._modules["_orig_mod"] if set(net._modules) == {"_orig_mod"} else None
 
 
 def _plain(name: str) -> str:
@@ -255,7 +283,7 @@ def _plain(name: str) -> str:
 
 def _is_new(tensor: torch.Tensor, seen: set[object]) -> bool:
     """Tell whether this memory was not seen before: tied tensors are merged once."""
-    if nn.parameter.is_lazy(tensor) or tensor.is_meta or tensor.numel() == 0:
+    if tensor.numel() == 0 or tensor.data_ptr() == 0:
         return True
     memory = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
     is_new = memory not in seen
@@ -263,26 +291,7 @@ def _is_new(tensor: torch.Tensor, seen: set[object]) -> bool:
     return is_new
 
 
-def _is_mergeable(tensor: torch.Tensor) -> bool:
-    return not _why_not(tensor)
-
-
 def _require_mergeable(name: str, tensor: torch.Tensor) -> None:
-    reason = _why_not(tensor)
+    reason = why_not_mergeable(tensor)
     if reason:
         raise ParametersError(f"parameter {name!r} cannot be gossiped: {reason}")
-
-
-def _why_not(tensor: torch.Tensor) -> str:
-    """Say why a tensor cannot be copied from and merged into; nothing when it can."""
-    if nn.parameter.is_lazy(tensor):
-        return "it has no shape before the module's first forward pass"
-    if tensor.is_meta:
-        return "it is on the meta device and has no values"
-    if tensor.layout is not torch.strided:
-        return f"its layout is {tensor.layout}, not dense"
-    if any(
-        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
-    ):
-        return "it is expanded: several of its elements share one place in memory"
-    return ""

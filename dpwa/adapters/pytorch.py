@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from dpwa.adapters.contents import left_out
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.received import ReceivedSnapshot
+from dpwa.adapters.replicas import by_all_ranks, made_by_all_ranks
 from dpwa.adapters.training_state import TrainingState
 from dpwa.adapters.values import TensorValues
 from dpwa.collectives.calls import CollectiveCalls
@@ -24,6 +27,8 @@ from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import JsonObject, Loss, loss_value
+
+log = logging.getLogger("dpwa.adapters")
 
 MOST_EXTRA_ROUNDS = 3
 WARM_UP = 15  # distances: of fewer, most may be those of one adversary among eight, by chance
@@ -53,6 +58,15 @@ class Merge:
     waited_s: float
     consensus_distance: float
 
+    def __repr__(self) -> str:
+        loss = "unknown" if self.peer_loss is None else f"{self.peer_loss:.4g}"
+        return (
+            f"Merge(peer={self.peer!r}, factor={self.factor:.3g}, "
+            f"peer_clock={self.peer_clock:.4g}, peer_loss={loss}, "
+            f"staleness={self.staleness:.3g}, waited_s={self.waited_s:.3g}, "
+            f"consensus_distance={self.consensus_distance:.4g})"
+        )
+
 
 class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     """Runs the gossip of a module while it trains, by the algorithm of the configuration.
@@ -69,7 +83,11 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     Parameters keep their identity, so optimizers stay valid. Trainable parameters of every floating
     dtype are merged, tied ones once; frozen parameters and integer buffers are left alone; floating
     buffers (batch-norm statistics) are interpolated with `buffers: average` and left alone with
-    `buffers: keep`. The module may be on any device.
+    `buffers: keep`. The module may be on any device. docs/pytorch.md has all kinds in a table.
+
+    The ranks of a `DistributedDataParallel` module are one node: all of them make the adapter, with
+    the same name, and call it alike. Rank 0 of the module's process group gossips, and what it has
+    merged goes to the others.
 
     Args:
         net: the module; its trainable parameters may change between rounds, in step with its peers.
@@ -88,9 +106,11 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         ConfigError: the configuration has mistakes.
         UnknownNameError: it has no node of this name.
         AddressError: the node's address cannot be listened on.
-        ParametersError: the module has nothing to gossip.
+        ParametersError: the module has nothing to gossip, or a parameter has no dense memory of its
+            own: it is sharded, nested, sparse, quantised, or has no values yet.
     """
 
+    @made_by_all_ranks
     def __init__(
         self,
         net: torch.nn.Module,
@@ -117,6 +137,10 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._has_sent = False
             self._consensus_distance = 0.0
             self._node.describe("training", self._report)
+            self._node.describe("model", self._contents)
+            for missing, reason in left_out(net).items():
+                text = "%s: buffer %r is not gossiped, handed on or kept in checkpoints: %s"
+                log.warning(text, name, missing, reason)
             self._training = TrainingState(
                 net, keeps_lr=settings.lr_spread != "none", is_guarded=self._guards
             )
@@ -128,6 +152,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self.connection.close()
             raise
 
+    @by_all_ranks
     def include_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Hand on, keep and take over the state of an optimizer together with the module's.
 
@@ -137,6 +162,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._training.optimizer = optimizer
             self._states.add(self._training.optimizer_target(optimizer))
 
+    @by_all_ranks
     def update_send(self, loss: Loss = None) -> None:
         """Publish the module's parameters and start fetching a peer's; returns without waiting.
 
@@ -168,6 +194,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         if ask is not None and (is_published or values is view.model):
             self._rounds.ask(ask, layout, self._terms)
 
+    @by_all_ranks
     def update_wait(self, loss: Loss = None) -> Merge | None:
         """Wait for the fetch that `update_send` started, and merge what came into the module.
 
@@ -213,8 +240,12 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     def _report(self) -> JsonObject:
         return {"consensus_distance": self._consensus_distance}
 
+    def _contents(self) -> JsonObject:
+        return self._state.contents
+
     def _refresh(self) -> None:
         """Notice changes of the module: copies of its parameters may not fit any more."""
+        self._node.check_process()
         self._state.refresh()
         if self._generation != self._state.generation:
             self._generation = self._state.generation
@@ -272,6 +303,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
 
         `None` when none is known, or the nodes follow no leader.
         """
+        self._node.check_process()
         return self._rounds.view.leader() if self._rounds.follows_leaders else None
 
     @property
@@ -297,6 +329,12 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     def close(self) -> None:
         """Stop serving and fetching; idempotent and bounded in time."""
         self.connection.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.connection.described()}>"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        self.connection.__reduce_ex__(protocol)
 
 
 def _clip_of(config: Config) -> ClipRadius | None:

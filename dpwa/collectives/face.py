@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -18,7 +17,7 @@ from dpwa.collectives.runner import Runner
 from dpwa.collectives.serving import CollectiveService, Showcase
 from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, UnknownNameError, UserError
-from dpwa.lifecycle import Closeable
+from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.node import Node
 from dpwa.policy.views import Member
 from dpwa.types import JsonObject
@@ -70,7 +69,7 @@ class Collectives(Closeable):
         self._is_closed = False
         self._owner = os.getpid()
         node.attach(self._service, self._listener)
-        weakref.finalize(node, self.close)
+        finalize(node, self.close)
 
     def runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
         """Return what runs the collectives of a tag, and knows its members.
@@ -168,7 +167,12 @@ class Collectives(Closeable):
         return timeout_s
 
     def _runner(self, tag: str) -> Runner:
-        """Return what runs a tag that this node calls."""
+        """Return what runs a tag that this node calls.
+
+        Raises:
+            ForkedError: this is a fork of the process that has made the node.
+        """
+        require_own_process(self._owner, self._name)  # first: who held the lock is not here
         with self._lock:
             if self._is_closed:
                 raise ClosedError(f"node {self._name!r} is closed")

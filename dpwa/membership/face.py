@@ -6,11 +6,10 @@ import logging
 import os
 import threading
 import time
-import weakref
 
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import NameTakenError
-from dpwa.lifecycle import Closeable
+from dpwa.lifecycle import Closeable, finalize
 from dpwa.membership.circle import Circle
 from dpwa.membership.means import Means
 from dpwa.membership.peers import PeerKeeper
@@ -75,7 +74,7 @@ class Members(Closeable):
         )
         node.attach(service, listener)
         node.describe("membership", self.report)
-        weakref.finalize(node, self.close)
+        finalize(node, self.close)
         self._thread.start()
         try:
             self._await_verdict()

@@ -21,7 +21,7 @@ from dpwa.clock import Clock, SystemClock
 from dpwa.config import Config, peer_config
 from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
-from dpwa.lifecycle import Closeable
+from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_open
 from dpwa.node.logs import configure_logging
 from dpwa.node.own_address import own_address
@@ -46,12 +46,15 @@ from dpwa.node.tx_thread import (
     RemovePeer,
 )
 from dpwa.node.upload import Upload
+from dpwa.transport.inherited import close_inherited
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
 
 log = logging.getLogger("dpwa.node")
+
+_nodes: weakref.WeakSet[Node] = weakref.WeakSet()  # of this process, or its parent
 
 
 class Node(Closeable):
@@ -74,6 +77,7 @@ class Node(Closeable):
         self.config = config
         self.seed = secrets.randbits(32) if config.seed is None else config.seed
         self._time = clock or SystemClock()
+        self._owner = os.getpid()
         self._started = self._time.now()
         self._reports: dict[str, weakref.WeakMethod[Callable[[], JsonObject]]] = {}
         config.require(name)
@@ -92,7 +96,8 @@ class Node(Closeable):
         self.endpoint = own.endpoint(self._threads.rx.endpoint)
         # The threads know the node only weakly: one that is forgotten is closed when it is
         # collected, or at the end of the program.
-        self._close_all = weakref.finalize(self, _close, self._threads, self._parts)
+        self._close_all = finalize(self, _close, self._threads, self._parts)
+        _nodes.add(self)
         for peer in config.peers_of(name):
             self.connect_peer(peer.name, peer.connect_endpoint)
         for sentence in advice_on(config):
@@ -154,6 +159,7 @@ class Node(Closeable):
     @property
     def clock(self) -> float:
         """Number of updates, interpolated at each merge like the parameters."""
+        self.check_process()
         return self.rounds.standing.clock
 
     @property
@@ -166,6 +172,7 @@ class Node(Closeable):
     @property
     def peers(self) -> tuple[str, ...]:
         """Names of the peers in view."""
+        self.check_process()
         return self._parts.book.names
 
     @property
@@ -244,6 +251,19 @@ class Node(Closeable):
 
     # Life
 
+    def described(self) -> str:
+        """Say in a few words which node this is, and how it is: for people."""
+        if not self.is_own:
+            return f"{self.name!r} at {self.endpoint}, of process {self._owner}, not of this fork"
+        if self.closed:
+            return f"{self.name!r} at {self.endpoint}, closed"
+        links = self.links.values()
+        alive = sum(state is LinkState.UP for state in links)
+        return (
+            f"{self.name!r} at {self.endpoint}, clock {self.clock:.4g}, "
+            f"{alive} of {len(links)} peers connected"
+        )
+
     def report(self) -> JsonObject:
         """Describe the node in plain data, for `dpwa status`."""
         standing, parts, threads = self.rounds.standing, self._parts, self._threads
@@ -278,12 +298,18 @@ class Node(Closeable):
             "handshakes_refused": {**threads.gate.report(), "put_off": threads.door.closings},
             "connections": threads.gate.connections(),
             "algorithm": self.config.algorithm,
-            "model": _described(parts.pool.layout()),
+            "model": self._model(),
             "news": parts.newsroom.report(),
             "deals": parts.desk.report(),
             "peers": parts.book.report(),
-            **{key: _called(method) for key, method in self._reports.items()},
+            **{key: _called(method) for key, method in self._reports.items() if key != "model"},
         }
+
+    def _model(self) -> JsonObject | None:
+        """Describe what was published last, and what an adapter says of its module."""
+        method, layout = self._reports.get("model"), self._parts.pool.layout()
+        published = {} if layout is None else _described(layout)
+        return {**published, **({} if method is None else _called(method))} or None
 
     @property
     def closed(self) -> bool:
@@ -291,12 +317,36 @@ class Node(Closeable):
         return not self._close_all.alive
 
     def close(self) -> None:
-        """Stop serving and fetching; idempotent, takes a few seconds at the very most."""
-        self._close_all()
+        """Stop serving and fetching; idempotent, takes a few seconds at the very most.
+
+        In a forked child it does nothing: the node is its parent's.
+        """
+        if self.is_own:
+            self._close_all()
+
+    @property
+    def is_own(self) -> bool:
+        """Tell whether this process has made the node, and is no fork of it."""
+        return os.getpid() == self._owner
+
+    def check_process(self) -> None:
+        """Raise a `ForkedError` in a forked child."""
+        require_own_process(self._owner, self.name)
 
     def _check_open(self) -> None:
+        self.check_process()
         if self.closed:
             raise ClosedError(f"node {self.name!r} is closed")
+
+
+def _let_go() -> None:
+    """Let go, in a forked child, of the ports of its parent's nodes."""
+    endpoints = [node._threads.rx.endpoint for node in list(_nodes) if node._owner == os.getppid()]
+    if endpoints:
+        close_inherited(endpoints)
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _check_of(node: Node) -> Callable[[], None]:
@@ -311,9 +361,7 @@ def _check_of(node: Node) -> Callable[[], None]:
     return check
 
 
-def _described(layout: Layout | None) -> JsonObject | None:
-    if layout is None:
-        return None
+def _described(layout: Layout) -> JsonObject:
     return {"fingerprint": layout.fingerprint.hex(), "tensors": len(layout.tensors)}
 
 

@@ -227,7 +227,12 @@ class Rounds:
             round_.end()
 
     def skip(self) -> None:
-        """Do without what the last `ask` started, and without what was agreed on."""
+        """Do without what the last `ask` started, and without what was agreed on.
+
+        Raises:
+            ClosedError: the node was closed.
+        """
+        self._check_open()
         self._end_round()
         while (deal := self._parts.desk.take()) is not None:
             self._parts.desk.factor(deal)  # its mass counts all the same

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import os
-import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dpwa import fault_points
 from dpwa.clock import Clock, SystemClock
 from dpwa.config import Config
-from dpwa.lifecycle import Closeable
+from dpwa.lifecycle import Closeable, finalize
 from dpwa.node.node import Node
 from dpwa.state.beginning import Beginning
 from dpwa.state.image import Part, State
@@ -74,7 +73,7 @@ class States(Closeable):
         self.origin: Origin | None = None
         node.attach(self._service, inbox)
         node.describe("state", self.report)
-        weakref.finalize(node, _close, self._shelf, self._writer, self._owner)
+        finalize(node, _close, self._shelf, self._writer, self._owner)
 
     def start(self, target: Target, initial_state: str | None = None) -> Origin | None:
         """Get the state to begin with, before the first step; at most `initial_state_timeout_s`.
@@ -86,6 +85,7 @@ class States(Closeable):
         Returns:
             Where it came from; `None` when the node begins with its own.
         """
+        self._node.check_process()
         if target.kind is not None:
             self._shelf.kinds = {target.part: target.kind}
         self.origin = self._beginning.start(target, initial_state or initial_state_of(self._config))
@@ -97,6 +97,7 @@ class States(Closeable):
 
     def add(self, target: Target) -> None:
         """Get one more part from where the others came from, if they did; before the first step."""
+        self._node.check_process()
         if target.kind is not None:
             self._shelf.kinds = {**self._shelf.kinds, target.part: target.kind}
         if self.origin is not None and not self._has_begun:

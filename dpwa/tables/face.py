@@ -13,7 +13,7 @@ from dpwa.clock import SystemClock
 from dpwa.collectives.group import Group
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, UserError
-from dpwa.lifecycle import Closeable
+from dpwa.lifecycle import Closeable, finalize
 from dpwa.tables.answers import Answers
 from dpwa.tables.desk import Desk
 from dpwa.tables.engine import Engine, Settings
@@ -76,7 +76,7 @@ class Tables(Closeable):
         self._user = User(node, desk, engine, self._runner, contacts)
         self._user.timeout_s = patience_s
         engine.start()
-        weakref.finalize(self._user, _retire, engine, group)
+        finalize(self._user, _retire, engine, group)
         node.attach(TableService(engine, answers, node.upload), TableListener(desk, engine))
 
     def array(
@@ -147,8 +147,11 @@ class Tables(Closeable):
         self._user.flush(None, self._user.deadline(timeout_s))
 
     def close(self) -> None:
-        """Wait until what was added is in all copies; then leave the others to themselves."""
-        if self._user.is_closed:
+        """Wait until what was added is in all copies; then leave the others to themselves.
+
+        In a forked child it does nothing.
+        """
+        if self._user.is_closed or not self._connection.node.is_own:
             return
         try:
             self._user.flush(None, self._user.deadline())

@@ -98,7 +98,12 @@ class User:
         self._waited_at: int | None = None  # in the barrier that was not passed in time
 
     def deadline(self, timeout_s: float | None = None) -> Deadline:
-        """Return when something must have happened that begins now."""
+        """Return when something must have happened that begins now; every call begins with it.
+
+        Raises:
+            ForkedError: this is a fork of the process that has made the tables.
+        """
+        self._node.check_process()
         return Deadline(self._clock, self.timeout_s if timeout_s is None else timeout_s)
 
     def wait(self, check: Callable[[], T | None], deadline: Deadline, what: str) -> T:

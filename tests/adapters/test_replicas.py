@@ -1,0 +1,88 @@
+"""Ranks of a DistributedDataParallel module are one node: two groups of two ranks gossip."""
+
+import json
+
+import pytest
+from support.processes import ended, start
+
+
+def told_by(folder, *scenarios):
+    """What each rank has found, by scenario and then by node and rank."""
+    program = start("ddp_groups.py", folder, *scenarios)
+    with ended(program):
+        out, errors = program.communicate(timeout=110)
+    assert program.returncode == 0, errors
+    found = {}
+    for scenario, name, rank, result in map(json.loads, out.splitlines()):
+        found.setdefault(scenario, {})[name, rank] = result
+    return found
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    return told_by(tmp_path_factory.mktemp("groups"), "gossip", "refused")
+
+
+def test_both_ranks_of_a_group_are_bit_identical_after_merges_and_the_groups_agree(told):
+    ranks = told["gossip"]
+    assert all(found["has_agreed"] for found in ranks.values())
+    for name in ("w1", "w2"):
+        assert ranks[name, 0]["digest"] == ranks[name, 1]["digest"]
+    assert ranks["w1", 0]["value"] == pytest.approx(ranks["w2", 0]["value"], abs=1e-6)
+    assert 1.0 <= ranks["w1", 0]["value"] <= 2.0
+    assert ranks["w1", 0]["running_mean"] == pytest.approx(ranks["w2", 0]["running_mean"], abs=1e-6)
+
+
+def test_all_ranks_know_the_clock_and_the_peers_and_the_loss_is_their_mean(told):
+    ranks = told["gossip"]
+    for name, peer in (("w1", "w2"), ("w2", "w1")):
+        assert ranks[name, 0]["clock"] == ranks[name, 1]["clock"] > 0
+        assert ranks[name, 0]["peers"] == ranks[name, 1]["peers"] == [peer]
+        assert ranks[name, 0]["loss"] == 2.0  # of 1.0 and 3.0
+        assert "rank 1: the node is on rank 0" in ranks[name, 1]["repr"]
+
+
+def test_a_closed_adapter_is_closed_on_all_ranks(told):
+    assert {found["after close"] for found in told["gossip"].values()} == {"ClosedError"}
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("names", "UserError: all ranks of a DistributedDataParallel module are one node"),
+        ("name", "UnknownNameError"),
+        ("optimizer", "must both have `optimizer`, or neither"),
+        ("port", "AddressError"),
+        ("loss", "ParametersError"),
+        ("closed", "ClosedError"),
+    ],
+)
+def test_what_one_rank_refuses_all_refuse(told, what, words):
+    for found in told["refused"].values():
+        assert words in found[what]
+
+
+@pytest.mark.parametrize("what", ["collective", "connection", "leader"])
+def test_what_only_the_rank_with_the_node_has_is_refused_elsewhere(told, what):
+    for name in ("w1", "w2"):
+        assert "known on rank 0 of the model's process group only" in told["refused"][name, 1][what]
+
+
+@pytest.mark.slow
+def test_an_optimizer_that_gossips_keeps_the_ranks_identical_at_every_step(tmp_path):
+    ranks = told_by(tmp_path, "step")["step"]
+    for name, lr in (("w1", 0.005), ("w2", 0.015)):
+        assert ranks[name, 0] == ranks[name, 1]
+        assert ranks[name, 0]["merged"] > 0
+        assert ranks[name, 0]["lr"] == pytest.approx(lr)
+
+
+@pytest.mark.slow
+def test_a_group_that_comes_late_takes_over_all_of_the_state_on_all_ranks(tmp_path):
+    ranks = told_by(tmp_path, "late")["late"]
+    w1, w2 = ranks["w1", 0], ranks["w2", 0]
+    assert ranks["w1", 1] == w1
+    assert ranks["w2", 1] == w2
+    assert w2["digest"] == w1["digest"]  # frozen ones too
+    assert w2["optimizer"] == w1["optimizer"] > 0
+    assert w2["clock"] > 4

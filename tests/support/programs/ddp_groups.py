@@ -1,0 +1,227 @@
+"""Groups of two ranks, each a DistributedDataParallel module that is one node of a gossip.
+
+Usage: ddp_groups.py FOLDER SCENARIO...
+
+Each rank prints one line of JSON: [scenario, name of its node, rank, what it found].
+"""
+
+import hashlib
+import json
+import multiprocessing
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dpwa.adapters.optimizer import GossipOptimizer
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.errors import DpwaError
+from dpwa.launch.ports import free_ports
+
+PATIENCE_S = 60.0
+
+
+def module(value):
+    """A module with parameters and buffers of all kinds, the parameters all of one value."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1).double())
+    net[2].weight.requires_grad = False
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(value)
+    return net
+
+
+class Cast(nn.Module):
+    """Goes from one dtype to the other in between."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.net = module(value)
+
+    def forward(self, inputs):
+        return self.net[2](self.net[1](self.net[0](inputs)).double())
+
+
+def digest(net):
+    whole = hashlib.sha256()
+    for tensor in net.state_dict().values():
+        whole.update(tensor.numpy().tobytes())
+    return whole.hexdigest()
+
+
+def told(net, gossip):
+    return {
+        "digest": digest(net),
+        "value": net.module.net[0].weight[0, 0].item(),
+        "running_mean": net.module.net[1].running_mean[0].item(),
+        "clock": gossip.clock,
+        "peers": gossip.peers,
+    }
+
+
+def all_say(value, rank):
+    """What rank 0 of the group says."""
+    box = [value]
+    dist.broadcast_object_list(box, 0)
+    return box[0]
+
+
+def gossip_until_alike(net, gossip, rank, folder, losses=(1.0, 3.0)):
+    """Gossip until both groups agree; go on until all ranks have seen that."""
+    end, has_agreed = time.monotonic() + PATIENCE_S, False
+    while time.monotonic() < end:
+        gossip.update_send(losses[rank])
+        merge = gossip.update_wait()
+        has_agreed |= merge is not None and merge.consensus_distance < 1e-7
+        if has_agreed:
+            (folder / f"{gossip.name}-{rank}").touch()
+        if all_say(len(list(folder.iterdir())) == 4, rank):
+            return has_agreed
+    return False
+
+
+def gossip(net, name, rank, config, folder):
+    net.module.net[1].running_mean.fill_(float(name[1:]))
+    with DpwaPyTorchAdapter(net, name, config) as adapter:
+        has_agreed = gossip_until_alike(net, adapter, rank, folder)
+        found = {**told(net, adapter), "has_agreed": has_agreed, "repr": repr(adapter)}
+        if rank == 0:
+            found["loss"] = adapter.connection.node.rounds.standing.loss
+    try:
+        adapter.update_send(0.1)
+    except DpwaError as error:
+        found["after close"] = type(error).__name__
+    return found
+
+
+def step(net, name, rank, config, folder):
+    """Train on different data on each rank with a GossipOptimizer; return what each step merged."""
+    inner = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.01)
+    with DpwaPyTorchAdapter(net, name, {**config, "lr_spread": "linear"}) as adapter:
+        optimizer = GossipOptimizer(inner, adapter)
+        torch.manual_seed(rank)
+        merged, end, digests = 0, time.monotonic() + PATIENCE_S, []
+        while len(digests) < 50 and time.monotonic() < end:
+            optimizer.zero_grad()
+            loss = net(torch.randn(8, 3)).square().mean()
+            loss.backward()
+            optimizer.step(loss=loss.detach())
+            merged += optimizer.last_merge is not None
+            if len(digests) == 30:
+                (folder / f"{name}-{rank}").touch()
+            while len(digests) == 30 and len(list(folder.iterdir())) < 4:
+                time.sleep(0.05)  # the other group may come late
+            digests.append(digest_of_parameters(net))
+        return {"merged": merged, "digests": digests, "lr": inner.param_groups[0]["lr"]}
+
+
+def digest_of_parameters(net):
+    whole = hashlib.sha256()
+    for parameter in net.parameters():
+        whole.update(parameter.detach().numpy().tobytes())
+    return whole.hexdigest()
+
+
+def refused(net, name, rank, config, folder):
+    """Errors on one rank are errors on both."""
+    found = {}
+
+    def attempt(what, make):
+        try:
+            made = make()
+            found[what] = "" if made is None else repr(made)
+        except DpwaError as error:
+            found[what] = f"{type(error).__name__}: {error}"
+
+    elsewhere = "w1" if name == "w2" else "w2"
+    attempt("names", lambda: DpwaPyTorchAdapter(net, (name, elsewhere)[rank], config))
+    attempt("name", lambda: DpwaPyTorchAdapter(net, (name, "nobody")[rank], config))
+    options = ({"optimizer": SimpleNamespace(param_groups=[])}, {})[rank]
+    attempt("optimizer", lambda: DpwaPyTorchAdapter(net, name, config, **options))
+    first = DpwaPyTorchAdapter(net, name, config)
+    attempt("port", lambda: DpwaPyTorchAdapter(net, name, config))
+    attempt("loss", lambda: first.update_send((0.1, "high")[rank]))
+    attempt("collective", lambda: None if rank == 0 else first.members)
+    attempt("connection", lambda: None if rank == 0 else first.connection.node)
+    attempt("leader", lambda: None if rank == 0 else first.leader)
+    first.close()
+    attempt("closed", lambda: first.update_send(0.1))
+    return found
+
+
+def late(net, name, rank, config, folder):
+    """A group that comes late takes over parameters, clock and optimizer on both ranks."""
+    is_late, ready = name == "w2", folder / "ready"
+    inner = torch.optim.Adam(net.parameters(), lr=0.01)
+    config = {**config, "initial_state": "peers", "fetch_probability": 0.0}
+    while is_late and not ready.exists():
+        time.sleep(0.05)
+    with DpwaPyTorchAdapter(net, name, config, optimizer=inner) as adapter:
+        if is_late:
+            found = told(net, adapter)
+            found["optimizer"] = float(sum(s["step"] for s in inner.state.values()))
+            (folder / f"done-{rank}").touch()
+            return found
+        steps = 0
+        while not all_say(len(list(folder.glob("done*"))) == 2, rank):
+            if steps < 5:
+                inner.zero_grad()
+                net(torch.ones(4, 3)).sum().backward()
+                inner.step()
+            steps += 1
+            adapter.step(1.0)
+            if steps == 6:
+                ready.touch()
+            time.sleep(0.01)
+        found = told(net, adapter)
+        found["optimizer"] = float(sum(s["step"] for s in inner.state.values()))
+        return found
+
+
+def run(scenario, index, rank, config, folder):
+    torch.set_num_threads(1)
+    name = f"w{index + 1}"
+    store = dist.FileStore(str(folder / f"store-{name}"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    seen = folder / "seen"
+    seen.mkdir(exist_ok=True)
+    net = DistributedDataParallel(Cast(float(index + 1)))
+    found = globals()[scenario](net, name, rank, config, seen)
+    print(json.dumps([scenario, name, rank, found]), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    failed = 0
+    if {"step", "late"} & set(sys.argv):  # what the first optimizer imports takes seconds
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    for scenario in sys.argv[2:]:
+        folder = Path(sys.argv[1]) / scenario
+        folder.mkdir()
+        nodes = [
+            {"name": f"w{i}", "host": "127.0.0.1", "port": port}
+            for i, port in enumerate(free_ports(2), start=1)
+        ]
+        config = {
+            "nodes": nodes,
+            "interpolation": "constant",
+            "timeout_ms": 5000,
+            "log_level": "error",
+        }
+        children = [
+            context.Process(target=run, args=(scenario, index, rank, config, folder))
+            for index in range(2)
+            for rank in range(2)
+        ]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+            failed |= child.exitcode
+    sys.exit(failed)
