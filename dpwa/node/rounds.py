@@ -28,7 +28,6 @@ from dpwa.types import Standing
 from dpwa.wire.fetching import share_of
 from dpwa.wire.shards import WHOLE, shard_of
 
-
 log = logging.getLogger("dpwa.node")
 
 

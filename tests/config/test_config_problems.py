@@ -171,7 +171,7 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ("leader_silence_s: 0", "2:19: leader_silence_s: expected a number above 0 (got 0)"),
         ("lsgd: {c1: 1.5}", "2:12: lsgd.c1: expected a number from 0 to 1 (got 1.5)"),
         ("lsgd: {local_period: 0}", "2:22: lsgd.local_period: expected a whole number of at least "
-         "1 (got 0)"),
+         "1 or nothing (got 0)"),
         ("lsgd: {global_period: 18}", "2:23: lsgd.global_period: expected a multiple of "
          "local_period, 4 (got 18)"),
         ("lsgd: {local_period: 5}", "2:7: lsgd.global_period: missing, expected a multiple of "
