@@ -16,7 +16,7 @@ from statistics import fmean
 BATCHES = 5  # before a merge, whose mean loss is compared with the first loss after it
 RISE = 2.0
 FEWEST_MERGES, MOST_MERGES = 3, 9
-SHORTER = 10  # times shorter a period is recommended
+SHORTER = 10  # times shorter a period is recommended, so that shorter ones are left alone
 
 
 class FarApart:
@@ -33,7 +33,7 @@ class FarApart:
         self._losses: deque[float] = deque(maxlen=BATCHES)
         self._rose: deque[bool] = deque(maxlen=MOST_MERGES)
         self._is_first = False  # whether the next loss is the first after a merge
-        self._has_warned = period < 2
+        self._has_warned = period < SHORTER
 
     def merged(self) -> None:
         """Note that the next loss is that of a merged model."""
@@ -61,5 +61,5 @@ class FarApart:
             f"{rose} of the last {merges} merges made the loss more than twice as high, the last "
             f"{before:.3g} -> {loss:.3g}: in the {self._period} steps of {self._setting} nodes go "
             "far from each other, as on private shards of data; recommended is "
-            f"{self._setting} {max(1, self._period // SHORTER)}"
+            f"{self._setting} {self._period // SHORTER}"
         )

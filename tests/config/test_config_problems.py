@@ -201,6 +201,10 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ("file: {}", "2:7: file.path: missing, expected text"),
         ("topology: file", "2:11: file.path: missing, expected text"),
         ("clip: {window: 4}", "2:16: clip.window: expected a whole number of at least 5 (got 4)"),
+        ("avg_size: 10", "2:1: avg_size: unknown key, expected loss_window (see "
+         "docs/migration.md)"),
+        ("lsgd: {l_comm: 4}", "2:8: lsgd.l_comm: unknown key, expected lsgd.local_period, which is "
+         "that times the number of nodes (see docs/migration.md)"),
         ("options: 1", "2:1: options: unknown key, expected one of nodes, "),
         ("Seed: 1", "2:1: Seed: unknown key; did you mean seed?"),
         ('"of two\\nlines": 1', '2:1: "of two\\nlines": unknown key, expected one of nodes, '),

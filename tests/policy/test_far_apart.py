@@ -41,7 +41,7 @@ def test_two_of_three_are_enough_and_one_is_not():
     assert run(FarApart("x", 10), [*quiet, *loud, *loud], 10) == {}  # too few
 
 
-@pytest.mark.parametrize("period", [1, 2, 4])
+@pytest.mark.parametrize("period", [1, 2, 4, 5, 9])
 def test_a_period_of_a_few_steps_is_never_called_too_long(period):
     assert run(FarApart("x", period), [0.04, 0.3] * 50, period) == {}
 
