@@ -189,6 +189,28 @@ def test_three_nodes_go_as_worked_out_by_hand_with_an_exchange_at_every_third_st
     assert [outcomes[name][-1] for name in NAMES] == [(x, 23 - sum(last)) for x in last]
 
 
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+def test_the_test_program_of_torch_distlearn_holds(nodes, caplog):
+    """tau 3, alpha 0.4, epochs of 45 to 53 steps: in the end all are within 1e-6 of each other."""
+    names = [f"n{rank}" for rank in range(nodes)]
+
+    def task(node):
+        rng = np.random.default_rng(SEED + node.rank)
+        ea, x, slow = AllReduceEA(node, tau=3, alpha=0.4), np.zeros(7), 1.0
+        for _ in range(5):
+            for _ in range(rng.integers(45, 54)):
+                x += rng.normal(size=7) / slow
+                ea.average_parameters([x])
+                slow *= 2.0
+            ea.synchronize_center([x])
+        return x
+
+    outcomes = Threads(names).run(task)
+    for name in names[1:]:
+        assert abs(outcomes[name] - outcomes["n0"]).max() < 1e-6
+    assert ("unstable" in caplog.text) == (nodes >= 4)
+
+
 def test_who_waits_for_parameters_or_has_no_center_yet_is_not_drawn_along():
     def task(node):
         ea, x = AllReduceEA(node, tau=1, alpha=0.25), np.full(1, 4.0 * node.rank)
