@@ -60,6 +60,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         default="tcp",
         help="tcp sends all parameters, auto maps the memory of others on this host (%(default)s)",
     )
+    add(
+        "--shards",
+        choices=("shared", "private"),
+        default="shared",
+        help="shared: every node draws from all data; private: from few of the ten classes, but "
+        "for 3 %% of the data (%(default)s)",
+    )
     add("--out-dir", type=Path, default=Path("compare-output"), help="picture (%(default)s)")
     return parser.parse_args(arguments)
 
@@ -94,7 +101,11 @@ def compare(options: argparse.Namespace) -> dict[Variant, Outcome]:
     from comparison.runs import Run, run_all
 
     runs = [
-        Run(variant, Plan(nodes=options.nodes, steps=options.steps, seed=seed), options.transport)
+        Run(
+            variant,
+            Plan(nodes=options.nodes, steps=options.steps, seed=seed, shards=options.shards),
+            options.transport,
+        )
         for seed in range(options.seed, options.seed + options.seeds)
         for variant in options.algorithms
     ]
@@ -123,7 +134,7 @@ def show(outcomes: dict[Variant, Outcome], options: argparse.Namespace) -> None:
     from rich.table import Table
 
     several = f", medians of {options.seeds} seeds" if options.seeds > 1 else ""
-    title = f"{options.nodes} nodes, {options.steps} steps, shared data{several}"
+    title = f"{options.nodes} nodes, {options.steps} steps, {options.shards} data{several}"
     table = Table(title=title, title_justify="left", pad_edge=False, box=None)
     table.add_column("algorithm", no_wrap=True)
     goal = f"{100 * GOAL:g} %"
@@ -154,7 +165,7 @@ def save(outcomes: dict[Variant, Outcome], options: argparse.Namespace) -> None:
     """Write the picture, and the figures for machines."""
     from comparison.chart import draw_chart
 
-    draw_chart(outcomes, options.nodes, options.out_dir / CHART_NAME)
+    draw_chart(outcomes, options.nodes, options.out_dir / CHART_NAME, options.shards)
     figures = {variant.name: plain(outcome) for variant, outcome in outcomes.items()}
     text = json.dumps(figures, indent=2) + "\n"
     (options.out_dir / FIGURES_NAME).write_text(text, encoding="utf-8")

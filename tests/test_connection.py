@@ -267,3 +267,21 @@ def test_a_closed_address_can_be_used_again_at_once():
     for _ in range(5):
         with DpwaConnection("w1", config):
             pass
+
+
+def test_every_merge_is_logged_with_factor_and_clocks_at_debug_only(caplog):
+    config = config_of(2, log_level="debug", interpolation="constant", constant={"value": 0.25})
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
+        caplog.set_level("DEBUG", logger="dpwa")
+        exchanged(one, two, np.zeros(3), np.ones(3))
+    (line,) = [message for message in caplog.messages if "merged" in message]
+    before, peer = (float(line.split(f" {key}=")[1].split()[0]) for key in ("clock", "peer_clock"))
+    assert line == (
+        f"w1: merged w2: factor=0.25 clock={before:.6g} peer_clock={peer:.6g} loss=0.5 "
+        f"peer_loss=0.5 new_clock={0.25 * peer + 0.75 * before:.6g}"
+    )
+    caplog.clear()
+    quiet = config_of(2)
+    with DpwaConnection("w1", quiet) as one, DpwaConnection("w2", quiet) as two:
+        exchanged(one, two, np.zeros(3), np.ones(3))
+    assert not [message for message in caplog.messages if "merged" in message]

@@ -26,6 +26,7 @@ STOREYS = [
     {"tables"},
     {"adapters", "launch"},
     {"distributed", "multiverso"},
+    {"dpwa", "conn", "interpolation", "messaging"},  # the names of 2017
     {"demo", "bench", "testing"},
     {"cli"},
     {"__main__"},

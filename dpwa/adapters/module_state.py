@@ -167,6 +167,26 @@ class ModuleState:
         """Return the parameters in training; the same object as long as they are the same."""
         return self._values
 
+    def state_with(self, values: TensorValues) -> dict[str, torch.Tensor]:
+        """Return a copy of the module's state dict, with these values for the parameters.
+
+        Names are those without wrappers. Frozen parameters and buffers are the module's own.
+        """
+        found = [(e.tensor, v) for e, v in zip(self._parameters(), values.tensors, strict=True)]
+        by_object = {id(tensor): value for tensor, value in found}
+
+        def value_of(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) in by_object or not tensor.requires_grad:
+                return by_object.get(id(tensor), tensor)
+            # Another parameter may share the memory of one that is gossiped.
+            return next((value for own, value in found if own.is_set_to(tensor)), tensor)
+
+        state = self._net.state_dict(keep_vars=True)
+        return {_plain(name): value_of(t).detach().clone() for name, t in state.items()}
+
+    def _parameters(self) -> Iterator[Entry]:
+        return (entry for entry in self.entries if not entry.is_buffer)
+
     def view_of(self, data: ByteArray) -> TensorValues:
         """Return the parameters in the bytes of a whole snapshot, shape `(nbytes,)`.
 

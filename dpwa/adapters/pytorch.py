@@ -21,6 +21,7 @@ from dpwa.collectives.face import Collectives
 from dpwa.config import Config
 from dpwa.connection import ConfigSource, DpwaConnection
 from dpwa.data.kernels import are_finite
+from dpwa.errors import UserError
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.policy.clipping import ClipRadius
@@ -305,6 +306,32 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         """
         self._node.check_process()
         return self._rounds.view.leader() if self._rounds.follows_leaders else None
+
+    def center(self) -> dict[str, torch.Tensor]:
+        """Return this node's copy of the center, to test or keep in place of the module.
+
+            tester.load_state_dict(gossip.center())
+
+        Returns:
+            A copy of the module's state dict, under names without wrappers, with the center in
+            place of the parameters that are gossiped; frozen ones and buffers are the module's own.
+
+        Raises:
+            UserError: the algorithm has no center, or there was no `update_send` yet.
+        """
+        name = self._node.config.algorithm
+        if not self._algorithm.has_center:
+            raise UserError(
+                f"`algorithm: {name}` has no center; expected one that draws nodes to a center, "
+                "as `algorithm: elastic` (AllReduceEA and EASGD have copy_center)"
+            )
+        self._refresh()
+        if not isinstance(self._algorithm.center, TensorValues):
+            raise UserError(
+                f"`algorithm: {name}` has no center before the first update_send, and after the "
+                "module has changed: it begins as the module is then"
+            )
+        return self._state.state_with(self._algorithm.center)
 
     @property
     def collectives(self) -> Collectives:

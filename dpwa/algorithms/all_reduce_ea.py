@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ParametersError, UserError
 from dpwa.policy.elastic import elastic_warning
+
+log = logging.getLogger("dpwa.algorithms")
 
 MOST_ALPHA = 0.2
 BETA = 0.9
@@ -43,6 +47,10 @@ class AllReduceEA:
                 ea.average_parameters(params)
             ea.synchronize_center(params)              # waits for those who have batches left
 
+    Whoever waits in `synchronize_center` takes part in the exchanges of those who have steps left,
+    with the same rule: its parameters and the center are drawn to each other, too. When nobody has
+    a step left, all do one exchange more.
+
     Parameters are nested lists, tuples or dicts of tensors or arrays of floating-point numbers,
     changed in place. The center and the differences are in float32 where parameters are narrower,
     as differences are small beside what they are added to.
@@ -61,12 +69,12 @@ class AllReduceEA:
     Args:
         node: its collectives: a connection, or an adapter.
         tau: steps between two exchanges.
-        alpha: how far to go; must be below 2/(N+1), and further below with a large learning rate
-            (see `dpwa.policy.elastic`). By default min(0.2, 0.9/N), which follows N.
+        alpha: how far to go. From 2/(N+1) on the center swings further with every exchange, and
+            sooner with a large learning rate (see `dpwa.policy.elastic`): that is warned of, once
+            for each N. By default min(0.2, 0.9/N), which follows N.
 
     Raises:
-        UserError: `tau` is below 1, or this `alpha` is unstable with so many nodes. That is also
-            raised on all nodes by the call that finds N grown too large, when its work is done.
+        UserError: `tau` is below 1, or `alpha` is not above 0 or not finite.
     """
 
     def __init__(self, node: Collective, tau: int = 10, alpha: float | None = None) -> None:
@@ -76,6 +84,7 @@ class AllReduceEA:
         self._given = alpha
         self._steps = UnevenSteps(node, "AllReduceEA")
         self._center: Center | None = None
+        self._warned_of = 0  # so many nodes
         self._check_alpha()
 
     @property
@@ -94,15 +103,16 @@ class AllReduceEA:
             center = Center(FlatFloats(params))
             self._steps.begin(center.values)
             self._center = center
+            self._check_alpha()
         if (self._steps.taken + 1) % self.tau == 0:
-            self._exchange(FlatFloats(params), self._center)
+            self._exchange(FlatFloats(params), self._center, has_ended=False)
         self._steps.taken += 1
 
     def synchronize_center(self, params: Any) -> None:
-        """Wait until nobody has a step left; then make the centers equal, bit by bit.
+        """Exchange with those who have steps left, and once more; then make the centers equal.
 
-        They are that of the node that has taken the most steps, whose center has all sums: who
-        waits for the others takes no part in their exchanges. Parameters stay what they are.
+        Bit by bit: they are that of the node that has taken the most steps. A node that has no
+        center yet, as it has not begun with the others, only waits, and gets theirs.
 
         Raises:
             ParametersError: as above.
@@ -110,6 +120,9 @@ class AllReduceEA:
         flat = FlatFloats(params)
         center = Center(flat) if self._center is None else self._center
         center.check(flat.layout)
+        if self._center is not None and not self._steps.is_left_behind:
+            while self._exchange(FlatFloats(params), center, has_ended=True):
+                pass
         self._steps.synchronize(center.values)
         self._center = center
         self._check_alpha()
@@ -118,7 +131,8 @@ class AllReduceEA:
         """Wait until nobody has a step left; then make the parameters equal, and the center, too.
 
         They are those of the node that has taken the most steps; of several, the one with the
-        lowest rank; the first node's if there were no steps at all.
+        lowest rank; the first node's if there were no steps at all. As all others are replaced, who
+        waits here takes no part in the exchanges of those who have steps left.
 
         Raises:
             ParametersError: parameters are not floating-point numbers.
@@ -145,23 +159,32 @@ class AllReduceEA:
         return min(MOST_ALPHA, BETA / nodes) if self._given is None else self._given
 
     def _check_alpha(self) -> None:
-        alpha, who = self.alpha, type(self).__name__
-        if not alpha > 0.0:
+        alpha, nodes, who = self.alpha, self._steps.nodes, type(self).__name__
+        if not 0.0 < alpha < math.inf:
             raise UserError(f"{who}: expected a strength above 0 (alpha is {alpha:.3g})")
-        warning = elastic_warning(alpha, self._steps.nodes)
-        if warning is not None:
-            raise UserError(f"{who}: {warning}")
+        warning = elastic_warning(alpha, nodes)
+        if warning is not None and nodes != self._warned_of:
+            self._warned_of = nodes
+            log.warning(
+                "%s: %s; from there on the center swings further with every exchange. Recommended "
+                "is %.2g: 0.9/N, at most %g",
+                who,
+                warning,
+                min(MOST_ALPHA, BETA / nodes),
+                MOST_ALPHA,
+            )
 
-    def _exchange(self, flat: FlatFloats, center: Center) -> None:
-        self._check_alpha()
+    def _exchange(self, flat: FlatFloats, center: Center, *, has_ended: bool) -> bool:
+        """Do one exchange; return whether somebody who has taken part has steps left."""
         center.check(flat.layout)
         alpha, xs = self.alpha, flat.read()
         pulls = [alpha * (x - c) for x, c in zip(xs, center.values, strict=True)]
-        sums = [pull.copy() for pull in pulls]
-        self._steps.reduce(sums, "sum")
+        sums, ended = [pull.copy() for pull in pulls], np.array([has_ended], np.int64)
+        nodes = self._steps.reduce([*sums, ended], "sum", is_waiting=has_ended)
         flat.write([x - pull for x, pull in zip(xs, pulls, strict=True)])
         for c, total in zip(center.values, sums, strict=True):
             c += total
+        return int(ended[0]) < nodes
 
 
 class EASGD(AllReduceEA):
@@ -171,7 +194,8 @@ class EASGD(AllReduceEA):
 
     Args:
         node: its collectives: a connection, or an adapter.
-        beta: how far the center goes to the mean of the nodes; 2N/(N+1) and more are unstable.
+        beta: how far the center goes to the mean of the nodes; 2N/(N+1) and more are unstable, and
+            warned of.
         tau: steps between two exchanges.
     """
 

@@ -202,6 +202,8 @@ class Algorithm:
         keeps: whether a node keeps what it fetches, and serves it to others who want the same.
         uses_rule: whether it goes by `Received.factor`, that of the configured interpolation rule.
         needs_whole: whether it needs all values of a peer at once, and not a part of them.
+        has_center: whether nodes are drawn to a center.
+        center: this node's copy of it; `None` before the first update, and for others.
     """
 
     name: ClassVar[str] = ""
@@ -211,6 +213,9 @@ class Algorithm:
     keeps: ClassVar[bool] = False
     uses_rule: ClassVar[bool] = True
     needs_whole: ClassVar[bool] = False
+    has_center: ClassVar[bool] = False
+
+    center: Values | None = None
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.options_model() if options is None else options

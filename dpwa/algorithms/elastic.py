@@ -59,18 +59,15 @@ class Elastic(Algorithm):
 
     Source: S. Zhang, A. Choromanska and Y. LeCun, Deep Learning with Elastic Averaging SGD (2015),
     with the gossip of Boyd et al., Randomized Gossip Algorithms (2006), in place of its server.
-
-    Attributes:
-        center: this node's copy; `None` before the first update.
     """
 
     options_model = ElasticOptions
     uses_rule = False
     needs_whole = True
+    has_center = True
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.center: Values | None = None
         self._steps = 0  # since the last elastic one
         self._mixes = False  # whether a peer's center is due
         self._has_moved = False  # whether the center has taken an elastic step since published

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -12,6 +13,9 @@ from dpwa.types import Fraction, StrictModel, refusal
 Period = Annotated[int, Field(ge=1)]
 
 
+LOCAL_PERIOD, GLOBAL_PERIOD, NODES = 4, 16, 4  # periods for up to so many nodes
+
+
 class LSGDOptions(StrictModel):
     """Options of `lsgd`; periods are in updates of all workers together."""
 
@@ -19,20 +23,39 @@ class LSGDOptions(StrictModel):
     c2: Fraction = Field(default=0.1, description="how far to jump to the leader of all")
     p1: Fraction = Field(default=0.1, description="pull toward it, spread over a local period")
     p2: Fraction = Field(default=0.1, description="the same for the leader of all")
-    local_period: Period = Field(default=4, description="updates between jumps to the local leader")
-    global_period: Period = Field(
-        default=16,
+    local_period: Period | None = Field(
+        default=None,
+        description="updates of all nodes between jumps to the local leader; null = 4, and with "
+        "more than 4 nodes as many as there are nodes, rounded up to a multiple of 4",
+    )
+    global_period: Period | None = Field(
+        default=None,
         validate_default=True,
-        description="updates between jumps to the global one; a multiple of local_period",
+        description="the same for the global one; a multiple of local_period; null = 4 times that",
     )
 
     @field_validator("global_period")
     @classmethod
-    def _is_a_multiple(cls, period: int, known: ValidationInfo) -> int:
-        local = known.data.get("local_period", 1)
+    def _is_a_multiple(cls, period: int | None, known: ValidationInfo) -> int | None:
+        local = known.data.get("local_period")
+        if period is None and local is None:
+            return None
+        period, local = period or GLOBAL_PERIOD, local or LOCAL_PERIOD
         if period % local:
             raise refusal(f"a multiple of local_period, {local}")
         return period
+
+    def periods(self, nodes: int) -> tuple[int, int]:
+        """Return the local and the global period among so many nodes.
+
+        Those that are not set are 4k and 16k with k = ceil(N/4), so that whatever N is, each node
+        jumps about as often per update of its own as one of four does. If one of them is set, the
+        other is 4 or 16.
+        """
+        if self.global_period is None:
+            scale = max(1, math.ceil(nodes / NODES))
+            return LOCAL_PERIOD * scale, GLOBAL_PERIOD * scale
+        return self.local_period or LOCAL_PERIOD, self.global_period
 
 
 @register_algorithm("lsgd")
@@ -59,6 +82,7 @@ class LSGD(Algorithm):
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
         self._done = {False: 0, True: 0}  # periods passed; keys: whether it is the global one
+        self._lengths: dict[bool, int] = {}  # of the periods that were counted
         self._due: bool | None = None  # which leader is asked for
         self._seen: dict[bool, Values] = {}
 
@@ -80,15 +104,21 @@ class LSGD(Algorithm):
 
     def after_step(self, view: View) -> None:
         """Pull toward the leaders that were seen last."""
+        o = self.options
+        local_period, global_period = o.periods(len(view.peers) + 1)
         for is_global, leader in self._seen.items():
-            o = self.options
-            pull = o.p2 / o.global_period if is_global else o.p1 / o.local_period
+            pull = o.p2 / global_period if is_global else o.p1 / local_period
             view.model.lerp_(leader, pull)
 
     def _passed(self, view: View) -> bool | None:
         total, due = view.total_updates(), None
         for is_global, period in self._periods(view):
             periods, done = int(total // period), self._done[is_global]
+            if (
+                self._lengths.setdefault(is_global, period) != period
+            ):  # there are more or fewer nodes
+                self._lengths[is_global], self._done[is_global] = period, periods
+                continue
             if periods > done:
                 due = is_global
             # The total falls when a node leaves; by less than a period, it is only news jittering.
@@ -97,7 +127,7 @@ class LSGD(Algorithm):
         return due
 
     def _periods(self, view: View) -> list[tuple[bool, int]]:
-        o = self.options
+        local_period, global_period = self.options.periods(len(view.peers) + 1)
         if view.has_groups():
-            return [(False, o.local_period), (True, o.global_period)]
-        return [(True, o.global_period)]
+            return [(False, local_period), (True, global_period)]
+        return [(True, global_period)]

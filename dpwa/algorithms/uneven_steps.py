@@ -60,15 +60,27 @@ class UnevenSteps:
         self._refuse_if_left_behind()
         self._repeated(lambda: self._copy_newest(value), self._node.world_size)
 
-    def reduce(self, value: Any, op: ReduceOp) -> int:
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether the others have gone on without this node, and it has not synchronized since."""
+        return self._generation == LEFT_BEHIND
+
+    def reduce(self, value: Any, op: ReduceOp, *, is_waiting: bool = False) -> int:
         """Reduce a value in place over all who take this step; return how many they are.
+
+        Args:
+            value: to reduce.
+            op: how.
+            is_waiting: whether this node only waits for others with it. Who waits may see more
+                peers die and come back than there are nodes.
 
         Raises:
             UserError: this node was left behind, and has not synchronized since.
         """
         self._refuse_if_left_behind()
         result, contributors = self._repeated(
-            lambda: self._node.all_reduce(value, op, tag=self._tag), self._node.world_size
+            lambda: self._node.all_reduce(value, op, tag=self._tag),
+            math.inf if is_waiting else self._node.world_size,
         )
         _check_in_place(value, result)
         return contributors
@@ -107,7 +119,7 @@ class UnevenSteps:
                 left -= 1
 
     def _refuse_if_left_behind(self) -> None:
-        if self._generation == LEFT_BEHIND:
+        if self.is_left_behind:
             raise UserError(
                 f"{self._tag}: the others have gone on without {self._node.name}, whose values are "
                 "out of date; expected synchronize_parameters before the next step"

@@ -24,6 +24,19 @@ from dpwa.config.scalars import meaning
 from dpwa.config.tree import BrokenNode, ListNode, MapNode, Node, ScalarNode
 from dpwa.types import REFUSAL, StrictModel
 
+# Options of the program of LSGD, as people write them into a configuration.
+_FORMER = {
+    "dist_optimizer": "algorithm: lsgd",
+    "l_comm": "lsgd.local_period, which is that times the number of nodes",
+    "g_comm": "lsgd.global_period, which is that times the number of nodes",
+    "avg_size": "loss_window",
+    "no_prox": "lsgd: {p1: 0, p2: 0}",
+    "num_groups": "group, at each of the nodes",
+    "cur_group": "group, at each of the nodes",
+    "lr_lin": "lr_spread: linear",
+    "lr_pow": "lr_spread: power",
+}
+
 _Schema = dict[str, Any]
 _Model = TypeVar("_Model", bound=StrictModel)
 
@@ -81,6 +94,8 @@ def note_duplicates(node: MapNode, path: str, problems: Problems) -> None:
 
 def unknown_key(key: str, known: list[str]) -> str:
     """Return the message about a key that nothing is known by."""
+    if key in _FORMER:
+        return f"unknown key, expected {_FORMER[key]} (see docs/migration.md)"
     if not known:
         return "unknown key, expected none"
     return f"unknown key{suggestion(key, known) or ', expected one of ' + listing(known)}"

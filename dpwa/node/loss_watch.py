@@ -6,9 +6,12 @@ import logging
 import math
 import random
 from collections.abc import Callable
+from typing import Any
 
+from dpwa.config import Config
 from dpwa.data.shared_memory import NEWS_BYTES
 from dpwa.node.parts import Parts
+from dpwa.policy.far_apart import FarApart
 from dpwa.policy.quarantine import Quarantine
 
 log = logging.getLogger("dpwa.node")
@@ -38,6 +41,7 @@ class LossWatch:
         self._fresh_merges: list[tuple[str, float]] = []  # made after the last loss
         duration_s = parts.config.quarantine_s
         self._quarantine = Quarantine(duration_s=duration_s) if duration_s > 0.0 else None
+        self._far_apart = _far_apart_of(parts.config)
 
     def choose_leaders_by(self, loss: float | None) -> None:
         """Take a loss by which leaders are chosen, from now on, in place of the training loss."""
@@ -59,6 +63,9 @@ class LossWatch:
         self._has_measured = loss is not None
         if not self._has_leader_loss:
             self._parts.newsroom.measured(loss)
+        warning = None if self._far_apart is None else self._far_apart.measured(loss)
+        if warning:
+            log.warning("%s: %s", self._parts.name, warning)
         if self._quarantine is not None:
             now, book = self._parts.clock.now(), self._parts.book
             text = self._quarantine.measured(loss, now, len(book.names))
@@ -68,13 +75,14 @@ class LossWatch:
 
     def merged(self, peer: str, factor: float) -> None:
         """Note a merge, for the next loss to tell what it has done."""
-        if self._quarantine is not None:
-            self._fresh_merges.append((peer, factor))
+        self._fresh_merges.append((peer, factor))
 
     def _blame_later(self) -> None:
         for peer, factor in self._fresh_merges:
             if self._quarantine is not None:
                 self._quarantine.merged(peer, factor)
+            if self._far_apart is not None:
+                self._far_apart.merged()
         self._fresh_merges.clear()
 
     def _spread_news(self) -> None:
@@ -101,3 +109,11 @@ class LossWatch:
             parts.newsroom.hear_packed(memory.news())
         if memory is None or parts.book.has_unmapped:
             self._pass_on()
+
+
+def _far_apart_of(config: Config) -> FarApart | None:
+    """Return what watches the outer steps of a run; `None` if there are none."""
+    if config.algorithm not in ("noloco", "local"):
+        return None
+    options: Any = config.options_of(config.algorithm)
+    return FarApart(f"{config.algorithm}.period", options.period)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,8 @@ from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
 from dpwa.types import Standing
 from dpwa.wire.fetching import share_of
 from dpwa.wire.shards import WHOLE, shard_of
+
+log = logging.getLogger("dpwa.node")
 
 
 @dataclass(frozen=True)
@@ -343,6 +346,18 @@ class Rounds:
         clock = mixed_clock(own.clock, arrival.standing.clock, factor * share)
         self.standing = Standing(clock=clock, loss=own.loss)
         self.merges += factor > 0.0
+        log.debug(
+            "%s: merged %s: factor=%.4g clock=%.6g peer_clock=%.6g loss=%s peer_loss=%s "
+            "new_clock=%.6g",
+            self._parts.name,
+            arrival.peer,
+            factor,
+            own.clock,
+            arrival.standing.clock,
+            own.loss,
+            arrival.standing.loss,
+            clock,
+        )
         return replace(arrival, factor=factor)
 
     def _arrival(

@@ -27,6 +27,7 @@ MOST_NODES = 512  # weights of more take seconds to work out
 GOOD_PULL = 0.1  # what LSGD starts from
 GOOD_WINDOW = 50
 GOOD_PROBABILITY = 0.4
+FEW_NODES = 4  # whose periods of LSGD may be as short as anybody likes
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def advice(plan: Plan) -> list[str]:
     return [
         *_lonely(plan),
         *_collapse(plan),
+        *_too_often(plan),
         *_noise_decides(plan),
         *_nothing_moves(plan),
         *_near_limit(plan),
@@ -109,12 +111,27 @@ def lsgd_kept(options: Any, nodes: int, groups: int) -> float:
         groups: how many groups they are in.
     """
     o = options
-    jumps = min(1.0, nodes / o.global_period)
-    kept: float = (1.0 - o.c2) ** jumps * (1.0 - o.p2 / o.global_period)
-    local_jumps = min(1.0, nodes / o.local_period) - jumps
+    local_period, global_period = o.periods(nodes)
+    jumps = min(1.0, nodes / global_period)
+    kept: float = (1.0 - o.c2) ** jumps * (1.0 - o.p2 / global_period)
+    local_jumps = min(1.0, nodes / local_period) - jumps
     if groups > 1 and local_jumps > 0.0:
-        kept *= (1.0 - o.c1) ** local_jumps * (1.0 - o.p1 / o.local_period)
+        kept *= (1.0 - o.c1) ** local_jumps * (1.0 - o.p1 / local_period)
     return kept
+
+
+def _too_often(plan: Plan) -> Iterator[str]:
+    """Periods of LSGD count the updates of all nodes: the more nodes, the shorter they are."""
+    if plan.algorithm != "lsgd":
+        return
+    _, period = plan.algorithm_options.periods(plan.nodes)
+    local, good = type(plan.algorithm_options)().periods(plan.nodes)
+    if period <= plan.nodes and plan.nodes > FEW_NODES:
+        yield (
+            f"lsgd.global_period {period} counts the updates of all {plan.nodes} nodes together: "
+            "every node jumps to the leader at each of its own; recommended is "
+            f"local_period {local} and global_period {good}, which is what you get if you set none"
+        )
 
 
 def _collapse(plan: Plan) -> Iterator[str]:

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpwa.config import load_config
 from dpwa.errors import UserError
 
 MODEL_NAMES = ("resnet18", "vgg16", "small")
@@ -28,6 +29,19 @@ class Place:
     config: str | None = None
     rank: int = 0
     world_size: int = 1
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Place:
+        """Take what the command line says; without that, what `dpwa launch` has set.
+
+        Raises:
+            UserError: the configuration has mistakes or no such node, or a variable is wrong.
+        """
+        if options.name is None:
+            return cls.from_environment()
+        config = load_config(options.config_file)
+        own = config.node(options.name)
+        return cls(own.name, options.config_file, config.nodes.index(own), len(config.nodes))
 
     @classmethod
     def from_environment(cls) -> Place:
@@ -57,7 +71,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         description="Train a network on CIFAR-10, alone or as one node of a gossiping group."
     )
     add = parser.add_argument
-    add("--data-dir", type=Path, required=True, help="your folder cifar-10-batches-py")
+    add(
+        "--data-dir",
+        type=Path,
+        default=Path("data", "cifar-10-batches-py"),
+        help="your folder cifar-10-batches-py (%(default)s)",
+    )
+    add("--config-file", help="configuration of all nodes, in place of `dpwa launch`")
+    add("--name", help="of this node in it")
+    add("--resume", "-r", action="store_true", help="go on from the weights of an earlier run")
     add("--model", choices=MODEL_NAMES, default="resnet18", help="network (%(default)s)")
     add("--epochs", type=_count, default=90, help="passes over this node's shard (%(default)s)")
     add("--steps-per-epoch", type=_count, help="end each epoch early, for a quick try")
@@ -81,7 +103,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         default=Path("cifar10.pt"),
         help="runs/net.pt makes weights runs/net-NODE.pt and log runs/net-NODE.csv (%(default)s)",
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if (options.name is None) != (options.config_file is None):
+        parser.error("--config-file and --name go together")
+    return options
 
 
 def _count(text: str) -> int:

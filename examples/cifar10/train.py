@@ -20,7 +20,7 @@ def main() -> int:
     """Return the exit code: 0, 2 for the user's mistakes, 130 for Ctrl-C."""
     options = parse_arguments()
     try:
-        place = Place.from_environment()
+        place = Place.of(options)
         train = import_train()
         train(options, place)
     except KeyboardInterrupt:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import csv
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.errors import UserError
 
 TEST_BATCH_SIZE = 500
 LOG_COLUMNS = (
@@ -122,18 +125,46 @@ def train(options: argparse.Namespace, place: Place) -> None:
     trainer = Trainer(options, place, read_cifar10(options.data_dir))
     output = options.output.with_name(f"{options.output.stem}-{place.name}.pt")
     output.parent.mkdir(parents=True, exist_ok=True)
+    done = resume(trainer, output) if options.resume else 0
     with (
-        output.with_suffix(".csv").open("w", newline="") as log_file,
+        output.with_suffix(".csv").open("a" if done else "w", newline="") as log_file,
         connect(trainer.model, place) as gossip,
     ):
         log = csv.DictWriter(log_file, LOG_COLUMNS)
-        log.writeheader()
-        for epoch in range(1, options.epochs + 1):
+        if not done:
+            log.writeheader()
+        for epoch in range(done + 1, options.epochs + 1):
             row = {"epoch": epoch, **run_epoch(trainer, gossip)}
             log.writerow(row)
             log_file.flush()
             save_weights(trainer.model, output)
             print(", ".join(f"{column} {row[column]}" for column in SHOWN_COLUMNS), flush=True)
+
+
+def resume(trainer: Trainer, output: Path) -> int:
+    """Take over the weights of an earlier run; return how many epochs its log has.
+
+    The momentum begins anew. What the node keeps by itself is set in the configuration, see
+    `checkpoint`.
+
+    Raises:
+        UserError: there are no weights that fit.
+    """
+    try:
+        weights = torch.load(output, map_location=trainer.device, weights_only=True)
+        trainer.model.load_state_dict(weights)
+    except FileNotFoundError:
+        raise UserError(f"{output}: no such file to resume from; leave --resume out") from None
+    except (RuntimeError, UnpicklingError) as error:
+        raise UserError(f"{output}: not the weights of {trainer.options.model}: {error}") from None
+    with output.with_suffix(".csv").open(newline="") as log_file:
+        epochs = [int(row["epoch"]) for row in csv.DictReader(log_file)]
+    done = max(epochs, default=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a schedule that is ahead of its optimizer
+        for _ in range(done):
+            trainer.schedule.step()
+    return done
 
 
 def run_epoch(trainer: Trainer, gossip: DpwaPyTorchAdapter | None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ _LEAST_ERROR = 0.02
 Outcomes = Mapping[Variant, Outcome]
 
 
-def draw_chart(outcomes: Outcomes, nodes: int, path: Path) -> None:
+def draw_chart(outcomes: Outcomes, nodes: int, path: Path, shards: str = "shared") -> None:
     """Write a PNG with the curves and the traffic of all variants.
 
     Raises:
@@ -40,7 +40,7 @@ def draw_chart(outcomes: Outcomes, nodes: int, path: Path) -> None:
     styles = _styles(outcomes)
     _draw_curves(left, outcomes, styles)
     _draw_bars(right, outcomes, styles)
-    _draw_titles(figure, nodes)
+    _draw_titles(figure, nodes, shards)
     figure.savefig(path, format="png")
 
 
@@ -137,14 +137,14 @@ def _label(axes: Axes, title: str, x: str) -> None:
         axes.spines[side].set_color("#aaaaaa")
 
 
-def _draw_titles(figure: Figure, nodes: int) -> None:
+def _draw_titles(figure: Figure, nodes: int, shards: str) -> None:
     figure.text(
         0.07, 0.93, f"{nodes} processes learn handwritten digits together",
         fontsize=17, fontweight="bold", color=_INK,
     )  # fmt: skip
     figure.text(
         0.07, 0.882,
-        "The same model, data, learning rate and number of steps for each algorithm. "
+        f"The same model, {shards} data, learning rate and number of steps for each algorithm. "
         "Colours on the left are those of the names on the right.",
         fontsize=11, color=_FAINT,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.demo.data import load_digits
+from dpwa.demo.data import label_skewed_shards, load_digits
 from dpwa.demo.model import build_model
 from dpwa.demo.training import Learner, Task
 from dpwa.types import StrictModel
@@ -37,6 +37,7 @@ class Plan(StrictModel):
         seed: of the parameters, the batches, and who asks whom.
         every: so many steps from one record to the next.
         attack: what the last node serves in place of parameters, if anything.
+        shards: whether all nodes draw from all data, or each mostly from classes of its own.
     """
 
     nodes: int
@@ -44,6 +45,7 @@ class Plan(StrictModel):
     seed: int
     every: int = 1
     attack: Literal["huge", "nan"] | None = None
+    shards: Literal["shared", "private"] = "shared"
 
 
 def main() -> None:
@@ -75,6 +77,9 @@ def take_part(folder: Path, plan: Plan, name: str, rank: int) -> None:
 def learner_of(rank: int, plan: Plan) -> Learner:
     """Return a model in training: all nodes begin alike, and each draws batches of its own."""
     examples, test = load_digits()
+    if plan.shards == "private":
+        shards = label_skewed_shards(examples.labels, plan.nodes, plan.seed)
+        examples = examples.take(shards[rank])
     task = Task(examples, test, plan.steps, seed=plan.seed * plan.nodes + rank)
     return Learner(build_model(plan.seed), task)
 

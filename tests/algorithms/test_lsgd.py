@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.swarms import LONG_S, Settings, Swarm
 
+from dpwa.algorithms.lsgd import LSGD, LSGDOptions
 from dpwa.policy.leaders import Rumours
 
 SEED = 53
@@ -234,3 +235,47 @@ def test_jumps_go_on_when_a_node_leaves_or_begins_anew(event):
     jumps = len(follower.asked)
     run(swarm, 16)  # at least 5 periods of 8 updates, with three nodes or four
     assert len(follower.asked) >= jumps + 5
+
+
+# How often, if nothing is set
+
+
+@pytest.mark.parametrize(
+    ("nodes", "periods"),
+    [(1, (4, 16)), (4, (4, 16)), (5, (8, 32)), (16, (16, 64)), (64, (64, 256))],
+)
+def test_periods_that_are_not_set_grow_with_the_number_of_nodes(nodes, periods):
+    assert LSGDOptions().periods(nodes) == periods
+    assert LSGDOptions(global_period=32).periods(nodes) == (4, 32)
+    assert LSGDOptions(local_period=2).periods(nodes) == (2, 16)
+
+
+@pytest.mark.parametrize("nodes", [4, 16])
+def test_by_default_every_node_jumps_every_four_updates_of_its_own(nodes):
+    losses = tuple(float(number) for number in range(nodes))
+    swarm = swarm_of(losses)
+    run(swarm, 16)
+    assert {len(asked(worker)) for worker in swarm.workers[1:]} == {4}
+
+
+def test_nothing_is_due_just_because_there_are_more_or_fewer_nodes():
+    class Changing:
+        name, nodes, total = "w0", 16, 160.0
+
+        @property
+        def peers(self):
+            return ["w"] * (self.nodes - 1)
+
+        def total_updates(self):
+            return self.total
+
+        def has_groups(self):
+            return False
+
+    lsgd, view = LSGD(), Changing()
+    assert lsgd._passed(view) is True  # two periods of 64
+    for nodes in (4, 16, 17, 4):  # 160 updates are 10 periods of 16, or 2 of 80
+        view.nodes = nodes
+        assert lsgd._passed(view) is None
+    view.total = 176.0
+    assert lsgd._passed(view) is True

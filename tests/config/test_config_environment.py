@@ -118,7 +118,11 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
             "expected one of elastic, gossip, local, lsgd, noloco, push_sum, "
             "symmetric (got lsdg); did you mean lsgd?",
         ),
-        ("DPWA_LSGD__LOCAL_PERIOD", "0", "expected a whole number of at least 1 (got 0)"),
+        (
+            "DPWA_LSGD__LOCAL_PERIOD",
+            "0",
+            "expected a whole number of at least 1 or nothing (got 0)",
+        ),
         (
             "DPWA_LOCAL__LR",
             "2",

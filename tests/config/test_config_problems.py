@@ -173,7 +173,7 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ("leader_silence_s: 0", "2:19: leader_silence_s: expected a number above 0 (got 0)"),
         ("lsgd: {c1: 1.5}", "2:12: lsgd.c1: expected a number from 0 to 1 (got 1.5)"),
         ("lsgd: {local_period: 0}", "2:22: lsgd.local_period: expected a whole number of at least "
-         "1 (got 0)"),
+         "1 or nothing (got 0)"),
         ("lsgd: {global_period: 18}", "2:23: lsgd.global_period: expected a multiple of "
          "local_period, 4 (got 18)"),
         ("lsgd: {local_period: 5}", "2:7: lsgd.global_period: missing, expected a multiple of "
@@ -203,6 +203,10 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ("file: {}", "2:7: file.path: missing, expected text"),
         ("topology: file", "2:11: file.path: missing, expected text"),
         ("clip: {window: 4}", "2:16: clip.window: expected a whole number of at least 5 (got 4)"),
+        ("avg_size: 10", "2:1: avg_size: unknown key, expected loss_window (see "
+         "docs/migration.md)"),
+        ("lsgd: {l_comm: 4}", "2:8: lsgd.l_comm: unknown key, expected lsgd.local_period, which is "
+         "that times the number of nodes (see docs/migration.md)"),
         ("options: 1", "2:1: options: unknown key, expected one of nodes, "),
         ("Seed: 1", "2:1: Seed: unknown key; did you mean seed?"),
         ('"of two\\nlines": 1', '2:1: "of two\\nlines": unknown key, expected one of nodes, '),

@@ -164,7 +164,7 @@ def test_options_of_what_is_selected_are_written() -> None:
     written = yaml.safe_load(config.to_yaml())
     assert list(written)[-4:] == ["constant", "lsgd", "star", "clip"]
     assert written["lsgd"] == {
-        "c1": 0.1, "c2": 0.1, "p1": 0.1, "p2": 0.1, "local_period": 4, "global_period": 16,
+        "c1": 0.1, "c2": 0.1, "p1": 0.1, "p2": 0.1, "local_period": None, "global_period": None,
     }  # fmt: skip
     assert (written["star"], written["clip"]) == ({"center": 0}, {"quantile": 0.5, "window": 50})
     assert reload(config.to_yaml()) == config

@@ -13,6 +13,8 @@ import pytest
 import torch
 from examples_support import DPWA, EXAMPLES, Runner, dump, load_example
 
+from dpwa.errors import UserError
+
 TRAIN = EXAMPLES / "cifar10" / "train.py"
 QUICK = ("--model", "small", "--batch-size", "8", "--lr", "0.01")
 EPOCHS = 40  # a few seconds: enough for both nodes to be there at the same time
@@ -177,6 +179,55 @@ def test_a_half_set_environment_is_one_clear_line(
     done = run(sys.executable, TRAIN, "--data-dir", "anywhere")
     assert done.returncode == 2
     assert done.stderr == "train.py: DPWA_NAME is set, but DPWA_RANK is not\n"
+
+
+def options_of(*arguments: object) -> Any:
+    return load_example("cifar10/options.py").parse_arguments([*map(str, arguments)])
+
+
+def test_the_options_of_2017_name_the_configuration_and_the_node(tmp_path: Path) -> None:
+    nodes = [{"name": f"w{rank}", "host": "localhost", "port": 45000 + rank} for rank in (1, 2, 3)]
+    config = tmp_path / "dpwa.yaml"
+    config.write_text(f"- nodes: {nodes}\n- fetch_probability: 1\n")
+    place_of = load_example("cifar10/options.py").Place.of
+    place = place_of(options_of("--config-file", config, "--name", "w2"))
+    assert (place.name, place.config, place.rank, place.world_size) == ("w2", str(config), 1, 3)
+    with pytest.raises(UserError, match="no node is named 'w9'"):
+        place_of(options_of("--config-file", config, "--name", "w9"))
+    assert place_of(options_of()).config is None
+
+
+@pytest.mark.parametrize("half", [("--name", "w1"), ("--config-file", "nodes.yaml")])
+def test_one_of_the_two_alone_is_refused(
+    capsys: pytest.CaptureFixture[str], half: tuple[str, str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        options_of(*half)
+    assert "--config-file and --name go together" in capsys.readouterr().err
+
+
+def test_it_resumes_from_the_weights_and_the_epoch_of_an_earlier_run(
+    training: ModuleType, data_dir: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "net.pt"
+    same = (
+        "--data-dir", data_dir, *QUICK, "--steps-per-epoch", 1, "--output", output,
+        "--lr-decay", 0.5, "--lr-decay-every", 2,
+    )  # fmt: skip
+    place = training.Place()
+    with pytest.raises(UserError, match=r"net-alone\.pt: no such file to resume from"):
+        training.train(options_of(*same, "--resume"), place)
+    training.train(options_of(*same, "--epochs", 2), place)
+    before = torch.load(output.with_name("net-alone.pt"), weights_only=True)
+    one = training.Trainer(options_of(*same), place, training.read_cifar10(data_dir))
+    assert training.resume(one, output.with_name("net-alone.pt")) == 2
+    assert all(torch.equal(before[key], value) for key, value in one.model.state_dict().items())
+    training.train(options_of(*same, "--epochs", 3, "-r"), place)
+    log = rows(output.with_name("net-alone.csv"))
+    assert [row["epoch"] for row in log] == ["1", "2", "3"]
+    assert [row["learning_rate"] for row in log] == ["0.01", "0.01", "0.005"]
+    with pytest.raises(UserError, match="not the weights of vgg16"):
+        training.train(options_of(*same, "--resume", "--model", "vgg16"), place)
 
 
 @pytest.mark.slow

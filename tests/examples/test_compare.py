@@ -49,6 +49,23 @@ def baseline(comparison: SimpleNamespace, name: str, steps: int = 20) -> list:
     return trajectories
 
 
+def test_private_shards_keep_most_classes_from_a_node(comparison: SimpleNamespace) -> None:
+    shared, private = (
+        [
+            comparison.node.learner_of(
+                rank, comparison.node.Plan(nodes=4, steps=1, seed=3, shards=shards)
+            ).task.shard.labels
+            for rank in range(4)
+        ]
+        for shards in ("shared", "private")
+    )
+    assert [len(labels) for labels in shared] == [1437] * 4
+    assert sum(len(labels) for labels in private) == 1437
+    for labels in private:
+        counts = np.sort(np.bincount(labels, minlength=10))[::-1]
+        assert counts[:3].sum() > 0.9 * len(labels)
+
+
 @pytest.mark.slow
 def test_processes_and_baselines_stand_in_one_table_with_a_picture(
     run: Runner, tmp_path: Path

@@ -80,9 +80,21 @@ class TestLeaders:
 
     def test_lsgd_that_copies_the_leader_is_told(self):
         o = {"c1": 0.9, "c2": 0.9, "local_period": 4, "global_period": 4}
-        warning = only(advice(plan(algorithm="lsgd", options=o)))
+        warning = only(advice(plan(4, algorithm="lsgd", options=o)))
         assert warning.startswith("lsgd with c1 0.9, c2 0.9, p1 0.1, p2 0.1: a node keeps 10% of")
         assert "recommended is 0.1, which keeps 88%" in warning
+
+    @pytest.mark.parametrize("nodes", [16, 17])
+    def test_periods_in_which_every_node_jumps_at_every_update_are_told(self, nodes):
+        warning = only(advice(plan(nodes, algorithm="lsgd", options={"global_period": 16})))
+        local, total = (16, 64) if nodes == 16 else (20, 80)
+        assert warning == (
+            f"lsgd.global_period 16 counts the updates of all {nodes} nodes together: every node "
+            f"jumps to the leader at each of its own; recommended is local_period {local} and "
+            f"global_period {total}, which is what you get if you set none"
+        )
+        assert advice(plan(15, algorithm="lsgd", options={"global_period": 16})) == []
+        assert advice(plan(nodes, algorithm="lsgd")) == []
 
     @pytest.mark.parametrize("groups", [1, 2])
     @pytest.mark.parametrize(
