@@ -249,6 +249,11 @@ class Group:
         with self._lock:
             return not self.is_outside and self._around.is_outranked(self._roll.standing)
 
+    def gone(self) -> tuple[str, ...]:
+        """Return which members were there, and are not any more."""
+        with self._lock:
+            return self._roll.gone()
+
     def is_member(self, name: str, incarnation: bytes) -> bool:
         """Tell whether this life of a node is a member, and this node is one too."""
         with self._lock:
@@ -402,7 +407,8 @@ class Group:
             ballot = self._ballot
             if ballot is None:
                 return False
-            has_changed = ballot.pass_time(now, PATIENCE_S, self._roll.gone())
+            gone, coming = self._roll.gone(), self._roll.coming()
+            has_changed = ballot.pass_time(now, PATIENCE_S, gone, coming)
             if has_changed or now - self._told_at >= REPEAT_S:
                 self._tell_vote(ballot)
             self._decide(ballot)

@@ -108,6 +108,7 @@ class Engine(threading.Thread):
         self._began: float | None = None
         self._has_begun = False
         self._is_first_view = True
+        self._looked = settings.clock.now()
         self._doubted_at = self._knocked_at = 0.0
         self._is_busy = False
         self._is_stopping = False
@@ -120,7 +121,7 @@ class Engine(threading.Thread):
 
     def link_changed(self, peer: str) -> None:
         """Take note that a connection has come up, or is gone."""
-        self.order(partial(self._mail.resend, peer))
+        self.order(partial(self._mail.link_changed, peer))
 
     def hear(self, message: FromMember, payload: Frame, reply: Reply) -> None:
         """Take in a message, unless too many wait; then it will be sent again."""
@@ -159,13 +160,22 @@ class Engine(threading.Thread):
         """Do something; nothing that a member sends can end the thread."""
         if act is None or self._is_stopping:
             return
-        self._mail.now = self._settings.clock.now()
+        self._pass_time()
         try:
             act()
         except ProtocolError as error:
             log.debug("ignored a message: %s", error)
         except Exception:
             log.exception("tables: something unforeseen has happened; they go on")
+
+    def _pass_time(self) -> None:
+        """Look at the clock; of the time between two looks no more than `IDLE_S` counts.
+
+        While this process itself stands still it hears nobody: the silence is its own.
+        """
+        now = self._settings.clock.now()
+        self._mail.now += min(now - self._looked, IDLE_S)
+        self._looked = now
 
     def _go_on(self) -> None:
         """Do what has become due."""
@@ -334,12 +344,14 @@ class Engine(threading.Thread):
             shards = len(names) if plan is None else plan.shards
             made = Item(TableMade, {"table": number, "shards": shards}, spec.pack())
             self._mail.say_to_all(made)
+            fault_points.reached("table.made")
             self._make(number, spec, shards)
 
     def announce(self, number: int) -> None:
         """Say that the first values of a table are in place, if it is for this node to say so."""
         if self._has_begun and self._mail.view.names[0] == self._own:
             self._mail.say_to_all(Item(TableReady, {"table": number}))
+            fault_points.reached("table.ready")
             self._be_ready(number)
 
     def arrive(self) -> None:
