@@ -79,7 +79,7 @@ class TableTimeoutError(CollectiveError):
 
 
 class TableLostError(DpwaError):
-    """All nodes that held some rows of a table are gone, and the rows with them."""
+    """Rows of a table are gone with all nodes that held them; or the others go on without this one."""
 
 
 class PeerError(DpwaError):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpwa.connection import ConfigSource, DpwaConnection
-from dpwa.errors import DpwaError, UserError
+from dpwa.errors import DpwaError, TableLostError, UserError
 from dpwa.tables.face import Tables
 from dpwa.tables.rows import as_array
 from dpwa.tables.shared_variable import SharedVariable as _SharedVariable
@@ -47,6 +47,8 @@ class _Session:
     def close(self) -> None:
         try:
             self.tables.barrier()
+        except TableLostError:
+            raise
         except DpwaError as error:
             log.warning("not all workers have come to the end: %s", error)
         finally:
@@ -81,6 +83,9 @@ def shutdown() -> None:
     """Wait for all workers, and take part no more; without effect before `init`.
 
     Who does not come within `collective_timeout_s` is not waited for.
+
+    Raises:
+        TableLostError: the others have gone on without this worker; it has ended nevertheless.
     """
     global _session
     if _session is not None:

@@ -209,18 +209,23 @@ class Group:
         with self._lock:
             self._open_ballot()
 
-    def look_out(self) -> None:
+    def look_out(self) -> bool:
         """Do what a collective does first, for what stands on views and calls no collectives.
 
         Look for nodes that are in no view with this one; leave for a larger one that was heard of.
+
+        Returns:
+            Whether this node has left its view.
         """
         with self._lock:
             self._is_used = True
             self._skip()
-            if self.is_outranked:
+            has_to_leave = self.is_outranked
+            if has_to_leave:
                 self.leave()
             elif not self.is_outside:
                 self._around.seek(self.view, self._roll.standing)
+        return has_to_leave
 
     def note_work(self) -> None:
         """Take note that something has changed in what stands on the views of this group.

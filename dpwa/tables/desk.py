@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpwa.data.segments import ByteArray
-from dpwa.errors import DpwaError, MismatchError
+from dpwa.errors import DpwaError, MismatchError, TableLostError
 from dpwa.policy.views import View
 from dpwa.tables.directory import Plan
 from dpwa.tables.storage import ShardMemory
@@ -96,6 +96,7 @@ class Desk:
         self._asked: dict[int, Ask] = {}
         self._requests = 0
         self._mismatches: dict[int, str] = {}
+        self._left_out = ""
         self.waiting_bytes = 0  # of additions that were not acknowledged
 
     # Users
@@ -141,6 +142,13 @@ class Desk:
         if table in self._mismatches:
             raise MismatchError(f"table {table}: {self._mismatches[table]}")
 
+    def raise_left_out(self) -> None:
+        """Raise a `TableLostError`, once, if the others have gone on without this node."""
+        with self.changed:
+            reason, self._left_out = self._left_out, ""
+        if reason:
+            raise TableLostError(reason)
+
     def ask(self, ask: Ask) -> int:
         """Note that something is asked for; return a number that its answer must have."""
         with self.changed:
@@ -166,6 +174,12 @@ class Desk:
         """Take note that another member has made another table of this number."""
         with self.changed:
             self._mismatches[table] = difference
+            self.changed.notify_all()
+
+    def note_left_out(self, reason: str) -> None:
+        """Take note that the others have gone on without this node."""
+        with self.changed:
+            self._left_out = self._left_out or reason
             self.changed.notify_all()
 
     def take_fresh(self) -> list[Addition]:

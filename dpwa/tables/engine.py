@@ -57,6 +57,8 @@ log = logging.getLogger("dpwa.tables")
 
 DOUBT_EVERY_S = 0.5
 IDLE_S, BUSY_S = 1.0, 0.01
+STOOD_STILL_S = 0.8 * STALLED_S  # after which the others may have taken this process for lost
+DOUBTFUL_FOR_S = 2 * STALLED_S
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,10 @@ class Engine(threading.Thread):
         self._began: float | None = None
         self._has_begun = False
         self._is_first_view = True
+        self._has_company = bool(group.ranks)  # others are there, as far as this node knows
+        self._was_left_out = False
+        self._acknowledged = 0  # additions of this node since a member was lost
+        self._doubtful_until = 0.0  # what this node finds out: it has stood still itself
         self._looked = settings.clock.now()
         self._doubted_at = self._knocked_at = 0.0
         self._is_busy = False
@@ -175,7 +181,14 @@ class Engine(threading.Thread):
         """
         now = self._settings.clock.now()
         self._mail.now += min(now - self._looked, IDLE_S)
+        if now - self._looked > STOOD_STILL_S:
+            self._doubtful_until = self._mail.now + DOUBTFUL_FOR_S
         self._looked = now
+
+    @property
+    def _has_stood_still(self) -> bool:
+        """Whether this process has stood still for too long, not long ago."""
+        return self._mail.now < self._doubtful_until
 
     def _go_on(self) -> None:
         """Do what has become due."""
@@ -188,7 +201,12 @@ class Engine(threading.Thread):
                 self._route(addition)
             if self._barriers.advance(now):
                 self._publish()
-            self._group.look_out()
+            if self._group.look_out() and self._acknowledged and self._has_company:
+                self._desk.note_left_out(
+                    f"the connection between {self._own} and the others was lost, and each part "
+                    "has gone on by itself; now the tables of the larger one count, and what "
+                    f"{self._own} has added meanwhile is lost"
+                )
         if self._group.is_outside and now - self._knocked_at >= KNOCK_EVERY_S:
             self._knocked_at = now
             self._group.knock()
@@ -219,6 +237,17 @@ class Engine(threading.Thread):
         if exits != self._exits:  # the others have gone on without this node
             self._exits = exits
             self._shelf.clear()
+            self._was_left_out = self._has_company
+            self._acknowledged = 0
+        if not set(self._mail.view.names) <= set(view.names):
+            self._acknowledged = 0
+            if self._has_stood_still:
+                gone = ", ".join(n for n in self._mail.view.names if n not in view.names)
+                self._desk.note_left_out(
+                    f"{self._own} has stood still for too long, and {gone} cannot be reached any "
+                    "more: they may have gone on without it"
+                )
+        self._has_company |= len(view.names) > 1
         self._is_first_view &= view.since == 0
         self._begin(view)
 
@@ -255,6 +284,14 @@ class Engine(threading.Thread):
         """Go on, as all members have told what they have."""
         view = self._mail.view
         self._has_begun, self._is_first_view = True, False
+        is_old = self._barriers.known is not None or self._has_stood_still
+        missed = self._barriers.missed(self._told)
+        if self._was_left_out and is_old and missed:
+            self._desk.note_left_out(
+                f"{self._own} did not answer for too long, and the others have gone on without it: "
+                f"they have passed {missed} barriers to which it has not come"
+            )
+        self._was_left_out = False
         self._barriers.begin(self._told)
         for number, plan in plans(view.names, self._told).items():
             self._shelf.settle(number, plan, view.since)
@@ -420,6 +457,7 @@ class Engine(threading.Thread):
         fault_points.reached("table.add.sent")
 
     def _added(self, message: TableAdded) -> None:
+        self._acknowledged += not message.refused
         error = ProtocolError(f"an addition was refused: {message.refused}")
         key = message.table, message.shard
         self._desk.acknowledge(key, message.counter, error if message.refused else None)

@@ -95,7 +95,9 @@ class Run:
     def __str__(self) -> str:
         what = "sync" if self.courses[0].is_sync else "async"
         when = ", ".join(f"{c.late_s:.2f}+{c.pause_s:.2f}" for c in self.courses)
-        stops = [f"w{i + 1} at {c.stop[0]}:{c.stop[1]}" for i, c in enumerate(self.courses) if c.stop]
+        stops = [
+            f"w{i + 1} at {c.stop[0]}:{c.stop[1]}" for i, c in enumerate(self.courses) if c.stop
+        ]
         text = f"run {self.number} (seed {self.seed}, {what}, starts {when})"
         return text + "".join(f", {stop} for {self.stop_s} s" for stop in stops)
 
@@ -109,7 +111,9 @@ def work(course: Course) -> dict[str, object]:
     mv.init(sync=course.is_sync)
     time.sleep(course.pause_s)
     me, read = mv.worker_id(), []
-    table = mv.ArrayTableHandler(SIZE, init_value=[(me + 1) * BASE**WORKERS] * SIZE, dtype="float64")
+    table = mv.ArrayTableHandler(
+        SIZE, init_value=[(me + 1) * BASE**WORKERS] * SIZE, dtype="float64"
+    )
     matrix = mv.MatrixTableHandler(2, 3, dtype="float64")
     if not course.is_sync:
         mv.barrier()
@@ -236,34 +240,60 @@ def verdict(run: Run) -> str:
     """Return `right`, `told` if a worker was left out and has said so, or what is wrong."""
     if run.is_hanging:
         return f"hangs after {LIMIT_S:g} s"
-    has_stop = any(course.stop for course in run.courses)
+    victim = next((i for i, course in enumerate(run.courses) if course.stop), None)
+    is_told = run.statuses.get(victim) == STOPPED_TOO_LONG
     wrong = []
     for index in range(WORKERS):
         status = run.statuses[index]
         if status == 0:
             found = json.loads((run.folder / f"w{index + 1}.json").read_text())
-            if problem := what_is_wrong(found, is_sync=run.courses[0].is_sync):
+            if problem := what_is_wrong(found, victim if is_told else None):
                 wrong.append(f"w{index + 1}: {problem}")
-        elif not (has_stop and status == STOPPED_TOO_LONG):
+        elif not (is_told and index == victim):
             log = (run.folder / f"w{index + 1}.log").read_text().strip().splitlines()
             wrong.append(f"w{index + 1}: exit status {status}: {log[-1] if log else ''}")
-    is_told = STOPPED_TOO_LONG in run.statuses.values()
+    if victim is None and any(len(members_of(run, i)) < WORKERS for i in range(WORKERS)):
+        wrong.append(f"members at the end: {[members_of(run, i) for i in range(WORKERS)]}")
     return "; ".join(wrong) or ("told" if is_told else "right")
 
 
-def what_is_wrong(found: dict[str, list], *, is_sync: bool) -> str:
-    """Compare what one worker has seen with what there is to see."""
-    step = sum(BASE**worker for worker in range(WORKERS))
+def members_of(run: Run, index: int) -> list[str]:
+    """Return who took part in the end, as one worker has seen it; all if it has not ended well."""
+    path = run.folder / f"w{index + 1}.json"
+    return json.loads(path.read_text())["members"] if path.exists() else ["?"] * WORKERS
+
+
+def what_is_wrong(found: dict[str, list], left_out: int | None) -> str:
+    """Compare what one worker has seen with what there is to see.
+
+    Args:
+        found: by the worker.
+        left_out: who was, and has said so: for the others it is as if it had died.
+    """
     for round_, values in enumerate(found["read"], start=1):
-        expected = BASE**WORKERS + round_ * step
-        if set(values) != {float(expected)}:
-            return f"{'get' if is_sync else 'sum'} {round_} is {values}, expected {expected}"
-    rows = [sum(BASE**w for w in range(WORKERS) if w % 2 == row) * ROUNDS for row in (0, 1)]
-    if found["rows"] != [[float(row)] * 3 for row in rows]:
-        return f"rows are {found['rows']}, expected {rows}"
-    if len(found["members"]) != WORKERS:
-        return f"members at the end: {found['members']}"
+        if left_out is None and len(set(values)) > 1:
+            return f"read {round_} is in part {set(values)}"
+        for value in set(values):
+            first, *counts = digits(value)
+            expected = [first if left_out == 0 else 1, *[round_] * WORKERS]
+            if left_out is not None:
+                expected[1 + left_out] = min(round_, counts[left_out])
+            if [first, *counts] != expected or first not in (1, 2, 3):
+                return f"read {round_} has {[first, *counts]}, expected {expected}"
+    for row, values in enumerate(found["rows"]):
+        for counts in (digits(value)[1:] for value in set(values)):
+            expected = [ROUNDS * (worker % 2 == row) for worker in range(WORKERS)]
+            if left_out is not None:
+                expected[left_out] = min(expected[left_out], counts[left_out])
+            if counts != expected:
+                return f"row {row} has {counts}, expected {expected}"
     return ""
+
+
+def digits(value: float) -> list[int]:
+    """Return whose first value it is, and how often each worker has added to it."""
+    counts = [int(value) // BASE**worker % BASE for worker in range(WORKERS)]
+    return [int(value) // BASE**WORKERS, *counts]
 
 
 def run_all(options: argparse.Namespace, folder: Path) -> Counter[str]:
