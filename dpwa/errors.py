@@ -79,7 +79,7 @@ class TableTimeoutError(CollectiveError):
 
 
 class TableLostError(DpwaError):
-    """Rows of a table are gone with all nodes that held them; or the others go on without this one."""
+    """Rows are gone with all nodes that held them; or the others have gone on without this node."""
 
 
 class PeerError(DpwaError):

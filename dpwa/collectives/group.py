@@ -92,6 +92,7 @@ class Group:
         self._around = Surroundings(contacts, self._teller, self.ranks, clock)
         self._ballot: Ballot | None = None
         self._told_at = 0.0
+        self._calls: tuple[int, dict[str, bytes]] | None = None
         self._ended: OrderedDict[Key, _Ended] = OrderedDict()
         self._watchers: list[Watcher] = []
         self._is_closed = False
@@ -143,6 +144,7 @@ class Group:
             if self._called < self.number or self.is_outside:
                 return
             self._postbox.open()
+            self._calls = None
             self._roll.has_entered = True
             if self._ballot is None:
                 self._roll.post(ENTERED, record)
@@ -176,6 +178,22 @@ class Group:
             if self.is_outside and self._called == self.number:
                 return Decision(holds=False, lost=(self._own.name,))
             return self._decided.get(self._called)
+
+    def calls_at_ballot(self) -> tuple[int, dict[str, bytes]] | None:
+        """Return what members had called when this one found that the collective may fail.
+
+        Returns:
+            Its number, and the records of those who had entered it, by name; `None`: no ballot
+            was held since this node has entered.
+        """
+        with self._lock:
+            return self._calls
+
+    def call_of(self, name: str) -> tuple[int, bytes] | None:
+        """Return which collective a member waits in, and its record; `None` if in none."""
+        with self._lock:
+            record = self._roll.records(ENTERED).get(name)
+            return None if record is None else (self.number, record)
 
     def finish(self) -> None:
         """Go on to the next collective, after the decision was taken note of."""
@@ -439,6 +457,7 @@ class Group:
 
     def _new_ballot(self, *, expired: bool) -> Ballot:
         roll = self._roll
+        self._calls = self.number, roll.records(ENTERED)
         ready = frozenset(roll.records(READY))
         stand = Stand(roll.has_entered, roll.is_ready, expired, ready, self.knocks())
         return Ballot(self._own.name, self.view.names, stand, self._clock.now())

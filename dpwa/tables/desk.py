@@ -195,16 +195,21 @@ class Desk:
             self._fresh.clear()
             return [addition for unseen in self._unseen.values() for addition in unseen.values()]
 
-    def acknowledge(self, key: Key, counter: int, error: DpwaError | None = None) -> None:
-        """Take note that an addition is in all copies of its shard, or has failed."""
+    def acknowledge(self, key: Key, counter: int, error: DpwaError | None = None) -> bool:
+        """Take note that an addition is in all copies of its shard, or has failed.
+
+        Returns:
+            Whether it is one that a user has made, and has not failed.
+        """
         with self.changed:
             addition = self._unseen.get(key, OrderedDict()).pop(counter, None)
             if addition is None:
-                return
+                return False
             self.waiting_bytes -= addition.data.nbytes
             if error is not None:
                 self._failed[key[0]] = error
             self.changed.notify_all()
+        return error is None and not addition.is_first
 
     def answered(self, request: int, start: int, data: ByteArray, image: int) -> None:
         """Take in a piece of an answer; drop what nobody has asked for."""

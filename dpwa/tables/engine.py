@@ -457,10 +457,10 @@ class Engine(threading.Thread):
         fault_points.reached("table.add.sent")
 
     def _added(self, message: TableAdded) -> None:
-        self._acknowledged += not message.refused
         error = ProtocolError(f"an addition was refused: {message.refused}")
         key = message.table, message.shard
-        self._desk.acknowledge(key, message.counter, error if message.refused else None)
+        refusal = error if message.refused else None
+        self._acknowledged += self._desk.acknowledge(key, message.counter, refusal)
 
     def _get_own(self, request: int, ask: Ask) -> None:
         try:
