@@ -32,9 +32,7 @@ class Node:
 
     def __init__(self):
         self.time, self.told = Time(), []
-        self.contacts = Contacts(
-            OWN, lambda: RANKS, self._tell, lambda peer: None, may_map=False
-        )
+        self.contacts = Contacts(OWN, lambda: RANKS, self._tell, lambda peer: None, may_map=False)
         self.group = Group("", RANKS, self.contacts, self.time)
         self.desk = Desk(self.group.view)
         settings = Settings(self.time, STARTUP_S, lambda answer: None, lambda: None)
