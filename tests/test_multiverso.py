@@ -10,7 +10,7 @@ from support.nodes import config_of
 from support.processes import PROGRAMS, ended
 
 import dpwa.multiverso as mv
-from dpwa.errors import ClosedError, UserError
+from dpwa.errors import ClosedError, TableLostError, UserError
 
 
 @pytest.fixture
@@ -221,6 +221,15 @@ def test_nothing_works_after_shutdown():
         mv.barrier()
     mv.init(name="w1", config=config_of(1))
     assert mv.ArrayTableHandler(3).get().tolist() == [0, 0, 0]
+    mv.shutdown()
+
+
+def test_who_was_left_out_hears_of_it_at_the_latest_when_it_shuts_down():
+    mv.init(name="w1", config=config_of(1))
+    mv._session.tables._user.desk.note_left_out("the others have gone on")
+    with pytest.raises(TableLostError, match="the others have gone on"):
+        mv.shutdown()
+    mv.init(name="w1", config=config_of(1))
     mv.shutdown()
 
 

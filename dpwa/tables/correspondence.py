@@ -164,10 +164,9 @@ class Correspondence:
 
     def has_silent_members(self) -> bool:
         """Tell whether a member does not answer, or has no connection, for too long."""
-        gone = self._group.gone()
-        return any(self._is_silent(name, is_gone=name in gone) for name in self._out)
+        return any(map(self._is_silent, self._out))
 
-    def _is_silent(self, name: str, *, is_gone: bool) -> bool:
+    def _is_silent(self, name: str) -> bool:
         """Tell whether a member does not answer; or has no connection, even with nothing to say.
 
         For what a member that is gone held is to be copied while others still have it. One that
@@ -177,7 +176,7 @@ class Correspondence:
             self._missing_since.pop(name, None)
             return self._out[name].stalled_s(self.now) > STALLED_S
         missing_s = self.now - self._missing_since.setdefault(name, self.now)
-        return missing_s > (UNREACHABLE_S if is_gone else STALLED_S)
+        return missing_s > (UNREACHABLE_S if name in self._group.gone() else STALLED_S)
 
     @property
     def _signed(self) -> dict[str, Any]:
