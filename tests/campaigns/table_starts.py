@@ -77,6 +77,7 @@ class Run:
     Attributes:
         courses: of the workers.
         stop_s: for how long the one that stops stands still.
+        transport: of the configuration.
         statuses: exit status of each that has ended.
         stopped: when the one that stops did.
     """
@@ -85,6 +86,7 @@ class Run:
     seed: int
     courses: list[Course]
     stop_s: float = 0.0
+    transport: str = "auto"
     folder: Path = Path()
     pids: dict[int, int] = field(default_factory=dict)  # worker by process
     statuses: dict[int, int] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class Run:
         stops = [
             f"w{i + 1} at {c.stop[0]}:{c.stop[1]}" for i, c in enumerate(self.courses) if c.stop
         ]
-        text = f"run {self.number} (seed {self.seed}, {what}, starts {when})"
+        text = f"run {self.number} (seed {self.seed}, {what}, {self.transport}, starts {when})"
         return text + "".join(f", {stop} for {self.stop_s} s" for stop in stops)
 
 
@@ -175,7 +177,7 @@ def fork(run: Run, index: int) -> None:
 def drawn(kind: str, number: int, seed: int) -> Run:
     """Draw what happens in a run."""
     rng = random.Random(f"{kind} {seed} {number}")
-    is_sync = bool(number % 2)
+    is_sync, transport = bool(number % 2), rng.choice(["auto", "auto", "tcp"])
     if kind == "starts":
         pauses = [rng.choice([0.0, 0.0, rng.uniform(0.0, 2.0)]) for _ in range(WORKERS)]
         starts = [rng.uniform(0.0, LATEST_S) for _ in range(WORKERS)]
@@ -183,14 +185,14 @@ def drawn(kind: str, number: int, seed: int) -> Run:
             starts = [rng.uniform(0.0, 1.0) for _ in range(WORKERS)]
             starts[rng.randrange(WORKERS)] = rng.uniform(3.0, LATEST_S)
         courses = [Course(*times, is_sync) for times in zip(starts, pauses, strict=True)]
-        return Run(number, seed, courses)
+        return Run(number, seed, courses, transport=transport)
     victim, late_s = rng.randrange(WORKERS), [rng.uniform(0.0, 0.3) for _ in range(WORKERS)]
     stop = POINTS[number % len(POINTS)], rng.choice([1, 1, 1, 2, 3])
     courses = [
         Course(late, 0.0, is_sync, stop if index == victim else None)
         for index, late in enumerate(late_s)
     ]
-    return Run(number, seed, courses, STOPS_S[number // len(POINTS) % len(STOPS_S)])
+    return Run(number, seed, courses, STOPS_S[number // len(POINTS) % len(STOPS_S)], transport)
 
 
 def begin(run: Run, folder: Path) -> None:
@@ -201,7 +203,8 @@ def begin(run: Run, folder: Path) -> None:
         {"name": f"w{index}", "host": "127.0.0.1", "port": port}
         for index, port in enumerate(free_ports(WORKERS), start=1)
     ]
-    config = {"nodes": nodes, "collective_timeout_s": TIMEOUT_S, "log_level": "info"}
+    settings = {"transport": run.transport, "collective_timeout_s": TIMEOUT_S}
+    config = {"nodes": nodes, "log_level": "info", **settings}
     (run.folder / "dpwa.yaml").write_text(json.dumps(config))
     run.began = time.monotonic()
     for index in range(WORKERS):
