@@ -87,6 +87,14 @@ class Barriers:
         self._tell()
         return True
 
+    def absent(self) -> list[str]:
+        """Return which members have not come to the barrier that this node waits in.
+
+        Any thread may ask.
+        """
+        here, states = self.passed, list(self._members.items())
+        return [name for name, state in states if state < (here, True)]
+
     def _tell(self) -> None:
         fields = {"passed": self.passed, "is_waiting": self.is_waiting}
         self._say_to_all(Item(TableArrived, fields))

@@ -142,6 +142,10 @@ class Engine(threading.Thread):
         """Have it look for additions of users."""
         self._inbox.put(None)
 
+    def absent(self) -> list[str]:
+        """Return which members have not come to the barrier that this node waits in."""
+        return self._barriers.absent()
+
     def stop(self) -> None:
         """Ask the thread to end, which gives all memory back."""
         self._is_stopping = True

@@ -360,6 +360,12 @@ class User:
 
         try:
             self.wait(has_passed, deadline, "a barrier")
+        except TableTimeoutError as error:
+            absent = self._engine.absent()
+            self._engine.order(self._engine.give_up_barrier)
+            if not absent:
+                raise
+            raise TableTimeoutError(f"{error}; waited for: {', '.join(absent)}") from None
         except BaseException:
             self._engine.order(self._engine.give_up_barrier)
             raise
