@@ -83,7 +83,7 @@ class TableTimeoutError(CollectiveError):
 
 
 class TableLostError(DpwaError):
-    """All nodes that held some rows of a table are gone, and the rows with them."""
+    """Rows are gone with all nodes that held them; or the others have gone on without this node."""
 
 
 class PeerError(DpwaError):

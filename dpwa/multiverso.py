@@ -16,6 +16,7 @@ may die, and the others go on. A failed check raises an error of `dpwa.errors`.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -23,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpwa.connection import ConfigSource, DpwaConnection
-from dpwa.errors import DpwaError, UserError
+from dpwa.errors import DpwaError, TableLostError, UserError
 from dpwa.tables.face import Tables
-from dpwa.tables.rows import as_array
+from dpwa.tables.rows import as_array, as_integers
 from dpwa.tables.shared_variable import SharedVariable as _SharedVariable
+from dpwa.tables.table import PendingGet
 
 if TYPE_CHECKING:
     from dpwa.adapters.tables import ModuleParameterManager as _ModuleParameterManager
@@ -43,10 +45,13 @@ class _Session:
             self.tables = Tables(self.connection, sync=sync)
             stack.pop_all()
         self.names = tuple(node.name for node in self.connection.node.config.nodes)
+        self.shared: list[SharedVariable] = []  # those made by `mv_shared`
 
     def close(self) -> None:
         try:
             self.tables.barrier()
+        except TableLostError:
+            raise
         except DpwaError as error:
             log.warning("not all workers have come to the end: %s", error)
         finally:
@@ -81,6 +86,9 @@ def shutdown() -> None:
     """Wait for all workers, and take part no more; without effect before `init`.
 
     Who does not come within `collective_timeout_s` is not waited for.
+
+    Raises:
+        TableLostError: the others have gone on without this worker; it has ended nevertheless.
     """
     global _session
     if _session is not None:
@@ -125,6 +133,8 @@ def is_master_worker() -> bool:
 class ArrayTableHandler:
     """A vector that all workers share. All of them make the same tables in the same order.
 
+    Data is taken by size: of `size` values, in any shape.
+
     Args:
         size: number of values.
         init_value: first values; only those of worker 0 count.
@@ -138,19 +148,26 @@ class ArrayTableHandler:
     """
 
     def __init__(self, size: int, init_value: Any = None, **options: Any) -> None:
-        self._table = _now().tables.array(size, init_value, **options)
+        self._shape = (size,)
+        self._table = _now().tables.array(size, _of_size(init_value, self._shape), **options)
 
     def get(self) -> np.ndarray:
-        """Return the newest values; see `dpwa.tables.table.ArrayTable.get`."""
+        """Return the newest values, of shape (size,); see `dpwa.tables.table.ArrayTable.get`."""
         return self._table.get()
+
+    def get_async(self) -> PendingGet:
+        """Begin a `get`, and return at once; `wait` of what is returned has the values."""
+        return self._table.get_async()
 
     def add(self, data: Any, sync: bool = False) -> None:
         """Add to all values; with `sync`, return when that has taken effect."""
-        self._table.add(data, sync=sync)
+        self._table.add(_of_size(data, self._shape), sync=sync)
 
 
 class MatrixTableHandler:
     """A matrix that all workers share; see `ArrayTableHandler`.
+
+    Data is taken by size, too: flat, row after row, or in the shape of the rows.
 
     Args:
         num_row, num_col: its shape.
@@ -159,15 +176,24 @@ class MatrixTableHandler:
     """
 
     def __init__(self, num_row: int, num_col: int, init_value: Any = None, **options: Any) -> None:
-        self._table = _now().tables.matrix(num_row, num_col, init_value, **options)
+        self._shape = num_row, num_col
+        first = _of_size(init_value, self._shape)
+        self._table = _now().tables.matrix(num_row, num_col, first, **options)
 
     def get(self, row_ids: Any = None) -> np.ndarray:
-        """Return the newest values, or those of some rows, numbered from 0."""
+        """Return the newest values, of shape (num_row, num_col); or some rows, numbered from 0."""
         return self._table.get(row_ids)
+
+    def get_async(self, row_ids: Any = None) -> PendingGet:
+        """Begin a `get`, and return at once; `wait` of what is returned has the values."""
+        return self._table.get_async(row_ids)
 
     def add(self, data: Any, row_ids: Any = None, sync: bool = False) -> None:
         """Add to all rows, or to some; rows that are named several times are added up."""
-        self._table.add(data, row_ids, sync=sync)
+        rows, columns = self._shape
+        if row_ids is not None:
+            rows = len(as_integers(row_ids, "row_ids"))
+        self._table.add(_of_size(data, (rows, columns)), row_ids, sync=sync)
 
 
 class KVTableHandler:
@@ -204,11 +230,78 @@ class SharedVariable(_SharedVariable):
         super().__init__(table, first.shape)
 
 
+def mv_shared(value: Any, **options: Any) -> SharedVariable:
+    """Return a `SharedVariable` that `sync_all_mv_shared_vars` knows."""
+    session = _now()
+    variable = SharedVariable(value, **options)
+    session.shared.append(variable)
+    return variable
+
+
+def sync_all_mv_shared_vars() -> None:
+    """Call `sync` of all variables that were made by `mv_shared`, in the order of their making."""
+    for variable in _now().shared:
+        variable.sync()
+
+
+class MVModelParamManager:
+    """Keep the parameters of any model in step; subclasses say what they are.
+
+    For a torch module, `ModuleParameterManager` does that without a subclass.
+
+    Args:
+        model: kept as `self.model`; begins with the parameters of worker 0.
+        options: as for `ArrayTableHandler`.
+    """
+
+    def __init__(self, model: Any, **options: Any) -> None:
+        self.model = model
+        self._variable = SharedVariable(self._collected(), **options)
+        self._distribute()
+
+    def get_all_param_values(self) -> list[np.ndarray]:
+        """Return the parameters of `self.model` as arrays, always in the same order."""
+        raise NotImplementedError
+
+    def set_all_param_values(self, params: list[np.ndarray]) -> None:
+        """Give `self.model` these parameters, of the shapes of `get_all_param_values`."""
+        raise NotImplementedError
+
+    def sync_all_param(self) -> None:
+        """Add what has changed here since the last time, and take over the sum of all workers."""
+        self._variable.value[...] = self._collected()
+        self._variable.sync()
+        self._distribute()
+
+    def _collected(self) -> np.ndarray:
+        params = [as_array(param, "a parameter") for param in self.get_all_param_values()]
+        self._forms = [(param.shape, param.dtype) for param in params]
+        return np.concatenate([param.reshape(-1) for param in params])
+
+    def _distribute(self) -> None:
+        sizes = [math.prod(shape) for shape, _ in self._forms]
+        parts = np.split(self._variable.value, np.cumsum(sizes)[:-1])
+        self.set_all_param_values(
+            [
+                part.astype(dtype).reshape(shape)
+                for part, (shape, dtype) in zip(parts, self._forms, strict=True)
+            ]
+        )
+
+
 def ModuleParameterManager(module: Any, **options: Any) -> _ModuleParameterManager:  # noqa: N802
     """Keep the parameters of a torch module in step; see `dpwa.adapters.tables`."""
     from dpwa.adapters.tables import ModuleParameterManager as Manager
 
     return Manager(module, _now().tables, **options)
+
+
+def _of_size(data: Any, shape: tuple[int, int] | tuple[int]) -> Any:
+    """Return data in a shape of its size; as it is, to be refused, when its size is another one."""
+    if data is None:
+        return None
+    array = as_array(data, "values of a table")
+    return array.reshape(shape) if array.size == math.prod(shape) else array
 
 
 def _now() -> _Session:

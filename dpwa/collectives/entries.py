@@ -16,6 +16,7 @@ MAX_VALUE_BYTES = 2**40
 INLINE_BYTES = 8 * 1024  # values that are told along with the entry
 _DESCRIPTIONS = 16
 _DESCRIPTION_BYTES = 200  # with a value inline, all of it must fit a record
+_LISTED = 8  # members that have called the same
 JOIN = "join"
 
 
@@ -114,6 +115,27 @@ def _difference(first: str, mine: Entry, name: str, theirs: Entry) -> str:
     if mine.count != theirs.count:
         return f"{first} has {mine.count} leaves, {name} has {theirs.count}"
     return f"{first} and {name} differ after the first {len(mine.descriptions)} leaves"
+
+
+def calls_in_words(calls: Mapping[str, str]) -> str:
+    """Say who waits in which call: `w1, w2 wait in barrier #3, w3 has called nothing`.
+
+    Args:
+        calls: of each member by name; empty: none.
+    """
+    names: dict[str, list[str]] = {}
+    for name, call in calls.items():
+        names.setdefault(call, []).append(name)
+    return ", ".join(_listed(some, call) for call, some in names.items())
+
+
+def _listed(names: list[str], call: str) -> str:
+    words = ", ".join(names[:_LISTED])
+    if len(names) > _LISTED:
+        words += f" and {len(names) - _LISTED} others"
+    if call:
+        return f"{words} {'waits' if len(names) == 1 else 'wait'} in {call}"
+    return f"{words} {'has' if len(names) == 1 else 'have'} called nothing"
 
 
 def pack_knocks(knocks: tuple[Member, ...]) -> bytes:

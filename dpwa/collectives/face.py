@@ -192,7 +192,7 @@ class Collectives(Closeable):
     def _add(self, tag: str) -> Runner:
         group = Group(tag, self._ranks, self._contacts, self._clock, self._are_known)
         places = self._contacts, self._listener, self._showcase
-        runner = self._runners[tag] = Runner(group, *places, self._clock)
+        runner = self._runners[tag] = Runner(group, *places, self._clock, self._groups)
         return runner
 
     def _group(self, tag: str) -> Group | None:

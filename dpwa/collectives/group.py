@@ -92,6 +92,7 @@ class Group:
         self._around = Surroundings(contacts, self._teller, self.ranks, clock)
         self._ballot: Ballot | None = None
         self._told_at = 0.0
+        self._calls: tuple[int, dict[str, bytes]] | None = None
         self._ended: OrderedDict[Key, _Ended] = OrderedDict()
         self._watchers: list[Watcher] = []
         self._is_closed = False
@@ -143,6 +144,7 @@ class Group:
             if self._called < self.number or self.is_outside:
                 return
             self._postbox.open()
+            self._calls = None
             self._roll.has_entered = True
             if self._ballot is None:
                 self._roll.post(ENTERED, record)
@@ -177,6 +179,22 @@ class Group:
                 return Decision(holds=False, lost=(self._own.name,))
             return self._decided.get(self._called)
 
+    def calls_at_ballot(self) -> tuple[int, dict[str, bytes]] | None:
+        """Return what members had called when this one found that the collective may fail.
+
+        Returns:
+            Its number, and the records of those who had entered it, by name; `None`: no ballot
+            was held since this node has entered.
+        """
+        with self._lock:
+            return self._calls
+
+    def call_of(self, name: str) -> tuple[int, bytes] | None:
+        """Return which collective a member waits in, and its record; `None` if in none."""
+        with self._lock:
+            record = self._roll.records(ENTERED).get(name)
+            return None if record is None else (self.number, record)
+
     def finish(self) -> None:
         """Go on to the next collective, after the decision was taken note of."""
         with self._lock:
@@ -209,18 +227,23 @@ class Group:
         with self._lock:
             self._open_ballot()
 
-    def look_out(self) -> None:
+    def look_out(self) -> bool:
         """Do what a collective does first, for what stands on views and calls no collectives.
 
         Look for nodes that are in no view with this one; leave for a larger one that was heard of.
+
+        Returns:
+            Whether this node has left its view.
         """
         with self._lock:
             self._is_used = True
             self._skip()
-            if self.is_outranked:
+            has_to_leave = self.is_outranked
+            if has_to_leave:
                 self.leave()
             elif not self.is_outside:
                 self._around.seek(self.view, self._roll.standing)
+        return has_to_leave
 
     def note_work(self) -> None:
         """Take note that something has changed in what stands on the views of this group.
@@ -248,6 +271,11 @@ class Group:
         """
         with self._lock:
             return not self.is_outside and self._around.is_outranked(self._roll.standing)
+
+    def gone(self) -> tuple[str, ...]:
+        """Return which members were there, and are not any more."""
+        with self._lock:
+            return self._roll.gone()
 
     def is_member(self, name: str, incarnation: bytes) -> bool:
         """Tell whether this life of a node is a member, and this node is one too."""
@@ -402,7 +430,8 @@ class Group:
             ballot = self._ballot
             if ballot is None:
                 return False
-            has_changed = ballot.pass_time(now, PATIENCE_S, self._roll.gone())
+            gone, coming = self._roll.gone(), self._roll.coming()
+            has_changed = ballot.pass_time(now, PATIENCE_S, gone, coming)
             if has_changed or now - self._told_at >= REPEAT_S:
                 self._tell_vote(ballot)
             self._decide(ballot)
@@ -428,6 +457,7 @@ class Group:
 
     def _new_ballot(self, *, expired: bool) -> Ballot:
         roll = self._roll
+        self._calls = self.number, roll.records(ENTERED)
         ready = frozenset(roll.records(READY))
         stand = Stand(roll.has_entered, roll.is_ready, expired, ready, self.knocks())
         return Ballot(self._own.name, self.view.names, stand, self._clock.now())

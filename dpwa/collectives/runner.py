@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dpwa import fault_points
 from dpwa.clock import Clock, Deadline
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.entries import Entry, mismatch, pack_knocks, unpack_knocks
+from dpwa.collectives.entries import (
+    Entry,
+    calls_in_words,
+    mismatch,
+    pack_knocks,
+    unpack_knocks,
+)
 from dpwa.collectives.group import Group
 from dpwa.collectives.images import Image, MappedImages
 from dpwa.collectives.operations import Called, Operation, Workspace
@@ -73,6 +80,7 @@ class Runner(Closeable):
         group: the state that is shared with the network threads.
         contacts, listener, showcase: of the node.
         clock: what time is taken from.
+        groups: returns those of all tags, to say what members wait in instead.
     """
 
     def __init__(
@@ -82,10 +90,12 @@ class Runner(Closeable):
         listener: PullListener,
         showcase: Showcase,
         clock: Clock,
+        groups: Callable[[], list[Group]] = list,
     ) -> None:
         self.group = group
         self._own = contacts.own.name
         self._clock = clock
+        self._groups = groups
         self._calls = _Calls()
         self._images = Image(contacts), Image(contacts)
         mapped = MappedImages(contacts)
@@ -201,13 +211,38 @@ class Runner(Closeable):
         return called
 
     def _failure(self, decision: Decision, timeout_s: float) -> Exception:
-        lost = ", ".join(decision.lost)
+        lost, calls = ", ".join(decision.lost), self._calls_in_words(decision)
         if decision.lost:
-            return PeerLost(decision.lost, f"lost {lost} in a collective; others go on without")
+            detail = f"lost {lost} in a collective; others go on without"
+            return PeerLost(decision.lost, f"{detail} ({calls})" if calls else detail)
         return CollectiveTimeoutError(
             f"a collective did not end within {timeout_s:g} s, or a connection broke; "
-            "all nodes are still there"
+            f"all nodes are still there{calls and ': '}{calls}"
         )
+
+    def _calls_in_words(self, decision: Decision) -> str:
+        """Say who was in which call when the collective failed, as far as this node knows."""
+        known = self.group.calls_at_ballot()
+        if known is None:
+            return ""
+        number, records = known
+        names = {*self.group.view.names, *decision.lost, *records}
+        calls = {name: self._call_elsewhere(name) for name in sorted(names, key=self._place)}
+        calls |= {name: _call(number, record) for name, record in records.items()}
+        return calls_in_words(calls)
+
+    def _call_elsewhere(self, name: str) -> str:
+        """Return what a member waits in with another tag; empty if in nothing that is known."""
+        for group in self._groups():
+            found = None if group is self.group else group.call_of(name)
+            if found is not None:
+                tag = f"the tag {group.tag!r}" if group.tag else "no tag"
+                return f"{_call(*found)} with {tag}"
+        return ""
+
+    def _place(self, name: str) -> tuple[int, str]:
+        ranks = self.group.ranks
+        return ranks.index(name) if name in ranks else len(ranks), name
 
     def _meet(self, deadline: Deadline) -> None:
         """Begin together with others that begin, if they come in time."""
@@ -230,10 +265,10 @@ class Runner(Closeable):
                     group.start_alone()
                     others = group.others
                     raise PeerLost(others, "no other node answers; this one goes on alone")
+                asked = f"no collective of {', '.join(reached)} let {self._own} in"
+                nobody = f"{self._own} was not let in again, and no other node can be reached now"
                 raise LeftBehindError(
-                    (self._own,),
-                    f"no collective of {', '.join(reached)} let {self._own} in within "
-                    f"{timeout_s:g} s",
+                    (self._own,), f"{asked if reached else nobody}, within {timeout_s:g} s"
                 )
 
     def _left_behind(self) -> str:
@@ -241,3 +276,10 @@ class Runner(Closeable):
             f"the others have gone on without {self._own}, which they had not heard of for too "
             "long; its next collective waits to be let in again"
         )
+
+
+def _call(number: int, record: bytes) -> str:
+    try:
+        return f"{Entry.unpack(record).call} #{number + 1}"
+    except PeerError:
+        return f"a call that cannot be read (#{number + 1})"

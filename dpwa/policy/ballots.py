@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from dpwa.policy.views import Member
 
 LOOKS = 8  # at the clock, at least, before a silent member is suspected
+COMING_PATIENCE = 5
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,13 @@ class Ballot:
         self._votes[voter] = theirs, stand
         return self._suspect(theirs, now)
 
-    def pass_time(self, now: float, patience_s: float, disconnected: Iterable[str]) -> bool:
+    def pass_time(
+        self,
+        now: float,
+        patience_s: float,
+        disconnected: Iterable[str],
+        coming: Iterable[str] = (),
+    ) -> bool:
         """Suspect who is silent; return whether that has changed this node's vote.
 
         Of the time between two calls no more than an eighth of the patience counts: while a node
@@ -110,11 +117,16 @@ class Ballot:
         Args:
             now: seconds.
             patience_s: how long a member may be silent, from when this node last voted.
-            disconnected: members that cannot be reached; they get half of the time.
+            disconnected: members that cannot be reached any more; they get half of the time.
+            coming: members that are there, but could not be reached yet, so that they have not
+                heard of the ballot; they get `COMING_PATIENCE` times as much.
         """
         self._waited_s += min(now - self._looked, patience_s / LOOKS)
         self._looked = now
         silent = set(self.silent())
+        if self._waited_s >= COMING_PATIENCE * patience_s:
+            return self._suspect(silent, now)
+        silent -= set(coming)
         if self._waited_s >= patience_s:
             return self._suspect(silent, now)
         if self._waited_s >= patience_s / 2:

@@ -41,6 +41,11 @@ class Barriers:
         """How many it has passed; `None` if it has just come, and will begin where others are."""
         return self.passed if self._has_part else None
 
+    def missed(self, told: Mapping[str, Told]) -> int:
+        """Return how many the others have passed that this node has not come to."""
+        newest = max(one.passed or 0 for one in told.values())
+        return max(0, newest - self.passed - self.is_waiting)
+
     def begin(self, told: Mapping[str, Told]) -> None:
         """Begin a view, with what all members have told."""
         newest = max(one.passed or 0 for one in told.values())
@@ -81,6 +86,14 @@ class Barriers:
         self.passed, self.is_waiting = here + 1, False
         self._tell()
         return True
+
+    def absent(self) -> list[str]:
+        """Return which members have not come to the barrier that this node waits in.
+
+        Any thread may ask.
+        """
+        here, states = self.passed, list(self._members.items())
+        return [name for name, state in states if state < (here, True)]
 
     def _tell(self) -> None:
         fields = {"passed": self.passed, "is_waiting": self.is_waiting}

@@ -14,8 +14,8 @@ from dpwa.types import Frame
 from dpwa.wire.messages import Message
 from dpwa.wire.tables import FromMember, Numbered, TableElsewhere, TableSeen
 
-STALLED_S = 1.0  # after which a member that has not seen what it was told is doubted
-UNREACHABLE_S = 0.3  # likewise, without a connection
+STALLED_S = 5.0  # after which a member that does not answer, or was not reached yet, is doubted
+UNREACHABLE_S = 0.3  # likewise, one whose connection is gone
 TELL_ELSEWHERE_S = 0.05  # to one member, not more often
 
 Tell = Callable[[str, Message, Frame | None], None]
@@ -86,10 +86,11 @@ class Correspondence:
             fields |= {"start": 0, "nbytes": 0}
         return item.kind(**fields)
 
-    def resend(self, name: str) -> None:
-        """Send again what a member has not seen."""
+    def link_changed(self, name: str) -> None:
+        """Send again what a member has not seen; its silence counts from when it can be reached."""
         outgoing = self._out.get(name)
-        if outgoing is not None:
+        if outgoing is not None and self._contacts.is_up(name):
+            outgoing.heard(self.now)
             outgoing.resend(self.now)
 
     def want_all(self) -> None:
@@ -118,9 +119,13 @@ class Correspondence:
         if isinstance(message, TableElsewhere):
             if message.view == self.view.identity and self._elsewhere_at is None:
                 self._elsewhere_at = self.now
-        elif not self._is_of_view(message):
+            return None
+        if not self._is_of_view(message):
             self._tell_elsewhere(message)
-        elif isinstance(message, TableSeen):
+            return None
+        if message.name in self._out:
+            self._out[message.name].heard(self.now)
+        if isinstance(message, TableSeen):
             self._seen(message)
         elif isinstance(message, Numbered):
             incoming = self._in.get(message.name)
@@ -158,21 +163,20 @@ class Correspondence:
         return True
 
     def has_silent_members(self) -> bool:
-        """Tell whether a member has not seen something, or has no connection, for too long."""
-        return any(
-            outgoing.stalled_s(self.now) > STALLED_S or self._is_unreachable(name)
-            for name, outgoing in self._out.items()
-        )
+        """Tell whether a member does not answer, or has no connection, for too long."""
+        return any(map(self._is_silent, self._out))
 
-    def _is_unreachable(self, name: str) -> bool:
-        """Tell whether there has been no connection for a while, even if there is nothing to say.
+    def _is_silent(self, name: str) -> bool:
+        """Tell whether a member does not answer; or has no connection, even with nothing to say.
 
-        For what it held is to be copied while others still have it.
+        For what a member that is gone held is to be copied while others still have it. One that
+        was not reached yet may have come just now: it takes a while until both have connected.
         """
         if self._contacts.is_up(name):
             self._missing_since.pop(name, None)
-            return False
-        return self.now - self._missing_since.setdefault(name, self.now) > UNREACHABLE_S
+            return self._out[name].stalled_s(self.now) > STALLED_S
+        missing_s = self.now - self._missing_since.setdefault(name, self.now)
+        return missing_s > (UNREACHABLE_S if name in self._group.gone() else STALLED_S)
 
     @property
     def _signed(self) -> dict[str, Any]:

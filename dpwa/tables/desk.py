@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpwa.data.segments import ByteArray
-from dpwa.errors import DpwaError, MismatchError
+from dpwa.errors import DpwaError, MismatchError, TableLostError
 from dpwa.policy.views import View
 from dpwa.tables.directory import Plan
 from dpwa.tables.storage import ShardMemory
@@ -96,6 +96,7 @@ class Desk:
         self._asked: dict[int, Ask] = {}
         self._requests = 0
         self._mismatches: dict[int, str] = {}
+        self._left_out = ""
         self.waiting_bytes = 0  # of additions that were not acknowledged
 
     # Users
@@ -141,6 +142,13 @@ class Desk:
         if table in self._mismatches:
             raise MismatchError(f"table {table}: {self._mismatches[table]}")
 
+    def raise_left_out(self) -> None:
+        """Raise a `TableLostError`, once, if the others have gone on without this node."""
+        with self.changed:
+            reason, self._left_out = self._left_out, ""
+        if reason:
+            raise TableLostError(reason)
+
     def ask(self, ask: Ask) -> int:
         """Note that something is asked for; return a number that its answer must have."""
         with self.changed:
@@ -168,6 +176,12 @@ class Desk:
             self._mismatches[table] = difference
             self.changed.notify_all()
 
+    def note_left_out(self, reason: str) -> None:
+        """Take note that the others have gone on without this node."""
+        with self.changed:
+            self._left_out = self._left_out or reason
+            self.changed.notify_all()
+
     def take_fresh(self) -> list[Addition]:
         """Return the additions that were not taken yet."""
         with self.changed:
@@ -181,16 +195,21 @@ class Desk:
             self._fresh.clear()
             return [addition for unseen in self._unseen.values() for addition in unseen.values()]
 
-    def acknowledge(self, key: Key, counter: int, error: DpwaError | None = None) -> None:
-        """Take note that an addition is in all copies of its shard, or has failed."""
+    def acknowledge(self, key: Key, counter: int, error: DpwaError | None = None) -> bool:
+        """Take note that an addition is in all copies of its shard, or has failed.
+
+        Returns:
+            Whether it is one that a user has made, and has not failed.
+        """
         with self.changed:
             addition = self._unseen.get(key, OrderedDict()).pop(counter, None)
             if addition is None:
-                return
+                return False
             self.waiting_bytes -= addition.data.nbytes
             if error is not None:
                 self._failed[key[0]] = error
             self.changed.notify_all()
+        return error is None and not addition.is_first
 
     def answered(self, request: int, start: int, data: ByteArray, image: int) -> None:
         """Take in a piece of an answer; drop what nobody has asked for."""

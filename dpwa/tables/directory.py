@@ -51,12 +51,14 @@ class Known:
         shards: number of shards.
         is_ready: whether its first values are in place.
         copies: that the member has.
+        holders: of each shard, as far as the member knows.
     """
 
     spec: TableSpec
     shards: int
     is_ready: bool = False
     copies: tuple[Held, ...] = ()
+    holders: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Told:
                 table.shards,
                 table.is_ready,
                 [[held.shard, held.epoch, held.rank, held.digest] for held in table.copies],
+                table.holders,
             ]
             for number, table in self.tables.items()
         ]
@@ -133,10 +136,11 @@ def _plan(members: tuple[str, ...], told: Mapping[str, Told], number: int) -> Pl
     is_ready = any(table.is_ready for table in known.values())
     fresh = initial(members, first.shards, first.spec.replicas)
     copies = [_survivors(known, shard) for shard in range(first.shards)]
-    # Without any copy, a table that nobody has used yet is as it was made: all zeros.
+    # Without any copy, a table that nobody has used yet is as it was made: all zeros. But if nobody
+    # is there who was to hold a shard, those may have gone on, and used it.
     before = Placement(
         tuple(
-            names or (() if is_ready else fresh.holders[shard])
+            names or (() if is_ready or _is_lost(known, members, shard) else fresh.holders[shard])
             for shard, names in enumerate(copies)
         )
     )
@@ -161,6 +165,11 @@ def _survivors(known: Mapping[str, Known], shard: int) -> tuple[str, ...]:
     return tuple(name for _, name, held in latest if held.digest == latest[0][2].digest)
 
 
+def _is_lost(known: Mapping[str, Known], members: tuple[str, ...], shard: int) -> bool:
+    told = [table.holders[shard] for table in known.values() if table.holders]
+    return any(not set(holders) & set(members) for holders in told)
+
+
 def _holds(table: Known, shard: int) -> bool:
     return any(held.shard == shard for held in table.copies)
 
@@ -181,11 +190,20 @@ def unpack_told(data: Frame) -> Told:
     return Told(tables, passed, bool(is_waiting))
 
 
-def _unpack_known(spec: bytes, shards: int, is_ready: bool, copies: list[list[int]]) -> Known:
+def _unpack_known(
+    spec: bytes,
+    shards: int,
+    is_ready: bool,
+    copies: list[list[int]],
+    holders: list[list[str]],
+) -> Known:
     if not 1 <= shards <= limits.MAX_MEMBERS or len(copies) > shards:
         raise ProtocolError("a table of an impossible number of shards")
+    if len(holders) not in (0, shards):
+        raise ProtocolError("a table of which not all shards have a place")
     held = tuple(Held(int(s), int(e), int(r), _digest(d)) for s, e, r, d in copies)
-    return Known(unpack_spec(spec), shards, bool(is_ready), held)
+    names = tuple(tuple(map(str, row)) for row in holders)
+    return Known(unpack_spec(spec), shards, bool(is_ready), held, names)
 
 
 def _digest(given: object) -> bytes:

@@ -57,6 +57,8 @@ log = logging.getLogger("dpwa.tables")
 
 DOUBT_EVERY_S = 0.5
 IDLE_S, BUSY_S = 1.0, 0.01
+STOOD_STILL_S = 0.8 * STALLED_S  # after which the others may have taken this process for lost
+DOUBTFUL_FOR_S = 2 * STALLED_S
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,11 @@ class Engine(threading.Thread):
         self._began: float | None = None
         self._has_begun = False
         self._is_first_view = True
+        self._has_company = bool(group.ranks)  # others are there, as far as this node knows
+        self._was_left_out = False
+        self._acknowledged = 0  # additions of this node since a member was lost
+        self._doubtful_until = 0.0  # what this node finds out: it has stood still itself
+        self._looked = settings.clock.now()
         self._doubted_at = self._knocked_at = 0.0
         self._is_busy = False
         self._is_stopping = False
@@ -120,7 +127,7 @@ class Engine(threading.Thread):
 
     def link_changed(self, peer: str) -> None:
         """Take note that a connection has come up, or is gone."""
-        self.order(partial(self._mail.resend, peer))
+        self.order(partial(self._mail.link_changed, peer))
 
     def hear(self, message: FromMember, payload: Frame, reply: Reply) -> None:
         """Take in a message, unless too many wait; then it will be sent again."""
@@ -134,6 +141,10 @@ class Engine(threading.Thread):
     def nudge(self) -> None:
         """Have it look for additions of users."""
         self._inbox.put(None)
+
+    def absent(self) -> list[str]:
+        """Return which members have not come to the barrier that this node waits in."""
+        return self._barriers.absent()
 
     def stop(self) -> None:
         """Ask the thread to end, which gives all memory back."""
@@ -159,13 +170,29 @@ class Engine(threading.Thread):
         """Do something; nothing that a member sends can end the thread."""
         if act is None or self._is_stopping:
             return
-        self._mail.now = self._settings.clock.now()
+        self._pass_time()
         try:
             act()
         except ProtocolError as error:
             log.debug("ignored a message: %s", error)
         except Exception:
             log.exception("tables: something unforeseen has happened; they go on")
+
+    def _pass_time(self) -> None:
+        """Look at the clock; of the time between two looks no more than `IDLE_S` counts.
+
+        While this process itself stands still it hears nobody: the silence is its own.
+        """
+        now = self._settings.clock.now()
+        self._mail.now += min(now - self._looked, IDLE_S)
+        if now - self._looked > STOOD_STILL_S:
+            self._doubtful_until = self._mail.now + DOUBTFUL_FOR_S
+        self._looked = now
+
+    @property
+    def _has_stood_still(self) -> bool:
+        """Whether this process has stood still for too long, not long ago."""
+        return self._mail.now < self._doubtful_until
 
     def _go_on(self) -> None:
         """Do what has become due."""
@@ -178,7 +205,12 @@ class Engine(threading.Thread):
                 self._route(addition)
             if self._barriers.advance(now):
                 self._publish()
-            self._group.look_out()
+            if self._group.look_out() and self._acknowledged and self._has_company:
+                self._desk.note_left_out(
+                    f"the connection between {self._own} and the others was lost, and each part "
+                    "has gone on by itself; now the tables of the larger one count, and what "
+                    f"{self._own} has added meanwhile is lost"
+                )
         if self._group.is_outside and now - self._knocked_at >= KNOCK_EVERY_S:
             self._knocked_at = now
             self._group.knock()
@@ -209,6 +241,17 @@ class Engine(threading.Thread):
         if exits != self._exits:  # the others have gone on without this node
             self._exits = exits
             self._shelf.clear()
+            self._was_left_out = self._has_company
+            self._acknowledged = 0
+        if not set(self._mail.view.names) <= set(view.names):
+            self._acknowledged = 0
+            if self._has_stood_still:
+                gone = ", ".join(n for n in self._mail.view.names if n not in view.names)
+                self._desk.note_left_out(
+                    f"{self._own} has stood still for too long, and {gone} cannot be reached any "
+                    "more: they may have gone on without it"
+                )
+        self._has_company |= len(view.names) > 1
         self._is_first_view &= view.since == 0
         self._begin(view)
 
@@ -245,6 +288,14 @@ class Engine(threading.Thread):
         """Go on, as all members have told what they have."""
         view = self._mail.view
         self._has_begun, self._is_first_view = True, False
+        is_old = self._barriers.known is not None or self._has_stood_still
+        missed = self._barriers.missed(self._told)
+        if self._was_left_out and is_old and missed:
+            self._desk.note_left_out(
+                f"{self._own} did not answer for too long, and the others have gone on without it: "
+                f"they have passed {missed} barriers to which it has not come"
+            )
+        self._was_left_out = False
         self._barriers.begin(self._told)
         for number, plan in plans(view.names, self._told).items():
             self._shelf.settle(number, plan, view.since)
@@ -334,12 +385,14 @@ class Engine(threading.Thread):
             shards = len(names) if plan is None else plan.shards
             made = Item(TableMade, {"table": number, "shards": shards}, spec.pack())
             self._mail.say_to_all(made)
+            fault_points.reached("table.made")
             self._make(number, spec, shards)
 
     def announce(self, number: int) -> None:
         """Say that the first values of a table are in place, if it is for this node to say so."""
         if self._has_begun and self._mail.view.names[0] == self._own:
             self._mail.say_to_all(Item(TableReady, {"table": number}))
+            fault_points.reached("table.ready")
             self._be_ready(number)
 
     def arrive(self) -> None:
@@ -410,7 +463,8 @@ class Engine(threading.Thread):
     def _added(self, message: TableAdded) -> None:
         error = ProtocolError(f"an addition was refused: {message.refused}")
         key = message.table, message.shard
-        self._desk.acknowledge(key, message.counter, error if message.refused else None)
+        refusal = error if message.refused else None
+        self._acknowledged += self._desk.acknowledge(key, message.counter, refusal)
 
     def _get_own(self, request: int, ask: Ask) -> None:
         try:

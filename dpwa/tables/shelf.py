@@ -50,7 +50,13 @@ class Shelf:
     def known(self) -> dict[int, Known]:
         """Return what to tell the others."""
         return {
-            number: Known(plan.spec, plan.shards, plan.is_ready, self._held(number))
+            number: Known(
+                plan.spec,
+                plan.shards,
+                plan.is_ready,
+                self._held(number),
+                plan.placement.holders,
+            )
             for number, plan in self.tables.items()
         }
 

@@ -102,8 +102,12 @@ class Outgoing:
             self._seen_at = self._resent_at = now
             self._patience_s = RESEND_AFTER_S
 
+    def heard(self, now: float) -> None:
+        """Take note that the other side is there, even if it cannot take more yet."""
+        self._seen_at = now
+
     def stalled_s(self, now: float) -> float:
-        """Return for how long nothing has been seen of what was sent."""
+        """Return for how long the other side was silent although something was sent."""
         return now - self._seen_at if self._unseen else 0.0
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -124,6 +126,38 @@ class Table:
             return result
 
 
+class PendingGet:
+    """A `get` that is under way; see `ArrayTable.get_async`.
+
+    Args:
+        get: does it, on a thread of its own.
+    """
+
+    def __init__(self, get: Callable[[], np.ndarray]) -> None:
+        self._future: Future[np.ndarray] = Future()
+        self._get = get
+        threading.Thread(target=self._run, name="dpwa-get", daemon=True).start()
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` returns, or raises, at once."""
+        return self._future.done()
+
+    def wait(self) -> np.ndarray:
+        """Return what `get` returns, once it is there.
+
+        Raises:
+            As for `get`.
+        """
+        return self._future.result()
+
+    def _run(self) -> None:
+        try:
+            self._future.set_result(self._get())
+        except BaseException as error:  # noqa: BLE001
+            self._future.set_exception(error)
+
+
 class ArrayTable(Table):
     """A table whose rows have numbers, from 0 on: a vector, or a matrix."""
 
@@ -147,6 +181,21 @@ class ArrayTable(Table):
         ids = None if row_ids is None else as_row_ids(row_ids, self.spec.rows)
         rows = self.spec.rows if ids is None else len(ids)
         return self._read(split(ids, self.spec.shards(self._shards)), ids, rows)
+
+    def get_async(self, row_ids: Any = None) -> PendingGet:
+        """Begin a `get`, and return at once, so that it goes on while something is computed.
+
+        Args:
+            row_ids: as for `get`.
+
+        Raises:
+            UserError: the nodes are in step, where the order of calls counts.
+        """
+        self._user.check_open()
+        if self._is_in_step:
+            raise UserError("get_async: nodes that are in step (`sync=True`) call get() instead")
+        ids = None if row_ids is None else as_row_ids(row_ids, self.spec.rows).copy()
+        return PendingGet(lambda: self.get(ids))
 
     def add(self, data: Any, row_ids: Any = None, *, sync: bool = False) -> None:
         """Add to all rows, or to some; rows that come several times are added up.

@@ -18,8 +18,8 @@ from dpwa.data.segments import ByteArray
 from dpwa.errors import (
     ClosedError,
     DpwaError,
-    LeftBehindError,
     PeerLost,
+    TableLostError,
     TableTimeoutError,
     UserError,
 )
@@ -111,7 +111,7 @@ class User:
 
         Raises:
             TableTimeoutError: there was none in time.
-            LeftBehindError: this node was left behind, and not let in again in time.
+            TableLostError: the others have gone on without this node.
             ClosedError: the tables were closed.
         """
         with self._node.courier.lull():
@@ -126,6 +126,7 @@ class User:
                     self.desk.changed.wait(min(LOOK_EVERY_S, deadline.remaining_s()))
                     found = check()
             if found is not None:
+                self.desk.raise_left_out()
                 return found
             self._get_in(deadline)
             if deadline.expired():
@@ -139,9 +140,15 @@ class User:
         return self.wait(self._present, deadline, "the beginning of a view")
 
     def check_open(self) -> None:
-        """Raise a `ClosedError` after `close`, of the tables or of the node."""
+        """Check that this node takes part.
+
+        Raises:
+            ClosedError: the tables, or the node, were closed.
+            TableLostError: the others have gone on without this node; it is said once.
+        """
         if self.is_closed or self._node.closed:
             raise ClosedError("the tables of this node are closed")
+        self.desk.raise_left_out()
 
     def _present(self) -> Present | None:
         present, group = self.desk.present, self._runner.group
@@ -153,10 +160,11 @@ class User:
             return
         try:
             self._runner.get_in(max(deadline.remaining_s(), LOOK_EVERY_S))
-        except LeftBehindError:
-            raise
         except PeerLost as lost:
-            log.warning("%s", lost)
+            own = self._contacts.own.name
+            raise TableLostError(
+                f"the others have gone on without {own}, which did not answer for too long: {lost}"
+            ) from None
 
     def _state(self) -> str:
         group = self._runner.group
@@ -357,6 +365,12 @@ class User:
 
         try:
             self.wait(has_passed, deadline, "a barrier")
+        except TableTimeoutError as error:
+            absent = self._engine.absent()
+            self._engine.order(self._engine.give_up_barrier)
+            if not absent:
+                raise
+            raise TableTimeoutError(f"{error}; waited for: {', '.join(absent)}") from None
         except BaseException:
             self._engine.order(self._engine.give_up_barrier)
             raise

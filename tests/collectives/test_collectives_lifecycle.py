@@ -10,7 +10,7 @@ from support.collective_processes import collective_processes
 from support.nodes import eventually
 from support.times import at_most
 
-from dpwa.errors import ClosedError, LeftBehindError, PeerLost
+from dpwa.errors import ClosedError, CollectiveTimeoutError, LeftBehindError, PeerLost
 
 TIMEOUT_S = 0.5
 GRACE_S = 1.0
@@ -114,6 +114,48 @@ def test_nobody_is_lost_if_all_call_within_the_timeout_of_the_first():
         eventually(lambda: is_waiting(nodes, "w1"))
         assert nodes["w2"].all_reduce(1.0, timeout_s=1e-3 * 20_000) == (2.0, 2)
         assert first.result(60) == (2.0, 2)
+
+
+def test_who_is_waited_for_in_vain_is_told_of_with_the_call_it_waits_in():
+    with collective_nodes(3, transport="tcp") as nodes:
+        nodes.each(lambda node: node.barrier())
+        called = {
+            "w1": lambda node: node.all_reduce(1.0, timeout_s=TIMEOUT_S),
+            "w2": lambda node: node.barrier(3 * TIMEOUT_S, tag="other"),
+            "w3": lambda node: node.all_reduce(1.0, timeout_s=TIMEOUT_S),
+        }
+        waiting = nodes.begin("w2", called["w2"])
+        eventually(lambda: "other" in nodes["w1"].collectives.report()["members"])
+        outcomes = nodes.outcomes(called["w1"], ["w1", "w3"])
+        for outcome in outcomes.values():
+            assert type(outcome) is PeerLost
+            assert "w1, w3 wait in all_reduce sum #2" in str(outcome)
+            assert "w2 waits in barrier #1 with the tag 'other'" in str(outcome)
+        with pytest.raises(PeerLost, match="w2 waits in barrier #1"):
+            waiting.result(20)
+
+
+def test_a_timeout_of_all_who_are_there_names_what_they_wait_in(monkeypatch):
+    with collective_nodes(2) as nodes:
+        nodes.each(lambda node: node.barrier())
+        group = nodes["w2"].collectives.runner("").group
+        monkeypatch.setattr(group, "ready", lambda record: None)  # it never gets done
+        outcomes = nodes.outcomes(lambda node: node.all_reduce(1.0, timeout_s=TIMEOUT_S))
+        for outcome in outcomes.values():
+            assert type(outcome) is CollectiveTimeoutError
+            assert str(outcome).endswith("still there: w1, w2 wait in all_reduce sum #2")
+
+
+def test_a_node_that_can_reach_nobody_to_be_let_in_says_so(monkeypatch):
+    with collective_nodes(2) as nodes:
+        nodes.each(lambda node: node.barrier())
+        collectives = nodes["w2"].collectives
+        group = collectives.runner("").group
+        group.leave()
+        monkeypatch.setattr(collectives.contacts, "is_up", lambda peer: False)
+        group.is_answered = True  # by somebody who is gone since
+        with pytest.raises(LeftBehindError, match=r"w2 was not let in .* no other node can be"):
+            collectives.runner("").get_in(0.1)
 
 
 # Closing

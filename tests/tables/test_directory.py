@@ -47,6 +47,17 @@ def test_a_shard_without_copies_is_lost_unless_nobody_has_used_it():
     assert holders(fresh) == ((("a", "b"), ("b", "a")), [])
 
 
+def test_a_shard_of_which_nobody_is_there_who_was_to_hold_it_is_lost_though_none_has_used_it():
+    """Those may have gone on without who is there, and used it."""
+    placed = (("a", "b"), ("b", "c"))
+    known = Known(SPEC, 2, is_ready=False, copies=(Held(0, 5, 0, ONE),), holders=placed)
+    assert holders({"a": Told({0: known})})[0] == (("a",), ())
+    both = {"a": Told({0: known}), "c": Told({})}  # the second one has not heard of it
+    assert holders(both)[0] == (("a", "c"), ("c", "a"))
+    later = Known(SPEC, 2, is_ready=False, copies=(Held(0, 6, 0, ONE),), holders=(("a",), ()))
+    assert holders({"a": Told({0: later}), "b": Told({})})[0][1] == ()  # it stays lost
+
+
 def test_a_table_that_one_member_knows_is_known_to_all():
     said = {"a": Told({}), "b": told([(0, 5, 0, ONE)])}
     assert holders(said) == ((("b", "a"),), [(0, "b", "a")])
@@ -79,7 +90,10 @@ def test_who_loses_no_more_members_than_replicas_loses_nothing(data, members, sh
 
 def test_what_is_told_survives_the_wire():
     said = Told(
-        {0: Known(SPEC, 3, is_ready=True, copies=(Held(1, 2, 0, ONE),)), 5: Known(SPEC, 1)},
+        {
+            0: Known(SPEC, 3, is_ready=True, copies=(Held(1, 2, 0, ONE),)),
+            5: Known(SPEC, 1, holders=(("w1", "w2"),)),
+        },
         passed=3,
         is_waiting=True,
     )

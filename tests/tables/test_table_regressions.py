@@ -10,7 +10,7 @@ from support.members import at_once
 from support.nodes import eventually
 from test_tables_between_nodes import Worker, barrier, matrices, on_all, vectors, workers
 
-from dpwa.errors import ProtocolError, TableTimeoutError, UserError
+from dpwa.errors import ProtocolError, TableLostError, TableTimeoutError, UserError
 from dpwa.policy.views import View
 from dpwa.tables import answers, updaters, user
 from dpwa.tables.key_value import shard_of_keys
@@ -273,6 +273,15 @@ def test_a_worker_that_was_left_behind_and_only_adds_is_let_in_again():
         eventually(is_back, timeout_s=5.0, every_s=0.1)
         tables[2].add(np.ones(3), sync=True)
         assert tables[0].get().min() >= 1
+
+
+def test_who_is_left_out_and_let_in_by_nobody_is_told_so():
+    with workers(2, {"collective_timeout_s": 1.0}) as made:
+        _, table = vectors(made, 3)
+        made[0].kill()
+        group_of(made[1]).leave()
+        with pytest.raises(TableLostError, match="the others have gone on without w2"):
+            table.get()
 
 
 def test_a_table_that_was_not_made_in_time_may_be_made_again():

@@ -1,0 +1,220 @@
+"""When a member counts as lost, and what one hears who was left out; in a time of its own."""
+
+import pytest
+
+from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.group import Group
+from dpwa.errors import TableLostError
+from dpwa.policy.views import Member, View
+from dpwa.tables.correspondence import STALLED_S, UNREACHABLE_S
+from dpwa.tables.desk import Desk
+from dpwa.tables.directory import Told
+from dpwa.tables.engine import DOUBT_EVERY_S, Engine, Settings
+from dpwa.tables.specs import TableSpec
+from dpwa.wire.collecting import Hello, Vote
+from dpwa.wire.tables import TableHoldings, TableSeen
+
+RANKS = ("w1", "w2", "w3")
+OWN = Member("w1", b"life--w1")
+STARTUP_S = 60.0
+STEP_S = 0.05
+
+
+class Time:
+    seconds = 0.0
+
+    def now(self):
+        return self.seconds
+
+
+class Node:
+    """The engine of w1, without a thread, and the others as far as it hears of them."""
+
+    def __init__(self):
+        self.time, self.told = Time(), []
+        self.contacts = Contacts(OWN, lambda: RANKS, self._tell, lambda peer: None, may_map=False)
+        self.group = Group("", RANKS, self.contacts, self.time)
+        self.desk = Desk(self.group.view)
+        settings = Settings(self.time, STARTUP_S, lambda answer: None, lambda: None)
+        self.engine = Engine(self.desk, self.group, self.contacts, self._tell, settings)
+        self.group.watch(self.engine.view_changed)
+        self.engine.view_changed(self.group.view)
+        self.step()
+
+    def _tell(self, peer, message, payload=None):
+        self.told.append((peer, message))
+
+    def step(self, seconds=0.0):
+        """Let all that has come be done, after so much time."""
+        self.time.seconds += seconds
+        while not self.engine._inbox.empty():
+            self.engine._do(self.engine._inbox.get())
+        self.engine._do(self.engine._go_on)
+
+    def wait(self, seconds):
+        """Let time pass; tell whether a ballot is held."""
+        end = self.time.seconds + seconds
+        while self.time.seconds < end and not self.has_doubts:
+            self.step(STEP_S)
+        return self.has_doubts
+
+    @property
+    def has_doubts(self):
+        return self.group._ballot is not None
+
+    def heard_of(self, *names, **told):
+        """Let others tell what they have: they are there, and have connected to this node."""
+        for name in names:
+            life = b"life--" + name.encode()
+            fields = {"folder": "", "nonce": bytes(16), "is_mapped": False}
+            self.contacts.hear(Hello(request=0, name=name, incarnation=life, **fields))
+            self.engine._hear_told(name, Told({}, **told))
+
+    def connect(self, *names):
+        for name in names:
+            self.contacts.link_changed(name, is_up=True)
+            self.engine.link_changed(name)
+        self.step()
+
+    def answer(self, name, number):
+        view = self.group.view.identity
+        life = b"life--" + name.encode()
+        signed = {"request": 0, "name": name, "incarnation": life, "view": view}
+        self.engine._mail.admit(TableSeen(**signed, number=number, wants=False))
+
+    def enter(self, *names):
+        """Go on in a view of these."""
+        lives = {"w1": OWN.incarnation}
+        members = [Member(n, lives.get(n, b"life--" + n.encode())) for n in names]
+        with self.group.changed:
+            self.group._enter_view(View(tuple(members), self.group.number + 1), 1)
+        self.step()
+
+
+@pytest.fixture
+def node():
+    made = Node()
+    yield made
+    made.contacts.close()
+
+
+@pytest.fixture
+def begun(node):
+    """The same, as soon as the others have connected, and have told and seen all."""
+    node.connect("w2", "w3")
+    node.heard_of("w2", "w3")
+    for name in ("w2", "w3"):
+        node.answer(name, 1)
+    node.step()
+    assert node.desk.present.is_ready
+    return node
+
+
+def test_a_member_that_starts_late_is_not_doubted_for_the_time_before_it_was_there(node):
+    node.connect("w2")
+    node.heard_of("w2")
+    node.answer("w2", 1)
+    assert not node.wait(4.0)
+    node.heard_of("w3")  # it has connected to this node, but this node not to it
+    assert not node.wait(3.0)
+    node.told.clear()
+    node.connect("w3")
+    assert "w3" in [peer for peer, told in node.told if isinstance(told, TableHoldings)]
+    assert not node.wait(STALLED_S - 3 * STEP_S)
+    assert node.wait(DOUBT_EVERY_S + 6 * STEP_S)  # now it has not answered for too long
+
+
+def test_a_member_that_never_connects_back_is_doubted_in_the_end(node):
+    node.connect("w2")
+    node.heard_of("w2", "w3")
+    node.answer("w2", 1)
+    assert not node.wait(STALLED_S - 3 * STEP_S)
+    assert node.wait(DOUBT_EVERY_S + 6 * STEP_S)
+
+
+def test_a_member_that_answers_is_not_doubted_though_it_takes_nothing_yet(node):
+    node.connect("w2", "w3")
+    node.heard_of("w2", "w3")
+    node.answer("w2", 1)
+    for _ in range(int(10 * STALLED_S)):
+        assert not node.wait(1.0)
+        node.answer("w3", 0)
+
+
+def test_a_member_whose_connection_is_gone_is_doubted_at_once(begun):
+    begun.contacts.link_changed("w3", is_up=False)
+    assert not begun.wait(UNREACHABLE_S - STEP_S)
+    assert begun.wait(DOUBT_EVERY_S + 4 * STEP_S)
+
+
+def test_what_a_node_has_slept_through_is_not_held_against_the_others(begun):
+    begun.engine.make(0, TableSpec(rows=3))
+    assert any(peer == "w3" for peer, _ in begun.told)
+    begun.step(20 * STALLED_S)
+    assert not begun.has_doubts
+    for name in ("w2", "w3"):
+        begun.answer(name, 2)
+    assert not begun.wait(2 * STALLED_S)
+
+
+def test_a_ballot_waits_for_a_member_that_has_not_been_reached_yet(node):
+    node.connect("w2")
+    node.heard_of("w2", "w3")
+    node.group.doubt()
+    _vote(node, "w2", ())
+    _pass(node, 1.5)
+    assert node.has_doubts
+    assert node.group._ballot.suspects == set()
+    _pass(node, 2.0)
+    assert node.group._ballot is None or node.group._ballot.suspects == {"w3"}
+
+
+@pytest.mark.parametrize("slept_s", [STALLED_S, 0.0])
+def test_who_has_stood_still_and_finds_others_gone_says_so(begun, slept_s):
+    begun.step(slept_s)
+    begun.enter("w1", "w2")
+    if slept_s:
+        with pytest.raises(TableLostError, match="w1 has stood still for too long, and w3 cannot"):
+            begun.desk.raise_left_out()
+    begun.desk.raise_left_out()  # once
+
+
+@pytest.mark.parametrize(("passed", "missed"), [(0, 0), (1, 1), (3, 3)])
+def test_who_was_left_out_is_told_if_the_others_have_passed_barriers_without_it(
+    begun, passed, missed
+):
+    begun.group.leave()
+    begun.enter("w1", "w2", "w3")
+    begun.heard_of("w2", "w3", passed=passed)
+    begun.step()
+    assert begun.desk.present.is_ready
+    if missed:
+        with pytest.raises(TableLostError, match=f"they have passed {missed} barriers"):
+            begun.desk.raise_left_out()
+    begun.desk.raise_left_out()
+
+
+def test_a_worker_that_was_started_again_begins_where_the_others_are(node):
+    node.group.leave()  # they have told it that it is of no view
+    node.enter("w1", "w2", "w3")
+    node.connect("w2", "w3")
+    node.heard_of("w2", "w3", passed=7)
+    node.step()
+    assert node.desk.present.passed == 7
+    node.desk.raise_left_out()
+
+
+def _vote(node, name, suspects):
+    view, number = node.group._roll.key
+    signed = {"request": 0, "tag": "", "name": name, "incarnation": b"life--" + name.encode()}
+    fields = {"view": view, "number": number, "suspects": suspects, "entered": False}
+    rest = {"ready": False, "expired": False, "seen": (), "knocks": ()}
+    node.group.hear_vote(Vote(**signed, **fields, **rest))
+
+
+def _pass(node, seconds):
+    """Let the network thread look at a ballot for so long."""
+    end = node.time.seconds + seconds
+    while node.time.seconds < end and node.group._ballot is not None:
+        node.time.seconds += STEP_S
+        node.group.tick(node.time.seconds)
