@@ -71,13 +71,17 @@ class Candidates:
         most_donors: how many are to give their state at once.
         preferred: names of those that are asked first, if they are far enough.
         without: names of those that are not asked at all.
+
+    Attributes:
+        peers: by name.
+        first_trained: when the first one said that there is training behind it.
     """
 
     most_donors: int
     preferred: Collection[str] = ()
     without: Collection[str] = ()
     peers: dict[str, Candidate] = field(default_factory=dict)
-    _first_trained: float | None = None
+    first_trained: float | None = None
 
     def reach(self, names: Collection[str], now: float) -> None:
         """Take note of who can be reached now; the others are forgotten, but for what is wrong."""
@@ -106,8 +110,8 @@ class Candidates:
             return
         peer.clock, peer.is_trained = clock, is_trained
         peer.answered = min(peer.answered, now)
-        if is_trained and self._first_trained is None:
-            self._first_trained = now
+        if is_trained and self.first_trained is None:
+            self.first_trained = now
 
     def postpone(self, name: str, until: float) -> None:
         """Ask a peer for its state again, but later."""
@@ -138,7 +142,7 @@ class Candidates:
 
     def _chosen(self, now: float) -> list[str]:
         """Return who is to prepare: the first ones that have answered, and are far enough."""
-        since = self._first_trained
+        since = self.first_trained
         if since is None or not (self.have_answered(now) or now - since >= GATHER_S):
             return []
         clocks = [peer.clock or 0.0 for peer in self.peers.values() if peer.may_give]
