@@ -48,9 +48,9 @@ class Candidate:
     offer: StateOffer | None = None
     is_lost: bool = False
 
-    def is_silent(self, now: float) -> bool:
+    def is_silent(self, now: float, silent_s: float) -> bool:
         """Tell whether it should have answered by now."""
-        return self.clock is None and not self.difference and now - self.met >= SILENT_S
+        return self.clock is None and not self.difference and now - self.met >= silent_s
 
     @property
     def is_undecided(self) -> bool:
@@ -71,6 +71,7 @@ class Candidates:
         most_donors: how many are to give their state at once.
         preferred: names of those that are asked first, if they are far enough.
         without: names of those that are not asked at all.
+        silent_s: after which a peer counts that does not say how far it is.
 
     Attributes:
         peers: by name.
@@ -80,6 +81,7 @@ class Candidates:
     most_donors: int
     preferred: Collection[str] = ()
     without: Collection[str] = ()
+    silent_s: float = SILENT_S
     peers: dict[str, Candidate] = field(default_factory=dict)
     first_trained: float | None = None
 
@@ -138,7 +140,7 @@ class Candidates:
 
     def have_answered(self, now: float) -> bool:
         """Tell whether all have said how far they are, but those that do not answer."""
-        return not any(p.is_undecided and not p.is_silent(now) for p in self.peers.values())
+        return not any(p.is_undecided and not p.is_silent(now, self.silent_s) for p in self.peers.values())
 
     def _chosen(self, now: float) -> list[str]:
         """Return who is to prepare: the first ones that have answered, and are far enough."""

@@ -15,7 +15,7 @@ from dpwa.data.checksum import checksum
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
-from dpwa.state.candidates import ASK_EVERY_S, Candidates
+from dpwa.state.candidates import ASK_EVERY_S, SILENT_S, Candidates
 from dpwa.state.download import Download
 from dpwa.state.image import ImageLayout
 from dpwa.state.inbox import Inbox, Received
@@ -52,16 +52,18 @@ class Patience:
     Attributes:
         refused_s: for those that refuse connections, as nobody listens there yet.
         connecting_s: for those that neither refuse nor accept them.
+        silent_s: for those that are connected, and do not say how far they are.
         offered_s: for the first copy of a state, as a peer's trainer makes it at its next update.
     """
 
     refused_s: float = GRACE_S
     connecting_s: float = CONNECT_S
+    silent_s: float = SILENT_S
     offered_s: float = math.inf
 
 
 # Whoever is well ahead has listened for long, and whoever finds out later takes over then.
-BRIEF = Patience(refused_s=0.0, connecting_s=0.3, offered_s=5.0)
+BRIEF = Patience(refused_s=0.0, connecting_s=0.3, silent_s=1.0, offered_s=5.0)
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,9 @@ class _Attempt:
         self._joiner = joiner
         self._wanted = wanted
         most_donors = 1 if wanted.is_alone else joiner.most_donors
-        self._candidates = Candidates(most_donors, wanted.tokens, wanted.without)
+        self._candidates = Candidates(
+            most_donors, wanted.tokens, wanted.without, wanted.patience.silent_s
+        )
         self._kind = b"" if wanted.kind is None else wanted.kind.fingerprint
         self._asked: dict[int, tuple[str, int]] = {}  # pieces, by the number of the request
         self._questions: dict[int, str] = {}  # who was asked for a state, likewise

@@ -38,7 +38,7 @@ def work() -> None:
     import torch
     from torch.nn import functional
 
-    from dpwa import DpwaPyTorchAdapter
+    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.demo.data import label_skewed_shards, load_digits
     from dpwa.demo.model import build_model
 
