@@ -1,13 +1,14 @@
 """The digits of the demonstration, private classes each, and one node that starts later than the rest.
 
 Usage: late_starter.py [--late-s 20] [--seed SEED] [--transport auto|tcp] [--nodes N]
-                       [--late-initial-state own]
+                       [--late-initial-state own] [--first-step-s 1]
 
 All nodes are processes. Prints the accuracy of each node before and after the late one arrives, and
 the largest fall of any that was there; exits with 1 if that is more than .05.
 
 `--late-initial-state own`: the late one takes over no state at its start, as if it could reach
-nobody then.
+nobody then. `--first-step-s`: how long the first step takes, as first steps do that compile a model or
+start the loading of data: for so long others can read the parameters that a node begins with.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def work() -> None:
             optimizer.zero_grad()
             found.backward()
             optimizer.step()
+            if step == 1:
+                time.sleep(float(os.environ["FIRST_STEP_S"]))
             loss = float(found.detach())
             merge = dpwa.update_wait(loss)
             with torch.no_grad():
@@ -111,6 +114,7 @@ def run(
     transport: str = "auto",
     nodes: int = 4,
     late_initial_state: str = "",
+    first_step_s: float = 1.0,
 ) -> list[Fall]:
     """Let all learn, the last one from `late_s` on; return what became of all, the late one last.
 
@@ -121,10 +125,11 @@ def run(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         names = _configure(folder, seed, transport, nodes, late_initial_state)
         stack.callback((folder / "stop").touch)
-        running = [_start(folder, names, name, seed, stack) for name in names[:-1]]
+        shared = {"FOLDER": folder, "SEED": seed, "FIRST_STEP_S": first_step_s}
+        running = [_start(names, name, shared, stack) for name in names[:-1]]
         _wait(running, lambda: all(_records(folder, name) for name in names[:-1]))
         time.sleep(late_s)
-        running.append(_start(folder, names, names[-1], seed, stack))
+        running.append(_start(names, names[-1], shared, stack))
         _wait(running, lambda: len(_records(folder, names[-1])) > 0)
         time.sleep(AFTER_S)
         (folder / "stop").touch()
@@ -143,7 +148,7 @@ def _configure(
         {"name": f"w{number}", "host": "127.0.0.1", "port": port}
         for number, port in enumerate(free_ports(count), start=1)
     ]
-    shared = {"nodes": nodes, "seed": seed, "transport": transport, "log_level": "info"}
+    shared = {"nodes": nodes, "seed": seed, "transport": transport, "log_level": "error"}
     for node in nodes:
         own = dict(shared)
         if late_initial_state and node is nodes[-1]:
@@ -153,14 +158,13 @@ def _configure(
 
 
 def _start(
-    folder: Path, names: list[str], name: str, seed: int, stack: ExitStack
+    names: list[str], name: str, shared: dict[str, object], stack: ExitStack
 ) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
-        "FOLDER": str(folder),
         "NODE": name,
-        "SEED": str(seed),
+        **{key: str(value) for key, value in shared.items()},
         "RANK": str(names.index(name)),
         "WORLD_SIZE": str(len(names)),
     }
@@ -209,6 +213,7 @@ def main() -> None:
     parser.add_argument("--transport", choices=("auto", "tcp", "shm"), default="auto")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--late-initial-state", choices=("own", "peers", "newest"), default="")
+    parser.add_argument("--first-step-s", type=float, default=1.0)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
