@@ -90,8 +90,8 @@ class Newsroom:
 
     def news(self) -> News:
         """Return what to pass on, made anew every few milliseconds."""
-        now = self._clock.now()
         with self._lock:
+            now = self._clock.now()  # not before: others may tell something while this one waits
             if now - self._made_at >= MADE_EVERY_S:
                 rumours = self._rumours.news(now, self._rng, MAX_NEWS)
                 self._news = tuple(

@@ -140,7 +140,9 @@ class Candidates:
 
     def have_answered(self, now: float) -> bool:
         """Tell whether all have said how far they are, but those that do not answer."""
-        return not any(p.is_undecided and not p.is_silent(now, self.silent_s) for p in self.peers.values())
+        return not any(
+            p.is_undecided and not p.is_silent(now, self.silent_s) for p in self.peers.values()
+        )
 
     def _chosen(self, now: float) -> list[str]:
         """Return who is to prepare: the first ones that have answered, and are far enough."""

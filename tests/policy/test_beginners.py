@@ -98,9 +98,7 @@ def test_who_asks_nobody_and_is_slow_is_merged_when_it_has_trained_for_long():
     assert steps == BEGINNING
 
 
-values = st.lists(
-    st.floats(-10.0, 10.0, width=32), min_size=TRACE_VALUES, max_size=TRACE_VALUES
-)
+values = st.lists(st.floats(-10.0, 10.0, width=32), min_size=TRACE_VALUES, max_size=TRACE_VALUES)
 
 
 @given(values)

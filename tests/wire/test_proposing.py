@@ -37,7 +37,9 @@ def session(terms="exchange", layout=None):
 
 
 def agreed(**fields):
-    return Agreed(**{"request": 7, "deal": DEAL, "version": 5, "clock": 4.0, "units": 0, "news": (), **fields})
+    return Agreed(
+        **{"request": 7, "deal": DEAL, "version": 5, "clock": 4.0, "units": 0, "news": (), **fields}
+    )
 
 
 @pytest.mark.parametrize("terms", ["exchange", "share"])
