@@ -43,7 +43,7 @@ _UNRELATED = 0.5  # distance relative to length: of independent draws it is abou
 
 
 def is_far_behind(clock: float, ahead: float) -> bool:
-    """Tell whether a training at `clock` is to take over one at `ahead`, not to be averaged with it.
+    """Tell whether a training at `clock` is to take over one at `ahead`, and not to be averaged.
 
     Args:
         clock: the training clock of who might be at the beginning.

@@ -1,4 +1,4 @@
-"""The digits of the demonstration, private classes each, and one node that starts later than the rest.
+"""The digits of the demonstration, private classes each, and one node that starts late.
 
 Usage: late_starter.py [--late-s 20] [--seed SEED] [--transport auto|tcp] [--nodes N]
                        [--late-initial-state own] [--first-step-s 1]
@@ -7,8 +7,8 @@ All nodes are processes. Prints the accuracy of each node before and after the l
 the largest fall of any that was there; exits with 1 if that is more than .05.
 
 `--late-initial-state own`: the late one takes over no state at its start, as if it could reach
-nobody then. `--first-step-s`: how long the first step takes, as first steps do that compile a model or
-start the loading of data: for so long others can read the parameters that a node begins with.
+nobody then. `--first-step-s`: how long the first step takes, as first steps do that compile a model
+or start the loading of data: for so long others can read the parameters that a node begins with.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +134,8 @@ def run(
         _wait(running, lambda: len(_records(folder, names[-1])) > 0)
         time.sleep(AFTER_S)
         (folder / "stop").touch()
-        if any([process.wait(30.0) for process in running]):
+        codes = [process.wait(30.0) for process in running]
+        if any(codes):
             raise RuntimeError("a node has failed")
         arrival = _records(folder, names[-1])[0]["at"]
         return [_fall(name, _records(folder, name), arrival) for name in names]
@@ -174,7 +176,7 @@ def _start(
     return process
 
 
-def _wait(running: list[subprocess.Popen[bytes]], is_so) -> None:  # noqa: ANN001
+def _wait(running: list[subprocess.Popen[bytes]], is_so: Callable[[], bool]) -> None:
     end = time.monotonic() + LONGEST_S
     while not is_so():
         if any(process.poll() is not None for process in running):

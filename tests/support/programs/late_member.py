@@ -1,6 +1,8 @@
 """Start late among nodes that train, with parameters of its own, and tell what came of it.
 
-Usage: late_member.py NAME CONFIG VALUE     prints JSON: clock and weight at the start, and in the end
+Usage: late_member.py NAME CONFIG VALUE
+
+Prints JSON: clock and weight at the start, and after the first merge.
 """
 
 import json
