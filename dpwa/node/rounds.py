@@ -92,6 +92,7 @@ class Rounds:
         self._turn = 0  # which shard of the parameters is next
         self._fingerprint = b""  # of the layout of the model
         self._wants_all = False  # of a peer, to take over its parameters
+        self._taken_over_at = 0  # the last version that was published before that
         self._has_warned = False  # that nodes began with unrelated parameters
 
     def choose_leaders_by(self, loss: float | None) -> None:
@@ -340,11 +341,16 @@ class Rounds:
     ) -> Arrival | None:
         is_other_model = deal.theirs.snapshot.layout.fingerprint != self._fingerprint
         factor = self._parts.desk.factor(deal)
-        if factor == 0.0 or is_other_model:
+        if factor == 0.0 or is_other_model or self._is_of_before(deal):
             deal.release()
             return None
         own = published if deal.own is None else deal.own.snapshot
         return self._merge(self._arrival(settled(deal), own, factor), merge)
+
+    def _is_of_before(self, deal: Settled) -> bool:
+        """Tell whether what this node has put into a deal are parameters that it has given up."""
+        mine = deal.own if deal.returned is None else deal.theirs
+        return mine is not None and mine.snapshot.version <= self._taken_over_at
 
     def _merge(self, arrival: Arrival, merge: Merge, share: float = 1.0) -> Arrival | None:
         """Merge parameters and clock; a shard moves the clock by its `share` of the parameters."""
@@ -374,6 +380,7 @@ class Rounds:
         text = "%s: was far behind (clock %.0f) and takes over the parameters of %s (clock %.0f)"
         clocks = self.standing.clock, arrival.standing.clock
         log.info(text, self._parts.name, clocks[0], arrival.peer, clocks[1])
+        self._taken_over_at = self._parts.pool.version
         self._stand(trace=b"")
 
     def _compare_beginnings(self, arrival: Arrival, factor: float) -> None:

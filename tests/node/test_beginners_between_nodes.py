@@ -12,6 +12,7 @@ from support.state_donors import training
 
 from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.node.deal_desk import Settled
 from dpwa.policy.beginners import LEAD, is_far_behind
 
 TRANSPORTS = ("auto", "tcp")
@@ -158,6 +159,30 @@ def test_a_straggler_that_merges_is_merged():
             round_of_the_slow_one()
         assert outcomes(fast, "w2").get("behind", 0) == before
         assert fast.node.report()["merges"] == merges + 50
+
+
+@pytest.mark.parametrize("is_returned", [False, True])
+def test_deals_of_parameters_that_were_given_up_are_not_merged(is_returned, monkeypatch):
+    """Of two beginners that exchange, or of mass that comes back, while one takes over."""
+    config = config_of(2, algorithm="symmetric")
+    with members(config, [TRAINED, UNTRAINED]) as (one, late):
+        advance(one)
+
+        def catches_up():
+            one.adapter.update_send()
+            late.adapter.update_send()
+            mine = late.node._parts.pool.newest()
+            if is_returned:
+                deal = Settled("w2", mine, returned=b"12345678")
+            else:
+                deal = Settled("w1", one.node._parts.pool.newest(), mine)
+            late.desk._settled.append(deal)
+            monkeypatch.setattr(late.desk, "factor", lambda _: 0.5)
+            late.adapter.update_wait()
+            return late.adapter.clock >= FAR
+
+        eventually(catches_up, 30)
+        assert (value(late) == TRAINED).all()
 
 
 def test_who_clips_merges_is_not_made_to_take_over():
