@@ -134,7 +134,7 @@ def run(
         _wait(running, lambda: len(_records(folder, names[-1])) > 0)
         time.sleep(AFTER_S)
         (folder / "stop").touch()
-        codes = [process.wait(30.0) for process in running]
+        codes = [process.wait(LONGEST_S) for process in running]
         if any(codes):
             raise RuntimeError("a node has failed")
         arrival = _records(folder, names[-1])[0]["at"]
