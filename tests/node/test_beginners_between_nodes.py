@@ -168,17 +168,23 @@ def test_deals_of_parameters_that_were_given_up_are_not_merged(is_returned, monk
     with members(config, [TRAINED, UNTRAINED]) as (one, late):
         advance(one)
 
-        def catches_up():
-            one.adapter.update_send()
-            late.adapter.update_send()
+        take_over = late.node.rounds._took_over
+
+        def take_over_while_a_deal_holds(arrival):
             mine = late.node._parts.pool.newest()
+            take_over(arrival)
             if is_returned:
                 deal = Settled("w2", mine, returned=b"12345678")
             else:
                 deal = Settled("w1", one.node._parts.pool.newest(), mine)
             late.desk._settled.append(deal)
-            monkeypatch.setattr(late.desk, "factor", lambda _: 0.5)
-            late.adapter.update_wait()
+
+        monkeypatch.setattr(late.node.rounds, "_took_over", take_over_while_a_deal_holds)
+        monkeypatch.setattr(late.desk, "factor", lambda _: 0.5)
+
+        def catches_up():
+            one.adapter.update_send()
+            late.round()
             return late.adapter.clock >= FAR
 
         eventually(catches_up, 30)
