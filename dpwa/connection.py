@@ -175,6 +175,15 @@ class DpwaConnection(CollectiveCalls, Closeable):
         return self.node.clock
 
     @property
+    def updates(self) -> int:
+        """Number of `update_send` calls in this node's training so far.
+
+        It goes on from a state that was fetched, and never falls. Use it for schedules: the clock
+        is interpolated at each merge, so it does not count calls.
+        """
+        return self.node.rounds.view.updates
+
+    @property
     def peers(self) -> tuple[str, ...]:
         """Names of the peers in view."""
         return self.node.peers

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
 REFUSAL = "dpwa_refusal"
+TRACE_BYTES = 64  # of what is told of the parameters that a training began with
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 
@@ -49,10 +50,13 @@ class Standing(StrictModel):
     Attributes:
         clock: number of updates, interpolated at each merge like the parameters (so not monotone).
         loss: training loss; `None` when the node has not measured one, `inf` when it has diverged.
+        trace: of the parameters that the training began with (see `dpwa.policy.beginners`); empty
+            if it did not begin on this node, or is unknown.
     """
 
     clock: float
     loss: float | None = None
+    trace: bytes = b""
 
 
 class SupportsItem(Protocol):

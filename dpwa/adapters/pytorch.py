@@ -24,6 +24,7 @@ from dpwa.data.kernels import are_finite
 from dpwa.errors import UserError
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
+from dpwa.policy.beginners import TRACE_VALUES, began_apart, trace_of
 from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.policy.learning_rates import lr_scale
@@ -146,7 +147,8 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
                 net, keeps_lr=settings.lr_spread != "none", is_guarded=self._guards
             )
             self._states = self.connection.states
-            self._states.start(self._training.model())
+            if self._states.start(self._training.model()) is None:
+                self._rounds.begin_with(self._trace())
             if optimizer is not None:
                 self.include_optimizer(optimizer)
         except BaseException:
@@ -178,10 +180,16 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         self._sent = self._state.layout
         if self._leader_loss is not None:
             self._rounds.choose_leaders_by(loss_value(self._leader_loss()))
+        own = self._rounds.standing.trace
+        if self.updates == 0 and began_apart(own, self._trace()):  # it was loaded meanwhile
+            self._rounds.begin_with(self._trace())
         self._rounds.begin(loss_value(loss))
         self._publish_and_ask()
         self._has_sent = True
         self._states.turn(self._training.capture)
+
+    def _trace(self) -> bytes:
+        return trace_of(self._state.values().samples(TRACE_VALUES))
 
     def _publish_and_ask(self) -> None:
         view, layout = self._rounds.view, self._state.layout
@@ -258,9 +266,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         received = ReceivedSnapshot(
             arrival, self._state, self._clip, waits_for_all=self._algorithm.keeps
         )
-        factor = self._algorithm.merge(self._rounds.view, received)
-        self._consensus_distance = received.consensus_distance
-        return factor
+        return self._merge_received(arrival, received)
 
     def _mix_more(self, control: ConsensusControl, arrival: Arrival) -> Arrival:
         """Gossip again at once, as long as the nodes are too far apart."""
@@ -276,7 +282,14 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
 
     def _merge_more(self, arrival: Arrival) -> float:
         received = ReceivedSnapshot(arrival, self._state, self._clip)
-        factor = self._algorithm.merge(self._rounds.view, received)
+        return self._merge_received(arrival, received)
+
+    def _merge_received(self, arrival: Arrival, received: ReceivedSnapshot) -> float:
+        if arrival.takes_over:
+            factor = received.merge(1.0)
+            self._algorithm = self._rounds.renew_algorithm()
+        else:
+            factor = self._algorithm.merge(self._rounds.view, received)
         self._consensus_distance = received.consensus_distance
         return factor
 
@@ -347,6 +360,15 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     def clock(self) -> float:
         """Number of updates, interpolated at each merge like the parameters."""
         return self.connection.clock
+
+    @property
+    def updates(self) -> int:
+        """Number of `update_send` calls in this node's training so far.
+
+        It goes on from a state that was taken over at the start, and never falls. Use it for
+        schedules: the clock is interpolated at each merge, so it does not count calls.
+        """
+        return self.connection.updates
 
     @property
     def peers(self) -> tuple[str, ...]:

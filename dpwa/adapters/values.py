@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 
 from dpwa.adapters.tiles import TILE_BYTES, boxes
@@ -17,6 +18,8 @@ from dpwa.data.kernels import (
     scale_,
     squared_distance,
 )
+
+_STRIDE = 2_654_435_761  # a prime: its multiples are spread over any range
 
 
 class TensorValues:
@@ -101,6 +104,23 @@ class TensorValues:
             for one, two in _blocks(own, peer):
                 squares.append(squared_distance(one, two, room[: one.numel()].view(one.shape)))
         return math.sqrt(sum(square.item() for square in squares))
+
+    def samples(self, count: int) -> list[float]:
+        """Return so many of the values, spread over the tensors.
+
+        Of matrices and larger, if there are any: these are drawn at random when a model is made,
+        where biases and scales often begin as constants. The same places for the same shapes.
+        """
+        filled = [tensor for tensor in self.tensors if tensor.numel()]
+        tensors = [tensor for tensor in filled if tensor.dim() > 1] or filled
+        if not tensors:
+            return []
+        taken = []
+        for index in range(count):
+            tensor = tensors[index * len(tensors) // count]
+            place = np.unravel_index((index * _STRIDE) % tensor.numel(), tensor.shape)
+            taken.append(tensor[tuple(int(i) for i in place)].float().item())
+        return taken
 
     def _together(self, other: TensorValues) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield what kernels compute on at once, with at most small temporaries."""

@@ -174,7 +174,7 @@ class Config(StrictModel):
         default=None,
         description="what a node starts from: peers (their state, if they have been training), own "
         "(its newest checkpoint, if there is one) or newest (whichever is further); null = peers "
-        "with join, else own",
+        "with join, else newest, of peers that are well ahead only",
     )
     initial_state_timeout_s: float = Field(
         default=60.0,

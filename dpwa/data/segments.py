@@ -2,7 +2,8 @@
 
 A file holds one page that describes the snapshot, then its bytes:
 
-    0     magic, nonce of the node, fingerprint, version, clock, loss, whether it is finite, nbytes
+    0     magic, nonce of the node, fingerprint, version, clock, loss, whether it is finite, nbytes,
+          trace
     4096  the bytes
 
 Readers of other processes take a shared `flock` on the file, the publisher an exclusive one; so the
@@ -24,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpwa.data.layout import FINGERPRINT_BYTES
-from dpwa.types import Standing
+from dpwa.types import TRACE_BYTES, Standing
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -32,7 +33,7 @@ NONCE_BYTES = 16
 PAGE_BYTES = 4096
 
 _MAGIC = b"dpwaslot"
-_HEADER = struct.Struct(f"<8s{NONCE_BYTES}s{FINGERPRINT_BYTES}sQddBQ")
+_HEADER = struct.Struct(f"<8s{NONCE_BYTES}s{FINGERPRINT_BYTES}sQddBQ{TRACE_BYTES}s")
 _UNCHECKED = 2
 
 
@@ -44,7 +45,7 @@ class SegmentHeader:
         nonce: of the node that owns the segment, `NONCE_BYTES` long.
         fingerprint: of the layout.
         version: of the snapshot; 0 when there is none.
-        standing: clock and loss of the node at that moment.
+        standing: clock, loss and trace of the node at that moment.
         is_finite: whether all values are finite numbers; `None` when the publisher has not checked.
         nbytes: size of the snapshot.
     """
@@ -69,15 +70,18 @@ class SegmentHeader:
             loss,
             finite,
             self.nbytes,
+            self.standing.trace,
         )
 
     @classmethod
     def unpack(cls, page: mmap.mmap) -> SegmentHeader | None:
         """Read the header of a mapped file, or return `None` when it is no segment."""
-        magic, nonce, fingerprint, version, clock, loss, finite, nbytes = _HEADER.unpack_from(page)
+        fields = _HEADER.unpack_from(page)
+        magic, nonce, fingerprint, version, clock, loss, finite, nbytes, trace = fields
         if magic != _MAGIC:
             return None
-        standing = Standing(clock=clock, loss=None if math.isnan(loss) else loss)
+        known = None if math.isnan(loss) else loss
+        standing = Standing(clock=clock, loss=known, trace=trace if any(trace) else b"")
         is_finite = None if finite == _UNCHECKED else bool(finite)
         return cls(nonce, fingerprint, version, standing, is_finite, nbytes)
 

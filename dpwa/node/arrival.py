@@ -12,8 +12,10 @@ from dpwa.data.snapshot import Lease, Snapshot
 from dpwa.node.deal_desk import Settled
 from dpwa.node.fetch_order import FetchOrder
 from dpwa.node.incoming import Incoming, IsFinite, Part
+from dpwa.policy.beginners import is_far_behind
+from dpwa.policy.health import Outcome
 from dpwa.types import Standing
-from dpwa.wire.fetching import pieces_of
+from dpwa.wire.fetching import Ended, pieces_of
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,14 @@ class Arrival(Source):
         published: this node's own snapshot of the round; `None` when it could not be published.
         staleness: by how many updates the peer's clock is behind this node's (negative: ahead).
         waited_s: seconds that `wait` spent waiting until the snapshot began to come.
+        takes_over: whether this node is far behind, and takes the parameters in full.
     """
 
     factor: float = 0.0
     published: Snapshot | None = None
     staleness: float = 0.0
     waited_s: float = 0.0
+    takes_over: bool = False
 
 
 Merge = Callable[[Arrival], float]  # returns the factor that it took
@@ -123,8 +127,18 @@ def settled(deal: Settled) -> Source:
     )
 
 
-def divergence(snapshot: Snapshot, order: FetchOrder) -> str:
-    """Say why a snapshot must not be merged: what is not finite would be carried everywhere."""
+def objection(snapshot: Snapshot, order: FetchOrder) -> Ended | None:
+    """Say why a snapshot must not be merged; `None`: it may be."""
+    why_not = _divergence(snapshot, order)
+    if why_not:
+        return Ended(Outcome.DIVERGED, why_not)
+    if is_far_behind(snapshot.standing.clock, order.wanted.clock):
+        return Ended(Outcome.BEHIND)
+    return None
+
+
+def _divergence(snapshot: Snapshot, order: FetchOrder) -> str:
+    """Say what of it is not finite, and would be carried everywhere."""
     if snapshot.standing.loss == math.inf:
         return "its loss is not finite"
     is_finite = snapshot.is_finite

@@ -78,6 +78,7 @@ class Agreement:
     """What to answer to one that can: this node's snapshot, and the mass that goes with it."""
 
     version: int
+    clock: float
     units: int
     is_new: bool
 
@@ -254,7 +255,7 @@ class DealDesk:
         with self._lock:
             known = self._records.get(deal)
             if known is not None:  # it is repeated
-                return Agreement(known.own.snapshot.version, known.units, is_new=False)
+                return _agreement(known, is_new=False)
             own = self._pool.newest()
             if own is None:
                 return Answer.NOT_READY
@@ -285,9 +286,15 @@ class DealDesk:
                 own.release()
                 return Answer.NOT_READY
             units = share
-        self._records[deal] = _Record(peer, own, is_asked=False, units=units)
+        record = self._records[deal] = _Record(peer, own, is_asked=False, units=units)
         self._forget_decided()
-        return Agreement(own.snapshot.version, units, is_new=True)
+        return _agreement(record, is_new=True)
+
+    def clock_of(self, deal: bytes) -> float:
+        """Return the training clock of this node's snapshot in a deal; 0 when it is over."""
+        with self._lock:
+            record = self._records.get(deal)
+            return 0.0 if record is None else record.own.snapshot.standing.clock
 
     def collected(self, deal: bytes, theirs: Lease) -> bool:
         """Note that the asking side's snapshot is there; return whether to say so."""
@@ -433,6 +440,11 @@ class DealDesk:
                 REMEMBER_S,
                 what,
             )
+
+
+def _agreement(record: _Record, *, is_new: bool) -> Agreement:
+    own = record.own.snapshot
+    return Agreement(own.version, own.standing.clock, record.units, is_new)
 
 
 def _has_diverged(own: Lease) -> bool:

@@ -6,7 +6,7 @@ from dpwa.algorithms import Terms
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.snapshot import Lease
 from dpwa.errors import ProtocolError
-from dpwa.node.arrival import divergence
+from dpwa.node.arrival import objection
 from dpwa.node.fetch_order import FetchOrder, Found, SettledDeal
 from dpwa.node.parts import Parts, most_nodes
 from dpwa.node.peer_channel import PeerChannel
@@ -65,10 +65,10 @@ class DealFetches:
             if lease is not None:
                 lease.release()
             return Ended(Outcome.LOST, "its snapshot is gone")
-        why_not = divergence(lease.snapshot, order)
-        if why_not:
+        why_not = objection(lease.snapshot, order)
+        if why_not is not None:
             lease.release()
-            return Ended(Outcome.DIVERGED, why_not)
+            return why_not
         return lease
 
     def bring(self, order: FetchOrder, attempt: Attempt, lease: Lease) -> bool:

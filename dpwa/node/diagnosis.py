@@ -25,6 +25,7 @@ _IN_WORDS = {
     "misbehaving": "breaks the protocol, says {it}",
     "diverged": "has diverged, says {it}",
     "not_mapped": "shares no memory with {it}, which `transport: shm` needs",
+    "behind": "is far behind {it}, and is not merged before it has caught up",
 }
 
 

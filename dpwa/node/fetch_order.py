@@ -28,6 +28,7 @@ class Wanted:
         version: of the snapshot; 0 for the newest.
         own_version: of this node's snapshot in a deal.
         keeps: whether this node keeps it, to serve it to others.
+        clock: of this node's training; a peer that is far behind will not do.
     """
 
     layout: Layout
@@ -39,6 +40,7 @@ class Wanted:
     version: int = 0
     own_version: int = 0
     keeps: bool = False
+    clock: float = 0.0
 
 
 @dataclass(frozen=True)

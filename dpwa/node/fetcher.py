@@ -21,6 +21,7 @@ from dpwa.node.incoming import BrokenFetchError
 from dpwa.node.parts import Parts
 from dpwa.node.peer_channel import PeerChannel
 from dpwa.node.pursuit import Attempt, Pursuit, is_of_deal
+from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
 from dpwa.transport.link import LinkState
 from dpwa.types import Frame
@@ -280,6 +281,8 @@ class Fetcher:
         if header.loss == math.inf or (active.order.is_finite and header.is_finite is False):
             what = "loss is" if header.loss == math.inf else "parameters are"
             raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
+        if is_far_behind(header.clock, active.order.wanted.clock):
+            raise BrokenFetchError(Outcome.BEHIND)
         if is_of_deal(active.order, attempt):
             if header.version != attempt.version:
                 raise BrokenFetchError(Outcome.LOST, "its snapshot is gone")
@@ -340,12 +343,25 @@ class Fetcher:
     # Deals
 
     def _agreed(self, attempt: Attempt, agreed: DealAgreed) -> None:
-        """Fetch the snapshot that the peer has promised."""
+        """Fetch the snapshot that the peer has promised.
+
+        If one of both is still at the beginning, there is nothing to share: whoever is ahead leaves
+        the deal, and whoever is far behind takes over the other's parameters without one.
+        """
         active = self._active
         if active is None or attempt.deal is None:
             return
+        own_clock = active.order.wanted.clock
+        if is_far_behind(agreed.clock, own_clock):
+            self._failed(attempt.channel, Outcome.BEHIND)
+            return
         if not self._deals.agreed(attempt.deal, agreed):
             self._finish(Outcome.LOST)  # this node has agreed to another one meanwhile
+            return
+        if is_far_behind(own_clock, agreed.clock):
+            self._deals.leave(attempt, Outcome.BEHIND)
+            attempt.deal = None
+            self._fetch(active, attempt)
             return
         attempt.version = agreed.version
         attempt.deadline = active.order.deadline

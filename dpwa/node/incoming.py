@@ -66,7 +66,7 @@ class Incoming:
     ) -> None:
         header, pieces = announced.header, announced.pieces
         self.version = header.version
-        self.standing = Standing(clock=header.clock, loss=header.loss)
+        self.standing = Standing(clock=header.clock, loss=header.loss, trace=header.trace)
         self.buffer = buffer
         self._start, self._stop = pieces[0].start, pieces[-1].stop
         self._token = header.token

@@ -48,13 +48,13 @@ class LossWatch:
         self._has_leader_loss = True
         self._parts.newsroom.measured(loss)
 
-    def begin(self, loss: float | None, updates: int) -> None:
+    def begin(self, loss: float | None, updates: int, clock: float) -> None:
         """Begin an update, after so many; the loss counts if none was told in the one before."""
         if not self._has_measured:
             self.measured(loss)
         self._has_measured = False
         self._blame_later()
-        self._parts.newsroom.tell(updates)
+        self._parts.newsroom.tell(updates, clock)
         if self._spreads_news:
             self._spread_news()
 

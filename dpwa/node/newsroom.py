@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 
 from dpwa.clock import Clock
 from dpwa.errors import ProtocolError
+from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.leaders import Rumour, Rumours
 from dpwa.policy.lock_in import LockIn
 from dpwa.policy.running_loss import RunningLoss
@@ -64,12 +65,16 @@ class Newsroom:
         with self._lock:
             self._loss.add(loss)
 
-    def tell(self, updates: int) -> None:
-        """Say how good this node is after so many updates."""
+    def tell(self, updates: int, clock: float) -> None:
+        """Say how good this node is after so many updates; as long as it is far behind, nothing.
+
+        A beginner with a low loss, by chance or by easy examples, must not lead those who train.
+        """
         with self._lock:
-            mean = self._loss.mean
-            usable = mean if mean is not None and math.isfinite(mean) else None
-            self._rumours.tell(usable, updates, self._clock.now())
+            now, mean = self._clock.now(), self._loss.mean
+            can_lead = mean is not None and math.isfinite(mean)
+            can_lead = can_lead and not is_far_behind(clock, self._rumours.most_updates(now))
+            self._rumours.tell(mean if can_lead else None, updates, now)
 
     def hear(self, news: News) -> None:
         """Take in what a peer knows."""
@@ -85,8 +90,8 @@ class Newsroom:
 
     def news(self) -> News:
         """Return what to pass on, made anew every few milliseconds."""
-        now = self._clock.now()
         with self._lock:
+            now = self._clock.now()  # not before: others may tell something while this one waits
             if now - self._made_at >= MADE_EVERY_S:
                 rumours = self._rumours.news(now, self._rng, MAX_NEWS)
                 self._news = tuple(

@@ -38,6 +38,7 @@ _IN_WORDS = {
     Health.MISBEHAVING: "breaks the protocol",
     Health.DIVERGED: "has diverged and is not merged",
     Health.NOT_MAPPED: "shares no memory with this node, which `transport: shm` needs",
+    Health.BEHIND: "is still at the beginning, and is not merged before it has caught up",
 }
 
 _UNFIT = (Health.GONE, Health.OTHER_VERSION, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
@@ -296,7 +297,8 @@ class PeerBook:
     def _log_change(self, name: str, before: Health, health: Health, detail: str) -> None:
         # The end of a trouble is told as loudly as its beginning.
         is_expected = before is Health.UNKNOWN and health is Health.ALIVE
-        is_expected |= health is Health.GONE
+        is_expected |= health in (Health.GONE, Health.BEHIND)
+        is_expected |= before is Health.BEHIND and health is Health.ALIVE
         level = logging.INFO if is_expected else logging.WARNING
         because = f": {detail}" if detail else ""
         log.log(level, "%s: peer %s %s%s", self._own_name, name, _IN_WORDS[health], because)

@@ -22,6 +22,7 @@ from dpwa.node.parts import Parts
 from dpwa.node.sources import Sources
 from dpwa.node.tx_thread import PassOnNews, TxThread
 from dpwa.node.view import NodeView
+from dpwa.policy.beginners import began_apart, is_far_behind
 from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
 from dpwa.types import Standing
@@ -90,10 +91,17 @@ class Rounds:
         self._deadline: Deadline | None = None  # of all fetches of this update
         self._turn = 0  # which shard of the parameters is next
         self._fingerprint = b""  # of the layout of the model
+        self._wants_all = False  # of a peer, to take over its parameters
+        self._taken_over_at = 0  # the last version that was published before that
+        self._has_warned = False  # that nodes began with unrelated parameters
 
     def choose_leaders_by(self, loss: float | None) -> None:
         """Take a loss by which leaders are chosen, from now on, in place of the training loss."""
         self._losses.choose_leaders_by(loss)
+
+    def begin_with(self, trace: bytes) -> None:
+        """Say what this training began with, if that is its own; see `policy.beginners`."""
+        self._stand(trace=trace)
 
     def resume(self, clock: float, updates: int) -> None:
         """Begin where another training has come to: that of peers, or an earlier one of this node.
@@ -127,10 +135,10 @@ class Rounds:
         """
         self._check_open()
         self._end_round()
-        self.standing = Standing(clock=self.standing.clock + 1.0, loss=loss)
+        self._stand(clock=self.standing.clock + 1.0, loss=loss)
         self.view.updates += 1
         self._deadline = None
-        self._losses.begin(loss, self.view.updates)
+        self._losses.begin(loss, self.view.updates, self.standing.clock)
         return self.view
 
     def publish(self, layout: Layout, nbytes: int, write: Callable[[ByteArray], Copy]) -> bool:
@@ -215,7 +223,7 @@ class Rounds:
         """
         self._check_open()
         if loss is not None:
-            self.standing = Standing(clock=self.standing.clock, loss=loss)
+            self._stand(loss=loss)
             self._losses.measured(loss)
         round_, self._round = self._round, _NO_ROUND
         try:
@@ -277,7 +285,7 @@ class Rounds:
             self._tx.order(order)
 
     def _wanted(self, ask: Ask, layout: Layout, terms: FetchTerms) -> Wanted:
-        is_whole = ask.terms is not Terms.PULL or self.algorithm.keeps
+        is_whole = ask.terms is not Terms.PULL or self.algorithm.keeps or self._wants_all
         peers, own = self._parts.book.names, self._round.snapshot
         version = self._parts.pool.version if own is None else own.version
         is_tagged = ask.peer is None and self._neighbours.are_tagged
@@ -292,6 +300,7 @@ class Rounds:
             version=version if is_tagged else 0,
             own_version=self._parts.pool.version,  # that is complete
             keeps=self.algorithm.keeps,
+            clock=self.standing.clock,
         )
 
     def _fetched(
@@ -313,18 +322,40 @@ class Rounds:
         )
         arrival = self._arrival(source, published, factor, self._parts.clock.now() - before)
         share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
+        takes_over = self._is_to_take_over(arrival)
+        self._wants_all = takes_over and share < 1.0
+        if takes_over:
+            arrival = replace(arrival, factor=1.0, takes_over=True)
+        if self._wants_all or (order.wanted.terms is not Terms.PULL and not arrival.takes_over):
+            arrival.release()  # a part of it would not do, and without a deal only a take-over
+            return None
         return self._merge(arrival, merge, share)
+
+    def _is_to_take_over(self, arrival: Arrival) -> bool:
+        """Tell whether the peer is so far ahead that its parameters are taken in full.
+
+        Not if the rule of the configuration takes nothing of it, or merges are to be short.
+        """
+        is_refused = self.algorithm.uses_rule and arrival.factor == 0.0
+        is_clipped = self._parts.config.robust != "none"
+        is_behind = is_far_behind(self.standing.clock, arrival.standing.clock)
+        return is_behind and not is_refused and not is_clipped
 
     def _merge_deal(
         self, deal: Settled, published: Snapshot | None, merge: Merge
     ) -> Arrival | None:
         is_other_model = deal.theirs.snapshot.layout.fingerprint != self._fingerprint
         factor = self._parts.desk.factor(deal)
-        if factor == 0.0 or is_other_model:
+        if factor == 0.0 or is_other_model or self._is_of_before(deal):
             deal.release()
             return None
         own = published if deal.own is None else deal.own.snapshot
         return self._merge(self._arrival(settled(deal), own, factor), merge)
+
+    def _is_of_before(self, deal: Settled) -> bool:
+        """Tell whether what this node has put into a deal are parameters that it has given up."""
+        mine = deal.own if deal.returned is None else deal.theirs
+        return mine is not None and mine.snapshot.version <= self._taken_over_at
 
     def _merge(self, arrival: Arrival, merge: Merge, share: float = 1.0) -> Arrival | None:
         """Merge parameters and clock; a shard moves the clock by its `share` of the parameters."""
@@ -341,10 +372,12 @@ class Rounds:
             )
         if arrival.peer != self._parts.name:  # else it is a share that came back
             self._parts.book.record(arrival.peer, Outcome.FETCHED)
+        if arrival.takes_over:
+            self._took_over(arrival)
+        elif arrival.peer != self._parts.name:
             self._losses.merged(arrival.peer, factor)
-        own = self.standing
-        clock = mixed_clock(own.clock, arrival.standing.clock, factor * share)
-        self.standing = Standing(clock=clock, loss=own.loss)
+            self._compare_beginnings(arrival, factor)
+        self._stand(clock=mixed_clock(self.standing.clock, arrival.standing.clock, factor * share))
         self.merges += factor > 0.0
         log.debug(
             "%s: merged %s: factor=%.4g clock=%.6g peer_clock=%.6g loss=%s peer_loss=%s "
@@ -359,6 +392,30 @@ class Rounds:
             clock,
         )
         return replace(arrival, factor=factor)
+
+    def _took_over(self, arrival: Arrival) -> None:
+        text = "%s: was far behind (clock %.0f) and takes over the parameters of %s (clock %.0f)"
+        clocks = self.standing.clock, arrival.standing.clock
+        log.info(text, self._parts.name, clocks[0], arrival.peer, clocks[1])
+        self._taken_over_at = self._parts.pool.version
+        self._stand(trace=b"")
+
+    def _compare_beginnings(self, arrival: Arrival, factor: float) -> None:
+        """Warn, once, when what is averaged began with unrelated parameters."""
+        own, theirs = self.standing.trace, arrival.standing.trace
+        if self._has_warned or factor == 0.0 or not began_apart(own, theirs):
+            return
+        self._has_warned = True
+        log.warning(
+            "%s: began with other parameters than %s: their average is worse than either, until "
+            "they have grown together; use the same seed on all nodes before the model is made "
+            "(such as torch.manual_seed(0)), or load the same weights; see docs/start-and-end.md",
+            self._parts.name,
+            arrival.peer,
+        )
+
+    def _stand(self, **changed: float | bytes | None) -> None:
+        self.standing = Standing(**{**dict(self.standing), **changed})
 
     def _arrival(
         self,

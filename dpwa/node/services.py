@@ -74,6 +74,7 @@ class Collector:
         """Order a fetch."""
         wanted = Wanted(
             layout=layout,
+            clock=self._desk.clock_of(message.deal),
             is_finite=self._desk.is_finite,
             only=message.name,
             version=message.version,
@@ -178,6 +179,7 @@ class DealService(Service):
                     request=message.request,
                     deal=message.deal,
                     version=found.version,
+                    clock=found.clock,
                     units=found.units,
                     news=news,
                 )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dpwa.clock import Clock
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.snapshot import Lease
-from dpwa.node.arrival import Source, divergence, mapped, streamed
+from dpwa.node.arrival import Source, mapped, objection, streamed
 from dpwa.node.fetch_order import FetchOrder, Found
 from dpwa.node.incoming import Incoming
 from dpwa.node.peers import PeerBook
@@ -46,10 +46,10 @@ class Sources:
         lease = self._pinned(found.source, order)
         if lease is None:
             return self._missing(found.peer, order, may_ask=may_ask)
-        why_not = divergence(lease.snapshot, order)
-        if why_not:
+        why_not = objection(lease.snapshot, order)
+        if why_not is not None:
             lease.release()
-            self._book.record(found.peer, Outcome.DIVERGED, why_not)
+            self._book.record(found.peer, why_not.outcome, why_not.detail)
             return None
         return mapped(found.peer, lease, order)
 

@@ -24,6 +24,7 @@ class Outcome(Enum):
     MISBEHAVED = "misbehaved"
     DIVERGED = "diverged"
     NOT_MAPPED = "not_mapped"
+    BEHIND = "behind"
 
 
 class Health(Enum):
@@ -40,6 +41,7 @@ class Health(Enum):
     MISBEHAVING = "misbehaving"
     DIVERGED = "diverged"
     NOT_MAPPED = "not_mapped"
+    BEHIND = "behind"
 
 
 _HEALTH_AFTER = {
@@ -55,6 +57,7 @@ _HEALTH_AFTER = {
     Outcome.MISBEHAVED: Health.MISBEHAVING,
     Outcome.DIVERGED: Health.DIVERGED,
     Outcome.NOT_MAPPED: Health.NOT_MAPPED,
+    Outcome.BEHIND: Health.BEHIND,
 }
 
 
@@ -74,12 +77,13 @@ def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Heal
 def is_failure(outcome: Outcome) -> bool:
     """Tell whether flow control counts this outcome like a timeout.
 
-    A peer that is not ready, or in another deal, has done nothing wrong. One that is not there was
-    not even asked, and costs no time: when it is back, it counts as before.
+    A peer that is not ready, in another deal, or still at the beginning has done nothing wrong. One
+    that is not there was not even asked, and costs no time: when it is back, it counts as before.
     """
     return outcome not in (
         Outcome.FETCHED,
         Outcome.NOT_READY,
         Outcome.BUSY,
+        Outcome.BEHIND,
         Outcome.UNREACHABLE,
     )

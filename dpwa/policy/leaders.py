@@ -200,6 +200,11 @@ class Rumours:
             versions.append(self._said.version)  # known for sure, however long ago
         return sum(versions) * max(nodes, len(versions)) / max(1, len(versions))
 
+    def most_updates(self, now: float) -> int:
+        """Return how many updates whoever of the others has made most has made, as far as known."""
+        self._drop_aged(now)
+        return max((heard.version for heard in self._heard.values()), default=0)
+
     def known(self, now: float) -> tuple[Rumour, ...]:
         """Return all that is known, this node included, by name."""
         known = (heard.rumour(now) for heard in self._fresh(now))

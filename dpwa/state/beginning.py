@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from dpwa import fault_points
 from dpwa.clock import Clock, Deadline
+from dpwa.policy.beginners import LEAD
 from dpwa.state.checkpoints import CheckpointFolder, Saved
-from dpwa.state.joining import Fetched, Joiner, Result, Wanted
+from dpwa.state.joining import BRIEF, Fetched, Joiner, Patience, Result, Wanted
 from dpwa.state.target import Origin, Target, UnfitStateError
 
 log = logging.getLogger("dpwa.state")
@@ -63,6 +64,7 @@ class Beginning:
         self._clock = clock
         self._timeout_s = timeout_s
         self._suspects = Suspects()
+        self._patience = Patience()
         self._saved: Saved | None = None  # what it began with, for the parts that are to follow
         self._donors: Mapping[str, bytes] = {}
 
@@ -76,7 +78,8 @@ class Beginning:
 
         Args:
             target: the part.
-            source: "own", "peers" or "newest".
+            source: "own", "peers", "newest", or "ahead": as newest, but only of peers that are well
+                ahead, and without waiting for those that are not there yet.
 
         Returns:
             Where it came from; `None` if the node begins with its own.
@@ -85,7 +88,9 @@ class Beginning:
         on_disk = self._all_saved(target)
         newest = None if source == "peers" else next(on_disk, None)
         if source != "own":
-            origin = self._from_peers(target, 0.0 if newest is None else newest.clock)
+            clock = 0.0 if newest is None else newest.clock
+            self._patience = BRIEF if source == "ahead" else Patience()
+            origin = self._from_peers(target, max(clock, LEAD) if source == "ahead" else clock)
             if origin is not None:
                 return origin
         left = itertools.chain(() if newest is None else (newest,), on_disk)
@@ -133,6 +138,7 @@ class Beginning:
                 self._donors,
                 frozenset(self._suspects.names),
                 self._suspects.is_alone,
+                self._patience,
             )
             result = self._joiner.fetch(wanted, deadline.remaining_s())
             fetched = result.fetched
@@ -157,7 +163,7 @@ class Beginning:
             log.warning(text, *own, peer, difference)
         if result.is_late:
             text = "%s: starts with its own %s, as no peer has handed over its in %g s"
-            log.warning(text, *own, self._timeout_s)
+            log.warning(text, *own, min(self._timeout_s, self._patience.offered_s))
 
     # From disk
 

@@ -48,9 +48,9 @@ class Candidate:
     offer: StateOffer | None = None
     is_lost: bool = False
 
-    def is_silent(self, now: float) -> bool:
+    def is_silent(self, now: float, silent_s: float) -> bool:
         """Tell whether it should have answered by now."""
-        return self.clock is None and not self.difference and now - self.met >= SILENT_S
+        return self.clock is None and not self.difference and now - self.met >= silent_s
 
     @property
     def is_undecided(self) -> bool:
@@ -71,13 +71,19 @@ class Candidates:
         most_donors: how many are to give their state at once.
         preferred: names of those that are asked first, if they are far enough.
         without: names of those that are not asked at all.
+        silent_s: after which a peer counts that does not say how far it is.
+
+    Attributes:
+        peers: by name.
+        first_trained: when the first one said that there is training behind it.
     """
 
     most_donors: int
     preferred: Collection[str] = ()
     without: Collection[str] = ()
+    silent_s: float = SILENT_S
     peers: dict[str, Candidate] = field(default_factory=dict)
-    _first_trained: float | None = None
+    first_trained: float | None = None
 
     def reach(self, names: Collection[str], now: float) -> None:
         """Take note of who can be reached now; the others are forgotten, but for what is wrong."""
@@ -106,8 +112,8 @@ class Candidates:
             return
         peer.clock, peer.is_trained = clock, is_trained
         peer.answered = min(peer.answered, now)
-        if is_trained and self._first_trained is None:
-            self._first_trained = now
+        if is_trained and self.first_trained is None:
+            self.first_trained = now
 
     def postpone(self, name: str, until: float) -> None:
         """Ask a peer for its state again, but later."""
@@ -134,11 +140,13 @@ class Candidates:
 
     def have_answered(self, now: float) -> bool:
         """Tell whether all have said how far they are, but those that do not answer."""
-        return not any(p.is_undecided and not p.is_silent(now) for p in self.peers.values())
+        return not any(
+            p.is_undecided and not p.is_silent(now, self.silent_s) for p in self.peers.values()
+        )
 
     def _chosen(self, now: float) -> list[str]:
         """Return who is to prepare: the first ones that have answered, and are far enough."""
-        since = self._first_trained
+        since = self.first_trained
         if since is None or not (self.have_answered(now) or now - since >= GATHER_S):
             return []
         clocks = [peer.clock or 0.0 for peer in self.peers.values() if peer.may_give]

@@ -170,10 +170,10 @@ class States(Closeable):
 
 
 def initial_state_of(config: Config) -> str:
-    """Return where nodes of a configuration take their first state from."""
+    """Return where nodes of a configuration take their first state from: see `Beginning.start`."""
     if config.initial_state is not None:
         return config.initial_state
-    return "peers" if config.is_open else "own"
+    return "peers" if config.is_open else "ahead"
 
 
 def _writer_of(config: Config, node: str) -> CheckpointWriter | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from dpwa.data.checksum import checksum
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
-from dpwa.state.candidates import ASK_EVERY_S, Candidates
+from dpwa.state.candidates import ASK_EVERY_S, SILENT_S, Candidates
 from dpwa.state.download import Download
 from dpwa.state.image import ImageLayout
 from dpwa.state.inbox import Inbox, Received
@@ -35,13 +36,34 @@ from dpwa.wire.state import (
     StateStanding,
 )
 
-POLL_S = 0.02
+POLL_S = 0.005
 GRACE_S = 0.3  # for peers that refuse connections: nodes of a run never start at the same moment
 CONNECT_S = 3.0  # for peers that neither refuse nor accept them
 AGAIN_S = 1.0  # a donor that was given up may be back
 
 Links = Callable[[], Mapping[str, LinkState]]
 Tell = Callable[[str, Message], None]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a joiner waits for peers that may have something for it, in seconds.
+
+    Attributes:
+        refused_s: for those that refuse connections, as nobody listens there yet.
+        connecting_s: for those that neither refuse nor accept them.
+        silent_s: for those that are connected, and do not say how far they are.
+        offered_s: for the first copy of a state, as a peer's trainer makes it at its next update.
+    """
+
+    refused_s: float = GRACE_S
+    connecting_s: float = CONNECT_S
+    silent_s: float = SILENT_S
+    offered_s: float = math.inf
+
+
+# Whoever is well ahead has listened for long, and whoever finds out later takes over then.
+BRIEF = Patience(refused_s=0.0, connecting_s=0.3, silent_s=1.0, offered_s=5.0)
 
 
 @dataclass(frozen=True)
@@ -57,6 +79,7 @@ class Wanted:
         tokens: of the copies of which other parts have come, by donor: these are asked first.
         without: names of peers that are not asked.
         is_alone: whether it shall come from one donor.
+        patience: how long to wait for peers.
     """
 
     part: PartName
@@ -67,6 +90,7 @@ class Wanted:
     tokens: Mapping[str, bytes] = field(default_factory=dict)
     without: Collection[str] = ()
     is_alone: bool = False
+    patience: Patience = Patience()
 
 
 @dataclass(frozen=True)
@@ -154,7 +178,9 @@ class _Attempt:
         self._joiner = joiner
         self._wanted = wanted
         most_donors = 1 if wanted.is_alone else joiner.most_donors
-        self._candidates = Candidates(most_donors, wanted.tokens, wanted.without)
+        self._candidates = Candidates(
+            most_donors, wanted.tokens, wanted.without, wanted.patience.silent_s
+        )
         self._kind = b"" if wanted.kind is None else wanted.kind.fingerprint
         self._asked: dict[int, tuple[str, int]] = {}  # pieces, by the number of the request
         self._questions: dict[int, str] = {}  # who was asked for a state, likewise
@@ -177,7 +203,7 @@ class _Attempt:
             if self._download is not None and self._download.is_complete:
                 return Result(self._fetched(self._download))
             if self._is_hopeless(links, now) and is_settled:
-                return Result(None, self._candidates.differences)
+                break
         return Result(None, self._candidates.differences, is_late=self._candidates.give)
 
     def end(self) -> None:
@@ -324,17 +350,25 @@ class _Attempt:
         """Tell whether nobody who can be reached has anything that could be taken over."""
         if self._candidates.give:
             self._hopeful = now
-            return False
+            return self._is_kept_waiting(now)
         if self._download is not None and now - self._hopeful < CONNECT_S:
             return False  # donors whose connections are lost may be back in a moment
         if any(self._may_come_up(name, state, now) for name, state in links.items()):
             return False
         return self._candidates.have_answered(now)
 
+    def _is_kept_waiting(self, now: float) -> bool:
+        """Tell whether no donor has come to copying its state for too long."""
+        since = self._candidates.first_trained
+        waited_s = 0.0 if since is None else now - since
+        return self._download is None and waited_s >= self._wanted.patience.offered_s
+
     def _may_come_up(self, name: str, state: LinkState, now: float) -> bool:
         """Tell whether to wait for the connection to a peer."""
         age_s = now - self._seen.setdefault(name, now)
-        patience_s = CONNECT_S if state is LinkState.CONNECTING else GRACE_S
+        patience = self._wanted.patience
+        is_open = state is LinkState.CONNECTING
+        patience_s = patience.connecting_s if is_open else patience.refused_s
         return state is not LinkState.UP and age_s < patience_s
 
     def _fetched(self, download: Download) -> Fetched:

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpwa.data.layout import DESCRIPTION_CHARACTERS, FINGERPRINT_BYTES, Layout
 from dpwa.errors import ProtocolError, VersionError
-from dpwa.types import Frame
+from dpwa.types import TRACE_BYTES, Frame
 from dpwa.wire import limits
 from dpwa.wire.collecting import CollectiveMessage
 from dpwa.wire.fields import BaseMessage, Count, Name, Nonce
@@ -117,13 +117,14 @@ class SnapshotHeader(BaseMessage):
     """Pieces of a snapshot follow, one a chunk.
 
     `codec` is what they are encoded with. `token`, unless it is 0, names what the asking side holds
-    when it has decoded them all.
+    when it has decoded them all. `trace` is of the parameters that the training began with.
     """
 
     type: Literal["snapshot"] = "snapshot"
     version: Annotated[int, Field(ge=1, lt=2**63)]
     clock: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     loss: Annotated[float, Field(gt=float("-inf"))] | None  # NaN fails the comparison
+    trace: Annotated[bytes, Field(max_length=TRACE_BYTES)] = b""
     is_finite: bool | None  # None: the serving node has not checked
     nbytes: Annotated[int, Field(ge=0, lt=2**63)]
     codec: Codec
@@ -180,6 +181,7 @@ class Agreed(BaseMessage):
     type: Literal["agreed"] = "agreed"
     deal: Deal
     version: Count
+    clock: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     units: Count
     news: News
 

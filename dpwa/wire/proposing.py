@@ -34,9 +34,13 @@ class Proposal:
 
 @dataclass(frozen=True)
 class DealAgreed:
-    """The peer agrees: its snapshot of this version, and so much mass, are this node's to fetch."""
+    """The peer agrees: its snapshot of this version, and so much mass, are this node's to fetch.
+
+    `clock`: of the peer's training when it published the snapshot.
+    """
 
     version: int
+    clock: float
     units: int
     news: News
 
@@ -70,5 +74,5 @@ class ProposeSession:
             ProtocolError: it is none.
         """
         if isinstance(message, Agreed) and message.deal == self.proposal.deal:
-            return DealAgreed(message.version, message.units, message.news)
+            return DealAgreed(message.version, message.clock, message.units, message.news)
         return refused(message, payload, self.proposal.layout, self.proposal.greeting)

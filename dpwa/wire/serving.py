@@ -91,6 +91,7 @@ class ServeSession:
             version=snapshot.version,
             clock=snapshot.standing.clock,
             loss=snapshot.standing.loss,
+            trace=snapshot.standing.trace,
             is_finite=snapshot.is_finite,
             nbytes=snapshot.data.nbytes,
             codec=self._codec.name,

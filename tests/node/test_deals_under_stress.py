@@ -19,6 +19,7 @@ from dpwa.clock import SystemClock
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import FinishedCopy, SnapshotPool
 from dpwa.node.deal_desk import MOST_OF_ONE_PEER, DealDesk
+from dpwa.policy import beginners
 from dpwa.policy.push_sum import UNIT
 from dpwa.types import Standing
 from dpwa.wire.messages import Agreed, Busy, Decided, Fetch, Propose
@@ -28,6 +29,12 @@ SMALLEST = bytes(8)  # a proposal that goes before all others
 SECOND = bytes(7) + b"\x01"
 CHURN_SEED = 5
 CHURN_S = 0.5
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_a_beginner(monkeypatch):
+    """Threads begin ten rounds apart at times: who then took over would not keep the sum."""
+    monkeypatch.setattr(beginners, "LEAD", math.inf)
 
 
 @contextmanager

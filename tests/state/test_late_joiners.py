@@ -77,7 +77,7 @@ def test_a_patchwork_is_made_of_pieces_of_several_donors():
             assert set(three.connection.node.report()["state"]["donors"]) <= {"w1", "w2"}
 
 
-@pytest.mark.parametrize("initial_state", ["peers", "newest"])
+@pytest.mark.parametrize("initial_state", ["peers", "newest", None])
 def test_nodes_that_start_together_do_not_wait_for_each_other(initial_state):
     config = config_of(3, **{**PEERS, "initial_state": initial_state})
     took, made = [], []
@@ -99,8 +99,8 @@ def test_nodes_that_start_together_do_not_wait_for_each_other(initial_state):
         assert all(node.connection.states.origin is None for node in made)
 
 
-def test_by_default_a_node_of_a_static_cluster_starts_with_its_own_at_once():
-    config = config_of(2, **ALONE)
+def test_who_is_told_to_starts_with_its_own_at_once():
+    config = config_of(2, **ALONE, initial_state="own")
     one, two = Net(1), Net(2)
     own = state_of(two)
     with nodes(adapter_of(one, "w1", config)) as (first,), training(first):

@@ -72,7 +72,7 @@ class Partner:
 
     def agree(self, proposal, **fields):
         """Agree to a deal."""
-        said = {"version": self.version, "units": 0, "news": (), **fields}
+        said = {"version": self.version, "clock": 1.0, "units": 0, "news": (), **fields}
         self.answer(Agreed(**{"request": proposal.request, "deal": proposal.deal, **said}))
 
     def serve(self, fetch, value=0.0, version=None, **fields):

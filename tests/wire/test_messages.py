@@ -143,7 +143,7 @@ MESSAGES = [
         news=(),
         budget_ms=2500,
     ),
-    Agreed(request=7, deal=b"12345678", version=4, units=2**40, news=()),
+    Agreed(request=7, deal=b"12345678", version=4, clock=3.5, units=2**40, news=()),
     Busy(request=7, deal=b"12345678"),
     Prepared(request=0, deal=b"12345678", name="w1", is_there=True),
     Decided(request=8, deal=b"12345678", commit=True),

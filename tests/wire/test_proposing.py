@@ -37,7 +37,9 @@ def session(terms="exchange", layout=None):
 
 
 def agreed(**fields):
-    return Agreed(**{"request": 7, "deal": DEAL, "version": 5, "units": 0, "news": (), **fields})
+    return Agreed(
+        **{"request": 7, "deal": DEAL, "version": 5, "clock": 4.0, "units": 0, "news": (), **fields}
+    )
 
 
 @pytest.mark.parametrize("terms", ["exchange", "share"])
@@ -60,7 +62,7 @@ def test_a_proposal_says_who_asks_for_what(terms):
 
 def test_an_agreement_says_which_snapshot_and_how_much_mass():
     event = session().receive(agreed(version=9, units=2**40, news=NEWS), b"")
-    assert event == DealAgreed(version=9, units=2**40, news=NEWS)
+    assert event == DealAgreed(version=9, clock=4.0, units=2**40, news=NEWS)
 
 
 def test_an_agreement_to_another_deal_is_no_answer():

@@ -3,6 +3,7 @@
 Usage: told_member.py NAME CONFIG VALUE SIZE     (CONFIG: a path)
 """
 
+import math
 import sys
 import time
 
@@ -10,6 +11,9 @@ import torch
 from obeying import obey
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.policy import beginners
+
+beginners.LEAD = math.inf  # told one after the other, they begin many rounds apart: that is no lead
 
 name, config, value, size = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
 torch.set_num_threads(1)
