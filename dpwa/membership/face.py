@@ -200,7 +200,7 @@ class Members(Closeable):
                 verdict.changed.wait(LOOK_AGAIN_S)
         else:
             return
-        if gives_up:
+        if gives_up and not verdict.is_in:
             text = wait.last_words(verdict.problems, someone_waits=verdict.someone_waits)
             log.error("%s", text)
             raise JoinTimeoutError(text)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,7 @@ class Remembered:
         """Replace the file as a whole; one warning if that does not work, and no more."""
         seeds = [[seed.name, seed.endpoint] for seed in members if seed.name]
         record = {"format": FORMAT, "node": self._name, "members": seeds[:MOST_REMEMBERED]}
-        unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        unfinished = self.path.with_name(f".{self.path.name}.tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             unfinished.write_text(json.dumps(record) + "\n")

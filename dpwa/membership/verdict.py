@@ -101,10 +101,11 @@ class Verdict:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Why it was not let in, by place."""
+        """Why it was not let in, by place; its own are left out."""
         return {
             place: " and ".join(dict.fromkeys(answer.problem for answer in answers))
             for place, answers in self.answers.items()
+            if not self.is_own(place)
         }
 
     @property

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "digits_member.py"
+FORMED_WITHIN_S = 300.0  # which only a mistake takes
 EVERY_S = 4.0
 AGREE_WITHIN_S = 5.0
 SPLIT_S = 30.0
@@ -164,7 +165,9 @@ def churn(seed, seconds, count, folder, stack, delay_s=DELAY_S):
     for number in range(1, count):
         swarm.start(f"n{number}", {**SETTINGS, "join": seats}, delay_s=delay_s)
     names = set(swarm.nodes)
-    wait_until(lambda: all(sees(n) == names for n in swarm.nodes.values()), 120, "all see all")
+    wait_until(
+        lambda: all(sees(n) == names for n in swarm.nodes.values()), FORMED_WITHIN_S, "all see all"
+    )
     print(f"{count} nodes see each other {time.time() - swarm.nodes['n0'].started:.1f} s after")
     time.sleep(5.0)
     began = time.time()
@@ -346,7 +349,9 @@ def partition(seed, seconds, count, folder, stack, delay_s=0.0):
         config = {**SETTINGS, "join": seats, "listen": own}
         swarm.start(f"n{number}", config, host.command([]))
     names = set(swarm.nodes)
-    wait_until(lambda: all(sees(n) == names for n in swarm.nodes.values()), 120, "all see all")
+    wait_until(
+        lambda: all(sees(n) == names for n in swarm.nodes.values()), FORMED_WITHIN_S, "all see all"
+    )
     time.sleep(10.0)
     before = distance(swarm)
     half = count // 2

@@ -46,7 +46,7 @@ def soak(options, folder, stack):
     }
     for name, config in configs.items():
         swarm.start(name, config)
-    wait_until(lambda: all(sees(n) == {*configs} for n in swarm.nodes.values()), 120, "all see all")
+    wait_until(lambda: all(sees(n) == {*configs} for n in swarm.nodes.values()), 300, "all see all")
     began, segments = time.time(), []
     restarts = 0
     file = folder / "run.yaml"

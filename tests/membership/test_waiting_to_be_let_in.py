@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from support.keys import key_folders
 from support.nodes import eventually, free_ports
 from support.open_cluster import cluster
 
@@ -257,6 +258,23 @@ def test_a_restarted_first_node_finds_its_cluster_from_another_address(tmp_path)
         a = nodes.add("a", checkpoint=checkpoint)
         assert a.peers == ("b",)
         nodes.agree()
+
+
+def test_who_is_remembered_is_known_by_its_key(tmp_path):
+    key_folders(tmp_path, "a", "b", "c")
+    with cluster(security="curve") as nodes:
+
+        def add(name, *at, **more):
+            return nodes.add(name, *at, keys=str(tmp_path / name), **more)
+
+        place = f"a@{add('a').node.endpoint}"
+        add("c", place)
+        add("b", place, state_dir=str(tmp_path))
+        nodes.agree(30.0)
+        nodes.close("b")
+        nodes.close("a")
+        add("b", place, state_dir=str(tmp_path))
+        nodes.agree(30.0)
 
 
 def test_a_first_node_that_remembers_nobody_alive_begins_anew(tmp_path, monkeypatch, caplog):
