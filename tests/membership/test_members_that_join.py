@@ -106,6 +106,7 @@ def test_a_wrong_address_is_explained_to_whoever_has_it(caplog):
     with cluster() as nodes, caplog.at_level(logging.WARNING, "dpwa.members"):
         nodes.add("a")
         nodes.add("b", "a", advertise=f"tcp://127.0.0.1:{port}", alone=True)
+        eventually(lambda: "cannot connect" in caplog.text, 30.0)
         (problem,) = {r.getMessage() for r in caplog.records if r.name == "dpwa.members"}
         assert f"a cannot connect to tcp://127.0.0.1:{port}, where it says it is" in problem
         assert "nothing answers" in problem
@@ -127,7 +128,7 @@ def test_who_runs_another_algorithm_is_not_let_in(caplog):
     with cluster() as nodes, caplog.at_level(logging.WARNING, "dpwa.members"):
         nodes.add("a")
         nodes.add("b", "a", algorithm="lsgd", alone=True)
-        assert "a runs algorithm gossip, not lsgd" in caplog.text
+        eventually(lambda: "a runs algorithm gossip, not lsgd" in caplog.text, 30.0)
         assert nodes.nodes["a"].peers == nodes.nodes["b"].peers == ()
 
 
