@@ -7,7 +7,8 @@ churn: N processes form a cluster from one address; every four seconds one of th
     member when the process was started. It connects --delay seconds later, as if its imports took
     so long, and by then nobody may be at that address any more. It must not train alone then: it
     waits for a while and gives up with exit code 3, and another one is started with the address of
-    a node that lives. The last two members are not killed.
+    a node that lives. Where processes start slowly, a kill is put off while fewer than half of the
+    nodes are members, and who has not connected yet is not killed.
 partition: N processes in network namespaces (as root) are cut into two halves for 30 s.
 
 Prints the seed, what was seen, and each promise with its figure; exits with 1 if one is broken.
@@ -171,12 +172,12 @@ def churn(seed, seconds, count, folder, stack, delay_s=DELAY_S):
     print(f"{count} nodes see each other {time.time() - swarm.nodes['n0'].started:.1f} s after")
     time.sleep(5.0)
     began = time.time()
-    kills = 0
+    killed = began
     while time.time() - began < seconds:
         newcomers = swarm.reap()
-        if time.time() >= began + (kills + 1) * EVERY_S:
-            kills += 1
-            swarm.kill(chance.choice(victims(swarm)))
+        if time.time() >= killed + EVERY_S and len(members(swarm)) >= count // 2:
+            killed = time.time()
+            swarm.kill(chance.choice([n for n in swarm.living if connects(swarm.nodes[n])]))
             newcomers += 1
         at = [joined(swarm.nodes[name])["endpoint"] for name in members(swarm)]
         for _ in range(newcomers):
@@ -191,12 +192,6 @@ def churn(seed, seconds, count, folder, stack, delay_s=DELAY_S):
 def members(swarm):
     """Names of the living that have been let in."""
     return [name for name in swarm.living if joined(swarm.nodes[name]) is not None]
-
-
-def victims(swarm):
-    """Names of those that may be killed: all but the last two members."""
-    spared = members(swarm)
-    return [name for name in swarm.living if len(spared) > 2 or name not in spared]
 
 
 def gave_up(node):
@@ -306,10 +301,15 @@ def blind_pairs(swarm, ended):
     return [(a.name, b.name) for a in there for b in there if b.name not in sees(a)]
 
 
+def connects(node):
+    """When a node began to connect; `None` if it has not come so far."""
+    return next((r["t"] for r in node.records()[:2] if r.get("event") == "connects"), None)
+
+
 def waited(node, ended):
     """Seconds between connecting and the end of a node; 0 if it has not come so far."""
-    connects = next((r["t"] for r in node.records() if r.get("event") == "connects"), None)
-    return 0.0 if connects is None else (node.ended or ended) - connects
+    since = connects(node)
+    return 0.0 if since is None else (node.ended or ended) - since
 
 
 def lasted(node, ended):
