@@ -1,5 +1,6 @@
 """A node that is told of addresses trains when one of them has let it in, and never alone."""
 
+import doctest
 import json
 import logging
 import re
@@ -18,6 +19,7 @@ from support.open_cluster import cluster
 from dpwa.config import load_config
 from dpwa.connection import DpwaConnection
 from dpwa.errors import AddressError, DpwaError, JoinTimeoutError
+from dpwa.membership import waiting
 from dpwa.membership.face import Members
 from dpwa.membership.verdict import Answer, Verdict
 from dpwa.membership.waiting import Wait
@@ -368,6 +370,10 @@ def test_a_waiting_node_says_so_at_once_when_all_tries_have_failed_and_then_ever
     assert line.endswith("tcp://h:8: nothing answers; and 2 more")
     assert not wait.is_over(299.9)
     assert wait.is_over(300.0)
+
+
+def test_the_example_of_what_is_said_is_right():
+    assert doctest.testmod(waiting).failed == 0
 
 
 def test_a_try_that_takes_long_does_not_keep_it_from_saying_so():
