@@ -34,6 +34,18 @@ class NameTakenError(UserError):
     """Another living node has this name."""
 
 
+class JoinTimeoutError(DpwaError, SystemExit):
+    """None of the addresses in `join` has let the node in within `join_timeout_s`.
+
+    The message is logged when it is raised. It is a `SystemExit` as well, so a program that does
+    not catch it ends with exit code 3 and nothing more.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = 3
+
+
 class AddressError(UserError):
     """A node cannot listen on its address: port in use, or not an address of this machine."""
 

@@ -76,6 +76,10 @@ def _changing_nodes(settings: Plain) -> Iterator[Clash]:
         for key in ("listen", "advertise"):
             if settings.get(key) is not None:
                 yield (key,), f"expected `join` beside it (got {settings[key]})"
+        if settings.get("alone") is True:
+            yield ("alone",), "expected `join` beside it (got on)"
+        if settings.get("state_dir"):
+            yield ("state_dir",), f"expected `join` beside it (got {settings['state_dir']})"
         return
     if settings.get("topology") == "file":
         yield ("topology",), "expected one that fits any number of nodes, beside `join` (got file)"

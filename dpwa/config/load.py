@@ -144,6 +144,8 @@ class _Loading:
         if config.checkpoint.dir:
             folder = absolute(self._document.folder, config.checkpoint.dir)
             found["checkpoint"] = config.checkpoint.model_copy(update={"dir": folder})
+        if config.state_dir:
+            found["state_dir"] = absolute(self._document.folder, config.state_dir)
         return Config.model_validate({**vars(config), **found})
 
     def _plugins(self) -> bool:

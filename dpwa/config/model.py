@@ -156,9 +156,26 @@ class Config(StrictModel):
     )
     join: tuple[JoinAddress, ...] | None = Field(
         default=None,
-        description="lets nodes come and go: addresses of nodes to knock at, one living is enough, "
+        description="lets nodes come and go: addresses of nodes to ask, one living is enough, "
         "such as [tcp://10.0.0.1:7000] or, with keys, [w1@tcp://10.0.0.1:7000]; those of `nodes` "
-        "are knocked at too; [] to begin alone; null = the nodes are those of `nodes`",
+        "are asked too; [] begins a cluster; null = the nodes are those of `nodes`",
+    )
+    join_timeout_s: float = Field(
+        default=300.0,
+        gt=0.0,
+        allow_inf_nan=False,
+        description="with join: how long a node waits at its start until one of the addresses "
+        "answers; then it gives up, with exit code 3",
+    )
+    alone: bool = Field(
+        default=False,
+        description="with join: on begins alone if none of the addresses answers soon, and keeps "
+        "asking; off waits for an answer",
+    )
+    state_dir: str = Field(
+        default="",
+        description="with join: folder where a node remembers members for its next start, relative "
+        "to the folder of this file; empty = that of the checkpoints, if there is one",
     )
     listen: ListenEndpoint | None = Field(
         default=None,
@@ -264,6 +281,14 @@ class Config(StrictModel):
     def is_open(self) -> bool:
         """Whether nodes come and go, so that `nodes` is only where to look for them."""
         return self.join is not None
+
+    def begins(self, name: str) -> bool:
+        """Tell whether a node may begin a cluster when nobody answers; else it waits.
+
+        With `join: []` those do that are among `nodes`, or all if none is.
+        """
+        is_told_to = not self.join and (not self.nodes or any(n.name == name for n in self.nodes))
+        return self.alone or is_told_to
 
     @property
     def seeds(self) -> tuple[Seed, ...]:

@@ -28,6 +28,9 @@ class Circle:
         clock: what time is taken from.
         rng: where chance comes from.
         changed: called, without the lock, after something has changed.
+
+    Attributes:
+        waits: whether this node waits to be let in itself; until then it lets nobody in.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Circle:
         self._changes = 0
         self._untold = False
         self._suspects: set[str] = set()
+        self.waits = False
 
     @property
     def own(self) -> Entry:
@@ -54,6 +58,16 @@ class Circle:
         """All other members."""
         with self._lock:
             return self._members.peers
+
+    @property
+    def changes(self) -> int:
+        """How often something has changed."""
+        return self._changes
+
+    def all_known(self) -> tuple[Entry, ...]:
+        """Return the other members, and then those that are taken for dead and may come back."""
+        with self._lock:
+            return *self._members.peers, *self._members.remembered
 
     def to_tell(self, most: int) -> set[str]:
         """Return who should hear of what has changed since the last call.
@@ -185,6 +199,7 @@ class Circle:
                 for entry in entries
             ],
             "components": components,
+            "waits": self.waits,
             "changes": self._changes,
             "view": digest.hex(),
         }

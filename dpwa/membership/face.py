@@ -8,15 +8,18 @@ import threading
 import time
 
 from dpwa.clock import Clock, Deadline, SystemClock
-from dpwa.errors import NameTakenError
+from dpwa.errors import JoinTimeoutError, NameTakenError
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.membership.circle import Circle
-from dpwa.membership.means import Means
+from dpwa.membership.means import LookUp, Means
 from dpwa.membership.peers import PeerKeeper
+from dpwa.membership.remembered import remembered_by
 from dpwa.membership.service import RosterListener, RosterService
 from dpwa.membership.thread import MembersThread
+from dpwa.membership.waiting import Wait
 from dpwa.node.node import Node
 from dpwa.policy.member_states import Entry
+from dpwa.transport.addresses import all_resolved
 from dpwa.types import JsonObject
 from dpwa.wire.members import Roster
 
@@ -24,27 +27,33 @@ log = logging.getLogger("dpwa.members")
 
 FIRST_ANSWER_S = 3.0  # for the constructor to wait for somebody who lets this node in
 DECISION_S = 12.0  # the same, if somebody has said that it is to knock again
+REMEMBERED_S = 10.0  # for members from an earlier life to answer, before a node begins a cluster
 STOP_TIMEOUT_S = 2.0
 LOOK_EVERY_S = 0.05
+LOOK_AGAIN_S = 0.2
 FOUND_S = 3.0  # in which whoever remembers this node has tried its address, see `Times`
 
 
 class Members(Closeable):
     """Keeps a node among the members, from when it is made until it is closed.
 
-    Making it waits for the first answer, a few seconds at the most: nobody there is no mistake, the
-    node then begins alone and keeps knocking. It waits longer, but not for ever, if it is being
-    found out whether its name is free.
+    Making it waits until somebody lets the node in, `join_timeout_s` at the most. A node that may
+    begin a cluster (`join: []`, or `alone: true`) waits a few seconds only, somewhat longer if it
+    remembers members or if it is being found out whether its name is free, and then begins.
 
     Args:
         node: whose peers the members become.
         clock: what time is taken from.
+        look_up: finds the addresses of an endpoint with a host name.
 
     Raises:
         NameTakenError: another living node has this name.
+        JoinTimeoutError: nobody has let the node in, and it may not begin a cluster.
     """
 
-    def __init__(self, node: Node, clock: Clock | None = None) -> None:
+    def __init__(
+        self, node: Node, clock: Clock | None = None, look_up: LookUp = all_resolved
+    ) -> None:
         clock = clock or SystemClock()
         self._clock = clock
         self._started = clock.now()
@@ -56,14 +65,26 @@ class Members(Closeable):
         self._circle = Circle(own, clock, node.rng("members"), self._wake)
         self._courier = node.courier
         self._names = node.names
-        self._knocked = {seed.endpoint for seed in node.config.seeds}
+        self._config = node.config
+        memory = remembered_by(node.config, node.name)
+        self._remembered = () if memory is None else memory.read()
+        self._circle.waits = not node.config.begins(node.name)
         listener = self._listener = RosterListener(self._circle)
-        means = Means(node.courier, node.keyring, clock, node.rng("asking"))
+        means = Means(
+            node.courier,
+            node.keyring,
+            clock,
+            node.rng("asking"),
+            look_up,
+            memory,
+            self._remembered,
+        )
         service = RosterService(
             self._circle,
             node.config.algorithm,
             means,
             lambda who: self._thread.call_back(who),
+            lambda seed: self._thread.ask(seed),
         )
         self._thread = MembersThread(
             self._circle,
@@ -96,7 +117,7 @@ class Members(Closeable):
         Also when nobody lets it in: then there is nobody to wait for.
         """
         members = {entry.name for entry in self._circle.peers}
-        is_clear = self._thread.verdict.is_clear(self._knocked)
+        is_clear = self._thread.verdict.is_clear
         return is_clear and self._thread.has_looked and members <= set(self._names())
 
     def have_come(self) -> bool:
@@ -138,15 +159,55 @@ class Members(Closeable):
             self._courier.tell(entry.name, roster, self._circle.news(entry.name))
 
     def _await_verdict(self) -> None:
-        """Wait for the first node that lets this one in, unless none of those knocked at will."""
-        verdict = self._thread.verdict
+        """Wait for the first node that lets this one in, as long as that makes sense.
+
+        Raises:
+            NameTakenError, JoinTimeoutError: see above.
+        """
+        verdict, name = self._thread.verdict, self._circle.own.name
+        if self._circle.waits:
+            self._wait(self._config.join_timeout_s, gives_up=True)
+        if not self._circle.waits and self._remembered:
+            self._wait(REMEMBERED_S, gives_up=False)
         with verdict.changed:
-            verdict.changed.wait_for(lambda: verdict.is_clear(self._knocked), FIRST_ANSWER_S)
-            if verdict.undecided:
-                verdict.changed.wait_for(lambda: verdict.is_clear(self._knocked), DECISION_S)
-            refused = verdict.refused
-        if refused:
-            raise NameTakenError(f"{refused}: give this process a name of its own")
+            verdict.changed.wait_for(lambda: verdict.is_clear, FIRST_ANSWER_S)
+            if verdict.is_undecided:
+                verdict.changed.wait_for(lambda: verdict.is_clear, DECISION_S)
+        if verdict.refused:
+            raise NameTakenError(f"{verdict.refused}: give this process a name of its own")
+        log.info("%s: %s", name, "let in" if verdict.is_in else "begins a cluster")
+
+    def _wait(self, timeout_s: float, *, gives_up: bool) -> None:
+        """Wait until somebody has let this node in, and say so now and then.
+
+        Raises:
+            JoinTimeoutError: nobody has, and it gives up then.
+        """
+        verdict = self._thread.verdict
+        wait = Wait(self._circle.own.name, self._clock.now(), timeout_s, gives_up=gives_up)
+        while not (verdict.is_in or verdict.refused):
+            now = self._clock.now()
+            if gives_up and self._is_first():
+                self._circle.waits = False
+                return
+            if wait.is_over(now) or (verdict.all_wait and not gives_up):
+                break
+            line = wait.line(now, verdict.problems, has_tried=verdict.has_tried)
+            if line is not None:
+                log.warning("%s", line)
+            with verdict.changed:
+                verdict.changed.wait(LOOK_AGAIN_S)
+        else:
+            return
+        if gives_up and not verdict.is_in:
+            text = wait.last_words(verdict.problems, someone_waits=verdict.someone_waits)
+            log.error("%s", text)
+            raise JoinTimeoutError(text)
+
+    def _is_first(self) -> bool:
+        """Tell whether `join` has no address but that of this node."""
+        places = [seed.endpoint for seed in self._config.seeds]
+        return bool(places) and all(map(self._thread.verdict.is_own, places))
 
     def _wake(self) -> None:
         with self._changed:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpwa.clock import Clock
+from dpwa.config.joining import Seed
+from dpwa.membership.remembered import Remembered
 from dpwa.node.threads import Courier
 from dpwa.transport.keyring import Keyring
+
+LookUp = Callable[[str], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -19,9 +24,15 @@ class Means:
         keyring: keys of those that are called; `None` where there are none.
         clock: what time is taken from.
         rng: where chance comes from.
+        look_up: finds the addresses of an endpoint with a host name; may take long.
+        memory: where members are remembered; `None`: nowhere.
+        remembered: members from an earlier life of this node.
     """
 
     courier: Courier
     keyring: Keyring | None
     clock: Clock
     rng: random.Random
+    look_up: LookUp
+    memory: Remembered | None
+    remembered: tuple[Seed, ...]

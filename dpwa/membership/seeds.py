@@ -11,6 +11,7 @@ from dpwa.config.joining import Seed
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_ALONE_S = 2.0  # as long as nobody is known
 LONGEST_PAUSE_S = 5.0  # for as long as the node lives: others may be there that nobody knows
+MOST_SEEDS = 256
 
 
 @dataclass
@@ -24,13 +25,23 @@ class Seeds:
     """Where to knock, with a pause that doubles each time, of which some is chance.
 
     Args:
-        seeds: all of them.
+        seeds: all of them at first.
         rng: where chance comes from.
     """
 
     def __init__(self, seeds: Iterable[Seed], rng: random.Random) -> None:
         self._knocks = [_Knocks(seed, due=0.0) for seed in seeds]
         self._rng = rng
+
+    def add(self, seed: Seed) -> None:
+        """Knock there, too, if that is a new place and there are not too many of them."""
+        is_new = all(knocks.seed.endpoint != seed.endpoint for knocks in self._knocks)
+        if is_new and len(self._knocks) < MOST_SEEDS:
+            self._knocks.append(_Knocks(seed, due=0.0))
+
+    def keep(self, endpoints: Collection[str]) -> None:
+        """Forget all places but these."""
+        self._knocks = [each for each in self._knocks if each.seed.endpoint in endpoints]
 
     def due(self, now: float, known: Collection[str], *, is_alone: bool) -> list[Seed]:
         """Return where to knock now, and note that it is done.

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dpwa.config.joining import Seed
 from dpwa.membership.circle import Circle
 from dpwa.membership.means import Means
 from dpwa.membership.names import Names
@@ -58,6 +59,7 @@ class RosterService(Service):
         algorithm: that it runs.
         means: of this node.
         call_back: has a node called back; `called_back` is to be told how that went.
+        ask: has a node asked that may be able to let this one in.
     """
 
     handles = (Roster, JoinRequest, WhoIs)
@@ -68,10 +70,12 @@ class RosterService(Service):
         algorithm: str,
         means: Means,
         call_back: Callable[[CallBack], None],
+        ask: Callable[[Seed], None],
     ) -> None:
         self._circle = circle
         self._algorithm = algorithm
         self._call_back = call_back
+        self._ask = ask
         self._names = Names(circle, means.clock)
         self._nudge = means.courier.nudge
         self._clock = means.clock
@@ -145,6 +149,10 @@ class RosterService(Service):
             self._turn_away(message.request, reply, "algorithm", reason)
         elif refusal := self._names.refusal(message):
             self._turn_away(message.request, reply, *refusal)
+        elif message.name != own.name and self._circle.waits:
+            reason = f"{own.name} waits to be let in itself"
+            self._turn_away(message.request, reply, "waiting", reason)
+            self._ask(Seed(message.endpoint, message.name))  # it may belong to a cluster
         elif message.name == own.name or _is_member(message, known):
             self._circle.hear(news)
             self._welcome(message.request, reply, message.name)

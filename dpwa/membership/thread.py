@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import zmq
 
 from dpwa.config import Config
+from dpwa.config.endpoints import split_tcp
+from dpwa.config.joining import Seed
+from dpwa.errors import AddressError
 from dpwa.membership.calls import Calls, Question
 from dpwa.membership.circle import Circle
+from dpwa.membership.errands import Errands
 from dpwa.membership.means import Means
 from dpwa.membership.seeds import Seeds
 from dpwa.membership.service import ANSWER_WITHIN_S, CallBack
+from dpwa.membership.verdict import Answer, Verdict
 from dpwa.policy.member_states import HIGHEST_HEARSAY, Entry
+from dpwa.transport.addresses import is_name
 from dpwa.transport.mailbox import Mailbox
 from dpwa.types import Frame
 from dpwa.wire.members import Here, JoinRequest, Roster, TurnedAway, Welcome, WhoIs, unpack_entries
@@ -29,30 +36,24 @@ ASK_EVERY_S = 0.5
 TOLD_AT_ONCE = 3  # members that hear of a change before they would be asked
 CALL_TIMEOUT_S = 3.0
 JOIN_TIMEOUT_S = 6.0  # with the call back
+SAVE_EVERY_S = 1.0
+SAVED_WITHIN_S = 1.0
+SAVING = "members"  # the errand
 
 
-@dataclass
-class Verdict:
-    """What became of knocking, for the thread that waits for it.
+@dataclass(frozen=True)
+class Located:
+    """Where a host name was found to be.
 
     Attributes:
-        is_in: somebody has let this node in.
-        refused: why it can never be let in; empty if nobody said so.
-        problems: what is wrong, by address of those where it knocks.
-        undecided: of these, who has said that it is to knock again.
-        changed: notified when one of these does.
+        seed: a place to knock at.
+        found: its addresses, or why there are none.
+        known: addresses where there is no need to.
     """
 
-    is_in: bool = False
-    refused: str = ""
-    problems: dict[str, str] = field(default_factory=dict)
-    undecided: set[str] = field(default_factory=set)
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def is_clear(self, knocked: Collection[str]) -> bool:
-        """Tell whether somebody has let this node in, or nobody does that it has knocked at."""
-        decided = self.problems.keys() - self.undecided
-        return self.is_in or bool(self.refused) or decided >= set(knocked)
+    seed: Seed
+    found: tuple[str, ...] | str
+    known: Collection[str]
 
 
 class MembersThread(threading.Thread):
@@ -66,7 +67,7 @@ class MembersThread(threading.Thread):
         called_back: is told how calling back went.
 
     Attributes:
-        verdict: what became of knocking so far.
+        verdict: what became of asking to be let in so far.
         has_looked: whether members have become peers at least once.
     """
 
@@ -85,18 +86,30 @@ class MembersThread(threading.Thread):
         self._clock = means.clock
         self._connect = connect
         self._called_back = called_back
-        self._seeds = Seeds(config.seeds, means.rng)
-        self._seed_endpoints = frozenset(seed.endpoint for seed in config.seeds)
-        self._met: dict[str, str] = {}  # who was there, by endpoint
+        told = [seed.endpoint for seed in config.seeds]
+        self._seeds = Seeds([*config.seeds, *means.remembered], means.rng)
+        self._told = frozenset(told)
+        self._remembered = means.remembered
+        self._memory = means.memory
+        self._saved_changes = 0
+        self._saved_at = -math.inf
+        self._look_up = means.look_up
+        self._errands = Errands(circle.own.name)
+        self._met: dict[str, str] = {}  # who was there, by address
+        self._problems: dict[str, str] = {}  # that were logged, by place
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._mailbox: Mailbox[CallBack | None] = Mailbox(self._context)
+        self._mailbox: Mailbox[CallBack | Located | Seed | None] = Mailbox(self._context)
         self._poller = zmq.Poller()
         self._calls = Calls(self._context, self._poller, means.keyring, self._clock)
         self._to_call: list[tuple[CallBack, float]] = []  # and until when that is of use
         self._asked_at = self._clock.now()
         self._is_stopping = False
         self.has_looked = False
-        self.verdict = Verdict()
+        self.verdict = Verdict([*told, *(seed.endpoint for seed in means.remembered)])
+
+    def ask(self, seed: Seed) -> None:
+        """Have a node asked that may be able to let this one in; from any thread."""
+        self._mailbox.put(seed)
 
     def call_back(self, who: CallBack) -> None:
         """Have a node called that wants to join; from any thread."""
@@ -127,14 +140,17 @@ class MembersThread(threading.Thread):
                 self._poller.poll(TICK_MS)
         finally:
             self._calls.close()
+            self._errands.finish(SAVING, SAVED_WITHIN_S)
+            self._remember(is_last=True)
 
     def _step(self) -> None:
         try:
             self._calls.go_on()
-            self._call_back_all()
+            self._take_orders()
             self._circle.tick()
             self._connect(self._circle.peers)
             self.has_looked = True
+            self._remember()
             if not self._circle.is_replaced:
                 self._tell_changes()
                 self._ask()
@@ -173,14 +189,50 @@ class MembersThread(threading.Thread):
 
     def _knock(self) -> None:
         own, peers = self._circle.own, self._circle.peers
-        names = {own.name, *(entry.name for entry in peers)}
-        known = {entry.endpoint for entry in peers}
-        # One place may have several addresses.
-        known.update(endpoint for endpoint, name in self._met.items() if name in names)
-        for seed in self._seeds.due(self._clock.now(), known, is_alone=not peers):
-            self._knock_at(seed.name, seed.endpoint)
-        for entry in self._circle.to_retry():
+        now, waits = self._clock.now(), self._circle.waits
+        if waits:  # though others know it already: they may have let it in without its knowing
+            known = {address for address, name in self._met.items() if name == own.name}
+            for entry in peers:
+                self._seeds.add(Seed(entry.endpoint, entry.name))
+        else:
+            names = {own.name, *(entry.name for entry in peers)}
+            known = {entry.endpoint for entry in peers}
+            # One place may have several addresses.
+            known.update(address for address, name in self._met.items() if name in names)
+            known.update(place for place in self._told if known.issuperset(self._addresses(place)))
+        for seed in self._seeds.due(now, known, is_alone=waits or not peers):
+            self._knock_where(seed, known)
+        for entry in () if waits else self._circle.to_retry():
             self._knock_at(entry.name, entry.endpoint)
+
+    def _addresses(self, place: str) -> tuple[str, ...]:
+        return self.verdict.addresses(place)
+
+    def _knock_where(self, seed: Seed, known: Collection[str]) -> None:
+        """Knock at all addresses of a place; first they are looked up if it is a host's name."""
+        address = split_tcp(seed.endpoint)
+        if address is None or not is_name(address[0]):
+            self._knock_at(seed.name, seed.endpoint)
+            return
+
+        def look_up() -> None:
+            try:
+                found: tuple[str, ...] | str = self._look_up(seed.endpoint)
+            except AddressError as error:
+                found = str(error)
+            self._mailbox.put(Located(seed, found, known))
+
+        self._errands.start(seed.endpoint, look_up)
+
+    def _knock_located(self, located: Located) -> None:
+        place, found = located.seed.endpoint, located.found
+        if isinstance(found, str):
+            self._failed(place, Answer(found))
+            return
+        self.verdict.located(place, found)
+        for address in found:
+            if address not in located.known:
+                self._knock_at(located.seed.name, address)
 
     def _knock_at(self, name: str, endpoint: str) -> None:
         stamp = self._circle.own.stamp
@@ -206,7 +258,7 @@ class MembersThread(threading.Thread):
                 case TurnedAway():
                     self._turned_away(endpoint, message)
                 case _:
-                    self._failed(endpoint, f"answered with {message.type!r}")
+                    self._failed(endpoint, Answer(f"answered with {message.type!r}"))
 
         self._calls.start(
             Question(
@@ -214,25 +266,26 @@ class MembersThread(threading.Thread):
                 endpoint,
                 message,
                 answered,
-                lambda problem: self._failed(endpoint, problem),
+                lambda problem: self._failed(endpoint, Answer(problem)),
                 JOIN_TIMEOUT_S,
                 is_knock=True,
             )
         )
 
     def _welcomed(self, endpoint: str, message: Welcome, entries: tuple[Entry, ...]) -> None:
-        if endpoint in self._seed_endpoints:
-            self._met[endpoint] = message.name
         own = self._circle.own
+        if self.verdict.has_asked(endpoint):
+            self._met[endpoint] = message.name
         if message.name == own.name:  # it knocked at itself
-            with self.verdict.changed:
-                self.verdict.problems[endpoint] = "this node itself is there"
-                self.verdict.changed.notify_all()
+            self.verdict.take(endpoint, Answer("this node itself is there", "self"))
             return
         if not self.verdict.is_in:
             self._circle.outlive(entries)
         self._circle.hear(entries)
-        self._let_in()
+        self._circle.waits = False
+        self._seeds.keep(self._told)  # by now the others tell who is there
+        self._remembered = ()
+        self.verdict.let_in()
 
     # Who is there
 
@@ -248,11 +301,18 @@ class MembersThread(threading.Thread):
 
         return self._call(claim, partial(self._circle.checked, claim), missing)
 
-    def _call_back_all(self) -> None:
-        """Call who wants to join, as soon as there is room for the call."""
+    def _take_orders(self) -> None:
+        """Do what other threads want; call who wants to join, as soon as there is room for it."""
         now = self._clock.now()
-        new = [(who, now + ANSWER_WITHIN_S) for who in self._mailbox.take_all() if who is not None]
-        waiting = [*self._to_call, *new]
+        waiting = list(self._to_call)
+        for order in self._mailbox.take_all():
+            match order:
+                case CallBack():
+                    waiting.append((order, now + ANSWER_WITHIN_S))
+                case Located():
+                    self._knock_located(order)
+                case Seed() if self._circle.waits:
+                    self._seeds.add(order)
         self._to_call = [
             (who, expires) for who, expires in waiting if not self._dial(who) and now < expires
         ]
@@ -297,28 +357,47 @@ class MembersThread(threading.Thread):
 
     # What came of it
 
-    def _let_in(self) -> None:
-        with self.verdict.changed:
-            self.verdict.is_in = True
-            self.verdict.changed.notify_all()
-
     def _turned_away(self, endpoint: str, message: TurnedAway) -> None:
         reason = printable(message.reason)
-        with self.verdict.changed:
-            if message.kind == "name" and not self.verdict.is_in:
-                self.verdict.refused = reason
-        self._failed(endpoint, reason, is_undecided=message.kind == "busy")
+        if message.kind == "name":
+            self.verdict.refuse(reason)
+        match message.kind:
+            case "busy":
+                answer = Answer(reason, "undecided")
+            case "waiting":
+                answer = Answer(reason, "waiting")
+            case _:
+                answer = Answer(reason)
+        self._failed(endpoint, answer)
 
-    def _failed(self, endpoint: str, problem: str, *, is_undecided: bool = False) -> None:
-        """Log each problem of each seed once, as long as it stays the same."""
-        if endpoint not in self._seed_endpoints:
+    def _failed(self, address: str, answer: Answer) -> None:
+        """Log each problem of each place once, as long as it stays the same.
+
+        As long as the node waits, whoever waits for it says so instead.
+        """
+        self.verdict.take(address, answer)
+        if self._circle.waits:
             return
-        if self.verdict.problems.get(endpoint) != problem:
-            own = self._circle.own.name
-            log.warning("%s: not let in at %s: %s", own, endpoint, problem)
-        with self.verdict.changed:
-            self.verdict.problems[endpoint] = problem
-            (self.verdict.undecided.add if is_undecided else self.verdict.undecided.discard)(
-                endpoint
-            )
-            self.verdict.changed.notify_all()
+        for place, problem in self.verdict.problems.items():
+            is_of_place = address in (place, *self._addresses(place))
+            is_new = self._problems.get(place) != problem
+            if place in self._told and is_of_place and is_new:
+                self._problems[place] = problem
+                log.warning("%s: not let in at %s: %s", self._circle.own.name, place, problem)
+
+    # From one start to the next
+
+    def _remember(self, *, is_last: bool = False) -> None:
+        """Write down who is there, if that has changed; never more than once a second."""
+        changes, now = self._circle.changes, self._clock.now()
+        is_due = is_last or now - self._saved_at >= SAVE_EVERY_S
+        if self._memory is None or changes == self._saved_changes or not is_due:
+            return
+        found = {entry.name: Seed(entry.endpoint, entry.name) for entry in self._circle.all_known()}
+        for seed in self._remembered:  # nobody that knows better has let this node in
+            found.setdefault(seed.name, seed)
+        members = tuple(found.values())
+        if is_last:
+            self._memory.write(members)
+        elif self._errands.start(SAVING, partial(self._memory.write, members)):
+            self._saved_changes, self._saved_at = changes, now

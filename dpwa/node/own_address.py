@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpwa.config import Config
 from dpwa.config.endpoints import split_tcp, tcp_endpoint
 from dpwa.errors import AddressError
-from dpwa.transport.addresses import local_address, resolved
+from dpwa.transport.addresses import has_address, local_address, resolved
 
 ANY_PORT = 0
 ELSEWHERE = "192.0.2.1"  # of no machine (RFC 5737): the way there is the way out
@@ -52,9 +52,14 @@ def own_address(config: Config, name: str) -> OwnAddress:
         return OwnAddress(resolved(node.listen_endpoint), node.host, node.connect_endpoint)
     hosts = [address[0] for seed in config.seeds if (address := split_tcp(seed.endpoint))]
     if config.listen is None:
-        host = local_address(hosts[0] if hosts else "localhost")
+        host = local_address(_nearest(hosts) if hosts else "localhost")
         return OwnAddress(resolved(tcp_endpoint(host, ANY_PORT)), host, config.advertise)
     return OwnAddress(resolved(config.listen), _reachable_host(config, hosts), config.advertise)
+
+
+def _nearest(hosts: list[str]) -> str:
+    """Return the first of these hosts that has an address by now, or else one that is far away."""
+    return next((host for host in hosts if has_address(host)), ELSEWHERE)
 
 
 def _reachable_host(config: Config, hosts: list[str]) -> str:

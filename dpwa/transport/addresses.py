@@ -32,6 +32,45 @@ def resolved(endpoint: str) -> str:
     return tcp_endpoint(str(first[0]), port)
 
 
+def all_resolved(endpoint: str) -> tuple[str, ...]:
+    """Return the endpoints that one with a host name stands for, IPv4 first; any other as it is.
+
+    It may take long.
+
+    Raises:
+        AddressError: the name has no address; the message says why.
+    """
+    address = split_tcp(endpoint)
+    if address is None or not is_name(address[0]):
+        return (endpoint,)
+    host, port = address
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
+        raise AddressError(f"{host} has no address: {reason}") from None
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    hosts = dict.fromkeys(str(entry[4][0]) for entry in found)
+    return tuple(tcp_endpoint(host, port) for host in hosts)
+
+
+def is_name(host: str) -> bool:
+    """Tell whether a host has to be looked up."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return True
+    return False
+
+
+def has_address(host: str) -> bool:
+    """Tell whether a host is an address, or a name that has one just now."""
+    try:
+        return bool(all_resolved(tcp_endpoint(host, 1)))
+    except AddressError:
+        return False
+
+
 def local_address(toward: str) -> str:
     """Return the address of this machine from which a host is reached; nothing is sent.
 

@@ -27,7 +27,7 @@ Endpoint = Annotated[
     str, Field(max_length=limits.MAX_ENDPOINT_CHARACTERS, pattern=r"^(tcp|ipc)://[!-~]+$")
 ]
 TruncatedReason = Annotated[str, Field(max_length=limits.MAX_REASON_CHARACTERS)]
-Refusal = Literal["name", "address", "algorithm", "stranger", "busy"]
+Refusal = Literal["name", "address", "algorithm", "stranger", "busy", "waiting"]
 
 
 class WithNews(BaseMessage):

@@ -1,9 +1,14 @@
 """A cluster whose members die and are replaced all the time, and one that is cut in two.
 
-Usage: churn.py {churn,partition} [--seed SEED] [--seconds S] [--nodes N]
+Usage: churn.py {churn,partition} [--seed SEED] [--seconds S] [--nodes N] [--delay S]
 
 churn: N processes form a cluster from one address; every four seconds one of them, drawn at random,
-    is killed and another one is started.
+    is killed and another one is started. A process knows one address: that of a node which was a
+    member when the process was started. It connects --delay seconds later, as if its imports took
+    so long, and by then nobody may be at that address any more. It must not train alone then: it
+    waits for a while and gives up with exit code 3, and another one is started with the address of
+    a node that lives. Where processes start slowly, a kill is put off while fewer than half of the
+    nodes are members, and who has not connected yet is not killed.
 partition: N processes in network namespaces (as root) are cut into two halves for 30 s.
 
 Prints the seed, what was seen, and each promise with its figure; exits with 1 if one is broken.
@@ -25,12 +30,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "digits_member.py"
+FORMED_WITHIN_S = 300.0  # which only a mistake takes
 EVERY_S = 4.0
 AGREE_WITHIN_S = 5.0
 SPLIT_S = 30.0
 HEAL_WITHIN_S = 10.0
 WITHIN = 1.05  # of the mean loss of the others, for who comes
 FLAT = 1.10  # of the first minute, for memory and descriptors in the last
+DELAY_S = 10.0  # of each process, between its start and its connect
+GIVES_UP_AFTER_S = 10.0
+GAVE_UP = 3  # the exit code
 LONGEST_GAP_S = 3.0  # between two steps, on a machine that starts a process every four seconds
 SETTINGS = {"merge": "delta", "timeout_ms": 2000, "log_level": "warning"}
 
@@ -45,15 +54,13 @@ class Node:
     errors: Path
     started: float
     ended: float | None = None
+    joined: dict | None = None
 
     def records(self):
         if not self.log.exists():
             return []
         lines = self.log.read_text().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
-
-    def endpoint(self):
-        return None
 
 
 @dataclass
@@ -70,10 +77,16 @@ class Swarm:
     nodes: dict[str, Node] = field(default_factory=dict)
     deaths: dict[str, float] = field(default_factory=dict)
 
-    def start(self, name, config, command=()):
+    def start(self, name, config, command=(), delay_s=0.0):
         number = len(self.nodes)
         log, errors = self.folder / f"{name}.jsonl", self.folder / f"{name}.err"
-        arguments = [name, str(self.seed * 1000 + number), str(log), json.dumps(config)]
+        arguments = [
+            name,
+            str(self.seed * 1000 + number),
+            str(log),
+            json.dumps(config),
+            str(delay_s),
+        ]
         process = subprocess.Popen(
             [*command, sys.executable, str(PROGRAM), *arguments],
             stderr=self.stack.enter_context(errors.open("a")),
@@ -88,6 +101,15 @@ class Swarm:
         node.ended = self.deaths[name] = time.time()
         node.process.kill()
         node.process.wait()
+
+    def reap(self):
+        """Take note of who has given up; return how many of them are new."""
+        ended = [
+            self.nodes[name] for name in self.living if self.nodes[name].process.poll() is not None
+        ]
+        for node in ended:
+            node.ended = time.time()
+        return len([node for node in ended if gave_up(node)])
 
     @property
     def living(self):
@@ -117,7 +139,9 @@ def trains(node):
 
 
 def joined(node):
-    return next((r for r in node.records() if r.get("event") == "joined"), None)
+    if node.joined is None:
+        node.joined = next((r for r in node.records() if r.get("event") == "joined"), None)
+    return node.joined
 
 
 def sees(node):
@@ -132,41 +156,46 @@ def address(port):
 # Churn
 
 
-def churn(seed, seconds, count, folder, stack):
+def churn(seed, seconds, count, folder, stack, delay_s=DELAY_S):
     from dpwa.launch.ports import free_ports
 
     chance = random.Random(seed)
     swarm = Swarm(folder, seed, stack)
     seats = [address(port) for port in free_ports(1)]
-    swarm.start("n0", {**SETTINGS, "join": [], "listen": seats[0]})
-    # Where to knock later on: the first node may be among the dead, so all know the newest, too.
+    swarm.start("n0", {**SETTINGS, "join": [], "listen": seats[0]}, delay_s=delay_s)
     for number in range(1, count):
-        swarm.start(f"n{number}", {**SETTINGS, "join": seats})
+        swarm.start(f"n{number}", {**SETTINGS, "join": seats}, delay_s=delay_s)
     names = set(swarm.nodes)
-    wait_until(lambda: all(sees(n) == names for n in swarm.nodes.values()), 120, "all see all")
+    wait_until(
+        lambda: all(sees(n) == names for n in swarm.nodes.values()), FORMED_WITHIN_S, "all see all"
+    )
     print(f"{count} nodes see each other {time.time() - swarm.nodes['n0'].started:.1f} s after")
     time.sleep(5.0)
     began = time.time()
-    number = count
+    killed = began
     while time.time() - began < seconds:
-        time.sleep(max(0.0, began + (number - count + 1) * EVERY_S - time.time()))
-        victim = chance.choice(swarm.living)
-        swarm.kill(victim)
-        at = endpoints(swarm)
-        swarm.start(f"n{number}", {**SETTINGS, "join": [chance.choice(at)]})
-        number += 1
+        newcomers = swarm.reap()
+        if time.time() >= killed + EVERY_S and len(members(swarm)) >= count // 2:
+            killed = time.time()
+            swarm.kill(chance.choice([n for n in swarm.living if connects(swarm.nodes[n])]))
+            newcomers += 1
+        at = [joined(swarm.nodes[name])["endpoint"] for name in members(swarm)]
+        for _ in range(newcomers):
+            config = {**SETTINGS, "join": [chance.choice(at)], "join_timeout_s": GIVES_UP_AFTER_S}
+            swarm.start(f"n{len(swarm.nodes)}", config, delay_s=delay_s)
+        time.sleep(0.2)
     time.sleep(AGREE_WITHIN_S + 5.0)
+    swarm.reap()
     return judge_churn(swarm, began, time.time())
 
 
-def endpoints(swarm):
-    """Where living nodes are, as they say in their status."""
-    found = []
-    for name in swarm.living:
-        record = joined(swarm.nodes[name])
-        if record is not None:
-            found.append(record["endpoint"])
-    return found
+def members(swarm):
+    """Names of the living that have been let in."""
+    return [name for name in swarm.living if joined(swarm.nodes[name]) is not None]
+
+
+def gave_up(node):
+    return node.process.poll() == GAVE_UP
 
 
 def judge_churn(swarm, began, ended):
@@ -193,22 +222,33 @@ def judge_churn(swarm, began, ended):
     gaps = [r["gap_s"] for n in swarm.nodes.values() for r in trains(n) if r["t"] > began]
     troubles = [n.name for n in swarm.nodes.values() if is_troubled(n)]
     memory, descriptors = flatness(swarm, began, ended)
-    born = [n for n in swarm.nodes.values() if n.started > began and lasted(n, ended) > 10.0]
-    absent = [n.name for n in born if joined(n) is None]
+    born = [n for n in swarm.nodes.values() if n.started > began and waited(n, ended) > 15.0]
+    absent = [n.name for n in born if joined(n) is None and not gave_up(n)]
     for name in absent:
         node = swarm.nodes[name]
         ago = [round(r["t"] - node.started, 1) for r in node.records()]
         print(name, ago, round(lasted(node, ended), 1), node.errors.read_text()[-2000:])
+    let_in = [n for n in swarm.nodes.values() if joined(n) is not None and n.name != "n0"]
+    alone = [n.name for n in let_in if not joined(n)["peers"]]
+    quitters = [n.name for n in swarm.nodes.values() if gave_up(n)]
+    strange = {n.name: n.process.poll() for n in swarm.nodes.values() if n.process.poll() not in
+               (None, GAVE_UP, -9)}  # fmt: skip
+    apart = blind_pairs(swarm, ended)
     return [
+        Promise(f"none of {len(let_in)} nodes that were told of an address began alone",
+                f"alone: {alone}", not alone),
+        Promise("no parts in the end: all members see each other", f"do not: {apart[:5]}",
+                not apart),
+        Promise(f"{len(quitters)} found nobody and gave up with exit code 3; others ended so",
+                f"{strange}", not strange),
         Promise("training never stops: longest gap between two steps", f"{max(gaps):.2f} s",
                 max(gaps) <= LONGEST_GAP_S),
         Promise(f"views agree within {AGREE_WITHIN_S:g} s of each of {len(changes)} changes",
                 f"longest {longest_s:.1f} s; late: {late[:5]}", not late),
-        Promise(f"all of {len(born)} newcomers that lived for 10 s got in", f"absent: {absent}",
-                not absent),
+        Promise(f"all of {len(born)} newcomers that waited for 15 s got in or gave up",
+                f"absent: {absent}", not absent),
         Promise(f"newcomers ({len(ratios)}) start within 5 % of the mean loss of the others",
-                f"worst {max(ratios):.3f}, median {statistics.median(ratios):.3f} of it",
-                max(ratios) <= WITHIN),
+                f"{worst(ratios)} of it", bool(ratios) and max(ratios) <= WITHIN),
         Promise("no uncaught exception", f"in: {troubles}", not troubles),
         Promise("memory, last minute by first", f"{memory:.3f}", memory <= FLAT),
         Promise("file descriptors, last minute by first", f"{descriptors:.3f}",
@@ -237,14 +277,39 @@ def newcomers(swarm, began):
                 continue
             near = [r for r in trains(other) if abs(r["t"] - first["t"]) < 1.0]
             around += [statistics.mean(r["loss"] for r in near)] if near else []
-        ratios.append(first["loss"] / statistics.mean(around))
+        if around:
+            ratios.append(first["loss"] / statistics.mean(around))
     return ratios
+
+
+def worst(ratios):
+    if not ratios:
+        return "nobody came: none"
+    return f"worst {max(ratios):.3f}, median {statistics.median(ratios):.3f}"
 
 
 def is_troubled(node):
     text = node.errors.read_text()
     records = node.records()
     return "Traceback" in text or "unforeseen" in text or bool(records and records[-1]["uncaught"])
+
+
+def blind_pairs(swarm, ended):
+    """Pairs of members of which one does not see the other in the end, though it had the time."""
+    there = [swarm.nodes[n] for n in members(swarm)]
+    there = [n for n in there if joined(n)["t"] < ended - AGREE_WITHIN_S - 1.0 and trains(n)]
+    return [(a.name, b.name) for a in there for b in there if b.name not in sees(a)]
+
+
+def connects(node):
+    """When a node began to connect; `None` if it has not come so far."""
+    return next((r["t"] for r in node.records()[:2] if r.get("event") == "connects"), None)
+
+
+def waited(node, ended):
+    """Seconds between connecting and the end of a node; 0 if it has not come so far."""
+    since = connects(node)
+    return 0.0 if since is None else (node.ended or ended) - since
 
 
 def lasted(node, ended):
@@ -272,10 +337,10 @@ def flatness(swarm, began, ended):
 # Partition
 
 
-def partition(seed, seconds, count, folder, stack):
+def partition(seed, seconds, count, folder, stack, delay_s=0.0):
     from dpwa.testing import Namespaces
 
-    del seconds
+    del seconds, delay_s
     hosts = stack.enter_context(Namespaces(count))
     swarm = Swarm(folder, seed, stack)
     for number, host in enumerate(hosts):
@@ -284,7 +349,9 @@ def partition(seed, seconds, count, folder, stack):
         config = {**SETTINGS, "join": seats, "listen": own}
         swarm.start(f"n{number}", config, host.command([]))
     names = set(swarm.nodes)
-    wait_until(lambda: all(sees(n) == names for n in swarm.nodes.values()), 120, "all see all")
+    wait_until(
+        lambda: all(sees(n) == names for n in swarm.nodes.values()), FORMED_WITHIN_S, "all see all"
+    )
     time.sleep(10.0)
     before = distance(swarm)
     half = count // 2
@@ -338,11 +405,15 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--delay", type=float, default=DELAY_S, help="from start to connect")
     options = parser.parse_args()
     print(f"{options.what}, seed {options.seed}, {options.nodes} nodes")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         run = churn if options.what == "churn" else partition
-        promises = run(options.seed, options.seconds, options.nodes, Path(folder), stack)
+        where = Path(folder)
+        promises = run(
+            options.seed, options.seconds, options.nodes, where, stack, delay_s=options.delay
+        )
     for promise in promises:
         print(f"{'holds ' if promise.holds else 'BROKEN'}  {promise.text}: {promise.figure}")
     sys.exit(not all(promise.holds for promise in promises))

@@ -36,12 +36,17 @@ def soak(options, folder, stack):
     checkpoint = {"dir": str(folder / "checkpoints"), "every_steps": 200, "keep": 2}
     places = [f"tcp://127.0.0.1:{port}" for port in free_ports(options.nodes)]
     configs = {
-        f"n{number}": {**SETTINGS, "join": places, "listen": place, "checkpoint": checkpoint}
+        f"n{number}": {
+            **SETTINGS,
+            "join": places if number else [],  # the first one begins
+            "listen": place,
+            "checkpoint": checkpoint,
+        }
         for number, place in enumerate(places)
     }
     for name, config in configs.items():
         swarm.start(name, config)
-    wait_until(lambda: all(sees(n) == {*configs} for n in swarm.nodes.values()), 120, "all see all")
+    wait_until(lambda: all(sees(n) == {*configs} for n in swarm.nodes.values()), 300, "all see all")
     began, segments = time.time(), []
     restarts = 0
     file = folder / "run.yaml"

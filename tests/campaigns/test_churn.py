@@ -17,7 +17,7 @@ def assert_all_hold(promises):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_nothing_is_lost_while_members_die_and_others_come(tmp_path):
     print(f"seed {SEED}")
     with ExitStack() as stack:
@@ -25,7 +25,7 @@ def test_nothing_is_lost_while_members_die_and_others_come(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(bool(namespaces_missing()), reason=namespaces_missing())
 def test_halves_that_were_cut_off_are_one_again_soon_after(tmp_path):
     print(f"seed {SEED}")

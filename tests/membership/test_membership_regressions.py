@@ -53,6 +53,19 @@ def test_who_listens_on_every_address_does_not_say_that_it_is_on_loopback(monkey
     assert own_address.own_address(told, "a").endpoint("tcp://0.0.0.0:7000") == "tcp://h:1"
 
 
+def test_who_joins_at_a_name_that_has_no_address_yet_does_not_listen_on_loopback(monkeypatch):
+    config = load_config({"join": ["tcp://first.test:1", "tcp://second.test:1"]}, environ={})
+    known, asked = {"second.test"}, []
+    monkeypatch.setattr(own_address, "has_address", known.__contains__)
+    monkeypatch.setattr(
+        own_address, "local_address", lambda toward: asked.append(toward) or "127.0.0.1"
+    )
+    own_address.own_address(config, "a")
+    known.clear()
+    own_address.own_address(config, "a")
+    assert asked == ["second.test", own_address.ELSEWHERE]
+
+
 def test_a_node_that_is_let_in_outlives_lives_of_hosts_whose_clock_was_ahead():
     restarted = Membership(Entry("b", "tcp://h:2", incarnation=100))
     stale = Entry("b", "tcp://h:1", incarnation=500, status=Status.SUSPECT)

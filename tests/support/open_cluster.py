@@ -15,7 +15,7 @@ class Cluster:
 
     def __init__(self, stack, **settings):
         self._stack = stack
-        self._settings = {"timeout_ms": 2000, "seed": 7, **settings}
+        self._settings = {"timeout_ms": 2000, "seed": 7, "join_timeout_s": 60.0, **settings}
         self.nodes = {}
 
     def add(self, name, *at, **settings):

@@ -1,6 +1,8 @@
 """A node that learns the digits for as long as it lives, and writes down how it is.
 
-Usage: digits_member.py NAME SEED LOG CONFIG      (CONFIG: JSON; LOG: a file, a line of JSON each)
+Usage: digits_member.py NAME SEED LOG CONFIG [DELAY_S]
+
+CONFIG is JSON, LOG a file that gets a line of JSON each. It connects DELAY_S after it was started.
 """
 
 import json
@@ -17,6 +19,7 @@ import torch
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.demo.data import load_digits
 from dpwa.demo.model import build_model
+from dpwa.errors import JoinTimeoutError
 
 STEP_S = 0.1  # eight of these share two cores with those that are starting
 LOG_EVERY_S = 0.5
@@ -24,6 +27,7 @@ LEARNING_RATE = 0.02
 
 name, seed, log = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 config = json.loads(sys.argv[4])
+delay_s = float(sys.argv[5]) if sys.argv[5:] else 0.0
 torch.set_num_threads(1)
 examples, test = load_digits()
 images, labels = torch.from_numpy(examples.images), torch.from_numpy(examples.labels)
@@ -59,6 +63,8 @@ def write(out, **fields):
 def main():
     with log.open("a") as out:
         write(out, event="begins")
+        time.sleep(delay_s)
+        write(out, event="connects")
         with DpwaPyTorchAdapter(net, name, config, optimizer=optimizer) as gossip:
             node = gossip.connection.node
             write(
@@ -67,6 +73,7 @@ def main():
                 loss=loss_on(common),
                 clock=gossip.clock,
                 endpoint=node.endpoint,
+                peers=sorted(gossip.peers),
             )
             train(gossip, out)
 
@@ -109,6 +116,8 @@ def train(gossip, out):
 
 try:
     main()
+except JoinTimeoutError:
+    raise
 except Exception:
     traceback.print_exc()
     raise

@@ -1,0 +1,34 @@
+"""Errands: what may take long and must not hold up the thread of the members."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Errands:
+    """Runs functions on threads of their own, one at a time for each key; for one thread to use.
+
+    Args:
+        owner: name of the node, for the names of the threads.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._running: dict[str, threading.Thread] = {}
+
+    def start(self, key: str, errand: Callable[[], None]) -> bool:
+        """Run a function, unless one with this key still runs; return whether it was started."""
+        running = self._running.get(key)
+        if running is not None and running.is_alive():
+            return False
+        name = f"dpwa-errand-{self._owner}"
+        thread = self._running[key] = threading.Thread(target=errand, name=name, daemon=True)
+        thread.start()
+        return True
+
+    def finish(self, key: str, timeout_s: float) -> None:
+        """Wait for the function with this key to end, at most for so long."""
+        running = self._running.get(key)
+        if running is not None:
+            running.join(timeout_s)

@@ -1,0 +1,86 @@
+"""The members that a node remembers from one start to the next, in a small file.
+
+It is a help and nothing else: a file that is missing, torn, foreign or cannot be written only means
+that the node remembers less.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dpwa.config import Config
+from dpwa.config.endpoints import ipc_path, split_tcp
+from dpwa.config.joining import Seed
+from dpwa.config.nodes import is_label
+
+log = logging.getLogger("dpwa.members")
+
+FORMAT = 1
+MOST_REMEMBERED = 16
+_MOST_BYTES = 1 << 16
+
+
+class Remembered:
+    """Names and addresses of members, on disk.
+
+    Args:
+        folder: where the file is.
+        name: of the node that remembers.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / f"{name}.members.json"
+        self._name = name
+        self._has_warned = False
+
+    def read(self) -> tuple[Seed, ...]:
+        """Return the members that the file tells of; none and a warning if it makes no sense."""
+        try:
+            with self.path.open("rb") as file:
+                text = file.read(_MOST_BYTES + 1)
+            return self._seeds(json.loads(text))
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            self._warn(f"cannot be read ({error.strerror})")
+        except (ValueError, LookupError, TypeError, RecursionError):
+            self._warn("is not what this node has written")
+        return ()
+
+    def write(self, members: Iterable[Seed]) -> None:
+        """Replace the file as a whole; one warning if that does not work, and no more."""
+        seeds = [[seed.name, seed.endpoint] for seed in members if seed.name]
+        record = {"format": FORMAT, "node": self._name, "members": seeds[:MOST_REMEMBERED]}
+        unfinished = self.path.with_name(f".{self.path.name}.tmp")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text(json.dumps(record) + "\n")
+            unfinished.replace(self.path)
+        except OSError as error:
+            self._warn(f"cannot be written ({error.strerror})")
+
+    def _seeds(self, record: Any) -> tuple[Seed, ...]:
+        if record["format"] != FORMAT or record["node"] != self._name:
+            raise ValueError
+        found = [Seed(endpoint, name) for name, endpoint in record["members"]]
+        for seed in found:
+            is_endpoint = split_tcp(seed.endpoint) or ipc_path(seed.endpoint)
+            if not is_label(seed.name) or not is_endpoint:
+                raise ValueError
+        return tuple(seed for seed in found[:MOST_REMEMBERED] if seed.name != self._name)
+
+    def _warn(self, problem: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            text = "%s: remembers no members: %s %s"
+            log.warning(text, self._name, self.path, problem)
+
+
+def remembered_by(config: Config, name: str) -> Remembered | None:
+    """Return where a node remembers members; `None` if it has no folder for that."""
+    folder = config.state_dir or config.checkpoint.dir
+    return Remembered(Path(folder), name) if config.is_open and folder else None
