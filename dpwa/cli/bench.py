@@ -125,7 +125,7 @@ def _run(benchmark: Benchmark[Any], repetitions: int, *, as_json: bool) -> None:
 
     from dpwa.bench.benchmark import run_benchmark
     from dpwa.bench.processes import BenchmarkError
-    from dpwa.bench.report import show_report
+    from dpwa.cli.bench_report import show_report
 
     with Console(stderr=True).status("Starting the processes") as status:
         try:
@@ -135,6 +135,6 @@ def _run(benchmark: Benchmark[Any], repetitions: int, *, as_json: bool) -> None:
         except BenchmarkError as error:
             typer.echo(f"dpwa: {error}", err=True)
             raise typer.Exit(exit_codes.FAILURE) from None
-    show_report(result, benchmark.catalogue.titles)
+    show_report(result, benchmark.catalogue.titles, is_result=not as_json)
     if as_json:
         typer.echo(result.model_dump_json(indent=2))

@@ -63,7 +63,7 @@ def check(file: ConfigFile) -> None:
     count = len(config.nodes)
     told = [f"{count} node{'s' * (count != 1)}"] if count else []
     told += ["nodes may join"] if config.is_open else []
-    typer.echo(f"{file}: OK, {', '.join(told)}", err=True)
+    typer.echo(f"{file}: OK, {', '.join(told)}")
 
 
 @app.command()
