@@ -138,7 +138,7 @@ def _run(spec: LaunchSpec) -> None:
 class NodeConsole:
     """Shows what the nodes print, each line after the node's name, and what becomes of them.
 
-    The names are coloured where the stream is a terminal, and NO_COLOR is not set.
+    The names are coloured where the stream is a terminal that can, unless NO_COLOR is set.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -146,10 +146,8 @@ class NodeConsole:
         for stream in self._streams.values():
             if isinstance(stream, io.TextIOWrapper):  # nodes may print what this locale cannot
                 stream.reconfigure(errors="backslashreplace")
-        self._coloured = {
-            name: stream.isatty() and not os.environ.get("NO_COLOR")
-            for name, stream in self._streams.items()
-        }
+        wants_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._coloured = {n: s.isatty() and wants_colour for n, s in self._streams.items()}
         self._ranks = {name: rank for rank, name in enumerate(names)}
         self._width = max(map(len, names))
         self._stopping = False

@@ -52,8 +52,8 @@ def test_all_is_well(tmp_path, nodes):
     made = nodes(config, "w1", "w2")
     rounds(made, lambda: all(node.node.report()["merges"] for node in made))
     result = run_dpwa("doctor", "-c", written(tmp_path, config))
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "2 of 2 nodes answer; all is well\n"
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "2 of 2 nodes answer; all is well\n"
 
 
 def test_who_is_not_there_is_told_with_where_and_why(tmp_path, nodes):
@@ -77,7 +77,7 @@ def test_who_is_silent_is_told(tmp_path, nodes):
         silent.listen()
         result = run_dpwa("doctor", "-c", written(tmp_path, config), "--timeout-ms", "300")
     assert result.exit_code == 3
-    assert "! w2: not reachable: no answer in time\n" in result.stderr
+    assert "! w2: not reachable: no answer in time\n" in result.stdout
 
 
 def test_another_model_is_told_by_both_sides(tmp_path, nodes):
@@ -94,8 +94,8 @@ def test_another_model_is_told_by_both_sides(tmp_path, nodes):
     eventually(is_noticed)
     result = run_dpwa("doctor", "-c", written(tmp_path, config))
     assert result.exit_code == 1
-    assert "! w3 has model " in result.stderr
-    assert "has another model than w3" in result.stderr
+    assert "! w3 has model " in result.stdout
+    assert "has another model than w3" in result.stdout
 
 
 def test_members_that_no_file_names_are_found(tmp_path):
@@ -117,8 +117,8 @@ def test_a_place_where_nobody_is_is_told_by_its_address(tmp_path):
     file = written(tmp_path, {"join": [f"tcp://127.0.0.1:{port}"]})
     result = run_dpwa("doctor", "-c", file)
     assert result.exit_code == 3
-    assert f"! tcp://127.0.0.1:{port}: not reachable: nothing answers" in result.stderr
-    assert result.stderr.endswith("0 of 1 nodes answer; 1 problem\n")
+    assert f"! tcp://127.0.0.1:{port}: not reachable: nothing answers" in result.stdout
+    assert result.stdout.endswith("0 of 1 nodes answer; 1 problem\n")
 
 
 def test_members_that_are_taken_for_dead_are_told_though_they_may_have_ended_for_good(tmp_path):
@@ -133,7 +133,7 @@ def test_members_that_are_taken_for_dead_are_told_though_they_may_have_ended_for
         result = run_dpwa("doctor", "-c", file)
         found = json.loads(run_dpwa("doctor", "-c", file, "--json").stdout)
     assert result.exit_code == 0
-    assert result.stderr.splitlines() == [
+    assert result.stdout.splitlines() == [
         "b was at tcp://127.0.0.1:7001, and is taken for dead",
         "1 of 1 nodes answer; all is well",
     ]

@@ -71,8 +71,8 @@ def test_init_explains_what_it_cannot_do(arguments: list[str], message: str) -> 
 
 def test_check_says_in_one_line_that_all_is_well(written: Path) -> None:
     result = run("check", str(written))
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"{written}: OK, 3 nodes\n"
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == f"{written}: OK, 3 nodes\n"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_check_says_in_one_line_that_all_is_well(written: Path) -> None:
 def test_check_says_that_nodes_may_join(tmp_path: Path, nodes: str, told: str) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(f"{nodes}join: []\n")
-    assert run("check", str(path)).stderr == f"{path}: OK, {told}\n"
+    assert run("check", str(path)).stdout == f"{path}: OK, {told}\n"
 
 
 def test_show_fills_in_defaults_and_applies_the_environment(written: Path) -> None:
