@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.cli.help import HelpGroup
 
 if TYPE_CHECKING:
     from dpwa.bench.benchmark import Benchmark
@@ -15,6 +16,7 @@ app = typer.Typer(
     help="Measure how fast nodes exchange what they have on this machine.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    cls=HelpGroup,
 )
 
 MOST_PROCESSES = 64

@@ -8,10 +8,14 @@ from typing import Annotated
 
 import typer
 
+from dpwa.cli.help import HelpGroup
 from dpwa.errors import UserError
 
 app = typer.Typer(
-    help="Write, check and show configurations.", no_args_is_help=True, rich_markup_mode=None
+    help="Write, check and show configurations.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    cls=HelpGroup,
 )
 
 _HIGHEST_PORT = 65535

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
+from dpwa.cli.help import HelpGroup
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ app = typer.Typer(
     help="Make, allow, revoke and list the keys of nodes.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    cls=HelpGroup,
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a node.")]

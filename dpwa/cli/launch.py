@@ -54,8 +54,8 @@ def launch(
     """Run COMMAND once for each node, as processes of this machine.
 
     \b
-        dpwa launch -n 4 -- python train.py --epochs 3
-        dpwa launch -c cluster.yaml -- python train.py
+    dpwa launch -n 4 -- python train.py --epochs 3
+    dpwa launch -c nodes.yaml -- python train.py
 
     With -c, all nodes of the file are started, or the first N with -n. With -n alone, N nodes
     w1, w2, ... get a configuration of their own, on free ports.
@@ -70,9 +70,8 @@ def launch(
     no other. If the launcher itself is killed (SIGKILL), COMMAND is too, but not what COMMAND has
     started, such as the programs that a shell script runs.
 
-    \b
-    Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration
-    or command, or a port in use, 130 interrupted.
+    Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
+    a port in use, 130 interrupted.
     """  # noqa: D301  (\b keeps lines as they are)
     if count is None and config is None:
         raise typer.BadParameter(

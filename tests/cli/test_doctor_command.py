@@ -9,6 +9,7 @@ import pytest
 import yaml
 from support.commands import run_dpwa
 from support.imposters import imposter
+from support.keys import key_folders
 from support.nodes import config_of, eventually, free_ports
 from support.open_cluster import cluster
 
@@ -138,6 +139,43 @@ def test_members_that_are_taken_for_dead_are_told_though_they_may_have_ended_for
         "1 of 1 nodes answer; all is well",
     ]
     assert found["taken_for_dead"] == {"b": "tcp://127.0.0.1:7001"}
+
+
+def test_a_key_that_was_renewed_on_one_machine_only_is_told_as_a_key(tmp_path):
+    folders = key_folders(tmp_path, "w1", "w2")
+    own = folders["w2"]
+    own.secret_file("w2").unlink()
+    own.remove("w2")
+    own.create("w2")  # and w1 still has the old one
+    config = {**config_of(2), "security": "curve", "transport": "tcp"}
+
+    def refused(node):
+        return node.node.report()["handshakes_refused"]["unknown_key"]
+
+    with (
+        DpwaConnection("w1", {**config, "keys": str(folders["w1"].path)}) as one,
+        DpwaConnection("w2", {**config, "keys": str(own.path)}) as two,
+    ):
+        eventually(lambda: refused(one) and refused(two))
+        file = written(tmp_path, {**config, "keys": str(folders["w1"].path)})
+        told = run_dpwa("doctor", "-c", file, "--as", "w1").stdout
+        assert two.node.report()["handshakes_refused"]["protocol"] == 0
+    assert "w1 has refused" in told
+    assert "compare `dpwa keys list` on both machines" in told
+    assert "its key is not the one known here" in told
+    assert "protocol" not in told
+    assert "version" not in told
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [("unknown_key", "keys list"), ("protocol", "`security`"), ("put_off", "handshakes_per_s")],
+)
+def test_who_knocks_in_vain_is_told_with_what_to_compare(reason, advice):
+    counts = {"unknown_key": 0, "protocol": 0, "broken_off": 0, "put_off": 0, reason: 3}
+    (finding,) = diagnose({"a": report("a", handshakes_refused=counts)})
+    assert finding.text.startswith("a has refused 3 connections")
+    assert advice in finding.text
 
 
 def report(name, **more):
