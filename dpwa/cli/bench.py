@@ -8,6 +8,7 @@ import typer
 
 from dpwa.cli import exit_codes
 from dpwa.cli.help import HelpGroup
+from dpwa.errors import UserError
 
 if TYPE_CHECKING:
     from dpwa.bench.benchmark import Benchmark
@@ -122,9 +123,21 @@ def _wanted(only: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in only.split(",")) if only else ()
 
 
+def _require_torch() -> None:
+    """Say in one line that torch is missing, where each process would say it in a traceback."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"dpwa bench needs PyTorch, which cannot be imported ({error}); "
+            "install it with: pip install -c constraints.txt torch"
+        ) from None
+
+
 def _run(benchmark: Benchmark[Any], repetitions: int, *, as_json: bool) -> None:
     from rich.console import Console
 
+    _require_torch()
     from dpwa.bench.benchmark import run_benchmark
     from dpwa.bench.processes import BenchmarkError
     from dpwa.cli.bench_report import show_report

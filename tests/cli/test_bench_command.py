@@ -160,6 +160,27 @@ def assert_usage_error(benchmark, option, value):
     assert "Traceback" not in done.stderr
 
 
+def test_without_torch_one_line_says_what_to_do(tmp_path):
+    broken = tmp_path / "torch" / "__init__.py"
+    broken.parent.mkdir()
+    broken.write_text("raise ImportError('there is no torch here')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*DPWA, "bench", "plane", "--size-mb", "0.1", "--repetitions", "1"],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dpwa: dpwa bench needs PyTorch")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_an_interrupt_leaves_no_process_behind():
     with long_run() as (process, workers):
         time.sleep(1)  # at any moment of the start

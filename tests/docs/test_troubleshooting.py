@@ -25,5 +25,5 @@ def test_messages_are_found_in_all_forms():
     texts = [message.text for message in messages()]
     assert "…: refused …, whose key is not allowed: … (fingerprint …)" in texts  # logged
     assert "…: exists already; --force overwrites it" in texts  # an f-string
-    assert "…: peer … …" in texts  # of a level that varies
+    assert "…: peer … ……" in texts  # of a level that varies
     assert not [text for text in texts if "%s" in text]
