@@ -15,7 +15,10 @@ RunOption = Annotated[
 TimeoutOption = Annotated[
     int,
     typer.Option(
-        min=1, max=MAX_TIMEOUT_MS, help="How long to wait for the answers, in milliseconds."
+        metavar="MS",
+        min=1,
+        max=MAX_TIMEOUT_MS,
+        help="How long to wait for the answers, in milliseconds.",
     ),
 ]
 AsOption = Annotated[

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.cli.help import HelpGroup
+from dpwa.errors import UserError
 
 if TYPE_CHECKING:
     from dpwa.bench.benchmark import Benchmark
@@ -15,6 +17,7 @@ app = typer.Typer(
     help="Measure how fast nodes exchange what they have on this machine.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    cls=HelpGroup,
 )
 
 MOST_PROCESSES = 64
@@ -120,12 +123,24 @@ def _wanted(only: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in only.split(",")) if only else ()
 
 
+def _require_torch() -> None:
+    """Say in one line that torch is missing, where each process would say it in a traceback."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"dpwa bench needs PyTorch, which cannot be imported ({error}); "
+            "install it with: pip install -c constraints.txt torch"
+        ) from None
+
+
 def _run(benchmark: Benchmark[Any], repetitions: int, *, as_json: bool) -> None:
     from rich.console import Console
 
+    _require_torch()
     from dpwa.bench.benchmark import run_benchmark
     from dpwa.bench.processes import BenchmarkError
-    from dpwa.bench.report import show_report
+    from dpwa.cli.bench_report import show_report
 
     with Console(stderr=True).status("Starting the processes") as status:
         try:
@@ -135,6 +150,6 @@ def _run(benchmark: Benchmark[Any], repetitions: int, *, as_json: bool) -> None:
         except BenchmarkError as error:
             typer.echo(f"dpwa: {error}", err=True)
             raise typer.Exit(exit_codes.FAILURE) from None
-    show_report(result, benchmark.catalogue.titles)
+    show_report(result, benchmark.catalogue.titles, is_result=not as_json)
     if as_json:
         typer.echo(result.model_dump_json(indent=2))

@@ -8,10 +8,14 @@ from typing import Annotated
 
 import typer
 
+from dpwa.cli.help import HelpGroup
 from dpwa.errors import UserError
 
 app = typer.Typer(
-    help="Write, check and show configurations.", no_args_is_help=True, rich_markup_mode=None
+    help="Write, check and show configurations.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    cls=HelpGroup,
 )
 
 _HIGHEST_PORT = 65535
@@ -63,7 +67,7 @@ def check(file: ConfigFile) -> None:
     count = len(config.nodes)
     told = [f"{count} node{'s' * (count != 1)}"] if count else []
     told += ["nodes may join"] if config.is_open else []
-    typer.echo(f"{file}: OK, {', '.join(told)}", err=True)
+    typer.echo(f"{file}: OK, {', '.join(told)}")
 
 
 @app.command()

@@ -11,11 +11,15 @@ LARGEST_SEED = 2**32 - 1
 
 
 def demo(
-    nodes: Annotated[int, typer.Option(min=2, max=64, help="How many nodes learn together.")] = 4,
+    nodes: Annotated[
+        int, typer.Option(metavar="N", min=2, max=64, help="How many nodes learn together.")
+    ] = 4,
     out_dir: Annotated[
         Path, typer.Option(help="Folder for curves, figures, logs and weights.")
     ] = Path("demo-output"),
-    steps: Annotated[int, typer.Option(min=1, help="Training steps of each node.")] = 600,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Training steps of each node.")
+    ] = 600,
     seed: Annotated[
         int, typer.Option(min=0, max=LARGEST_SEED, help="Decides shards, weights and batches.")
     ] = 0,

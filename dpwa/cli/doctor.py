@@ -52,11 +52,11 @@ def doctor(
 def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
     reached = [name for name, answer in answers.items() if answer.report is not None]
     for finding in findings:
-        typer.echo(f"! {finding.text}", err=True)
+        typer.echo(f"! {finding.text}")
     for name, where in _taken_for_dead(answers).items():
-        typer.echo(f"{name} was at {where}, and is taken for dead", err=True)
+        typer.echo(f"{name} was at {where}, and is taken for dead")
     wrong = f"{len(findings)} problem{'s' * (len(findings) != 1)}" if findings else "all is well"
-    typer.echo(f"{len(reached)} of {len(answers)} nodes answer; {wrong}", err=True)
+    typer.echo(f"{len(reached)} of {len(answers)} nodes answer; {wrong}")
 
 
 def _taken_for_dead(answers: Mapping[str, StatusAnswer]) -> dict[str, str]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpwa.cli import screen
+from dpwa.cli.help import HelpGroup
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ app = typer.Typer(
     help="Make, allow, revoke and list the keys of nodes.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    cls=HelpGroup,
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a node.")]
@@ -68,10 +71,10 @@ def add(
     if taken and taken != [name]:
         raise UserError(f"expected a key of its own for {name} (it is that of {taken[0]})")
     if taken:
-        typer.echo(f"{folder.public_file(name)}: has this key already", err=True)
+        typer.echo(f"{folder.public_file(name)}: has this key already")
         return
     folder.add(name, public)
-    typer.echo(f"{name} is let in (fingerprint {fingerprint(public)})", err=True)
+    typer.echo(f"{name} is let in (fingerprint {fingerprint(public)})")
 
 
 @app.command()
@@ -82,7 +85,7 @@ def remove(name: Name, keys: Keys = KEYS) -> None:
     if not public.exists():
         raise UserError(f"{name} is not let in: there is no {public}")
     folder.remove(name)
-    typer.echo(f"{name} is let in no more by the nodes that use {folder.path}", err=True)
+    typer.echo(f"{name} is let in no more by the nodes that use {folder.path}")
     secret = folder.secret_file(name)
     if secret.exists():
         typer.echo(f"Its secret key is still in {secret}; remove it yourself.", err=True)
@@ -96,20 +99,19 @@ def list_keys(
     ] = False,
 ) -> None:
     """List the nodes that are let in, and those whose secret keys are here."""
-    from rich.console import Console
-    from rich.table import Table
-
     folder = _folder(keys)
     names = sorted({*folder.names(), *folder.owners()})
     rows = [_row(folder, name) for name in names]
     if as_json:
         typer.echo(json.dumps({"keys": str(folder.path), "nodes": rows}))
         return
-    table = Table("node", "fingerprint", "let in", "secret key", box=None, pad_edge=False)
-    for row in rows:
-        cells = ["yes" if row[column] else "no" for column in ("allowed", "secret")]
-        table.add_row(row["name"], row["fingerprint"] or "-", *cells)
-    Console(stderr=True, highlight=False).print(table)
+    console = screen.console()
+    headings = ("node", "fingerprint", "let in", "secret key")
+    cells = [
+        (row["name"], row["fingerprint"] or "-", *(_yes(row[c]) for c in ("allowed", "secret")))
+        for row in rows
+    ]
+    console.print(screen.table(headings, cells, console.width))
 
 
 def _folder(path: Path, *names: str) -> KeyFolder:
@@ -121,6 +123,10 @@ def _folder(path: Path, *names: str) -> KeyFolder:
             expected = "expected a name of 1 to 64 letters, digits, dots, underscores or hyphens"
             raise UserError(f"{expected} (got {name!r})")
     return KeyFolder(path)
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"
 
 
 def _what_next(folder: KeyFolder, name: str) -> str:

@@ -54,8 +54,8 @@ def launch(
     """Run COMMAND once for each node, as processes of this machine.
 
     \b
-        dpwa launch -n 4 -- python train.py --epochs 3
-        dpwa launch -c cluster.yaml -- python train.py
+    dpwa launch -n 4 -- python train.py --epochs 3
+    dpwa launch -c nodes.yaml -- python train.py
 
     With -c, all nodes of the file are started, or the first N with -n. With -n alone, N nodes
     w1, w2, ... get a configuration of their own, on free ports.
@@ -70,9 +70,8 @@ def launch(
     no other. If the launcher itself is killed (SIGKILL), COMMAND is too, but not what COMMAND has
     started, such as the programs that a shell script runs.
 
-    \b
-    Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration
-    or command, or a port in use, 130 interrupted.
+    Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
+    a port in use, 130 interrupted.
     """  # noqa: D301  (\b keeps lines as they are)
     if count is None and config is None:
         raise typer.BadParameter(
@@ -138,7 +137,7 @@ def _run(spec: LaunchSpec) -> None:
 class NodeConsole:
     """Shows what the nodes print, each line after the node's name, and what becomes of them.
 
-    The names are coloured where the stream is a terminal, and NO_COLOR is not set.
+    The names are coloured where the stream is a terminal that can, unless NO_COLOR is set.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -146,10 +145,8 @@ class NodeConsole:
         for stream in self._streams.values():
             if isinstance(stream, io.TextIOWrapper):  # nodes may print what this locale cannot
                 stream.reconfigure(errors="backslashreplace")
-        self._coloured = {
-            name: stream.isatty() and not os.environ.get("NO_COLOR")
-            for name, stream in self._streams.items()
-        }
+        wants_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._coloured = {n: s.isatty() and wants_colour for n, s in self._streams.items()}
         self._ranks = {name: rank for rank, name in enumerate(names)}
         self._width = max(map(len, names))
         self._stopping = False

@@ -13,17 +13,18 @@ from dpwa.cli.bench import app as bench_app
 from dpwa.cli.config import app as config_app
 from dpwa.cli.demo import demo
 from dpwa.cli.doctor import doctor
+from dpwa.cli.help import HelpGroup, with_help
 from dpwa.cli.keys import app as keys_app
 from dpwa.cli.launch import launch
 from dpwa.cli.status import status
 from dpwa.cli.topology import topology
-from dpwa.cli.version import version
+from dpwa.cli.version import VersionOption, version
 from dpwa.errors import ConfigError, DpwaError, PeerError
 
 app = typer.Typer(
     name="dpwa",
     no_args_is_help=True,
-    add_completion=False,
+    cls=HelpGroup,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,  # they print local variables, which hold people's secrets
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -43,23 +44,23 @@ app.command()(version)
 
 
 @app.callback()
-def describe() -> None:
+def describe(is_version_asked: VersionOption = False) -> None:
     """Train PyTorch models by gossip: peers average their parameters, with no coordinator.
 
     Start with `dpwa demo`. To train with a script of your own on this machine:
 
     \b
-        dpwa launch -n 4 -- python train.py
+    dpwa launch -n 4 -- python train.py
 
     On several machines, write one configuration for all (`dpwa config init`), start
-    `python train.py` on each with the name of its node, and watch them with `dpwa status`.
+    `python train.py` on each with the name of its node, and watch them with `dpwa status --watch`.
     If they do not find each other, ask `dpwa doctor`.
 
-    Text for people goes to standard error; with --json, results for programs go to standard output.
+    Results go to standard output, as text for people or, with --json, for programs. Progress and
+    warnings go to standard error.
 
-    \b
-    Exit codes: 0 success, 1 failure, 2 wrong usage or configuration,
-    3 peers unreachable, 130 interrupted.
+    Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 peers unreachable,
+    130 interrupted.
     """  # noqa: D301  (\b keeps lines as they are)
 
 
@@ -82,7 +83,7 @@ def main() -> None:
 
 def _run_command() -> None:
     try:
-        typer.main.get_command(app)(prog_name="dpwa")
+        with_help(typer.main.get_command(app))(prog_name="dpwa")
     except DpwaError as error:
         typer.echo(_message(error), err=True)
         sys.exit(exit_codes.UNREACHABLE if isinstance(error, PeerError) else exit_codes.USAGE)

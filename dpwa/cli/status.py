@@ -3,51 +3,132 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from dpwa.cli import exit_codes
+from dpwa.cli import exit_codes, screen
 from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption
+from dpwa.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from dpwa.config import Config
     from dpwa.node.query import StatusAnswer
     from dpwa.types import JsonObject
 
-LEAST_WIDTH = 80
+LEAST_INTERVAL_S = 0.1
+LONGEST_INTERVAL_S = 86_400.0
 # What a node keeps in memory; what it maps is counted where it belongs, at its peer.
 MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
+_ABSENT = ("unreachable", "silent", "gone")
 
 
 def status(
     config: RunOption,
     timeout_ms: TimeoutOption = 2000,
     as_name: AsOption = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Ask again and again, until Ctrl-C.")
+    ] = False,
+    interval: Annotated[
+        float,
+        typer.Option(
+            metavar="S",
+            min=LEAST_INTERVAL_S,
+            max=LONGEST_INTERVAL_S,
+            help="With --watch, how many seconds from one look to the next.",
+        ),
+    ] = 2.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask every node of a configuration for its clock, loss, scores, traffic and memory.
+    """Show clock, loss, scores, traffic and memory of every node.
 
     With `join`, all members that the nodes know are asked as well. The more fetches from a peer
-    succeed, the higher its score, up to 1000, and the more often it is asked. The version counts
+    succeed, the higher its score, up to 1000, and the more often it is asked. Of a peer that does
+    not answer, it says when it was last heard of, or that it was never seen. The version counts
     what a node has published. --json tells much more.
+
+    --watch shows the table again and again; where the output is no terminal, or with --json, one
+    is printed after the other. Ctrl-C ends it, with exit code 0.
 
     Exits with 3 when a node cannot be reached.
     """
     from dpwa.config import load_config
     from dpwa.node.query import asking_keyring, query_cluster
 
+    if not LEAST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:  # typer lets NaN pass
+        raise UserError(f"--interval: expected a number of seconds (got {interval})")
     loaded = load_config(config)
-    answers = query_cluster(loaded, timeout_ms / 1000, asking_keyring(loaded, as_name))
-    if as_json:
-        typer.echo(json.dumps({"nodes": [_row(name, a) for name, a in answers.items()]}))
-    else:
-        _show(answers, tells_leader=_follows_leaders(loaded))
+    keyring = asking_keyring(loaded, as_name)
+    tells_leader = _follows_leaders(loaded)
+
+    def ask() -> dict[str, StatusAnswer]:
+        return query_cluster(loaded, timeout_ms / 1000, keyring)
+
+    def show(answers: Mapping[str, StatusAnswer]) -> None:
+        if as_json:
+            typer.echo(json.dumps({"nodes": [_row(name, a) for name, a in answers.items()]}))
+        else:
+            console = screen.console()
+            console.print(_view(answers, console.width, tells_leader=tells_leader))
+
+    if watch:
+        try:
+            if screen.is_watched() and not as_json:
+                _watch_live(ask, interval, tells_leader=tells_leader)
+            else:
+                _watch_plainly(ask, show, interval, is_headed=not as_json)
+        except KeyboardInterrupt:
+            return
+    answers = ask()
+    show(answers)
     if any(answer.report is None for answer in answers.values()):
         raise typer.Exit(exit_codes.UNREACHABLE)
+
+
+def _watch_live(
+    ask: Callable[[], Mapping[str, StatusAnswer]], interval_s: float, *, tells_leader: bool
+) -> NoReturn:
+    """Show the newest answers in the place of those before, as many lines as fit."""
+    from rich.console import Group
+    from rich.live import Live
+
+    console = screen.console()
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            answers = ask()
+            head = screen.plain(_watch_head(interval_s))
+            view = _view(answers, console.width, tells_leader=tells_leader)
+            live.update(Group(head, view), refresh=True)
+            time.sleep(interval_s)
+
+
+def _watch_plainly(
+    ask: Callable[[], Mapping[str, StatusAnswer]],
+    show: Callable[[Mapping[str, StatusAnswer]], None],
+    interval_s: float,
+    *,
+    is_headed: bool,
+) -> NoReturn:
+    """Print one table after the other, each below the time at which it was true."""
+    while True:
+        answers = ask()
+        if is_headed:
+            typer.echo(time.strftime("%H:%M:%S"))
+        show(answers)
+        if is_headed:
+            typer.echo()
+        sys.stdout.flush()
+        time.sleep(interval_s)
+
+
+def _watch_head(interval_s: float) -> str:
+    return f"{time.strftime('%H:%M:%S')}, every {interval_s:g} s; Ctrl-C ends"
 
 
 def _follows_leaders(config: Config) -> bool:
@@ -65,20 +146,19 @@ def _row(name: str, answer: StatusAnswer) -> JsonObject:
     return {**answer.report, "name": name, "reachable": True}
 
 
-def _show(answers: Mapping[str, StatusAnswer], *, tells_leader: bool) -> None:
-    from rich.console import Console
+def _view(
+    answers: Mapping[str, StatusAnswer], columns: int, *, tells_leader: bool
+) -> RenderableType:
+    from rich.console import Group
 
-    console = Console(stderr=True, highlight=False)
-    console.width = max(console.width, LEAST_WIDTH)  # the terminal wraps better than a table does
     reports = {name: a.report for name, a in answers.items() if a.report is not None}
-    if reports:
-        console.print(_table(reports))
+    parts: list[RenderableType] = [_table(reports, columns)] if reports else []
     in_common = _in_common(reports.values(), tells_leader=tells_leader)
-    if in_common:
-        console.print(in_common, markup=False, soft_wrap=True)
+    lines = [in_common] if in_common else []
     for name, answer in answers.items():
         if answer.report is None:
-            console.print(f"{name}: {answer.problem}", markup=False, soft_wrap=True)
+            lines.append(f"{name}: {answer.problem}{_heard_by_others(name, reports)}")
+    return Group(*parts, *map(screen.plain, lines))
 
 
 def _in_common(reports: Collection[JsonObject], *, tells_leader: bool) -> str:
@@ -96,21 +176,14 @@ def _in_common(reports: Collection[JsonObject], *, tells_leader: bool) -> str:
     return "; ".join(parts)
 
 
-def _table(reports: Mapping[str, JsonObject]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
+def _table(reports: Mapping[str, JsonObject], columns: int) -> RenderableType:
     from dpwa.wire.messages import printable
 
-    table = Table(box=None, pad_edge=False, collapse_padding=True)  # to fit 80 columns
-    table.add_column("node", overflow="fold")
-    for heading in ("clock", "loss", "version", "merges", "sent", "received", "memory"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("peers (score)", overflow="fold")
-    for name, report in reports.items():
-        cells = (name, *_cells(report))
-        table.add_row(*(Text(printable(cell)) for cell in cells))  # no markup, no colour
-    return table
+    headings = ("node", "clock", "loss", "version", "merges", "sent", "received", "memory")
+    rows = [[printable(c) for c in (name, *_cells(report))] for name, report in reports.items()]
+    numbers = range(1, len(headings))
+    last = len(headings)
+    return screen.table((*headings, "peers (score)"), rows, columns, right=numbers, text=[last])
 
 
 def _cells(report: JsonObject) -> list[str]:
@@ -155,8 +228,41 @@ def _size(value: object) -> str:
 
 
 def _peer(peer: object) -> str:
+    """Say how a peer is: its score, unless it was never seen, and what is wrong, if anything is."""
     if not isinstance(peer, dict):
         return "?"
-    health = peer.get("health", "?")
-    trouble = "" if health in ("alive", "unknown") else f", {str(health).replace('_', ' ')}"
-    return f"{peer.get('name', '?')} ({peer.get('score', '?')}{trouble})"
+    name, health = peer.get("name", "?"), str(peer.get("health", "?"))
+    heard_s = peer.get("heard_s", 0.0)
+    if heard_s is None:
+        return f"{name} (never seen)"
+    is_well = health in ("alive", "unknown")
+    if is_well and peer.get("problem"):  # not connected any more, and nobody has asked it since
+        is_well, health = False, "unreachable"
+    remarks = [str(peer.get("score", "?"))]
+    if not is_well:
+        remarks.append(health.replace("_", " "))
+    if health in _ABSENT and isinstance(heard_s, (int, float)) and "heard_s" in peer:
+        remarks.append(f"heard {_age(heard_s)} ago")
+    return f"{name} ({', '.join(remarks)})"
+
+
+def _heard_by_others(name: str, reports: Mapping[str, JsonObject]) -> str:
+    """Say when others have last heard of a node that does not answer, if any of them tells."""
+    peers = [report.get("peers") for report in reports.values()]
+    entries = [p for listed in peers if isinstance(listed, list) for p in listed]
+    told = [p["heard_s"] for p in entries if isinstance(p, dict) and _tells_of(p, name)]
+    ages = [age for age in told if isinstance(age, (int, float))]
+    if ages:
+        return f"; last heard of {_age(min(ages))} ago"
+    return "; never seen" if told else ""
+
+
+def _tells_of(peer: JsonObject, name: str) -> bool:
+    return peer.get("name") == name and "heard_s" in peer
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpwa.cli import screen
 from dpwa.cli.topology_description import MOST_MATRIX_NODES, Description, listing_of
 from dpwa.config.graphs import disconnection
 from dpwa.config.problems import listing
@@ -13,12 +14,10 @@ from dpwa.policy.topology.rules import FileOptions
 from dpwa.types import JsonObject
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, RenderableType
 
     from dpwa.policy.topology.figures import Figures
 
-LEAST_WIDTH = 80
 MOST_ROWS = 64
 NOTHING = "·"
 
@@ -26,38 +25,32 @@ NOTHING = "·"
 def show_listing() -> None:
     """Print all topologies, one line each."""
     rows = listing_of()
-    table = _table("topology", "who is pulled from")
-    for row in rows:
-        table.add_row(row["name"], row["summary"])
-    console = _console()
-    console.print(table)
+    console = screen.console()
+    summaries = [(row["name"], row["summary"]) for row in rows]
+    headings = ("topology", "who is pulled from")
+    console.print(screen.table(headings, summaries, console.width, text=[1]))
     console.print("\nOptions, set with --set KEY=VALUE:")
     for row in rows:
         if row["options"]:
-            console.print(f"{row['name']}: {_options(row['options'])}", soft_wrap=True)
+            console.print(screen.plain(f"{row['name']}: {_options(row['options'])}"))
 
 
 def show(description: Description) -> None:
     """Print who pulls from whom, the mixing matrix and all figures."""
-    console = _console()
+    console = screen.console()
     title = f"{title_of(description)}, factor {description.figures.factor:g}"
-    console.print(title, style="bold", markup=False, soft_wrap=True)
-    console.print(_neighbour_table(description))
+    console.print(screen.plain(title), style="bold")
+    console.print(_neighbour_table(description, console.width))
     if len(description.names) > MOST_ROWS:
         rest = len(description.names) - MOST_ROWS
-        console.print(f"and {rest} more; --json has them all", soft_wrap=True)
+        console.print(f"and {rest} more; --json has them all")
     console.print()
-    if description.shows_matrix:
-        console.print(_matrix_title(description), style="bold", soft_wrap=True)
-        console.print(_matrix_table(description, console.width))
-    else:
-        text = f"The mixing matrix is shown for at most {MOST_MATRIX_NODES} nodes."
-        console.print(text, soft_wrap=True)
+    _show_matrix(description, console)
     console.print()
-    console.print(_figure_table(description))
+    console.print(_figure_table(description, console.width))
     if description.figures.unreachable is not None:
         text = disconnection(description.figures.unreachable, description.names)
-        console.print(f"Not connected: {text}.", style="bold red", markup=False, soft_wrap=True)
+        console.print(screen.plain(f"Not connected: {text}."), style="bold red")
 
 
 def title_of(description: Description) -> str:
@@ -75,17 +68,41 @@ def _options(defaults: JsonObject) -> str:
     return ", ".join(key if value is None else f"{key}={value}" for key, value in defaults.items())
 
 
-def _neighbour_table(description: Description) -> Table:
+def _neighbour_table(description: Description, columns: int) -> RenderableType:
     names = description.names
     several = len(description.rounds) > 1
-    table = _table("node", *(f"round {n}" if several else "pulls from" for n in description.rounds))
+    headings = [f"round {n}" if several else "pulls from" for n in description.rounds]
+    rows = []
     for index, name in enumerate(names[:MOST_ROWS]):
         cells = [
             listing([names[other] for other in neighbours[index]]) or "nobody"
             for neighbours in description.rounds.values()
         ]
-        table.add_row(name, *cells)
-    return table
+        rows.append((name, *cells))
+    text = range(1, len(headings) + 1)
+    return screen.table(("node", *headings), rows, columns, text=text)
+
+
+def _show_matrix(description: Description, console: Console) -> None:
+    if not description.shows_matrix:
+        text = f"The mixing matrix is shown for at most {MOST_MATRIX_NODES} nodes."
+        console.print(screen.plain(text))
+        return
+    names = description.names
+    numbers = [str(number) for number in range(1, len(names) + 1)]
+    for heads, titles in (
+        (list(names), list(names)),
+        (numbers, list(map(" ".join, zip(numbers, names, strict=True)))),
+        (numbers, numbers),
+    ):  # where the names are too long, their numbers stand for them
+        needed = max(map(len, titles)) + sum(1 + max(len(head), len("0.000")) for head in heads)
+        if needed <= console.width:
+            console.print(screen.plain(_matrix_title(description)), style="bold")
+            console.print(_matrix_table(description, heads, titles, console.width))
+            return
+    console.print(
+        screen.plain(f"The mixing matrix needs {needed} columns; --json has it on any terminal.")
+    )
 
 
 def _matrix_title(description: Description) -> str:
@@ -95,29 +112,19 @@ def _matrix_title(description: Description) -> str:
     return f"Mixing matrix{which} (row: who pulls; column: whose parameters)"
 
 
-def _matrix_table(description: Description, columns: int) -> Table:
-    """Lay out the matrix; where the names are too long for its head, they get numbers."""
-    names = description.names
-    width = max(map(len, names)) + sum(1 + max(len(name), len("0.000")) for name in names)
-    numbers = [str(number) for number in range(1, len(names) + 1)]
-    heads = names if width <= columns else numbers
-    titles = names if width <= columns else list(map(" ".join, zip(numbers, names, strict=True)))
-    table = _table("", *heads, is_numeric=True)
-    for title, row in zip(titles, description.matrix, strict=True):
-        table.add_row(title, *(f"{value:.3f}" if value else NOTHING for value in row))
-    return table
+def _matrix_table(
+    description: Description, heads: Sequence[str], titles: Sequence[str], columns: int
+) -> RenderableType:
+    rows = [
+        (title, *(f"{value:.3f}" if value else NOTHING for value in row))
+        for title, row in zip(titles, description.matrix, strict=True)
+    ]
+    return screen.table(("", *heads), rows, columns, right=range(1, len(heads) + 1))
 
 
-def _figure_table(description: Description) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(style="dim")
-    for row in _figure_rows(description):
-        table.add_row(*row)
-    return table
+def _figure_table(description: Description, columns: int) -> RenderableType:
+    rows = list(_figure_rows(description))
+    return screen.table(("", "", ""), rows, columns, right=[1], text=[2])
 
 
 def _figure_rows(description: Description) -> Iterator[tuple[str, str, str]]:
@@ -165,24 +172,3 @@ def _weight_rows(description: Description) -> Iterator[tuple[str, str, str]]:
 
 def _count(rounds: int | None) -> str:
     return "never" if rounds is None else str(rounds)
-
-
-def _table(*headings: str, is_numeric: bool = False) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, collapse_padding=True)
-    for position, heading in enumerate(headings):
-        table.add_column(
-            heading,
-            justify="right" if is_numeric and position else "left",
-            no_wrap=is_numeric or position == 0,
-        )
-    return table
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
-    console.width = max(console.width, LEAST_WIDTH)  # the terminal wraps better than a table does
-    return console

@@ -8,6 +8,20 @@ from typing import Annotated
 import typer
 
 
+def _print_short(is_asked: bool) -> None:
+    if is_asked:
+        import dpwa
+
+        typer.echo(f"dpwa {dpwa.__version__}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_short, is_eager=True, help="Show the version."),
+]
+
+
 def version(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -20,6 +20,7 @@ from dpwa.config.problems import (
     listing,
     suggestion,
 )
+from dpwa.config.python_source import SOURCE, PythonSource
 from dpwa.config.scalars import meaning
 from dpwa.config.tree import BrokenNode, ListNode, MapNode, Node, ScalarNode
 from dpwa.types import REFUSAL, StrictModel
@@ -78,6 +79,20 @@ def read_model(
             if detail["type"] not in ignore and not _is_consequence(detail, details):
                 _report(start, detail, problems)
         return None
+
+
+def mistakes(model: type[StrictModel], values: object, path: str) -> str:
+    """Say in one line what is wrong with plain values that a model has refused.
+
+    Args:
+        model: that has refused them.
+        values: a mapping.
+        path: what they are, the beginning of every key path.
+    """
+    problems = Problems()
+    read_model(model, PythonSource().node(values), path, problems)
+    found = [line.removeprefix(f"{SOURCE}: ") for line in problems.lines()]
+    return "; ".join(found) or f"{path}: expected other values (got {values!r:.60})"
 
 
 def note_duplicates(node: MapNode, path: str, problems: Problems) -> None:

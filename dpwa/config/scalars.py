@@ -41,7 +41,7 @@ def means_off(node: Node) -> bool:
     value = node.value
     if isinstance(value, str):
         return value.strip().lower() in ("", *_OFF) or number(value) == 0
-    return value is None or (isinstance(value, Real) and float(value) == 0.0)
+    return value is None or (isinstance(value, Real) and value == 0)
 
 
 def meaning(node: ScalarNode, options: list[dict[str, Any]]) -> object:

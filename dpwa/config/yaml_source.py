@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 
@@ -19,6 +20,8 @@ from dpwa.errors import ConfigError
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_VALUES = 100_000
+LONG_TEXT = 100_000  # characters, such as 1,500 nodes
+SAFE_DEPTH = 100
 
 _YAML = "tag:yaml.org,2002:"
 _NULL = _YAML + "null"
@@ -53,7 +56,7 @@ def parse_yaml(text: str, source: str) -> Node:
         ConfigError: the text is empty, not YAML, or too large once its aliases are followed.
     """
     try:
-        root = _Loader(text).get_single_node()
+        root = _composed(text, source)
         if root is None:
             _fail(source, 1, 1, "expected settings (the file is empty)")
         return _Builder(source).node(root)
@@ -70,6 +73,47 @@ def parse_yaml(text: str, source: str) -> Node:
         _fail(source, 1, 1, "expected settings (lists and mappings are nested too deeply)")
 
 
+def _composed(text: str, source: str) -> yaml.Node | None:
+    """Return what PyYAML makes of a text.
+
+    A long one is read by libyaml where that is there, which is many times as fast. What it refuses
+    is left to Python, whose messages are better, and what is nested deeply too: libyaml would use
+    up the stack.
+    """
+    if len(text) >= LONG_TEXT and yaml.__with_libyaml__:
+        with suppress(yaml.YAMLError):
+            if _depth(text, source) <= SAFE_DEPTH:
+                return _fast_loader()(text).get_single_node()
+    return _Loader(text).get_single_node()
+
+
+def _fast_loader() -> type[yaml.CSafeLoader]:
+    resolvers = {"yaml_implicit_resolvers": _Loader.yaml_implicit_resolvers}
+    return type("_FastLoader", (yaml.CSafeLoader,), resolvers)
+
+
+def _depth(text: str, source: str) -> int:
+    """Return how deeply values are nested; refuse too many of them before any is made."""
+    count = deepest = 0
+    around: list[bool | None] = []  # of each mapping whether a key comes next; None: a list
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.CollectionEndEvent):
+            around.pop()
+            continue
+        if not isinstance(event, yaml.NodeEvent):
+            continue
+        is_key = bool(around) and around[-1] is True
+        if around and around[-1] is not None:
+            around[-1] = not is_key
+        count += not is_key
+        if count > MAX_VALUES:
+            _fail_too_many(source, event.start_mark)
+        if isinstance(event, yaml.CollectionStartEvent):
+            around.append(True if isinstance(event, yaml.MappingStartEvent) else None)
+            deepest = max(deepest, len(around))
+    return deepest
+
+
 class _Builder:
     """Copies PyYAML's graph of nodes into a tree, which follows aliases and merge keys."""
 
@@ -81,10 +125,8 @@ class _Builder:
     def node(self, node: yaml.Node) -> Node:
         place = self._place(node)
         self._count += 1
-        if self._count > MAX_VALUES:
-            # Aliases of aliases: a few lines can stand for billions of values.
-            message = f"expected at most {MAX_VALUES} values, aliases included"
-            _fail(self._source, place.line, place.column, message)
+        if self._count > MAX_VALUES:  # aliases of aliases: a few lines can stand for billions
+            _fail_too_many(self._source, node.start_mark)
         if id(node) in self._parents:
             return BrokenNode(place, "expected a value that does not contain itself")
         if isinstance(node, yaml.ScalarNode):
@@ -104,7 +146,7 @@ class _Builder:
             return _unknown_tag(node, place)
         if node.tag == _NULL:
             return ScalarNode(place, None, node.value or "nothing")
-        quoted = node.style is not None
+        quoted = bool(node.style)
         text = f'"{node.value}"' if quoted and node.value == "" else shown(node.value)
         return ScalarNode(place, node.value, text, quoted)
 
@@ -174,6 +216,11 @@ def read_text(name: str) -> str:
 def _line_and_column(before: str) -> tuple[int, int]:
     """Return the 1-based position of what follows this text."""
     return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+
+def _fail_too_many(source: str, mark: Any) -> NoReturn:
+    message = f"expected at most {MAX_VALUES} values, aliases included"
+    _fail(source, mark.line + 1, mark.column + 1, message)
 
 
 def _fail(source: str, line: int, column: int, message: str) -> NoReturn:

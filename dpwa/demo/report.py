@@ -84,16 +84,19 @@ def verdict(result: DemoResult) -> str:
     return f"Gossip did not win: mean test accuracy {figures} ({gain:+.3f})."
 
 
-def show_report(result: DemoResult, paths: Sequence[tuple[str, str]]) -> None:
+def show_report(
+    result: DemoResult, paths: Sequence[tuple[str, str]], *, is_result: bool = True
+) -> None:
     """Print the table, the consensus distance, what was written where, and the verdict.
 
     Args:
         result: the figures.
         paths: pairs of what a file is and where it lies.
+        is_result: whether it goes to standard output; else to standard error, beside JSON.
     """
     from rich.console import Console
 
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=not is_result, highlight=False)
     is_narrow = console.width < NARROW_COLUMNS
     console.print(_table(result, is_narrow=is_narrow))
     console.print(

@@ -145,6 +145,7 @@ def _report(
             ("Figures", str(figures)),
             ("Logs and weights", f"{spec.out_dir}/w*.jsonl, {spec.out_dir}/w*.npz"),
         ],
+        is_result=not spec.as_json,
     )
     if spec.as_json:
         print_json(result)

@@ -28,6 +28,15 @@ _IN_WORDS = {
     "behind": "is far behind {it}, and is not merged before it has caught up",
 }
 
+_REFUSALS = {
+    "unknown_key": "{n} connections for their keys: theirs is not allowed here, or they know "
+    "another key of this node; compare `dpwa keys list` on both machines",
+    "protocol": "{n} connections that came with keys where there are none, without them where they "
+    "are asked for, or from something that is no node; compare `security` in all configurations",
+    "broken_off": "{n} connections that broke off before they were let in, or took too long",
+    "put_off": "{n} connections at once for a while, as there were more than `handshakes_per_s`",
+}
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -124,12 +133,14 @@ def _clocks(answers: Mapping[str, StatusAnswer]) -> Iterator[Finding]:
 
 
 def _strangers(reports: Mapping[str, JsonObject]) -> Iterator[Finding]:
+    """Who knocks in vain, and what to compare."""
     for name, report in reports.items():
         refused = report.get("handshakes_refused")
-        counts = refused.items() if isinstance(refused, dict) else ()
-        told = [f"{_text(k).replace('_', ' ')} {n}" for k, n in counts if isinstance(n, int) and n]
-        if told:
-            yield Finding(name, f"{name} has refused handshakes: {', '.join(told)}")
+        counts = refused if isinstance(refused, dict) else {}
+        for reason, what in _REFUSALS.items():
+            count = counts.get(reason)
+            if isinstance(count, int) and count > 0:
+                yield Finding(name, f"{name} has refused {what.format(n=count)}")
 
 
 def _dicts(value: object) -> list[JsonObject]:

@@ -41,6 +41,8 @@ _IN_WORDS = {
     Health.BEHIND: "is still at the beginning, and is not merged before it has caught up",
 }
 
+# After these nobody has heard anything of the peer.
+_UNHEARD = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.UNREACHABLE)
 _UNFIT = (Health.GONE, Health.OTHER_VERSION, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
 _MAY_CHANGE = (Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
 
@@ -51,6 +53,8 @@ class _Peer:
     added: float
     health: Health = Health.UNKNOWN
     judged: float = -math.inf  # when a fetch last showed its health
+    heard: float | None = None  # when anything last came from it; `None` if it was never seen
+    is_connected: bool = False
     memory: PeerMemory | None = None
     times: FetchTimes = field(default_factory=FetchTimes)
     link: LinkEstimate = field(default_factory=LinkEstimate)
@@ -157,6 +161,8 @@ class PeerBook:
             before = peer.health
             peer.health = health_after(outcome, before, is_starting=is_starting)
             peer.judged = self._clock.now()
+            if outcome not in _UNHEARD:
+                peer.heard = peer.judged
             if outcome is Outcome.FETCHED:
                 self._flow = self._flow.succeeded(name)
             elif is_failure(outcome):
@@ -164,7 +170,7 @@ class PeerBook:
             if outcome is Outcome.TIMED_OUT:
                 peer.times = peer.times.timed_out()
         if before is not peer.health:
-            self._log_change(name, before, peer.health, detail or _place(peer))
+            self._log_change(name, peer.health, detail or _place(peer))
 
     def share(self, name: str, memory: PeerMemory | None) -> None:
         """Note the shared memory of a peer that is connected, or that there is none any more."""
@@ -233,6 +239,7 @@ class PeerBook:
             peer = self._peers.get(name)
             if peer is not None:
                 peer.link = peer.link.answered(latency_s)
+                peer.heard = self._clock.now()
 
     def streamed(self, name: str, nbytes: int, elapsed_s: float) -> None:
         """Learn from how many bytes of payload came after the header, in how many seconds."""
@@ -247,8 +254,9 @@ class PeerBook:
             peer = self._peers.get(name)
             if peer is None or peer.health is Health.GONE:
                 return
-            before, peer.health = peer.health, Health.GONE
-        self._log_change(name, before, Health.GONE, "")
+            peer.health = Health.GONE
+            peer.heard = self._clock.now()
+        self._log_change(name, Health.GONE, "")
 
     def has_ended(self, name: str) -> bool:
         """Tell whether a peer has said goodbye, and is not back."""
@@ -263,6 +271,7 @@ class PeerBook:
             if peer is None:
                 return
             self._flow = self._flow.connected(name)
+            peer.is_connected, peer.heard = True, self._clock.now()
             if peer.health is Health.GONE:
                 peer.health = Health.UNKNOWN
 
@@ -270,11 +279,19 @@ class PeerBook:
         """Note why a peer is not connected; empty if nothing is wrong."""
         with self._lock:
             peer = self._peers.get(name)
-            if peer is not None:
-                peer.problem = problem
+            if peer is None:
+                return
+            peer.problem = problem
+            if problem and peer.is_connected:
+                peer.is_connected = False
+                if peer.health is not Health.SILENT:  # until now the connection was alive
+                    peer.heard = self._clock.now()
 
     def report(self) -> list[JsonObject]:
-        """Describe every peer: endpoint, score, health, its link and counts of outcomes."""
+        """Describe every peer: endpoint, score, health, its link and counts of outcomes.
+
+        `heard_s` is how long ago it was last heard of, `None` if never.
+        """
         with self._lock:
             now = self._clock.now()
             return [
@@ -284,6 +301,7 @@ class PeerBook:
                     "score": self._flow.scores[name],
                     "health": peer.health.value,
                     "problem": peer.problem,
+                    "heard_s": None if peer.heard is None else round(now - peer.heard, 1),
                     "quarantined": name in self._quarantined,
                     "rests": self._flow.rests(name, now),
                     "fetch_s": peer.times.mean_s,
@@ -294,12 +312,9 @@ class PeerBook:
                 for name, peer in self._peers.items()
             ]
 
-    def _log_change(self, name: str, before: Health, health: Health, detail: str) -> None:
-        # The end of a trouble is told as loudly as its beginning.
-        is_expected = before is Health.UNKNOWN and health is Health.ALIVE
-        is_expected |= health in (Health.GONE, Health.BEHIND)
-        is_expected |= before is Health.BEHIND and health is Health.ALIVE
-        level = logging.INFO if is_expected else logging.WARNING
+    def _log_change(self, name: str, health: Health, detail: str) -> None:
+        is_trouble = health not in (Health.ALIVE, Health.GONE, Health.BEHIND)
+        level = logging.WARNING if is_trouble else logging.INFO
         because = f": {detail}" if detail else ""
         log.log(level, "%s: peer %s %s%s", self._own_name, name, _IN_WORDS[health], because)
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
+from dpwa.config.reading import mistakes
 from dpwa.errors import ProtocolError, UserError
 from dpwa.tables.key_value import KeyValueStore
 from dpwa.tables.placement import Shard, cut
@@ -77,10 +78,8 @@ def make_spec(**fields: object) -> TableSpec:
     """
     try:
         spec = TableSpec.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"table: {place}: {first['msg']}, got {first['input']!r:.60}") from None
+    except ValidationError:
+        raise UserError(mistakes(TableSpec, fields, "table")) from None
     if spec.rows * (spec.columns or 1) > MAX_VALUES:
         raise UserError(f"a table of {spec.rows} x {spec.columns} values; at most {MAX_VALUES}")
     spec.make_updater()

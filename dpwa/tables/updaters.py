@@ -22,6 +22,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from pydantic import Field, ValidationError
 
+from dpwa.config.reading import mistakes
 from dpwa.errors import UserError
 from dpwa.registry import Registry
 from dpwa.types import NoOptions, StrictModel
@@ -120,12 +121,9 @@ def make_updater(name: str, options: Mapping[str, Any] | None = None) -> Updater
     kind = _REGISTRY.get(name)
     try:
         return kind(kind.options_model.model_validate(dict(options or {})))
-    except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}, got {problem['input']!r:.60}"
-            for problem in error.errors(include_url=False)
-        ]
-        raise UserError(f"options of the updater {name!r}: {'; '.join(problems)}") from None
+    except ValidationError:
+        wrong = mistakes(kind.options_model, dict(options or {}), name)
+        raise UserError(f"options of the updater {wrong}") from None
 
 
 @register_updater("default")

@@ -27,12 +27,15 @@ STRANGERS_NAMED = 64  # in the log, each once; the others are only counted
 LISTENING = int(zmq.EVENT_LISTENING)
 ACCEPTED = int(zmq.EVENT_ACCEPTED)
 DISCONNECTED = int(zmq.EVENT_DISCONNECTED)
+HANDSHAKE_FAILED_PROTOCOL = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 # Why a handshake failed, as the side sees it that was connected to.
 FAILURES = {
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "unknown_key",  # or revoked
-    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "protocol",  # keys or none, not as here; or wrong
+    HANDSHAKE_FAILED_PROTOCOL: "protocol",  # keys where there are none, or none; or nonsense
     int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "broken_off",  # or too slow
 }
+# What came was encrypted for another key than that of this node: the other side has a wrong one.
+WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 EVENTS = LISTENING | ACCEPTED | DISCONNECTED | sum(FAILURES)
 
 
@@ -78,7 +81,8 @@ class Gate:
 
         Args:
             event: of `EVENTS`.
-            value: the descriptor, of a connection that came or has ended.
+            value: the descriptor, of a connection that came or has ended; what was wrong, of a
+                handshake that failed by the protocol.
         """
         if event == ACCEPTED:
             self._accepted += 1
@@ -87,7 +91,8 @@ class Gate:
             self._unheard += value not in self._heard
             self._heard.discard(value)  # the next one may have the same
         elif event in FAILURES:
-            self._refused[FAILURES[event]] += 1
+            is_key = event == HANDSHAKE_FAILED_PROTOCOL and value == WRONG_KEY
+            self._refused["unknown_key" if is_key else FAILURES[event]] += 1
 
     def report(self) -> JsonObject:
         """Count the handshakes that were refused, by reason."""

@@ -109,10 +109,10 @@ def test_only_what_is_wanted_is_measured_and_people_need_no_json():
     done = run_dpwa(
         "bench", "plane", "--size-mb", 1, "--repetitions", 1, "--only", "lerp, gloo_pair"
     )
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert "lerp" in done.stderr
-    assert "gloo_pair" in done.stderr
-    assert "copy" not in done.stderr
+    assert done.exit_code == 0
+    assert "lerp" in done.stdout
+    assert "gloo_pair" in done.stdout
+    assert "copy" not in done.stdout
 
 
 @pytest.mark.slow
@@ -158,6 +158,27 @@ def assert_usage_error(benchmark, option, value):
     assert done.exit_code == 2
     assert option in done.stderr or f"got {value}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_without_torch_one_line_says_what_to_do(tmp_path):
+    broken = tmp_path / "torch" / "__init__.py"
+    broken.parent.mkdir()
+    broken.write_text("raise ImportError('there is no torch here')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*DPWA, "bench", "plane", "--size-mb", "0.1", "--repetitions", "1"],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dpwa: dpwa bench needs PyTorch")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_an_interrupt_leaves_no_process_behind():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -46,7 +47,7 @@ def test_every_command_explains_itself(command: str) -> None:
 
 def test_the_help_lists_every_command() -> None:
     listed = run("--help").stdout.partition("Commands:")[2]
-    names = [line.split()[0] for line in listed.strip().splitlines()]
+    names = re.findall(r"^  (\w+)", listed, re.MULTILINE)
     assert sorted(names) == COMMANDS
 
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from support.commands import run_dpwa
 from support.imposters import imposter
+from support.keys import key_folders
 from support.nodes import config_of, eventually, free_ports
 from support.open_cluster import cluster
 
@@ -52,8 +53,8 @@ def test_all_is_well(tmp_path, nodes):
     made = nodes(config, "w1", "w2")
     rounds(made, lambda: all(node.node.report()["merges"] for node in made))
     result = run_dpwa("doctor", "-c", written(tmp_path, config))
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "2 of 2 nodes answer; all is well\n"
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "2 of 2 nodes answer; all is well\n"
 
 
 def test_who_is_not_there_is_told_with_where_and_why(tmp_path, nodes):
@@ -77,7 +78,7 @@ def test_who_is_silent_is_told(tmp_path, nodes):
         silent.listen()
         result = run_dpwa("doctor", "-c", written(tmp_path, config), "--timeout-ms", "300")
     assert result.exit_code == 3
-    assert "! w2: not reachable: no answer in time\n" in result.stderr
+    assert "! w2: not reachable: no answer in time\n" in result.stdout
 
 
 def test_another_model_is_told_by_both_sides(tmp_path, nodes):
@@ -94,8 +95,8 @@ def test_another_model_is_told_by_both_sides(tmp_path, nodes):
     eventually(is_noticed)
     result = run_dpwa("doctor", "-c", written(tmp_path, config))
     assert result.exit_code == 1
-    assert "! w3 has model " in result.stderr
-    assert "has another model than w3" in result.stderr
+    assert "! w3 has model " in result.stdout
+    assert "has another model than w3" in result.stdout
 
 
 def test_members_that_no_file_names_are_found(tmp_path):
@@ -117,8 +118,8 @@ def test_a_place_where_nobody_is_is_told_by_its_address(tmp_path):
     file = written(tmp_path, {"join": [f"tcp://127.0.0.1:{port}"]})
     result = run_dpwa("doctor", "-c", file)
     assert result.exit_code == 3
-    assert f"! tcp://127.0.0.1:{port}: not reachable: nothing answers" in result.stderr
-    assert result.stderr.endswith("0 of 1 nodes answer; 1 problem\n")
+    assert f"! tcp://127.0.0.1:{port}: not reachable: nothing answers" in result.stdout
+    assert result.stdout.endswith("0 of 1 nodes answer; 1 problem\n")
 
 
 def test_members_that_are_taken_for_dead_are_told_though_they_may_have_ended_for_good(tmp_path):
@@ -133,11 +134,48 @@ def test_members_that_are_taken_for_dead_are_told_though_they_may_have_ended_for
         result = run_dpwa("doctor", "-c", file)
         found = json.loads(run_dpwa("doctor", "-c", file, "--json").stdout)
     assert result.exit_code == 0
-    assert result.stderr.splitlines() == [
+    assert result.stdout.splitlines() == [
         "b was at tcp://127.0.0.1:7001, and is taken for dead",
         "1 of 1 nodes answer; all is well",
     ]
     assert found["taken_for_dead"] == {"b": "tcp://127.0.0.1:7001"}
+
+
+def test_a_key_that_was_renewed_on_one_machine_only_is_told_as_a_key(tmp_path):
+    folders = key_folders(tmp_path, "w1", "w2")
+    own = folders["w2"]
+    own.secret_file("w2").unlink()
+    own.remove("w2")
+    own.create("w2")  # and w1 still has the old one
+    config = {**config_of(2), "security": "curve", "transport": "tcp"}
+
+    def refused(node):
+        return node.node.report()["handshakes_refused"]["unknown_key"]
+
+    with (
+        DpwaConnection("w1", {**config, "keys": str(folders["w1"].path)}) as one,
+        DpwaConnection("w2", {**config, "keys": str(own.path)}) as two,
+    ):
+        eventually(lambda: refused(one) and refused(two))
+        file = written(tmp_path, {**config, "keys": str(folders["w1"].path)})
+        told = run_dpwa("doctor", "-c", file, "--as", "w1").stdout
+        assert two.node.report()["handshakes_refused"]["protocol"] == 0
+    assert "w1 has refused" in told
+    assert "compare `dpwa keys list` on both machines" in told
+    assert "its key is not the one known here" in told
+    assert "protocol" not in told
+    assert "version" not in told
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [("unknown_key", "keys list"), ("protocol", "`security`"), ("put_off", "handshakes_per_s")],
+)
+def test_who_knocks_in_vain_is_told_with_what_to_compare(reason, advice):
+    counts = {"unknown_key": 0, "protocol": 0, "broken_off": 0, "put_off": 0, reason: 3}
+    (finding,) = diagnose({"a": report("a", handshakes_refused=counts)})
+    assert finding.text.startswith("a has refused 3 connections")
+    assert advice in finding.text
 
 
 def report(name, **more):

@@ -129,9 +129,9 @@ def test_list_shows_who_is_in_and_whose_secret_is_here(tmp_path, keys):
     assert rows["w2"]["fingerprint"] is None
     assert len(rows["w1"]["fingerprint"]) == 16
     table = dpwa_keys(keys, "list")
-    assert (table.exit_code, table.stdout) == (0, "")
-    assert rows["w1"]["fingerprint"] in table.stderr
-    assert not [s for s in secrets_of(keys) if s in result.stdout + table.stderr]
+    assert (table.exit_code, table.stderr) == (0, "")
+    assert rows["w1"]["fingerprint"] in table.stdout
+    assert not [s for s in secrets_of(keys) if s in result.stdout + table.stdout]
 
 
 # Commands that need them

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.launched import DPWA, assert_gone, interruptible
+from support.terminals import IN_A_TERMINAL, on_terminal
 from support.times import at_most
 
 from dpwa.config import load_config
@@ -34,13 +35,6 @@ STUBBORN = IMPORTS + (
     "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)\n"
     "print(os.getpid())\ntime.sleep(60)\n"
 )
-# Makes its standard input the terminal of a new session, as a terminal window does.
-IN_A_TERMINAL = [
-    sys.executable,
-    "-c",
-    "import fcntl, os, sys, termios\n"
-    "os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])",
-]
 
 
 @pytest.fixture(autouse=True)
@@ -242,6 +236,15 @@ def test_ctrl_c_in_a_terminal_stops_the_nodes() -> None:
         assert process.wait(60) == 130
     os.close(master)
     assert_gone(*map(int, re.findall(r"\x1b\[0m (\d+)", shown)))
+
+
+@pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_names_are_not_coloured_where_that_is_not_wanted(variable: dict[str, str]) -> None:
+    command = [*LAUNCH, "-n", "2", "--", "echo", "hello"]
+    shown, code = on_terminal(command, environment=variable)
+    assert code == 0
+    assert "w1 | hello" in shown
+    assert "\x1b" not in shown
 
 
 def read_until(descriptor: int, enough: Callable[[str], bool]) -> str:

@@ -2,16 +2,24 @@
 
 import json
 import math
+import random
+import re
+import signal
 import socket
+import subprocess
 
 import numpy as np
 import pytest
 from support.commands import run_dpwa
 from support.imposters import imposter
+from support.launched import DPWA, interruptible
 from support.nodes import config_of, eventually, free_ports
+from support.terminals import on_terminal, plain_lines
 
 from dpwa import DpwaConnection
-from dpwa.cli.status import MEMORY_PARTS, _number
+from dpwa.cli.status import MEMORY_PARTS, _age, _number, _peer
+from dpwa.node.peers import PeerBook
+from dpwa.policy.health import Outcome
 from dpwa.wire.messages import NotReady, Status, encode, pack
 
 
@@ -27,8 +35,8 @@ def file(config, tmp_path):
     return path
 
 
-def status(file, *options):
-    return run_dpwa("status", "-c", file, "--timeout-ms", 500, *options)
+def status(file, *options, environment=None):
+    return run_dpwa("status", "-c", file, "--timeout-ms", 500, *options, environment=environment)
 
 
 def rows(file):
@@ -55,9 +63,9 @@ def test_every_node_tells_its_clock_loss_scores_and_traffic(config, file):
     assert nodes["w1"]["peers"][0]["score"] == 1000
     assert nodes["w1"]["peers"][0]["health"] == "alive"
     assert table.exit_code == 0
-    assert table.stdout == ""  # people's text is on the other stream
+    assert table.stderr == ""  # results are on one stream only
     for text in ("clock", "0.25", "5 kB", "w2 (1000)"):
-        assert text in table.stderr
+        assert text in table.stdout
 
 
 def test_the_table_adds_up_what_a_node_keeps_in_memory(config, file):
@@ -79,7 +87,7 @@ def test_the_table_adds_up_what_a_node_keeps_in_memory(config, file):
 
 
 def memory_cell(table, node):
-    row = next(line for line in table.stderr.splitlines() if line.startswith(node))
+    row = next(line for line in table.stdout.splitlines() if line.startswith(node))
     return " ".join(row.split()[9:11])  # sent and received are two words, too
 
 
@@ -93,7 +101,7 @@ def test_a_table_of_four_busy_nodes_fits_80_columns(file):
         pack({**report, **traffic, "memory": memory, "peers": peers}),
     ]
     with imposter(json.loads(file.read_text())["nodes"][0]["port"], lambda frames: [answer]):
-        lines = status(file).stderr.splitlines()
+        lines = status(file, environment={"COLUMNS": "80"}).stdout.splitlines()
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
     for shown in (
@@ -117,7 +125,149 @@ def test_a_node_that_is_down_is_named_and_the_exit_code_is_3(config, file):
     assert nodes["w1"]["reachable"]
     assert not nodes["w2"]["reachable"]
     port = config["nodes"][1]["port"]
-    assert f"w2: not reachable: nothing answers at tcp://127.0.0.1:{port}" in table.stderr
+    assert f"w2: not reachable: nothing answers at tcp://127.0.0.1:{port}" in table.stdout
+
+
+def test_a_peer_that_never_started_is_told_as_such_and_has_no_score(config, file):
+    with DpwaConnection("w1", config):
+        _, nodes = rows(file)
+        table = status(file).stdout
+    assert nodes["w1"]["peers"][0]["heard_s"] is None
+    assert "w2 (never seen)" in table
+    assert "1000" not in table
+    assert table.splitlines()[-1].endswith("; never seen")
+
+
+def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
+    with DpwaConnection("w1", config) as one:
+        with DpwaConnection("w2", config):
+            eventually(lambda: one.node.report()["peers"][0]["heard_s"] is not None)
+        eventually(lambda: one.node.report()["peers"][0]["health"] == "gone")
+        table = status(file).stdout
+    assert re.search(r"w2 \(1000, gone, heard \d+ s ago\)", table)
+    assert re.search(r"w2: not reachable: .*; last heard of \d+ s ago$", table, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("peer", "shown"),
+    [
+        ({"score": 900, "health": "alive", "heard_s": 1.0}, "w2 (900)"),
+        ({"score": 900, "health": "unreachable", "heard_s": None}, "w2 (never seen)"),
+        ({"score": 9, "health": "silent", "heard_s": 130.2}, "w2 (9, silent, heard 2 min ago)"),
+        (
+            {"score": 9, "health": "alive", "problem": "the connection was lost", "heard_s": 5},
+            "w2 (9, unreachable, heard 5 s ago)",
+        ),
+        ({"score": 9, "health": "other_model", "heard_s": 5}, "w2 (9, other model)"),
+        ({"score": 1000, "health": "unreachable"}, "w2 (1000, unreachable)"),  # of an older node
+        ({"score": 1, "health": "gone", "heard_s": "long"}, "w2 (1, gone)"),
+    ],
+)
+def test_what_is_told_of_a_peer(peer, shown):
+    assert _peer({"name": "w2", **peer}) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(-1, "0 s"), (119, "119 s"), (120, "2 min"), (7300, "2 h"), (1e6, "12 d")],
+)
+def test_an_age_is_short(seconds, shown):
+    assert _age(seconds) == shown
+
+
+class HandClock:
+    def __init__(self):
+        self.seconds = 100.0
+
+    def now(self):
+        return self.seconds
+
+    def advance(self, seconds):
+        self.seconds += seconds
+
+
+def test_when_a_peer_was_last_heard_of():
+    clock = HandClock()
+    book = PeerBook("w1", clock, random.Random(0))
+    book.add("w2", "tcp://a:1")
+
+    def heard_s():
+        return book.report()[0]["heard_s"]
+
+    book.record("w2", Outcome.UNREACHABLE)
+    assert heard_s() is None
+    book.connected("w2")
+    clock.advance(4.0)
+    book.record("w2", Outcome.TIMED_OUT)
+    assert heard_s() == 4.0
+    book.record("w2", Outcome.FETCHED)
+    clock.advance(3.0)
+    assert heard_s() == 3.0
+    book.trouble("w2", "the connection was lost")  # it was there until now
+    clock.advance(2.0)
+    book.trouble("w2", "nothing answers")
+    assert heard_s() == 2.0
+
+
+def watching(file, *options):
+    """`dpwa status --watch` as a process of its own, into a pipe."""
+    command = [*DPWA, "status", "-c", str(file), "--watch", "--interval", "0.1", *options]
+    with interruptible():
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_watching_without_a_terminal_prints_one_table_after_the_other(config, file):
+    with DpwaConnection("w1", config), watching(file) as process:
+        lines = iter(process.stdout.readline, b"")
+        tables = 0
+        for line in lines:
+            tables += line.startswith(b"node ")
+            if tables == 3:
+                break
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (0, b"")
+
+
+def test_watching_for_programs_prints_one_object_a_line(config, file):
+    with DpwaConnection("w1", config), watching(file, "--json") as process:
+        for _ in range(2):
+            found = json.loads(process.stdout.readline())
+            assert [row["name"] for row in found["nodes"]] == ["w1", "w2"]
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_watching_on_a_terminal_ends_quietly_with_ctrl_c(config, file, columns):
+    with DpwaConnection("w1", config):
+        seen, code = on_terminal(
+            [*DPWA, "status", "-c", str(file), "--watch", "--interval", "0.1"],
+            until="\x1b[2K",  # the lines before are written again
+            columns=columns,
+        )
+    assert code == 0
+    assert "Ctrl-C ends" in seen
+    assert "never seen" in " ".join(seen.split())
+    assert "Traceback" not in seen
+    assert max(map(len, plain_lines(seen))) <= columns
+
+
+@pytest.mark.parametrize("interval", ["0", "nan", "1e9", "x"])
+def test_an_interval_that_makes_no_sense_is_refused(file, interval):
+    result = status(file, "--watch", "--interval", interval)
+    assert result.exit_code == 2
+    assert "--interval" in result.stderr
+
+
+def test_at_40_columns_no_word_is_broken(config, file):
+    with DpwaConnection("w1", config):
+        text = status(file, environment={"COLUMNS": "40"}).stdout
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert "w2 (never seen)" in " ".join(text.split())
+    assert "clock 0, loss -, version 0, merges 0" in " ".join(text.split())
 
 
 def test_a_place_where_nobody_is_is_told_whole_and_once(tmp_path):
@@ -125,7 +275,7 @@ def test_a_place_where_nobody_is_is_told_whole_and_once(tmp_path):
     file = tmp_path / "join.yaml"
     file.write_text(f"join: ['{place}']\n")
     told = f"{place}: not reachable: nothing answers at {place}\n"
-    assert status(file).stderr == told
+    assert status(file).stdout == told
 
 
 def test_the_table_has_long_names_whole(tmp_path):
@@ -133,7 +283,7 @@ def test_the_table_has_long_names_whole(tmp_path):
     file = tmp_path / "long.yaml"
     file.write_text(json.dumps({"nodes": [{"name": name, "port": free_ports(1)[0]}]}))
     with DpwaConnection(name, file):
-        table = status(file).stderr
+        table = status(file).stdout
     assert table.count("Q") == 64
 
 
@@ -145,7 +295,7 @@ def test_leaders_are_told_where_nodes_follow_them(config, file, settings, is_tol
     file.write_text(json.dumps({**config, **settings}))
     with DpwaConnection("w1", config) as one:
         one.update_send(b"x", 0.5)
-        assert ("leader w1" in status(file).stderr) is is_told
+        assert ("leader w1" in status(file).stdout) is is_told
 
 
 def test_a_diverged_loss_is_valid_json(config, file):
@@ -182,7 +332,7 @@ def test_a_report_with_surprises_is_still_shown(config, file):
     answer = [encode(Status(request=1)), pack(report)]
     with imposter(config["nodes"][1]["port"], lambda frames: [answer]):
         result = status(file)
-    assert "[red]" in result.stderr
+    assert "[red]" in result.stdout
     assert "Traceback" not in result.stderr
 
 

@@ -45,8 +45,8 @@ def edges(tmp_path):
 def test_without_a_name_all_topologies_are_listed():
     result = run()
     assert result.exit_code == 0
-    assert result.stdout == ""  # people's text is on the other stream
-    lines = result.stderr.splitlines()
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
     for name in topology_names():
         assert any(line.startswith(f"{name} ") for line in lines)
     assert max(map(len, lines)) <= 80
@@ -66,12 +66,12 @@ def test_the_list_is_there_for_programs():
 def test_tables_show_neighbours_matrix_and_figures():
     result = run("ring", "-n", 4)
     assert result.exit_code == 0
-    assert result.stdout == ""
-    text = result.stderr
+    assert result.stderr == ""
+    text = result.stdout
     assert "ring, 4 nodes, factor 0.5" in text
     assert "w1   w2, w4" in text
     assert "w1 0.500 0.250     · 0.250" in text
-    for words in ("spectral gap", "0.5  1 - |λ2|", "ln 1000 / -ln |λ2|", "doubly stochastic"):
+    for words in ("spectral gap", "0.5 1 - |λ2|", "ln 1000 / -ln |λ2|", "doubly stochastic"):
         assert words in text
 
 
@@ -94,8 +94,8 @@ def test_options_and_the_factor_are_taken():
     assert found["rounds"][0]["neighbours"]["w3"] == ["w1", "w2", "w4", "w5"]
     assert found["matrix"][0] == [0.75, 0.0, 0.25, 0.0, 0.0]
     assert found["stationary_weights"]["w3"] == pytest.approx(0.5)
-    text = run("star", "-n", 5, "--set", "center=2").stderr
-    assert "0.5  of w3 in what they agree on, 2.5 times a fair share" in text
+    text = run("star", "-n", 5, "--set", "center=2").stdout
+    assert "0.5 of w3 in what they agree on, 2.5 times a fair share" in text
 
 
 def test_a_topology_with_rounds_shows_all_of_them_or_one():
@@ -103,7 +103,7 @@ def test_a_topology_with_rounds_shows_all_of_them_or_one():
     assert [row["neighbours"]["w1"] for row in found["rounds"]] == [["w2"], ["w3"], ["w5"]]
     assert found["matrix"] == [[0.125] * 8] * 8
     assert (found["rounds_to_1000th"], found["period"]) == (3, 3)
-    assert "round 2" in run("one_peer_exponential").stderr
+    assert "round 2" in run("one_peer_exponential").stdout
     one = told("one_peer_exponential", "-n", 8, "--round", 4)
     assert [(row["round"], row["neighbours"]["w1"]) for row in one["rounds"]] == [(4, ["w3"])]
     assert one["matrix"][0][2] == 0.5
@@ -111,7 +111,7 @@ def test_a_topology_with_rounds_shows_all_of_them_or_one():
 
 
 def test_long_tables_are_cut_and_say_so():
-    text = run("ring", "-n", 100).stderr
+    text = run("ring", "-n", 100).stdout
     assert "and 36 more; --json has them all" in text
     assert "shown for at most 12 nodes" in text
 
@@ -120,7 +120,7 @@ def test_a_file_brings_its_own_names(edges):
     found = told("file", "--set", f"path={edges}")
     assert found["nodes"] == ["north", "south", "east"]
     assert found["rounds"][0]["neighbours"]["south"] == ["north", "east"]
-    assert "edges.txt, 3 nodes" in run("file", "--set", f"path={edges}").stderr
+    assert "edges.txt, 3 nodes" in run("file", "--set", f"path={edges}").stdout
     message = mistake(UserError, "file", "-n", 4, "--set", f"path={edges}")
     assert message == f"{edges}: expected 4 nodes (got 3)"
 
@@ -130,7 +130,7 @@ def test_a_graph_that_leaves_nodes_behind_names_a_pair_and_exits_with_1(tmp_path
     path.write_text("a b\nc -> a")
     result = run("file", "--set", f"path={path}")
     assert result.exit_code == 1
-    assert "nothing that c learns ever comes to a" in result.stderr
+    assert "nothing that c learns ever comes to a" in result.stdout
     assert json.loads(run("file", "--set", f"path={path}", "--json").stdout)["unreachable"] == [
         "a",
         "c",
@@ -174,7 +174,7 @@ def test_the_table_of_the_documentation_holds(name):
 
 
 def test_the_example_of_the_documentation_holds():
-    printed = [line.rstrip() for line in run("star", "-n", 5).stderr.splitlines()]
+    printed = [line.rstrip() for line in run("star", "-n", 5).stdout.splitlines()]
     assert "\n".join(printed) in DOCUMENTATION
 
 

@@ -31,9 +31,9 @@ def test_names_edges_and_options_are_those_of_the_configuration(file: Path) -> N
 def test_people_see_the_names_as_well(file: Path) -> None:
     file.write_text(f"{NODES}topology: star\nstar: {{center: 1}}\n")
     result = run_dpwa("topology", "-c", file, "--factor", "0.25")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "star, 3 nodes, factor 0.25" in result.stderr
-    assert "east  north, south" in result.stderr
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "star, 3 nodes, factor 0.25" in result.stdout
+    assert "east  north, south" in result.stdout
 
 
 def test_a_file_without_nodes_is_a_mistake_that_says_what_to_do(file: Path) -> None:
@@ -46,7 +46,8 @@ def test_a_file_without_nodes_is_a_mistake_that_says_what_to_do(file: Path) -> N
 def test_names_that_are_too_long_for_the_head_of_the_matrix_have_numbers(file: Path) -> None:
     nodes = [{"name": f"machine-{n}", "port": n} for n in range(1, 10)]
     file.write_text(json.dumps({"nodes": nodes, "topology": "ring"}))
-    lines = run_dpwa("topology", "-c", file).stderr.splitlines()
+    result = run_dpwa("topology", "-c", file, environment={"COLUMNS": "80"})
+    lines = result.stdout.splitlines()
     assert list("123456789") in map(str.split, lines)
     assert sum(line.startswith("9 machine-9 0.250") for line in lines) == 1
     assert all(len(line) <= 80 for line in lines)

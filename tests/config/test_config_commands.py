@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from support.commands import run_dpwa
 
 from dpwa.algorithms import algorithm_names
-from dpwa.config import load_config
+from dpwa.config import Config, load_config
+from dpwa.launch import local_config
 from dpwa.policy.topology import topology_names
 
 
@@ -20,6 +23,7 @@ def run(*arguments):
     return run_dpwa("config", *arguments, environment={"DPWA_SEED": "3"})
 
 
+ROOT = Path(__file__).parents[2]
 BROKEN = "nodes: [{name: w1, port: 0}]\nseed: x\nmrege: delta\n"
 
 
@@ -42,6 +46,21 @@ def test_init_writes_a_configuration_to_standard_output(tmp_path: Path) -> None:
         ("w1", "10.0.0.1", 700),
         ("w2", "10.0.0.1", 701),
     ]
+
+
+def test_new_configurations_do_as_the_documentation_advises(written: Path, tmp_path: Path) -> None:
+    (tmp_path / "launched").mkdir()
+    launched = local_config(2, tmp_path / "launched")
+    in_docs = [
+        found
+        for page in ("README.md", "docs/configuration.md")
+        for found in re.findall(r"```yaml\n(nodes:.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    ]
+    assert len(in_docs) >= 2
+    for settings in [written.read_text(), launched.read_text(), in_docs[0], in_docs[1]]:
+        assert yaml.safe_load(settings)["merge"] == "delta"
+    advised = [key for key, f in Config.model_fields.items() if "best for" in (f.description or "")]
+    assert advised == ["merge"]  # whatever else is advised belongs into new configurations, too
 
 
 def test_init_overwrites_only_when_forced(written: Path) -> None:
@@ -71,8 +90,8 @@ def test_init_explains_what_it_cannot_do(arguments: list[str], message: str) -> 
 
 def test_check_says_in_one_line_that_all_is_well(written: Path) -> None:
     result = run("check", str(written))
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"{written}: OK, 3 nodes\n"
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == f"{written}: OK, 3 nodes\n"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +101,7 @@ def test_check_says_in_one_line_that_all_is_well(written: Path) -> None:
 def test_check_says_that_nodes_may_join(tmp_path: Path, nodes: str, told: str) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(f"{nodes}join: []\n")
-    assert run("check", str(path)).stderr == f"{path}: OK, {told}\n"
+    assert run("check", str(path)).stdout == f"{path}: OK, {told}\n"
 
 
 def test_show_fills_in_defaults_and_applies_the_environment(written: Path) -> None:

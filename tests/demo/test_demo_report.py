@@ -63,14 +63,24 @@ def test_verdict_says_so_when_gossip_lost(history, tmp_path):
     assert verdict(lost).startswith("Gossip did not win")
 
 
-def test_json_is_alone_on_stdout_and_the_report_on_stderr(history, tmp_path, capsys):
+REPORTED = ("w1", "w2", "Consensus distance 1", "somewhere/demo.png", "Gossip won")
+
+
+def test_the_report_is_on_stdout(history, tmp_path, capsys):
     result = summarise(history, ("w1", "w2"), tmp_path, seconds=3.0)
     show_report(result, [("Curves", "somewhere/demo.png")])
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert all(text in captured.out for text in REPORTED)
+
+
+def test_json_is_alone_on_stdout_and_the_report_beside_it_on_stderr(history, tmp_path, capsys):
+    result = summarise(history, ("w1", "w2"), tmp_path, seconds=3.0)
+    show_report(result, [("Curves", "somewhere/demo.png")], is_result=False)
     print_json(result)
     captured = capsys.readouterr()
     assert json.loads(captured.out)["seconds"] == 3.0
-    for text in ("w1", "w2", "Consensus distance 1", "somewhere/demo.png", "Gossip won"):
-        assert text in captured.err
+    assert all(text in captured.err for text in REPORTED)
 
 
 def test_a_line_that_is_no_record_is_told_apart():
@@ -117,7 +127,7 @@ def test_report_shows_names_and_figures_whole_at_any_width(
 ):
     monkeypatch.setenv("COLUMNS", columns)
     show_report(summarise(history, ("w1", "w2"), tmp_path, seconds=1.0), [])
-    table, _, rest = capsys.readouterr().err.partition("Consensus")
+    table, _, rest = capsys.readouterr().out.partition("Consensus")
     assert ("merges" in table) == ("merges" in rest)  # what is not shown is not explained
     rows = [line for line in table.splitlines() if "w1" in line]
     assert [cell.strip() for cell in rows[0].strip("│").split("│")] == (

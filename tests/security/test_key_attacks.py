@@ -25,7 +25,7 @@ GROWTH_MB = 50
 
 COUNTED = {
     "hello_storm": "broken_off",
-    "bad_hello_storm": "protocol",
+    "bad_hello_storm": "unknown_key",
     "wrong_keys": "unknown_key",
     "half_handshakes": "broken_off",
 }

@@ -195,17 +195,19 @@ def test_who_expects_another_key_here_is_counted_and_knows_why(context, tcp, tmp
     ):
         assert says(link, "its key is not the one known here")
         assert link.is_useless
-        eventually(lambda: here.gate.report()["protocol"] >= 1)
-        count = here.gate.report()["protocol"]
+        eventually(lambda: here.gate.report()["unknown_key"] >= 1)
+        count = here.gate.report()["unknown_key"]
         threading.Event().wait(0.3)  # a link that is refused does not knock on by itself
-        assert here.gate.report()["protocol"] <= count + 1
+        assert here.gate.report()["unknown_key"] <= count + 1
+        assert here.gate.report()["protocol"] == 0
 
 
 def test_a_client_without_keys_does_not_get_in(context, tcp, tmp_path):
     folder = key_folder(tmp_path / "keys", "w1")
     with guarded(context, folder, "w1", tcp) as here, linked(context, tcp) as link:
         assert says(link, "curve")
-        eventually(lambda: sum(here.gate.report().values()) >= 1)
+        eventually(lambda: here.gate.report()["protocol"] >= 1)
+        assert here.gate.report()["unknown_key"] == 0
         assert not link.send(AskStatus(request=1))
 
 

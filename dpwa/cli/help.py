@@ -1,0 +1,105 @@
+"""How help pages are laid out: whole summaries, and no word broken on a narrow terminal."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+WIDEST = 80
+NARROW = 56  # columns below which a description stands under what it describes
+_Formatter: Any = typer.Context.formatter_class
+
+
+class HelpFormatter(_Formatter):  # type: ignore[misc]
+    """Lays out one help page."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "width": _columns()})
+
+    def write_dl(
+        self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Write names and descriptions, side by side where there is room."""
+        if self.width >= NARROW:
+            super().write_dl(rows, col_max, col_spacing)
+            return
+        for name, description in rows:
+            self.write(f"{self._wrapped(name, '    ')}\n")
+            if description:
+                self.write(f"{self._wrapped(description, '', '  ')}\n")
+
+    def write_text(self, text: str) -> None:
+        r"""Write paragraphs; lines after `\b` stay as they are, unless they are too long."""
+        blocks = []
+        for block in text.split("\n\n"):
+            is_kept = block.lstrip().startswith("\b")
+            lines = textwrap.dedent(block.replace("\b\n", "", 1)).splitlines()
+            if is_kept:
+                blocks += ["\n".join(self._command_line(line) for line in lines)]
+            else:
+                blocks += [self._wrapped(" ".join(line.strip() for line in lines))]
+        self.write("\n\n".join(blocks) + "\n")
+
+    def _wrapped(self, text: str, more: str = "", less: str = "") -> str:
+        indent = " " * self.current_indent + less
+        return textwrap.fill(
+            " ".join(text.split()),
+            self.width,
+            initial_indent=indent,
+            subsequent_indent=indent + more,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+    def _command_line(self, line: str) -> str:
+        """Continue a command that is too long on the next line, as a shell takes it."""
+        indent = " " * (self.current_indent + 2)
+        wrapped = textwrap.wrap(
+            line,
+            self.width - 2,
+            initial_indent=indent,
+            subsequent_indent=indent + "  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        return " \\\n".join(wrapped)
+
+
+class HelpContext(typer.Context):
+    """The context of every command of dpwa."""
+
+    formatter_class = HelpFormatter
+
+
+class HelpGroup(TyperGroup):
+    """A group of commands whose summaries are not cut."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each command with the whole first sentence of its help."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, summary(command.help)) for name, command in commands if command]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def summary(text: str | None) -> str:
+    """Return the first paragraph of a help text on one line, without a full stop at its end."""
+    first = (text or "").strip().partition("\n\n")[0]
+    return " ".join(first.split()).removesuffix(".")
+
+
+def with_help(command: Any) -> Any:
+    """Have a command, and all below it, explain itself as this module says; return it."""
+    command.context_class = HelpContext
+    for below in getattr(command, "commands", {}).values():
+        with_help(below)
+    return command
+
+
+def _columns() -> int:
+    return max(min(shutil.get_terminal_size().columns, WIDEST), 20)

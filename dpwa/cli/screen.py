@@ -1,0 +1,102 @@
+"""What all commands print with: results on standard output, in as many columns as there are.
+
+On a terminal that is too narrow for a table, each row becomes a few lines of its own, so that no
+word is broken. Where standard output is no terminal, lines are as long as they need to be: one row
+is one line, for `grep`, `cut` and `less`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+ANY_WIDTH = 4000  # columns of a file or a pipe, which have no edge
+LEAST_TEXT = 20  # columns for a cell of several words
+GAP = 1  # columns between two cells
+
+
+def console(*, is_result: bool = True) -> Console:
+    """Return where to print for people: standard output, or standard error if it is no result."""
+    from rich.console import Console
+
+    found = Console(stderr=not is_result, highlight=False)
+    if not found.is_terminal and not os.environ.get("COLUMNS"):
+        found.width = ANY_WIDTH
+    return found
+
+
+def is_watched() -> bool:
+    """Tell whether standard output is a terminal on which a line can be written again."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    columns: int,
+    *,
+    right: Sequence[int] = (),
+    text: Sequence[int] = (),
+) -> RenderableType:
+    """Return a table, or each row as lines of its own where the table needs more columns.
+
+    Args:
+        headings: of the columns; the first names the rows.
+        rows: cells; they are shown as they are, without markup.
+        columns: how many there are on the terminal.
+        right: indices of columns whose cells stand to the right, such as numbers.
+        text: indices of columns whose cells may be wrapped between words.
+    """
+    from rich.cells import cell_len
+    from rich.table import Table
+
+    needed = -GAP
+    for index, heading in enumerate(headings):
+        widest = max(map(cell_len, (heading, *(row[index] for row in rows))))
+        needed += GAP + (min(widest, LEAST_TEXT) if index in text else widest)
+    if needed > columns:
+        return _records(headings, rows, text)
+    made = Table(box=None, pad_edge=False, collapse_padding=True, show_header=any(headings))
+    for index, heading in enumerate(headings):
+        made.add_column(
+            heading,
+            justify="right" if index in right else "left",
+            no_wrap=index not in text,
+        )
+    for row in rows:
+        made.add_row(*map(plain, row))
+    return made
+
+
+def plain(text: str) -> RenderableType:
+    """Return text that is shown as it is, and wrapped between words."""
+    from rich.text import Text
+
+    return Text(text, overflow="fold")
+
+
+def _records(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], text: Sequence[int]
+) -> RenderableType:
+    """Return the name of each row, and below it what its other cells say."""
+    from rich.console import Group
+    from rich.padding import Padding
+
+    parts: list[RenderableType] = []
+    if len(headings) == 2:  # what the other column is can be seen
+        headings = (headings[0], "")
+    for name, *others in rows:
+        cells = list(enumerate(zip(headings[1:], others, strict=True), 1))
+        short = [f"{head} {cell}".strip() for index, (head, cell) in cells if index not in text]
+        long = [
+            f"{head}: {cell}" if head else cell for index, (head, cell) in cells if index in text
+        ]
+        lines = [", ".join(short), *long]
+        parts.append(plain(name))
+        parts += [Padding(plain(line), (0, 0, 0, 2), expand=False) for line in lines if line]
+    return Group(*parts)

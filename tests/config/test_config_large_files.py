@@ -1,0 +1,80 @@
+"""Configurations of very many nodes: refused at once, or read by libyaml as Python would."""
+
+import pytest
+import yaml
+
+from dpwa.config import load_config, yaml_source
+from dpwa.config.yaml_source import LONG_TEXT, MAX_VALUES, parse_yaml
+from dpwa.errors import ConfigError
+
+NEEDS_LIBYAML = pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML has no libyaml here")
+
+
+def nodes_text(count):
+    lines = (
+        f"  - {{name: w{n}, host: 10.0.{n >> 8}.{n & 255}, port: 45000}}\n" for n in range(count)
+    )
+    return "nodes:\n" + "".join(lines)
+
+
+@NEEDS_LIBYAML
+def test_too_many_nodes_are_refused_before_any_is_made(tmp_path, monkeypatch):
+    def never(*_):
+        raise AssertionError("nothing is to be made of this file")
+
+    monkeypatch.setattr(yaml_source, "_fast_loader", never)
+    monkeypatch.setattr(yaml_source, "_Loader", never)
+    file = tmp_path / "many.yaml"
+    file.write_text(nodes_text(60_000))
+    with pytest.raises(ConfigError) as error:
+        load_config(file, environ={})
+    line = MAX_VALUES // 4 + 1  # of each node, the mapping and three values
+    assert str(error.value).startswith(f"{file}:{line}:")
+    assert str(error.value).endswith(f"expected at most {MAX_VALUES} values, aliases included")
+
+
+def test_aliases_of_aliases_are_refused_in_long_files_too():
+    levels = "".join(f"l{n + 1}: &l{n + 1} [{', '.join([f'*l{n}'] * 9)}]\n" for n in range(9))
+    with pytest.raises(ConfigError, match="aliases included"):
+        parse_yaml("# long\n" * (LONG_TEXT // 7 + 1) + "l0: &l0 [a, b]\n" + levels, "a.yaml")
+
+
+@NEEDS_LIBYAML
+def test_a_long_file_is_read_by_libyaml(monkeypatch):
+    monkeypatch.setattr(yaml_source, "_Loader", None)
+    with pytest.raises(AttributeError):  # of None, for the resolvers: not before
+        parse_yaml(nodes_text(3000), "a.yaml")
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- "])
+def test_a_long_file_that_is_nested_very_deeply_is_refused(opening):
+    with pytest.raises(ConfigError):
+        parse_yaml(opening * LONG_TEXT, "a.yaml")
+
+
+TEXTS = [
+    "a: 1\nb: [x, 'y', \"z\"]\nc:\n- {d: '', e: ~}\n",
+    "base: &b {x: 1, y: 2}\nmore: {<<: *b, y: 3}\n",
+    "text: |\n  two\n  lines\nfold: >\n  a\n  b\n",
+    "täßt: ümläut\n'quoted key': null\n",
+    "? [a]\n: b\n",
+    "!!python/object:os.system x: y\n",
+    "a: !!int 3\n",
+    "nodes:\n  - {name: w1, port: 22:22, x: off, y: 1e-3}\n",
+]
+BROKEN = ["a: [1, 2", "a: b: c", "a: *nobody", "\tx: 1", "a: 'open", "a: 1\n b: 2\n", ""]
+
+
+def outcome(text):
+    try:
+        return parse_yaml(text, "a.yaml")
+    except ConfigError as error:
+        return str(error)
+
+
+@NEEDS_LIBYAML
+@pytest.mark.parametrize("text", [*TEXTS, *BROKEN])
+def test_libyaml_and_python_say_the_same(text, monkeypatch):
+    slow = outcome(text)
+    monkeypatch.setattr(yaml_source, "LONG_TEXT", 0)
+    assert outcome(text) == slow
