@@ -134,6 +134,10 @@ def train(options: argparse.Namespace, place: Place) -> None:
             log_file.flush()
             save_weights(trainer.model, output)
             print(", ".join(f"{column} {row[column]}" for column in SHOWN_COLUMNS), flush=True)
+        if gossip is not None:
+            print(gossip.finish(), flush=True)
+            print(f"together: test_accuracy {trainer.test_accuracy():.4f}", flush=True)
+            save_weights(trainer.model, output)
 
 
 def run_epoch(trainer: Trainer, gossip: DpwaPyTorchAdapter | None) -> dict[str, Any]:
