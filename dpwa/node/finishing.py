@@ -222,8 +222,10 @@ class _Run:
     def run(self, seconds: float, timeout_s: float) -> FinishReport:
         """Go on until all agree, or the time is over."""
         met_at, waits_until = None, self._began + timeout_s
+        self._endings.own = replace(self._endings.own, has_read=0, agrees=False, is_over=False)
         while True:
             began = self._clock.now()
+            self._seen.update(dict.fromkeys(self._book.names))
             awaited = self._awaited() if began < waits_until else []
             if awaited:
                 self._say_whom(awaited, waits_until - began)
@@ -272,7 +274,6 @@ class _Run:
         mergeable, now = self._book.mergeable, self._clock.now()
         awaited = []
         for peer in self._book.names:
-            self._seen[peer] = None
             heard = self._endings.of(peer)
             trains = (
                 heard is not None

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-SILENT_AFTER_S = 5.0  # a peer that answers nothing for so long is not waited for
+SILENT_AFTER_S = 10.0  # a peer that answers nothing for so long is not waited for
 IDLE_AFTER_S = 60.0  # nor is one that lives, but trains no more
 AGREEMENT = 1e-5  # distance between two nodes, relative to the length of the parameters
 STILL_FALLS = 0.9  # a distance that is a greater part of the least one so far does not fall

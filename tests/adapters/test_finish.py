@@ -290,3 +290,11 @@ def test_a_peer_that_stays_silent_is_given_up(monkeypatch):
         report = nodes.report(0)
     assert time.monotonic() - began < 30.0
     assert set(report.missed) == {"w2"}
+
+
+def test_without_time_to_wait_those_who_train_are_told_of_all_the_same():
+    with Nodes(2) as nodes:
+        nodes.train(1)
+        nodes.begin_to_finish(0, timeout_s=0.0, seconds=0.0)
+        report = nodes.report(0)
+    assert set(report.missed) == {"w2"}
