@@ -57,6 +57,7 @@ def node_colour(position: int, count: int) -> Any:
 
 def _draw_accuracy(axes: Axes, history: History, names: tuple[str, ...]) -> None:
     _draw_curves(axes, history, names, lambda record: record.accuracy)
+    _draw_finish(axes, history, names)
     axes.set_ylim(0, 1)
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
     _label(axes, "Accuracy on all ten digits", "test accuracy (share correct)")
@@ -98,7 +99,6 @@ def _draw_curves(axes: Axes, history: History, names: tuple[str, ...], value: Va
             points = _points(history, name, phase, value)
             colour = node_colour(position, len(names))
             axes.plot(*zip(*points, strict=True), color=colour, **style)
-    _draw_finish(axes, history, names)
 
 
 def _draw_finish(axes: Axes, history: History, names: tuple[str, ...]) -> None:
