@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dpwa.config import Config, load_config
     from dpwa.connection import DpwaConnection, close_all
     from dpwa.errors import ConfigError, DpwaError
+    from dpwa.policy.finishing import FinishReport
     from dpwa.policy.interpolation import register_interpolation
 
 __version__ = "0.1.0"
@@ -22,6 +23,7 @@ _HOMES = {
     "ConfigError": "dpwa.errors",
     "DpwaConnection": "dpwa.connection",
     "DpwaError": "dpwa.errors",
+    "FinishReport": "dpwa.policy.finishing",
     "close_all": "dpwa.connection",
     "load_config": "dpwa.config",
     "register_interpolation": "dpwa.policy.interpolation",
@@ -32,6 +34,7 @@ __all__ = [
     "ConfigError",
     "DpwaConnection",
     "DpwaError",
+    "FinishReport",
     "__version__",
     "close_all",
     "load_config",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NoReturn
@@ -23,12 +23,15 @@ from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.membership.face import Members
 from dpwa.node.arrival import Arrival, FetchTerms
+from dpwa.node.finishing import SECONDS, Averaged
 from dpwa.node.node import Node
+from dpwa.policy.finishing import FinishReport
 from dpwa.state.face import States
 from dpwa.state.target import Target
 from dpwa.state.values import values_of, values_part
 from dpwa.types import Loss, loss_value
 from dpwa.wire import limits
+from dpwa.wire.shards import WHOLE
 
 NumericArray = npt.NDArray[Any]
 Parameters = bytes | bytearray | memoryview | NumericArray
@@ -49,6 +52,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             peer_parameters, factor = connection.update_wait(loss)
             if factor > 0:
                 parameters = factor * peer_parameters + (1 - factor) * parameters
+            parameters, report = connection.finish(parameters, loss)  # at the very end
 
     Args:
         name: which node of the configuration this process is.
@@ -94,23 +98,14 @@ class DpwaConnection(CollectiveCalls, Closeable):
             ClosedError: the connection was closed.
             UserError: the configuration has an algorithm that needs to merge by itself.
         """
-        if self.node.config.algorithm != "gossip":
-            raise UserError(
-                f"`algorithm: {self.node.config.algorithm}` needs an adapter that merges, such as "
-                "DpwaPyTorchAdapter; with a DpwaConnection only `algorithm: gossip` is possible"
-            )
+        self._require_gossip()
         if isinstance(parameters, np.ndarray):
             layout, source = _array_layout(parameters), parameters
         else:
             layout, source = Layout.of_bytes(), _byte_array(parameters)
 
-        check = self._terms.is_finite
-
-        def write(slot: ByteArray) -> Copy:
-            np.copyto(slot.view(source.dtype).reshape(source.shape), source)
-            return FinishedCopy(None if check is None else check(slot, layout.tensors[0].dtype))
-
         self._layout = layout
+        write = self._writing(layout, source)
         self.node.rounds.send(layout, source.nbytes, loss_value(loss), write, self._terms)
         self._states.turn(partial(values_part, layout, source))
 
@@ -133,6 +128,84 @@ class DpwaConnection(CollectiveCalls, Closeable):
         if arrival is None:
             return None, 0.0
         return _parameters(self._layout, copy.data), arrival.factor
+
+    def finish(
+        self,
+        parameters: NumericArray,
+        loss: Loss = None,
+        *,
+        seconds: float = SECONDS,
+        timeout_s: float | None = None,
+    ) -> tuple[NumericArray, FinishReport]:
+        """End the training together with the peers; to be called after the last step.
+
+        Goes on serving until all peers that live have taken their last step, too, and averages the
+        parameters with theirs; see `DpwaPyTorchAdapter.finish`.
+
+        Args:
+            parameters: numpy array of floats of any shape; it is not changed.
+            loss: training loss at the end.
+            seconds: longest time to average.
+            timeout_s: longest time to wait for peers that still train; by default as long as this
+                node has trained itself, and at least a minute.
+
+        Returns:
+            `(parameters, report)`: the average, a new array, and what was done.
+
+        Raises:
+            ParametersError: the parameters are no array of floating numbers, or empty.
+            ClosedError: the connection was closed.
+            UserError: the configuration has an algorithm that needs to merge by itself.
+        """
+        self._require_gossip()
+        if not isinstance(parameters, np.ndarray) or parameters.dtype.kind not in "fc":
+            found = getattr(parameters, "dtype", type(parameters).__name__)
+            raise ParametersError(
+                f"finish averages numpy arrays of floating numbers, not {found}: "
+                "use update_send and update_wait for the rest"
+            )
+        own, layout = np.array(parameters, order="C"), _array_layout(parameters)
+        rounds, write = self.node.rounds, self._writing(layout, own)
+
+        def publish() -> bool:
+            return rounds.publish(layout, own.nbytes, write)
+
+        def read(peer: str, weight: float) -> float | None:
+            copy, distances = _Copy(), list[float]()
+
+            def merge(arrival: Arrival) -> float:
+                copy.take(arrival)
+                step = copy.data.view(own.dtype).reshape(own.shape) - own
+                distances.append(float(np.linalg.norm(step)))
+                np.add(own, weight * step, out=own, casting="same_kind")
+                return weight
+
+            rounds.read(peer, layout, WHOLE, self._terms.is_finite, merge)
+            return distances[0] if distances else None
+
+        def go_on(others_train: bool) -> bool:  # noqa: ARG001
+            self._states.turn(partial(values_part, layout, own), saves=False)
+            return False
+
+        averaged = Averaged(publish, read, go_on, lambda: float(np.linalg.norm(own)))
+        report = self.node.finish.run(averaged, seconds, timeout_s, loss_value(loss))
+        return own, report
+
+    def _require_gossip(self) -> None:
+        if self.node.config.algorithm != "gossip":
+            raise UserError(
+                f"`algorithm: {self.node.config.algorithm}` needs an adapter that merges, such as "
+                "DpwaPyTorchAdapter; with a DpwaConnection only `algorithm: gossip` is possible"
+            )
+
+    def _writing(self, layout: Layout, source: NumericArray) -> Callable[[ByteArray], Copy]:
+        check = self._terms.is_finite
+
+        def write(slot: ByteArray) -> Copy:
+            np.copyto(slot.view(source.dtype).reshape(source.shape), source)
+            return FinishedCopy(None if check is None else check(slot, layout.tensors[0].dtype))
+
+        return write
 
     def fetch_state(self) -> tuple[bytes | NumericArray, float] | None:
         """Fetch the parameters to begin with from the peers, before the first `update_send`.

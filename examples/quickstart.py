@@ -13,17 +13,16 @@ from torch.nn import Linear, Sequential, Tanh, functional
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 
-if "DPWA_NAME" not in os.environ:
+if not {"DPWA_NAME", "DPWA_CONFIG"} <= os.environ.keys():
     raise SystemExit("run it with: dpwa launch -n 2 -- python examples/quickstart.py")
-name, rank, nodes = os.environ["DPWA_NAME"], os.environ["DPWA_RANK"], os.environ["DPWA_WORLD_SIZE"]
 x = torch.linspace(-math.pi, math.pi, 240).unsqueeze(1)
-own_x = x.chunk(int(nodes))[int(rank)]  # private: no other node ever sees these points
 torch.manual_seed(0)  # all nodes start from the same parameters
 net = Sequential(Linear(1, 64), Tanh(), Linear(64, 1))
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
 merges, loss, end = Counter[str](), None, time.monotonic() + 4.0
 
-with DpwaPyTorchAdapter(net, name, os.environ["DPWA_CONFIG"]) as gossip:
+with DpwaPyTorchAdapter(net, os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as gossip:
+    own_x = x.chunk(gossip.world_size)[gossip.rank]  # private: no other node ever sees these points
     while time.monotonic() < end:
         gossip.update_send(loss)  # publish the parameters, start fetching those of a peer
         optimizer.zero_grad()
@@ -33,7 +32,8 @@ with DpwaPyTorchAdapter(net, name, os.environ["DPWA_CONFIG"]) as gossip:
         loss = error.item()
         if merge := gossip.update_wait(loss):  # wait for the peer's parameters, merge them
             merges[merge.peer] += 1
+    print(gossip.finish())  # average with all who are there: all end alike
 
-whole = functional.mse_loss(net(x), x.sin())
-print(f"error on own points {error:.5f}, on the whole curve {whole:.5f}")
+own, whole = (functional.mse_loss(net(points), points.sin()) for points in (own_x, x))
+print(f"error on own points {own:.5f}, on the whole curve {whole:.5f}")
 print(f"{merges.total()} merges, from {dict(merges)}")

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import torch
 
 from dpwa.errors import UserError
+from dpwa.node.finishing import SECONDS
 from dpwa.types import Loss
 
 if TYPE_CHECKING:
     from dpwa.adapters.pytorch import Merge
+    from dpwa.policy.finishing import FinishReport
 
 _OWN = frozenset({"optimizer", "conn", "loss", "last_merge", "step"})
 _LEARNING_RATES = ("lr", "initial_lr")  # the second is where schedulers start from
@@ -29,6 +31,10 @@ class Connection(Protocol):
         """Merge what has come, publish, and start the next fetch."""
         ...
 
+    def finish(self, *, seconds: float = ..., timeout_s: float | None = ...) -> FinishReport:
+        """End the training together with the peers."""
+        ...
+
     def include_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Hand on, keep and take over the state of an optimizer with the module's."""
         ...
@@ -44,6 +50,7 @@ class GossipOptimizer(torch.optim.Optimizer):
                 loss = criterion(net(inputs), targets)
                 loss.backward()
                 optimizer.step(loss=loss)
+            optimizer.finish()
 
     All else is the wrapped optimizer's: parameter groups, state, hooks, `state_dict` and whatever
     attributes it has. Make learning rate schedulers afterwards, from this one, and pass this one to
@@ -86,6 +93,10 @@ class GossipOptimizer(torch.optim.Optimizer):
         measured = (value for value in (loss, returned, self.loss) if value is not None)
         self.last_merge = self.conn.step(next(measured, None))
         return returned
+
+    def finish(self, *, seconds: float = SECONDS, timeout_s: float | None = None) -> FinishReport:
+        """End the training together with the peers; see `DpwaPyTorchAdapter.finish`."""
+        return self.conn.finish(seconds=seconds, timeout_s=timeout_s)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do as the wrapped optimizer does; so do the others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from dpwa.adapters.received import ReceivedSnapshot
 from dpwa.adapters.replicas import by_all_ranks, made_by_all_ranks
 from dpwa.adapters.training_state import TrainingState
 from dpwa.adapters.values import TensorValues
+from dpwa.algorithms import Terms
 from dpwa.collectives.calls import CollectiveCalls
 from dpwa.collectives.face import Collectives
 from dpwa.config import Config
@@ -24,11 +26,14 @@ from dpwa.data.kernels import are_finite
 from dpwa.errors import UserError
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
+from dpwa.node.finishing import SECONDS, Averaged
 from dpwa.policy.beginners import TRACE_VALUES, began_apart, trace_of
 from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl
+from dpwa.policy.finishing import FinishReport
 from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import JsonObject, Loss, loss_value
+from dpwa.wire.shards import shards_of
 
 log = logging.getLogger("dpwa.adapters")
 
@@ -79,6 +84,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
                 gossip.update_send(loss)          # publish, start fetching from one peer
                 loss = train_step(inputs, targets)
                 gossip.update_wait(loss)          # wait for it and merge it, in place
+            gossip.finish()                       # average with all others, at the end
 
     Or with one call a step, `gossip.step(loss)`; or with `GossipOptimizer`.
 
@@ -245,6 +251,70 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         merge = self.update_wait(loss)
         self.update_send(loss)
         return merge
+
+    def finish(self, *, seconds: float = SECONDS, timeout_s: float | None = None) -> FinishReport:
+        """End the training together with the peers; to be called after the last step.
+
+        Goes on serving until all peers that live have taken their last step, too; averages the
+        parameters with theirs, until all have the same or come no closer; and returns when nobody
+        needs this node any more. Nobody waits for a peer that is dead, does not answer, has left,
+        or was never there. It takes at most `timeout_s + seconds`, and a few seconds. No fault of
+        a peer is raised.
+
+        Args:
+            seconds: longest time to average.
+            timeout_s: longest time to wait for peers that still train; by default as long as this
+                node has trained itself, and at least a minute.
+
+        Returns:
+            Who took part, who was missed and why, and how far apart the nodes were.
+
+        Raises:
+            ClosedError: the adapter was closed.
+        """
+        self._refresh()
+        self._sent, self._has_sent = self._state.layout, False
+        averaged = Averaged(self._publish, self._read, self._go_on, self._length)
+        return self._node.finish.run(averaged, seconds, timeout_s)
+
+    def _publish(self) -> bool:
+        write = partial(self._state.start_copy, check_finite=self._guards)
+        is_published = self._rounds.publish(self._sent, self._state.nbytes, write)
+        self._rounds.settle()
+        return is_published
+
+    def _read(self, peer: str, weight: float) -> float | None:
+        """Merge all of a peer's snapshot, shard by shard; return the distance to it before."""
+        distances: list[float] = []
+
+        def merge(arrival: Arrival) -> float:
+            received = ReceivedSnapshot(arrival, self._state, self._clip)
+            factor = received.merge(weight)
+            distances.append(received.consensus_distance)
+            return factor
+
+        for shard in shards_of(self._sent, self._terms.fraction):
+            arrival = self._rounds.read(peer, self._sent, shard, self._terms.is_finite, merge)
+            if arrival is None:
+                return None
+        self._consensus_distance = math.sqrt(sum(d * d for d in distances) / len(distances))
+        return self._consensus_distance
+
+    def _go_on(self, others_train: bool) -> bool:
+        """Take part in what peers that still train have begun, and serve newcomers."""
+        ask = None
+        if others_train and self._algorithm.terms is Terms.SHARE:
+            # Else those who train would draw all mass to themselves.
+            ask = self._algorithm.asks(self._rounds.view)
+        if ask is not None:
+            self._rounds.ask(ask, self._sent, self._terms)
+        arrival = self._rounds.wait(None, self._merge)
+        self._states.turn(self._training.capture, saves=False)
+        return arrival is not None
+
+    def _length(self) -> float:
+        tensors = self._state.values().tensors
+        return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in tensors))
 
     def _report(self) -> JsonObject:
         return {"consensus_distance": self._consensus_distance}

@@ -23,6 +23,7 @@ _STYLES: dict[Phase, dict[str, Any]] = {
 }
 Value = Callable[[Record], float | None]
 _INK, _FAINT = "#222222", "#666666"
+_FINISH_WIDTH = 0.07  # of the training: `finish` has no steps, so it is drawn as a phase beside it
 
 
 def draw_chart(history: History, names: tuple[str, ...], path: Path) -> None:
@@ -56,6 +57,7 @@ def node_colour(position: int, count: int) -> Any:
 
 def _draw_accuracy(axes: Axes, history: History, names: tuple[str, ...]) -> None:
     _draw_curves(axes, history, names, lambda record: record.accuracy)
+    _draw_finish(axes, history, names)
     axes.set_ylim(0, 1)
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
     _label(axes, "Accuracy on all ten digits", "test accuracy (share correct)")
@@ -99,12 +101,31 @@ def _draw_curves(axes: Axes, history: History, names: tuple[str, ...], value: Va
             axes.plot(*zip(*points, strict=True), color=colour, **style)
 
 
-def _points(history: History, name: str, phase: Phase, value: Value) -> list[tuple[int, float]]:
-    """Return steps and values of a curve; that of gossip ends with what mixing has made of it."""
-    records = history.of(name, phase)
+def _draw_finish(axes: Axes, history: History, names: tuple[str, ...]) -> None:
+    """Shade the phase after the last step, in which nodes average and train no more."""
+    last = max(record.step for name in names for record in history.of(name, "gossip"))
+    end = last * (1 + _FINISH_WIDTH)
+    axes.axvspan(last, end, color="#e4e4e4", linewidth=0, zorder=0)
+    axes.text(
+        (last + end) / 2,
+        0.02,
+        "finish",
+        transform=axes.get_xaxis_transform(),
+        rotation=90,
+        ha="center",
+        va="bottom",
+        color=_FAINT,
+        fontsize=10,
+    )
+
+
+def _points(history: History, name: str, phase: Phase, value: Value) -> list[tuple[float, float]]:
+    """Return steps and values of a curve; that of gossip ends with what `finish` has made of it."""
+    points = [(float(record.step), value(record)) for record in history.of(name, phase)]
     if phase == "gossip":
-        records = [*records, *history.of(name, "mixing")]
-    return [(record.step, height) for record in records if (height := value(record)) is not None]
+        end = history.of(name, "mixing")
+        points += [(record.step * (1 + _FINISH_WIDTH), value(record)) for record in end]
+    return [(step, height) for step, height in points if height is not None]
 
 
 def _label(axes: Axes, title: str, height: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,17 +17,18 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PLAIN_INTERVAL_S = 1.0
+STARTING_INTERVAL_S = 5.0  # between lines about nodes that have not started yet
 _TITLES: dict[Phase, str] = {
     "alone": "training alone",
     "meeting": "waiting for others",
     "gossip": "training with gossip",
-    "mixing": "mixing",
+    "mixing": "averaging at the end",
 }
 _SHORT_TITLES: dict[Phase, str] = {
     "alone": "alone",
     "meeting": "waiting",
     "gossip": "gossip",
-    "mixing": "mixing",
+    "mixing": "ending",
 }
 NARROW_COLUMNS = 60  # a terminal with fewer gets no bars, and shorter words
 
@@ -51,7 +53,14 @@ class ProgressView(Protocol):
 def progress_view(names: Sequence[str], steps: int) -> Iterator[ProgressView]:
     """Show progress for as long as the context lasts, in the way that suits standard error."""
     if not sys.stderr.isatty():
-        yield PlainView(names, steps)
+        view, ended = PlainView(names, steps), threading.Event()
+        watch = threading.Thread(target=view.watch_start, args=(ended,), daemon=True)
+        watch.start()
+        try:
+            yield view
+        finally:
+            ended.set()
+            watch.join()
         return
     from rich.console import Console
 
@@ -66,6 +75,7 @@ class PlainView:
 
     def __init__(self, names: Sequence[str], steps: int) -> None:
         self._newest: dict[str, Record | None] = dict.fromkeys(names)
+        self._last_of: dict[tuple[str, Phase], Record] = {}
         self._steps = steps
         self._began = time.monotonic()
         self._printed = self._began
@@ -74,7 +84,17 @@ class PlainView:
     def show(self, name: str, record: Record) -> None:
         """Print a line when the last one is old enough, or when all have reached a phase."""
         self._newest[name] = record
+        self._last_of[name, record.phase] = record
         self._tell(PLAIN_INTERVAL_S)
+
+    def watch_start(self, ended: threading.Event, every_s: float = STARTING_INTERVAL_S) -> None:
+        """Say now and then what is waited for, until all nodes have started; on a thread."""
+        while not ended.wait(every_s):
+            missing = [name for name, record in tuple(self._newest.items()) if record is None]
+            if not missing:
+                return
+            elapsed_s = time.monotonic() - self._began
+            self.note(f"{elapsed_s:4.0f} s  {', '.join(missing)} still start (they import torch)")
 
     def failed(self, name: str, exit_code: int) -> None:
         """Say so at once, and follow the others."""
@@ -110,7 +130,9 @@ class PlainView:
         title = _TITLES[slowest.phase]
         if slowest.phase == "meeting":
             return f"{title}, at most {MEET_TIMEOUT_S:.0f} s"
-        mean = sum(record.accuracy for record in known) / len(known)
+        same = [self._last_of.get((name, slowest.phase)) for name in self._newest]
+        accuracies = [record.accuracy for record in same if record is not None]
+        mean = sum(accuracies) / len(accuracies)
         return f"{title}: step {slowest.step} of {self._steps}, mean test accuracy {mean:.2f}"
 
 
@@ -123,7 +145,7 @@ class BarsView:
         self._bars = bars
         self._titles = titles
         self._tasks = {
-            name: bars.add_task(name, total=steps, doing="starting", accuracy="", merges="")
+            name: bars.add_task(name, total=steps, doing="", accuracy="", merges="")
             for name in names
         }
 
@@ -147,21 +169,37 @@ class BarsView:
 
 
 def _bars(console: Console, name_width: int, is_narrow: bool) -> Progress:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+    )
     from rich.table import Column
+    from rich.text import Text
+
+    class Doing(ProgressColumn):
+        """What a node does; before its first word, for how many seconds it is awaited."""
+
+        def render(self, task: Task) -> Text:
+            waited = f"{task.elapsed or 0.0:.0f} s"
+            starting = f"start {waited}" if is_narrow else f"imports torch, {waited}"
+            return Text(f"{task.fields['doing'] or starting:<{8 if is_narrow else 20}}")
 
     # Without a fixed width, rich takes the room that is missing from the names.
     name = Column(no_wrap=True, min_width=name_width)
     columns: list[ProgressColumn] = [TextColumn("[bold]{task.description}", table_column=name)]
     if is_narrow:
         columns += [
-            TextColumn("{task.fields[doing]:<8}"),
+            Doing(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[accuracy]}"),
         ]
     else:
         columns += [
-            TextColumn("{task.fields[doing]:<20}"),
+            Doing(),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("accuracy {task.fields[accuracy]:<4}"),

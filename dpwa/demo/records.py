@@ -23,12 +23,12 @@ class Record(StrictModel):
 
     Attributes:
         phase: training alone, meeting (waiting for the others), training with gossip, or mixing
-            after the last training step.
+            (`finish`, after the last training step).
         step: training steps done in this phase (while mixing: in the gossip phase).
         seconds: time since this phase began.
         loss: mean cross-entropy (nats) on the node's own shard since the record before.
         accuracy: share of the test set that is classified correctly, 0 to 1.
-        merges: how many times a peer's parameters were merged so far.
+        merges: how many times a peer's parameters were merged in training so far.
         peer: the last peer merged since the record before, and with it
         factor: how much of it was taken,
         staleness: how many updates it was behind this node,

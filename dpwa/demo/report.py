@@ -104,8 +104,8 @@ def show_report(
         "(root mean square distance from the mean parameters)",
         soft_wrap=True,
     )
-    counted = "" if is_narrow else "; merges count that too"
-    text = f"After the last step the nodes averaged for a moment more{counted}."
+    counted = "" if is_narrow else "; merges are those before"
+    text = f"After its last step a node averaged with all others (finish){counted}."
     console.print(text, soft_wrap=True)
     for title, path in [*paths, ("Time", f"{result.seconds:.0f} s")]:
         console.print(f"{title:<16} {path}", markup=False, soft_wrap=True)

@@ -1,10 +1,9 @@
-"""One training loop, the same with and without gossip, and rounds of gossip without training."""
+"""One training loop, the same with and without gossip, and how nodes begin together."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,9 +25,6 @@ WEIGHT_DECAY = 1e-4
 RECORDS_PER_PHASE = 40
 
 ROUND_PAUSE_S = 0.01
-MIX_AT_LEAST_S = 1.0
-MIX_AT_MOST_S = 10.0
-AGREEMENT = 1e-4  # distance between two nodes, relative to the length of the parameters
 
 
 class Gossip(Protocol):
@@ -136,30 +132,7 @@ def meet(gossip: Gossip, peers: int) -> None:
                 return
 
 
-def mix(gossip: Gossip, log: Logbook, model: nn.Module, peers: int) -> None:
-    """Gossip without training until the nodes agree: nobody ends with its own last steps on top.
-
-    A node that is done early serves and mixes on, so that slower ones still find it. It leaves when
-    its last merges, about two per peer, were all with equals, or when nobody answers any more.
-    """
-    least = Deadline(SystemClock(), MIX_AT_LEAST_S)
-    most = Deadline(SystemClock(), MIX_AT_MOST_S)
-    tolerance = AGREEMENT * _length(model)
-    distances: deque[float] = deque([math.inf], maxlen=2 * peers)
-    while not least.expired() or (max(distances) > tolerance and not most.expired()):
-        merge = _exchange(gossip)
-        log.merged(merge)
-        if merge is not None:
-            distances.append(merge.consensus_distance)
-        elif least.expired():
-            return
-
-
 def _exchange(gossip: Gossip) -> Merge | None:
     gossip.update_send(None)
     time.sleep(ROUND_PAUSE_S)
     return gossip.update_wait(None)
-
-
-def _length(model: nn.Module) -> float:
-    return math.sqrt(sum(float(value.detach().square().sum()) for value in model.parameters()))

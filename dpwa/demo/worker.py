@@ -15,6 +15,8 @@ from types import FrameType
 
 from dpwa.errors import DpwaError
 
+FINISH_SECONDS = 10.0
+
 
 def main() -> None:
     """Run the node named by the environment until it is done or interrupted."""
@@ -47,7 +49,7 @@ def _work(out_dir: Path, steps: int, seed: int) -> None:
     from dpwa.demo.data import label_skewed_shards, load_digits
     from dpwa.demo.model import build_model, save_weights
     from dpwa.demo.records import Logbook
-    from dpwa.demo.training import Learner, Task, meet, mix, train
+    from dpwa.demo.training import Learner, Task, meet, train
 
     torch.set_num_threads(1)
     name, rank = os.environ["DPWA_NAME"], int(os.environ["DPWA_RANK"])
@@ -68,6 +70,6 @@ def _work(out_dir: Path, steps: int, seed: int) -> None:
         log.begin("gossip")
         train(together, log, gossip)
         log.begin("mixing")
-        mix(gossip, log, together.model, count - 1)
+        gossip.finish(seconds=FINISH_SECONDS)
         log.write(steps, together.accuracy())
     save_weights(together.model, out_dir / f"{name}.npz")

@@ -23,6 +23,7 @@ from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_open
+from dpwa.node.finishing import Finish, FinishListener, FinishService
 from dpwa.node.logs import configure_logging
 from dpwa.node.own_address import own_address
 from dpwa.node.parts import Parts, longest_s
@@ -69,6 +70,7 @@ class Node(Closeable):
         seed: of all its randomness.
         endpoint: where peers reach it.
         rounds: what the training thread does with it.
+        finish: how it ends its training.
     """
 
     def __init__(self, name: str, config: Config, clock: Clock | None = None) -> None:
@@ -109,6 +111,7 @@ class Node(Closeable):
         """Make what needs no thread that runs."""
         try:
             self.rounds = Rounds(self._parts, self._threads.tx, _check_of(self))
+            self.finish = Finish(self._parts, self.rounds, self._threads.tx)
             self._snapshots = self._snapshot_service()
         except BaseException:
             self._threads.close()
@@ -153,8 +156,10 @@ class Node(Closeable):
                 deals,
                 StatusService(lambda: _called(report), self._time),
                 GoodbyeService(gone),
+                FinishService(self.finish.endings),
             ]
         )
+        tx.order(Attach(FinishListener(self.finish.endings)))
 
     @property
     def clock(self) -> float:

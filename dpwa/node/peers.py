@@ -264,6 +264,12 @@ class PeerBook:
             peer = self._peers.get(name)
             return peer is not None and peer.health is Health.GONE
 
+    def in_words(self, name: str) -> str:
+        """Say what is known of a peer, as logs do."""
+        with self._lock:
+            peer = self._peers.get(name)
+            return _IN_WORDS[Health.GONE if peer is None else peer.health]
+
     def connected(self, name: str) -> None:
         """Note that a connection to a peer was made: one that had ended may be back."""
         with self._lock:

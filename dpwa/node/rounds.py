@@ -27,7 +27,7 @@ from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
 from dpwa.types import Standing
 from dpwa.wire.fetching import share_of
-from dpwa.wire.shards import WHOLE, shard_of
+from dpwa.wire.shards import WHOLE, Shard, shard_of
 
 log = logging.getLogger("dpwa.node")
 
@@ -66,6 +66,7 @@ class Rounds:
         view: what the algorithm may know of the node.
         standing: its clock and loss.
         merges: how many there were that changed something.
+        began_at: when the first update began; `None` before.
         follows_leaders: whether news of leaders is traded at every update.
     """
 
@@ -75,6 +76,7 @@ class Rounds:
         self.view = NodeView(name, config, parts.book, parts.newsroom, parts.rng("fetch"))
         self.standing = Standing(clock=0.0)
         self.merges = 0
+        self.began_at: float | None = None
         self._parts = parts
         self._tx = tx
         self._check_open = check_open
@@ -135,6 +137,8 @@ class Rounds:
         """
         self._check_open()
         self._end_round()
+        if self.began_at is None:
+            self.began_at = self._parts.clock.now()
         self._stand(clock=self.standing.clock + 1.0, loss=loss)
         self.view.updates += 1
         self._deadline = None
@@ -222,9 +226,7 @@ class Rounds:
             UserError: a rule of the user's own returned an impossible factor.
         """
         self._check_open()
-        if loss is not None:
-            self._stand(loss=loss)
-            self._losses.measured(loss)
+        self._measured(loss)
         round_, self._round = self._round, _NO_ROUND
         try:
             arrival = self._fetched(round_.order, round_.snapshot, merge)
@@ -249,10 +251,69 @@ class Rounds:
             self._parts.desk.factor(deal)  # its mass counts all the same
             deal.release()
 
+    def end_training(self, loss: float | None) -> None:
+        """Do without what the last `ask` started: there is no training step that follows.
+
+        Args:
+            loss: of this node at the end; `None` stands for the last one.
+
+        Raises:
+            ClosedError: the node was closed.
+        """
+        self._check_open()
+        self._end_round()
+        self._measured(loss)
+
+    def settle(self) -> None:
+        """Wait until what was published is complete."""
+        self._parts.pool.settle()
+
+    def read(
+        self,
+        peer: str,
+        layout: Layout,
+        shard: Shard,
+        is_finite: IsFinite | None,
+        merge: Merge,
+    ) -> Arrival | None:
+        """Read a peer's newest snapshot and merge it, beside what the algorithm does.
+
+        Waits for it, at most `timeout_ms`.
+
+        Args:
+            peer: whose.
+            layout: what it must be like.
+            shard: which part of it.
+            is_finite: tells whether values are finite numbers; `None` to take any.
+            merge: merges an arrival; returns the factor that it took.
+
+        Returns:
+            What was merged; `None` when nothing was, whatever the reason.
+
+        Raises:
+            ClosedError: the node was closed.
+        """
+        self._check_open()
+        parts = self._parts
+        wanted = Wanted(layout=layout, shard=shard, is_finite=is_finite, only=peer)
+        order = FetchOrder(wanted, Deadline(parts.clock, parts.config.timeout_ms / 1000))
+        before = parts.clock.now()
+        self._pull(order)
+        source = self._sources.wait(order)
+        if source is None:
+            return None
+        arrival = self._arrival(source, None, 0.0, parts.clock.now() - before)
+        return self._merge(arrival, merge, share_of(layout, arrival.nbytes, shard))
+
     def renew_algorithm(self) -> Algorithm:
         """Begin anew with the algorithm, as the parameters are others than before."""
         self.algorithm = algorithm_of(self._parts.config)
         return self.algorithm
+
+    def _measured(self, loss: float | None) -> None:
+        if loss is not None:
+            self._stand(loss=loss)
+            self._losses.measured(loss)
 
     def _require_ask(self, ask: object) -> None:
         """Refuse what an algorithm of the user's own cannot mean.

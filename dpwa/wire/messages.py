@@ -105,6 +105,24 @@ class Goodbye(BaseMessage):
     name: Name
 
 
+class Finishing(BaseMessage):
+    """Tell how far this node is with the end of its training; answered with the same.
+
+    `updates` are its training steps. `round_number` is 0 while it trains, then that of the round
+    that its newest snapshot belongs to; in round `has_read` it has read those of all others.
+    `agrees`: it found them equal to its own, or as near as they will get. `is_over`: it averages no
+    more, and serves what it has.
+    """
+
+    type: Literal["finishing"] = "finishing"
+    name: Name
+    updates: Count
+    round_number: Count
+    has_read: Count
+    agrees: bool
+    is_over: bool
+
+
 class SharedMemoryName(BaseMessage):
     """The newest snapshot is in shared memory; the nonce proves that it is this folder."""
 
@@ -260,6 +278,7 @@ Message = (
     | Cancel
     | AskStatus
     | Goodbye
+    | Finishing
     | NewsMessage
     | Propose
     | Prepared

@@ -43,3 +43,9 @@ def shard_of(layout: Layout, fraction: float, turn: int) -> Shard:
     index = turn % shards
     first = pieces * index // shards
     return Shard(chunk_bytes, first, pieces * (index + 1) // shards - first)
+
+
+def shards_of(layout: Layout, fraction: float) -> list[Shard]:
+    """Return all shards that take turns: together they are the whole snapshot."""
+    most = 1 if fraction >= 1.0 else math.ceil(1 / fraction)
+    return list(dict.fromkeys(shard_of(layout, fraction, turn) for turn in range(most)))

@@ -139,6 +139,10 @@ def train(options: argparse.Namespace, place: Place) -> None:
             log_file.flush()
             save_weights(trainer.model, output)
             print(", ".join(f"{column} {row[column]}" for column in SHOWN_COLUMNS), flush=True)
+        if gossip is not None:
+            print(gossip.finish(), flush=True)
+            print(f"together: test_accuracy {trainer.test_accuracy():.4f}", flush=True)
+            save_weights(trainer.model, output)
 
 
 def resume(trainer: Trainer, output: Path) -> int:

@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 import pytest
 
-from dpwa.demo.chart import draw_chart, node_colour
+from dpwa.demo.chart import _points, draw_chart, node_colour
 from dpwa.demo.history import History
 from dpwa.demo.records import Record
 
@@ -27,6 +27,16 @@ def made_up_history(count: int) -> History:
                     ),
                 )
     return history
+
+
+def test_the_curve_of_gossip_ends_behind_the_last_step_with_what_finish_has_made():
+    history = made_up_history(1)
+    end = Record(phase="mixing", step=100, seconds=0.5, loss=None, accuracy=0.97)
+    history.add("w1", end)
+    *_, last, after = _points(history, "w1", "gossip", lambda record: record.accuracy)
+    assert last[0] == 100
+    assert after[0] > 100
+    assert after[1] == 0.97
 
 
 def png_size_and_bytes(content: bytes) -> tuple[int, int, bytes]:

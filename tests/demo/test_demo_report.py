@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -96,7 +97,33 @@ def test_plain_progress_follows_the_slowest_node(capsys, monkeypatch):
     view.show("w2", record("alone", 20, 0.4))
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("1 of 2 nodes have started")
-    assert second.endswith("training alone: step 20 of 20, mean test accuracy 0.60")
+    assert second.endswith("training alone: step 20 of 20, mean test accuracy 0.40")
+
+
+def test_plain_progress_averages_what_nodes_had_in_the_phase_it_names(capsys, monkeypatch):
+    monkeypatch.setattr("dpwa.demo.progress.PLAIN_INTERVAL_S", 0.0)
+    view = PlainView(("w1", "w2"), steps=20)
+    view.show("w1", record("alone", 20, 0.3))
+    view.show("w1", record("gossip", 10, 0.9))
+    view.show("w2", record("alone", 20, 0.4))
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith("training alone: step 20 of 20, mean test accuracy 0.35")
+
+
+def test_plain_progress_says_who_is_still_starting(capsys):
+    view, ended = PlainView(("w1", "w2"), steps=20), threading.Event()
+    view.show("w1", record("alone", 0, 0.1))
+    capsys.readouterr()
+    watch = threading.Thread(target=view.watch_start, args=(ended, 0.01))
+    watch.start()
+    seen = ""
+    while "w2 still start" not in seen:
+        seen += capsys.readouterr().err
+    view.show("w2", record("alone", 0, 0.1))
+    watch.join(30.0)
+    assert not watch.is_alive()
+    assert "w1" not in seen
+    ended.set()
 
 
 def test_plain_progress_names_a_failed_node_and_follows_the_others(capsys, monkeypatch):
@@ -115,7 +142,7 @@ def test_plain_progress_says_at_once_that_all_who_are_left_wait(capsys):
     view.show("w1", record("meeting", 0, 0.1))
     view.failed("w2", -9)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].endswith("training alone: step 10 of 20, mean test accuracy 0.20")
+    assert lines[0].endswith("training alone: step 10 of 20, mean test accuracy 0.30")
     assert lines[1] == "w2 has failed (exit code -9)"
     assert lines[2].endswith("waiting for others, at most 15 s")
     assert len(lines) == 3

@@ -13,7 +13,7 @@ from dpwa.demo.data import load_digits
 from dpwa.demo.model import build_model, save_weights
 from dpwa.demo.records import Logbook, Record
 from dpwa.demo.report import load_weights
-from dpwa.demo.training import Learner, Task, meet, mix, train
+from dpwa.demo.training import Learner, Task, meet, train
 
 
 def merge(peer: str = "w2", distance: float = 0.0, peer_loss: float | None = None) -> Merge:
@@ -119,23 +119,6 @@ def test_meeting_ends_when_a_peer_trains_already():
 def test_meeting_does_not_wait_for_ever(monkeypatch):
     monkeypatch.setattr(training, "MEET_TIMEOUT_S", 0.05)
     meet(ScriptedGossip(None), peers=1)
-
-
-def test_mixing_goes_on_while_a_peer_is_far_away(monkeypatch, tmp_path):
-    monkeypatch.setattr(training, "MIX_AT_LEAST_S", 0.0)
-    far, near = merge(distance=1.0), merge(distance=0.0)
-    gossip = ScriptedGossip(near, far, far, far, near, near, near)
-    with Logbook(tmp_path / "w1.jsonl") as log:
-        mix(gossip, log, build_model(0), peers=1)
-    assert gossip.calls.count("wait") == 6
-
-
-def test_mixing_ends_when_nobody_answers_any_more(monkeypatch, tmp_path):
-    monkeypatch.setattr(training, "MIX_AT_LEAST_S", 0.0)
-    gossip = ScriptedGossip(merge(distance=1.0), None)
-    with Logbook(tmp_path / "w1.jsonl") as log:
-        mix(gossip, log, build_model(0), peers=3)
-    assert gossip.calls.count("wait") == 2
 
 
 def test_saved_weights_come_back_as_one_vector(tmp_path):

@@ -1,0 +1,455 @@
+"""Finish: a node ends its training together with its peers; see `dpwa.policy.finishing`."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from dpwa.clock import Clock
+from dpwa.node.parts import Parts
+from dpwa.node.peers import PeerBook
+from dpwa.node.rounds import Rounds
+from dpwa.node.rx_thread import Reply, Service
+from dpwa.node.tx_thread import Listener, Tell, TxThread
+from dpwa.policy.finishing import SILENT_AFTER_S, Agreement, Ending, FinishReport, Heard
+from dpwa.transport.link import LinkState
+from dpwa.types import Frame
+from dpwa.wire.messages import Finishing
+
+log = logging.getLogger("dpwa.finish")
+
+SECONDS = 30.0  # the default bound of the averaging
+LEAST_WAIT_S = 60.0  # for slower nodes, if no other bound is given
+FIRST_LOOK_S = 1.0  # for connections that are being made
+TOLD_EVERY_S = 0.25
+TOLD_PER_PEER_S = 0.01  # with many peers, less often
+PAUSE_S = 0.02
+IDLE_PAUSE_S = 0.1  # when there is nothing to do but to wait
+HEARD_BY_ALL_S = 0.25  # that a peer has taken its last step; it is averaged with from then on
+PATIENCE_S = 1.0  # for who should be in the same round, and is not
+MOST_READ = 16  # peers in one round; of more, some are drawn
+MOST_FAILURES = 3  # in a row, before a peer is done without
+SAID_EVERY_S = 10.0
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """The parameters that are averaged, in the hands of who owns them.
+
+    Attributes:
+        publish: publishes them; returns whether that was possible.
+        read: reads a peer's and merges them with a weight; returns the distance to them before, or
+            `None` when nothing came.
+        go_on: does what else there is to do on the training thread, told whether others still
+            train; returns whether it has changed the parameters.
+        length: returns their Euclidean length.
+    """
+
+    publish: Callable[[], bool]
+    read: Callable[[str, float], float | None]
+    go_on: Callable[[bool], bool]
+    length: Callable[[], float]
+
+
+class Endings:
+    """What this node and its peers have said of how they end; any thread may call any method.
+
+    Anybody may speak in the name of a peer: what that can change is when this node ends.
+
+    Args:
+        name: of this node.
+        book: its peers.
+        updates: returns how many training steps this node has taken.
+        clock: time source.
+    """
+
+    def __init__(self, name: str, book: PeerBook, updates: Callable[[], int], clock: Clock) -> None:
+        self._name = name
+        self._book = book
+        self._updates = updates
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._own = Ending()
+        self._heard: dict[str, Heard] = {}
+
+    @property
+    def own(self) -> Ending:
+        """What this node says; it trains again if it has taken a step since."""
+        own, updates = self._own, self._updates()
+        return own if own.updates == updates else Ending(updates)
+
+    @own.setter
+    def own(self, ending: Ending) -> None:
+        self._own = replace(ending, updates=self._updates())
+
+    def message(self, request: int = 0) -> Finishing:
+        """Return what to tell."""
+        return Finishing(request=request, name=self._name, **vars(self.own))
+
+    def hear(self, peer: str, message: Finishing) -> None:
+        """Take in what a peer says."""
+        if peer not in self._book.names:
+            return
+        said = message.model_dump(exclude={"type", "request", "name"})
+        with self._changed:
+            heard = Heard.after(self._heard.get(peer), Ending(**said), self._clock.now())
+            self._heard[peer] = heard
+            self._changed.notify_all()
+
+    def of(self, peer: str) -> Heard | None:
+        """Return what a peer has said last."""
+        return self._heard.get(peer)
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until something is so by what peers say; return whether it is."""
+        with self._changed:
+            return self._changed.wait_for(condition, timeout_s)
+
+
+class FinishService(Service):
+    """Answers peers that tell how they end."""
+
+    handles = (Finishing,)
+
+    def __init__(self, endings: Endings) -> None:
+        self._endings = endings
+
+    def handle(self, sender: bytes, message: Finishing, reply: Reply) -> None:  # noqa: ARG002
+        """Take it in, and tell the same of this node."""
+        self._endings.hear(message.name, message)
+        reply(self._endings.message(message.request))
+
+
+class FinishListener(Listener):
+    """Takes in the answers of peers."""
+
+    handles = (Finishing,)
+
+    def __init__(self, endings: Endings) -> None:
+        self._endings = endings
+
+    def receive(self, peer: str, message: Finishing, payload: Frame) -> None:  # noqa: ARG002
+        """Take in how a peer ends."""
+        self._endings.hear(peer, message)
+
+
+class Finish:
+    """Ends the training of a node together with its peers, as often as it is called.
+
+    Args:
+        parts: of the node.
+        rounds: its gossip.
+        tx: the thread that asks peers.
+
+    Attributes:
+        endings: how the node and its peers end.
+    """
+
+    def __init__(self, parts: Parts, rounds: Rounds, tx: TxThread) -> None:
+        view = rounds.view
+        self._parts = parts
+        self._rounds = rounds
+        self._tx = tx
+        self.endings = Endings(parts.name, parts.book, lambda: view.updates, parts.clock)
+
+    def run(
+        self,
+        averaged: Averaged,
+        seconds: float,
+        timeout_s: float | None,
+        loss: float | None = None,
+    ) -> FinishReport:
+        """Wait for those who still train, average with all, and leave when nobody needs this node.
+
+        Args:
+            averaged: the parameters.
+            seconds: longest time to average.
+            timeout_s: longest time to wait for peers that still train; `None`: as long as this node
+                has trained, and at least `LEAST_WAIT_S`.
+            loss: of this node at the end, if it was measured.
+
+        Raises:
+            ClosedError: the node was closed.
+        """
+        if timeout_s is None:
+            timeout_s = max(LEAST_WAIT_S, self._trained_s())
+        self._rounds.end_training(loss)
+        run = _Run(self._parts, self._tx, self.endings, averaged)
+        try:
+            report = run.run(seconds, timeout_s)
+        finally:
+            self.endings.own = replace(self.endings.own, agrees=True, is_over=True)
+        run.tell()
+        log.info("%s: %s", self._parts.name, report)
+        return report
+
+    def _trained_s(self) -> float:
+        began = self._rounds.began_at
+        return 0.0 if began is None else self._parts.clock.now() - began
+
+
+class _Run:
+    """One call of `finish`."""
+
+    def __init__(self, parts: Parts, tx: TxThread, endings: Endings, averaged: Averaged) -> None:
+        self._name = parts.name
+        self._book = parts.book
+        self._clock = parts.clock
+        self._tx = tx
+        self._endings = endings
+        self._averaged = averaged
+        self._rng = parts.rng("finish")
+        self._began = self._told_at = self._said_at = parts.clock.now()
+        self._end = math.inf
+        self._agreement = Agreement()
+        self._among: set[str] = set()  # whom the agreement is with
+        self._known: set[str] = set()  # who was present last
+        self._grew_at = -math.inf  # when somebody has come to them
+        self._seen: dict[str, None] = {}  # all peers there were, in order
+        self._took_part: dict[str, None] = {}
+        self._failures: Counter[str] = Counter()
+        self._distances: list[float] = []
+        self._rounds = 0
+        self._is_published = False
+
+    def run(self, seconds: float, timeout_s: float) -> FinishReport:
+        """Go on until all agree, or the time is over."""
+        met_at, waits_until = None, self._began + timeout_s
+        self._endings.own = replace(self._endings.own, has_read=0, agrees=False, is_over=False)
+        while True:
+            began = self._clock.now()
+            self._seen.update(dict.fromkeys(self._book.names))
+            awaited = self._awaited() if began < waits_until else []
+            if awaited:
+                self._say_whom(awaited, waits_until - began)
+            elif met_at is None:
+                met_at = began
+            self._end = (waits_until if met_at is None else met_at) + seconds
+            present = self._present()
+            self._average(present)
+            if self._averaged.go_on(bool(awaited)):
+                self._changed()
+            agree = self._all_agree(present)
+            if (agree and not awaited) or self._clock.now() >= self._end:
+                break
+            self._pause(IDLE_PAUSE_S if agree else max(PAUSE_S, self._clock.now() - began))
+        return self._report(met_at)
+
+    def tell(self) -> None:
+        """Tell all peers how far this node is."""
+        self._told_at = self._clock.now()
+        message = self._endings.message()
+        for peer in self._book.names:
+            self._tx.order(Tell(peer, message))
+
+    # Who is there
+
+    def _lives(self, peer: str) -> bool:
+        heard = self._endings.of(peer)
+        return (
+            heard is not None
+            and not heard.is_silent(self._clock.now())
+            and not self._book.has_ended(peer)
+            and self._tx.reaches(peer)
+        )
+
+    def _is_expected(self, peer: str) -> bool:
+        """Tell whether a peer may be there that was not heard of yet."""
+        heard, state = self._endings.of(peer), self._tx.state_of(peer)
+        if self._book.has_ended(peer) or (heard is not None and heard.at >= self._began):
+            return False
+        elapsed_s = self._clock.now() - self._began
+        longest_s = {LinkState.UP: SILENT_AFTER_S, LinkState.CONNECTING: FIRST_LOOK_S}
+        return elapsed_s < longest_s.get(state, 0.0)
+
+    def _awaited(self) -> list[str]:
+        """Return who still trains, or may: whoever is dead, or stands still, is none of them."""
+        mergeable, now = self._book.mergeable, self._clock.now()
+        awaited = []
+        for peer in self._book.names:
+            heard = self._endings.of(peer)
+            trains = (
+                heard is not None
+                and self._lives(peer)
+                and not heard.ending.is_finishing
+                and not heard.is_idle(now)
+            )
+            if peer in mergeable and (trains or self._is_expected(peer)):
+                awaited.append(peer)
+        return awaited
+
+    def _present(self) -> list[str]:
+        """Return with whom to average."""
+        mergeable = self._book.mergeable
+        return [
+            peer
+            for peer in self._book.names
+            if peer in mergeable
+            and self._failures[peer] < MOST_FAILURES
+            and self._lives(peer)
+            and self._ending_of(peer).is_finishing
+        ]
+
+    def _ending_of(self, peer: str) -> Ending:
+        heard = self._endings.of(peer)
+        return Ending() if heard is None else heard.ending
+
+    def _all_agree(self, present: Sequence[str]) -> bool:
+        """Tell whether this node agrees with all others, and they say the same."""
+        if not present:
+            return True
+        endings = [self._ending_of(peer) for peer in present]
+        own_agrees = self._agreement.is_reached and self._among == set(present)
+        return own_agrees and all(ending.agrees or ending.is_over for ending in endings)
+
+    # Averaging
+
+    def _average(self, present: Sequence[str]) -> None:
+        """Publish, and read what those who are there have published, all of the same round."""
+        if not self._is_published:
+            self._is_published = self._averaged.publish()
+        if not self._is_published:
+            return  # all slots are being read
+        is_round = not self._is_growing(present) and not self._all_agree(present)
+        own = self._endings.own
+        number = self._next_number(own, present) if is_round else max(own.round_number, 1)
+        if number != own.round_number:
+            self._endings.own = replace(own, round_number=number)
+            self.tell()
+        if not is_round:
+            return
+        began = self._clock.now()
+        measured = self._read_all(present, number)
+        reading_s = self._clock.now() - began
+        self._judge(present, measured)
+        self._endings.own = replace(
+            self._endings.own, has_read=number, agrees=self._agreement.is_reached
+        )
+        self.tell()
+        # Until all have read it, what is published stays as it is.
+        self._wait(present, lambda ending: ending.has_read >= number, max(PATIENCE_S, reading_s))
+
+    def _is_growing(self, present: Sequence[str]) -> bool:
+        """Tell whether somebody has come of whom others may not have heard yet."""
+        if not set(present) <= self._known:
+            self._grew_at = self._clock.now()
+        self._known = set(present)
+        return self._clock.now() - self._grew_at < HEARD_BY_ALL_S
+
+    def _next_number(self, own: Ending, present: Sequence[str]) -> int:
+        """Return the round that the others are in, or the next one.
+
+        The first round of a node must be one that the others have not ended without it.
+        """
+        endings = [self._ending_of(peer) for peer in present]
+        is_first = own.has_read == 0
+        begun = [e.round_number + (is_first and e.has_read >= e.round_number) for e in endings]
+        return max(own.round_number + 1, *begun)
+
+    def _read_all(self, present: Sequence[str], number: int) -> list[float]:
+        peers = self._rng.sample(list(present), min(len(present), MOST_READ))
+        distances: list[float] = []
+        self._wait(peers, lambda ending: ending.round_number >= number, PATIENCE_S)
+        for peer in peers:
+            if self._clock.now() >= self._end or not self._lives(peer):
+                continue
+            distance = self._averaged.read(peer, 1.0 / (len(distances) + 2))
+            if distance is None:
+                self._failures[peer] += 1
+                continue
+            self._failures[peer], self._is_published = 0, False
+            self._took_part[peer] = None
+            distances.append(distance)
+            self._tell_if_due()
+        return distances
+
+    def _changed(self) -> None:
+        """Note that the parameters are others than those published and agreed on."""
+        self._is_published = False
+        self._agreement = Agreement()
+        self._endings.own = replace(self._endings.own, agrees=False)
+
+    def _judge(self, present: Sequence[str], distances: Sequence[float]) -> None:
+        if self._among != set(present):
+            self._among, self._agreement = set(present), Agreement()
+        if distances:
+            self._rounds += 1
+            self._distances.append(math.sqrt(sum(d * d for d in distances) / len(distances)))
+            self._agreement = self._agreement.measured(max(distances), self._averaged.length())
+
+    # Waiting
+
+    def _wait(
+        self, peers: Sequence[str], is_so: Callable[[Ending], bool], patience_s: float
+    ) -> None:
+        """Wait until it is so for all of these peers that live and still average."""
+
+        def lag() -> list[str]:
+            endings = ((peer, self._ending_of(peer)) for peer in peers)
+            return [peer for peer, ending in endings if not (ending.is_over or is_so(ending))]
+
+        end = min(self._end, self._clock.now() + patience_s)
+        while any(self._lives(peer) for peer in lag()):
+            left_s = end - self._clock.now()
+            if left_s <= 0.0:
+                return
+            self._endings.wait_for(lambda: not lag(), min(left_s, TOLD_EVERY_S / 2))
+            self._tell_if_due()
+
+    def _pause(self, pause_s: float) -> None:
+        """Rest, unless a peer has begun another round."""
+        number = self._endings.own.round_number
+
+        def is_called() -> bool:
+            return any(self._ending_of(p).round_number > number for p in self._among)
+
+        end = self._clock.now() + pause_s
+        while not is_called() and (left_s := end - self._clock.now()) > 0.0:
+            self._tell_if_due()
+            self._endings.wait_for(is_called, min(left_s, TOLD_EVERY_S / 2))
+        self._tell_if_due()
+
+    def _tell_if_due(self) -> None:
+        every_s = max(TOLD_EVERY_S, TOLD_PER_PEER_S * len(self._book.names))
+        if self._clock.now() - self._told_at >= every_s:
+            self.tell()
+
+    def _say_whom(self, awaited: Sequence[str], left_s: float) -> None:
+        if self._clock.now() - self._said_at >= SAID_EVERY_S:
+            self._said_at = self._clock.now()
+            who = ", ".join(awaited)
+            log.info("%s: waits for %s, at most %.0f s more", self._name, who, left_s)
+
+    # What was done
+
+    def _report(self, met_at: float | None) -> FinishReport:
+        now = self._clock.now()
+        met = now if met_at is None else met_at
+        missed = {peer: self._why(peer) for peer in self._seen if peer not in self._took_part}
+        return FinishReport(
+            took_part=tuple(peer for peer in self._seen if peer in self._took_part),
+            missed=missed,
+            rounds=self._rounds,
+            distance_before=self._distances[0] if self._distances else None,
+            distance_after=self._distances[-1] if self._distances else None,
+            waited_s=met - self._began,
+            averaged_s=now - met,
+        )
+
+    def _why(self, peer: str) -> str:
+        heard, now = self._endings.of(peer), self._clock.now()
+        if heard is not None and self._lives(peer) and not heard.ending.is_finishing:
+            if heard.is_idle(now):
+                return f"has not trained for {now - heard.progressed_at:.0f} s"
+            return f"still trains, at update {heard.ending.updates}"
+        if heard is not None and not self._book.has_ended(peer) and not self._lives(peer):
+            return "does not answer" if self._tx.reaches(peer) else "has died"
+        words = self._book.in_words(peer)
+        return "was never there" if heard is None and "unknown" in words else words

@@ -1,0 +1,134 @@
+"""How a training ends: what nodes tell each other of it, whom one waits for, when all agree.
+
+A node that has taken its last training step tells its peers so, and goes on in rounds: it publishes
+its parameters, reads those of every peer that has ended its training too, each with the weight that
+makes the result their plain mean, and publishes that when all others have read what was published
+before. So if all come at the same time, each has the exact mean after one round; if some come
+later, die, or stand still, the rounds go on until all agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SILENT_AFTER_S = 10.0  # a peer that answers nothing for so long is not waited for
+IDLE_AFTER_S = 60.0  # nor is one that lives, but trains no more
+AGREEMENT = 1e-5  # distance between two nodes, relative to the length of the parameters
+STILL_FALLS = 0.9  # a distance that is a greater part of the least one so far does not fall
+FLAT_ROUNDS = 3  # after so many that do not fall, they will not
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a node tells of how its training ends.
+
+    Attributes:
+        updates: how many training steps it has taken.
+        round_number: 0 while it trains; then the round that its newest snapshot belongs to.
+        has_read: the last round in which it has read the snapshots of all others.
+        agrees: whether it found itself in agreement with them, or as near to it as it gets.
+        is_over: whether it averages no more, and only serves what it has.
+    """
+
+    updates: int = 0
+    round_number: int = 0
+    has_read: int = 0
+    agrees: bool = False
+    is_over: bool = False
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether it has taken its last training step."""
+        return self.round_number > 0
+
+
+@dataclass(frozen=True)
+class FinishReport:
+    """What `finish` has done.
+
+    Attributes:
+        took_part: names of the peers whose parameters are in the average.
+        missed: the other peers, by name, and why they are not.
+        rounds: how many times the parameters were averaged.
+        distance_before: consensus distance in the first round: the root mean square of the
+            distances to the peers, as they were read; `None` if there was nobody to read.
+        distance_after: the same in the last round.
+        waited_s: seconds in which others still trained, or were not heard of yet.
+        averaged_s: seconds from then to the end.
+    """
+
+    took_part: tuple[str, ...]
+    missed: Mapping[str, str]
+    rounds: int
+    distance_before: float | None
+    distance_after: float | None
+    waited_s: float
+    averaged_s: float
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        with_whom = ", ".join(self.took_part) or "nobody"
+        text = f"finished together with {with_whom}"
+        if self.distance_before is not None and self.distance_after is not None:
+            distances = f"{self.distance_before:.3g} to {self.distance_after:.3g}"
+            text += f": consensus distance {distances} in {self.rounds} rounds"
+        if self.missed:
+            text += "; without " + ", ".join(f"{n} ({why})" for n, why in self.missed.items())
+        return f"{text}; waited {self.waited_s:.1f} s, averaged {self.averaged_s:.1f} s"
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What is known of how a peer ends: its last word, when that came, and when it last trained."""
+
+    ending: Ending
+    at: float
+    progressed_at: float
+
+    @classmethod
+    def after(cls, before: Heard | None, ending: Ending, now: float) -> Heard:
+        """Return what is known after one more word."""
+        stood = before is not None and before.ending.updates == ending.updates
+        return cls(ending, now, before.progressed_at if before and stood else now)
+
+    def is_silent(self, now: float) -> bool:
+        """Tell whether it has said nothing for too long."""
+        return now - self.at >= SILENT_AFTER_S
+
+    def is_idle(self, now: float) -> bool:
+        """Tell whether it has neither trained nor ended for too long."""
+        return not self.ending.is_finishing and now - self.progressed_at >= IDLE_AFTER_S
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Whether the distance to the others is nothing, or falls no more.
+
+    >>> agreement = Agreement()
+    >>> for distance in (1.0, 0.3, 0.1, 0.1, 0.1):
+    ...     agreement = agreement.measured(distance, length=10.0)
+    >>> agreement.is_reached
+    False
+    >>> agreement.measured(0.1, length=10.0).is_reached
+    True
+    """
+
+    least: float = math.inf
+    flat_rounds: int = 0
+    is_equal: bool = False
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether to average no more."""
+        return self.is_equal or self.flat_rounds >= FLAT_ROUNDS
+
+    def measured(self, distance: float, length: float) -> Agreement:
+        """Take the largest distance of a round, and the length of the parameters."""
+        falls = distance < STILL_FALLS * self.least
+        return Agreement(
+            least=min(self.least, distance),
+            flat_rounds=0 if falls else self.flat_rounds + 1,
+            is_equal=distance <= AGREEMENT * length,
+        )

@@ -1,0 +1,300 @@
+"""A run ends together: who is waited for, who is not, and what all have then."""
+
+import contextlib
+import math
+import threading
+import time
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+import torch
+from support.nodes import config_of, eventually, is_connected
+from torch import nn
+
+from dpwa import DpwaConnection, FinishReport
+from dpwa.adapters.optimizer import GossipOptimizer
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.errors import ClosedError, ParametersError, UserError
+
+
+class Nodes:
+    """Nodes in threads of this process; node i ends its training with all parameters at i."""
+
+    def __init__(self, count, **settings):
+        config = config_of(count, **settings)
+        self.names = [f"w{index + 1}" for index in range(count)]
+        self.nets = [nn.Linear(3, 2) for _ in self.names]
+        pairs = zip(self.nets, self.names, strict=True)
+        self.nodes = [DpwaPyTorchAdapter(net, name, config) for net, name in pairs]
+        self.reports = {}
+        self._threads = []
+
+    def __enter__(self):
+        for node in self.nodes:
+            others = [name for name in self.names if name != node.name]
+            for name in others:
+                eventually(lambda node=node, name=name: is_connected(node.connection, name))
+        return self
+
+    def __exit__(self, *_):
+        for node in self.nodes:
+            node.close()
+        for thread in self._threads:
+            thread.join(30.0)
+
+    def train(self, index, steps=1):
+        for _ in range(steps):
+            self.nodes[index].update_send(0.5)
+            self.nodes[index].update_wait(0.5)
+
+    def begin_to_finish(self, index, value=None, **bounds):
+        with torch.no_grad():
+            for parameter in self.nets[index].parameters():
+                parameter.fill_(float(index if value is None else value))
+
+        def run():
+            with contextlib.suppress(ClosedError):  # the test is over
+                self.reports[index] = self.nodes[index].finish(**bounds)
+
+        self._threads.append(threading.Thread(target=run, daemon=True))
+        self._threads[-1].start()
+
+    def finish_all(self, **bounds):
+        for index in range(len(self.nodes)):
+            self.begin_to_finish(index, **bounds)
+        return [self.report(index) for index in range(len(self.nodes))]
+
+    def report(self, index):
+        eventually(lambda: index in self.reports, timeout_s=60.0)
+        return self.reports[index]
+
+    def values(self):
+        return [float(net.weight.detach().mean()) for net in self.nets]
+
+
+def test_nodes_that_finish_together_have_the_exact_mean_of_all():
+    with Nodes(3) as nodes:
+        for index in range(3):
+            nodes.train(index)
+        reports = nodes.finish_all()
+    assert nodes.values() == pytest.approx([1.0] * 3)
+    assert {name for report in reports for name in report.took_part} == set(nodes.names)
+    assert all(not report.missed for report in reports)
+    assert all(report.distance_before > 1.0 > 1e-4 > report.distance_after for report in reports)
+    with pytest.raises(FrozenInstanceError):
+        reports[0].rounds = 7
+
+
+def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much():
+    with Nodes(3) as nodes:
+        nodes.begin_to_finish(0)
+        nodes.begin_to_finish(1)
+        eventually(lambda: nodes.values()[:2] == pytest.approx([0.5, 0.5]), timeout_s=30.0)
+        nodes.train(2, steps=5)
+        assert nodes.reports == {}
+        nodes.begin_to_finish(2)
+        reports = [nodes.report(index) for index in range(3)]
+    assert nodes.values() == pytest.approx([1.0] * 3)
+    assert "w3" in reports[0].took_part
+    assert reports[0].waited_s > reports[2].waited_s
+
+
+def test_those_who_wait_do_not_follow_who_still_trains():
+    with Nodes(2) as nodes:
+        nodes.begin_to_finish(0)
+        with torch.no_grad():
+            nodes.nets[1].weight.fill_(8.0)
+        eventually(lambda: nodes.nodes[1].update_send(0.5) or nodes.nodes[1].update_wait(0.5))
+        assert nodes.values()[0] == 0.0
+        assert nodes.values()[1] < 8.0  # the other way round, it is drawn to those who wait
+
+
+def test_nobody_waits_for_who_was_never_there_has_left_or_trains_too_long():
+    with Nodes(4) as nodes:
+        nodes.nodes[2].close()
+        nodes.train(3)
+        nodes.begin_to_finish(0, timeout_s=0.5)
+        nodes.begin_to_finish(1, timeout_s=0.5)
+        reports = [nodes.report(index) for index in range(2)]
+    assert nodes.values()[:2] == pytest.approx([0.5, 0.5])
+    assert reports[0].took_part == ("w2",)
+    assert reports[0].missed["w3"] == "has ended"
+    assert reports[0].missed["w4"] == "still trains, at update 1"
+
+
+def test_a_node_whose_peers_were_never_there_ends_at_once():
+    net = nn.Linear(2, 1)
+    with DpwaPyTorchAdapter(net, "w1", config_of(3)) as alone:
+        alone.update_send(0.5)
+        report = alone.finish(timeout_s=1e6)
+    assert report.took_part == ()
+    assert set(report.missed) == {"w2", "w3"}
+    assert report.distance_before is None
+    assert "nobody" in str(report)
+
+
+def test_the_only_node_returns_at_once():
+    with DpwaPyTorchAdapter(nn.Linear(2, 1), "w1", config_of(1)) as alone:
+        report = alone.finish()
+    assert report.took_part == ()
+    assert report.missed == {}
+    assert report.rounds == 0
+
+
+def test_it_may_be_called_again_and_training_may_go_on():
+    with Nodes(2) as nodes:
+        nodes.finish_all()
+        again = nodes.nodes[0].finish(timeout_s=60.0)
+        assert again.took_part == ("w2",)
+        nodes.train(0)
+        assert not nodes.nodes[0]._node.finish.endings.own.is_finishing
+    assert nodes.values() == pytest.approx([0.5, 0.5])
+
+
+def test_a_closed_node_cannot_finish():
+    node = DpwaPyTorchAdapter(nn.Linear(2, 1), "w1", config_of(1))
+    node.close()
+    with pytest.raises(ClosedError):
+        node.finish()
+
+
+def test_the_clock_and_the_number_of_updates_stand_still():
+    with Nodes(2) as nodes:
+        for index in range(2):
+            nodes.train(index, steps=3)
+        clocks = [node.clock for node in nodes.nodes]
+        nodes.finish_all()
+        assert min(clocks) <= min(node.clock for node in nodes.nodes)
+        assert max(node.clock for node in nodes.nodes) <= max(clocks)
+        assert [node._node.rounds.view.updates for node in nodes.nodes] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "symmetric"},
+        {"algorithm": "push_sum"},
+        {"algorithm": "noloco"},
+        {"algorithm": "local"},
+        {"algorithm": "elastic"},
+        {"algorithm": "lsgd"},
+        {"interpolation": "clock"},
+        {"interpolation": "loss"},
+        {"interpolation": "leader"},
+        {"interpolation": "constant", "constant": {"value": 0.0}},
+        {"merge": "delta", "fetch_probability": 0.1},
+        {"transport": "tcp", "fraction": 0.5},
+        {"transport": "tcp", "codec": "int8"},
+        {"transport": "tcp", "codec": "topk"},
+        {"robust": "clip"},
+    ],
+    ids=str,
+)
+def test_it_ends_in_agreement_whatever_the_configuration(settings):
+    with Nodes(3, **settings) as nodes:
+        for index in range(3):
+            nodes.train(index, steps=20 if "robust" in settings else 2)
+        nodes.finish_all(seconds=5.0)
+    values = nodes.values()  # the mean of 0, 1 and 2, but for what was still under way
+    assert max(values) - min(values) < 0.02
+    assert 0.0 < values[0] < 2.0
+
+
+def test_buffers_are_averaged_too():
+    config = config_of(2)
+    nets = [nn.BatchNorm1d(2), nn.BatchNorm1d(2)]
+    nets[1].running_mean.fill_(4.0)
+    with (
+        DpwaPyTorchAdapter(nets[0], "w1", config) as one,
+        DpwaPyTorchAdapter(nets[1], "w2", config) as two,
+    ):
+        eventually(lambda: is_connected(one.connection, "w2"))
+        eventually(lambda: is_connected(two.connection, "w1"))
+        other = threading.Thread(target=two.finish)
+        other.start()
+        one.finish()
+        other.join(30.0)
+    assert nets[0].running_mean.tolist() == nets[1].running_mean.tolist() == [2.0, 2.0]
+
+
+def test_a_diverged_peer_is_left_out():
+    with Nodes(3) as nodes:
+        nodes.begin_to_finish(0)
+        nodes.begin_to_finish(1)
+        nodes.begin_to_finish(2, value=math.nan, seconds=1.0)
+        reports = [nodes.report(index) for index in range(2)]
+    assert nodes.values()[:2] == pytest.approx([0.5, 0.5])
+    assert "diverged" in reports[0].missed["w3"]
+
+
+def test_the_optimizer_that_gossips_can_finish():
+    net = nn.Linear(2, 1)
+    with DpwaPyTorchAdapter(net, "w1", config_of(1)) as gossip:
+        optimizer = GossipOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), gossip)
+        assert isinstance(optimizer.finish(seconds=1.0, timeout_s=1.0), FinishReport)
+
+
+def finish_arrays(arrays, config, **bounds):
+    results = {}
+    connections = [DpwaConnection(f"w{i + 1}", config) for i in range(len(arrays))]
+
+    def run(index):
+        results[index] = connections[index].finish(arrays[index], 0.5, **bounds)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(arrays))]
+    try:
+        for connection in connections:
+            for peer in connection.peers:
+                eventually(lambda c=connection, p=peer: is_connected(c, p))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60.0)
+    finally:
+        for connection in connections:
+            connection.close()
+    return [results[index] for index in range(len(arrays))]
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_arrays_are_averaged_into_new_ones(transport):
+    arrays = [np.full((2, 3), float(i), np.float32) for i in range(3)]
+    results = finish_arrays(arrays, config_of(3, transport=transport))
+    assert all(np.allclose(values, 1.0) for values, _ in results)
+    assert all(values.dtype == np.float32 and values.shape == (2, 3) for values, _ in results)
+    assert all(len(report.took_part) == 2 for _, report in results)
+    assert (arrays[2] == 2.0).all()
+
+
+def test_only_arrays_of_floating_numbers_can_be_averaged():
+    with DpwaConnection("w1", config_of(1)) as connection:
+        for impossible in (b"bytes", np.arange(3), [1.0]):
+            with pytest.raises(ParametersError, match="floating"):
+                connection.finish(impossible)
+    with (
+        DpwaConnection("w1", config_of(1, algorithm="symmetric")) as connection,
+        pytest.raises(UserError, match="adapter"),
+    ):
+        connection.finish(np.ones(3))
+
+
+def test_a_peer_that_stays_silent_is_given_up(monkeypatch):
+    monkeypatch.setattr("dpwa.policy.finishing.SILENT_AFTER_S", 0.5)
+    monkeypatch.setattr("dpwa.node.finishing.SILENT_AFTER_S", 0.5)
+    with Nodes(2) as nodes:
+        service = type(nodes.nodes[1]._node.finish.endings)
+        monkeypatch.setattr(service, "hear", lambda *_: None)  # nothing is ever heard
+        began = time.monotonic()
+        nodes.begin_to_finish(0, timeout_s=1e6)
+        report = nodes.report(0)
+    assert time.monotonic() - began < 30.0
+    assert set(report.missed) == {"w2"}
+
+
+def test_without_time_to_wait_those_who_train_are_told_of_all_the_same():
+    with Nodes(2) as nodes:
+        nodes.train(1)
+        nodes.begin_to_finish(0, timeout_s=0.0, seconds=0.0)
+        report = nodes.report(0)
+    assert set(report.missed) == {"w2"}

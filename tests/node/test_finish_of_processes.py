@@ -1,0 +1,81 @@
+"""Whoever finishes waits for a process that trains, and for none that is stopped or killed."""
+
+import json
+import signal
+import threading
+
+import numpy as np
+import pytest
+from support.nodes import config_of, eventually, is_connected
+from support.open_cluster import cluster
+from support.processes import ended, start
+
+from dpwa.connection import DpwaConnection
+
+
+class Finishing:
+    """One node that finishes on a thread."""
+
+    def __init__(self, connection, **bounds):
+        self.result = None
+        self._thread = threading.Thread(target=self._run, args=(connection, bounds), daemon=True)
+        self._thread.start()
+
+    def _run(self, connection, bounds):
+        self.result = connection.finish(np.zeros(4), **bounds)
+
+    @property
+    def is_waiting(self):
+        return self._thread.is_alive()
+
+    def report(self):
+        self._thread.join(60.0)
+        return self.result[1]
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_process_that_trains_is_waited_for_until_it_is_stopped_or_killed(transport):
+    config = config_of(2, transport=transport)
+    peer = start("train_for_ever.py", json.dumps(config), "w2")
+    with ended(peer), DpwaConnection("w1", config) as own:
+        assert peer.stdout.readline() == "ready\n"
+        eventually(lambda: is_connected(own, "w2"), timeout_s=30.0)
+        endings = own.node.finish.endings
+
+        finishing = Finishing(own, timeout_s=1e6)
+        updates = eventually(lambda: endings.of("w2") and endings.of("w2").ending.updates)
+        eventually(lambda: endings.of("w2").ending.updates > updates + 10, timeout_s=30.0)
+        assert finishing.is_waiting
+        peer.send_signal(signal.SIGSTOP)
+        assert finishing.report().missed == {"w2": "does not answer"}
+
+        peer.send_signal(signal.SIGCONT)
+        again = Finishing(own, timeout_s=1e6)
+        eventually(lambda: endings.of("w2").ending.updates > updates + 100, timeout_s=30.0)
+        assert again.is_waiting
+        peer.kill()
+        assert again.report().missed == {"w2": "has died"}
+
+
+def test_members_of_an_open_cluster_finish_together():
+    with cluster() as members:
+        members.add("a")
+        members.add("b", "a")
+        members.add("c", "a")
+        members.agree(30.0)
+        nodes = list(members.nodes.values())
+        for node in nodes:
+            for peer in node.peers:
+                eventually(lambda node=node, peer=peer: is_connected(node, peer))
+        results = {}
+
+        def finish(index):
+            results[index] = nodes[index].finish(np.full(4, float(index)))
+
+        threads = [threading.Thread(target=finish, args=(index,)) for index in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60.0)
+    assert all(np.allclose(values, 1.0) for values, _ in results.values())
+    assert all(len(report.took_part) == 2 for _, report in results.values())

@@ -1,0 +1,20 @@
+"""Gossip an array, as if a training never ended; says `ready` after the first update.
+
+Usage: train_for_ever.py CONFIG NAME     (CONFIG: JSON)
+"""
+
+import json
+import sys
+import time
+
+import numpy as np
+
+from dpwa.connection import DpwaConnection
+
+with DpwaConnection(sys.argv[2], json.loads(sys.argv[1])) as connection:
+    connection.update_send(np.ones(4))
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)
+        connection.update_wait()
+        connection.update_send(np.ones(4))
