@@ -177,10 +177,10 @@ class DpwaConnection(CollectiveCalls, Closeable):
                 copy.take(arrival)
                 step = copy.data.view(own.dtype).reshape(own.shape) - own
                 distances.append(float(np.linalg.norm(step)))
-                np.add(own, weight * step, out=own, casting="same_kind")
-                return weight
+                np.add(own, arrival.factor * step, out=own, casting="same_kind")
+                return arrival.factor
 
-            rounds.read(peer, layout, WHOLE, self._terms.is_finite, merge)
+            rounds.read(peer, layout, WHOLE, weight, merge, self._terms.is_finite)
             return distances[0] if distances else None
 
         def go_on(others_train: bool) -> bool:  # noqa: ARG001

@@ -252,6 +252,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         self.update_send(loss)
         return merge
 
+    @by_all_ranks
     def finish(self, *, seconds: float = SECONDS, timeout_s: float | None = None) -> FinishReport:
         """End the training together with the peers; to be called after the last step.
 
@@ -289,14 +290,16 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
 
         def merge(arrival: Arrival) -> float:
             received = ReceivedSnapshot(arrival, self._state, self._clip)
-            factor = received.merge(weight)
+            factor = received.merge(arrival.factor)
             distances.append(received.consensus_distance)
             return factor
 
+        factor, is_finite = weight, self._terms.is_finite
         for shard in shards_of(self._sent, self._terms.fraction):
-            arrival = self._rounds.read(peer, self._sent, shard, self._terms.is_finite, merge)
+            arrival = self._rounds.read(peer, self._sent, shard, factor, merge, is_finite)
             if arrival is None:
                 return None
+            factor = max(factor, arrival.factor)  # all of it in full, if a part of it was
         self._consensus_distance = math.sqrt(sum(d * d for d in distances) / len(distances))
         return self._consensus_distance
 

@@ -273,19 +273,22 @@ class Rounds:
         peer: str,
         layout: Layout,
         shard: Shard,
-        is_finite: IsFinite | None,
+        factor: float,
         merge: Merge,
+        is_finite: IsFinite | None = None,
     ) -> Arrival | None:
         """Read a peer's newest snapshot and merge it, beside what the algorithm does.
 
-        Waits for it, at most `timeout_ms`.
+        Waits for it, at most `timeout_ms`. A peer that is far behind is not merged, and one that is
+        far ahead is taken in full.
 
         Args:
             peer: whose.
             layout: what it must be like.
             shard: which part of it.
-            is_finite: tells whether values are finite numbers; `None` to take any.
+            factor: to merge it with, from 0 to 1.
             merge: merges an arrival; returns the factor that it took.
+            is_finite: tells whether values are finite numbers; `None` to take any.
 
         Returns:
             What was merged; `None` when nothing was, whatever the reason.
@@ -295,14 +298,22 @@ class Rounds:
         """
         self._check_open()
         parts = self._parts
-        wanted = Wanted(layout=layout, shard=shard, is_finite=is_finite, only=peer)
+        wanted = Wanted(
+            layout=layout,
+            shard=shard,
+            is_finite=is_finite,
+            only=peer,
+            clock=self.standing.clock,
+        )
         order = FetchOrder(wanted, Deadline(parts.clock, parts.config.timeout_ms / 1000))
         before = parts.clock.now()
         self._pull(order)
         source = self._sources.wait(order)
         if source is None:
             return None
-        arrival = self._arrival(source, None, 0.0, parts.clock.now() - before)
+        arrival = self._arrival(source, None, factor, parts.clock.now() - before)
+        if self._is_to_take_over(arrival):
+            arrival = replace(arrival, factor=1.0, takes_over=True)
         return self._merge(arrival, merge, share_of(layout, arrival.nbytes, shard))
 
     def renew_algorithm(self) -> Algorithm:
@@ -438,7 +449,8 @@ class Rounds:
         elif arrival.peer != self._parts.name:
             self._losses.merged(arrival.peer, factor)
             self._compare_beginnings(arrival, factor)
-        self._stand(clock=mixed_clock(self.standing.clock, arrival.standing.clock, factor * share))
+        own = self.standing
+        self._stand(clock=mixed_clock(own.clock, arrival.standing.clock, factor * share))
         self.merges += factor > 0.0
         log.debug(
             "%s: merged %s: factor=%.4g clock=%.6g peer_clock=%.6g loss=%s peer_loss=%s "
@@ -450,7 +462,7 @@ class Rounds:
             arrival.standing.clock,
             own.loss,
             arrival.standing.loss,
-            clock,
+            self.standing.clock,
         )
         return replace(arrival, factor=factor)
 
