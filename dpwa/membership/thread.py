@@ -285,6 +285,7 @@ class MembersThread(threading.Thread):
         self._circle.waits = False
         self._seeds.keep(self._told)  # by now the others tell who is there
         self._remembered = ()
+        self._connect(self._circle.peers)  # before whoever waits for the verdict looks at them
         self.verdict.let_in()
 
     # Who is there

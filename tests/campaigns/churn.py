@@ -223,7 +223,7 @@ def judge_churn(swarm, began, ended):
     troubles = [n.name for n in swarm.nodes.values() if is_troubled(n)]
     memory, descriptors = flatness(swarm, began, ended)
     born = [n for n in swarm.nodes.values() if n.started > began and waited(n, ended) > 15.0]
-    absent = [n.name for n in born if joined(n) is None and not gave_up(n)]
+    absent = [n.name for n in born if joined(n) is None and not is_giving_up(n)]
     for name in absent:
         node = swarm.nodes[name]
         ago = [round(r["t"] - node.started, 1) for r in node.records()]
@@ -299,6 +299,11 @@ def blind_pairs(swarm, ended):
     there = [swarm.nodes[n] for n in members(swarm)]
     there = [n for n in there if joined(n)["t"] < ended - AGREE_WITHIN_S - 1.0 and trains(n)]
     return [(a.name, b.name) for a in there for b in there if b.name not in sees(a)]
+
+
+def is_giving_up(node):
+    """Tell whether a node has said so; its process may still be ending, or was killed by then."""
+    return gave_up(node) or "gives up, nobody has let it in" in node.errors.read_text()
 
 
 def connects(node):
