@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
-from dpwa.clock import Clock
+from dpwa.node.endings import Endings
 from dpwa.node.parts import Parts
-from dpwa.node.peers import PeerBook
 from dpwa.node.rounds import Rounds
-from dpwa.node.rx_thread import Reply, Service
-from dpwa.node.tx_thread import Listener, Tell, TxThread
-from dpwa.policy.finishing import SILENT_AFTER_S, Agreement, Ending, FinishReport, Heard
+from dpwa.node.tx_thread import Tell, TxThread
+from dpwa.policy.finishing import SILENT_AFTER_S, Agreement, Ending, FinishReport
 from dpwa.transport.link import LinkState
-from dpwa.types import Frame
-from dpwa.wire.messages import Finishing
 
 log = logging.getLogger("dpwa.finish")
 
@@ -35,8 +29,6 @@ PATIENCE_S = 1.0  # for who should be in the same round, and is not
 MOST_READ = 16  # peers in one round; of more, some are drawn
 MOST_FAILURES = 3  # in a row, before a peer is done without
 SAID_EVERY_S = 10.0
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -56,88 +48,6 @@ class Averaged:
     read: Callable[[str, float], float | None]
     go_on: Callable[[bool], bool]
     length: Callable[[], float]
-
-
-class Endings:
-    """What this node and its peers have said of how they end; any thread may call any method.
-
-    Anybody may speak in the name of a peer: what that can change is when this node ends.
-
-    Args:
-        name: of this node.
-        book: its peers.
-        updates: returns how many training steps this node has taken.
-        clock: time source.
-    """
-
-    def __init__(self, name: str, book: PeerBook, updates: Callable[[], int], clock: Clock) -> None:
-        self._name = name
-        self._book = book
-        self._updates = updates
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._own = Ending()
-        self._heard: dict[str, Heard] = {}
-
-    @property
-    def own(self) -> Ending:
-        """What this node says; it trains again if it has taken a step since."""
-        own, updates = self._own, self._updates()
-        return own if own.updates == updates else Ending(updates)
-
-    @own.setter
-    def own(self, ending: Ending) -> None:
-        self._own = replace(ending, updates=self._updates())
-
-    def message(self, request: int = 0) -> Finishing:
-        """Return what to tell."""
-        return Finishing(request=request, name=self._name, **vars(self.own))
-
-    def hear(self, peer: str, message: Finishing) -> None:
-        """Take in what a peer says."""
-        if peer not in self._book.names:
-            return
-        said = message.model_dump(exclude={"type", "request", "name"})
-        with self._changed:
-            heard = Heard.after(self._heard.get(peer), Ending(**said), self._clock.now())
-            self._heard[peer] = heard
-            self._changed.notify_all()
-
-    def of(self, peer: str) -> Heard | None:
-        """Return what a peer has said last."""
-        return self._heard.get(peer)
-
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something is so by what peers say; return whether it is."""
-        with self._changed:
-            return self._changed.wait_for(condition, timeout_s)
-
-
-class FinishService(Service):
-    """Answers peers that tell how they end."""
-
-    handles = (Finishing,)
-
-    def __init__(self, endings: Endings) -> None:
-        self._endings = endings
-
-    def handle(self, sender: bytes, message: Finishing, reply: Reply) -> None:  # noqa: ARG002
-        """Take it in, and tell the same of this node."""
-        self._endings.hear(message.name, message)
-        reply(self._endings.message(message.request))
-
-
-class FinishListener(Listener):
-    """Takes in the answers of peers."""
-
-    handles = (Finishing,)
-
-    def __init__(self, endings: Endings) -> None:
-        self._endings = endings
-
-    def receive(self, peer: str, message: Finishing, payload: Frame) -> None:  # noqa: ARG002
-        """Take in how a peer ends."""
-        self._endings.hear(peer, message)
 
 
 class Finish:

@@ -23,7 +23,8 @@ from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_open
-from dpwa.node.finishing import Finish, FinishListener, FinishService
+from dpwa.node.endings import FinishListener, FinishService
+from dpwa.node.finishing import Finish
 from dpwa.node.logs import configure_logging
 from dpwa.node.own_address import own_address
 from dpwa.node.parts import Parts, longest_s
