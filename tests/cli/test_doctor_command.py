@@ -179,7 +179,7 @@ def test_who_knocks_in_vain_is_told_with_what_to_compare(reason, advice):
 
 
 def report(name, **more):
-    return StatusAnswer({"name": name, "peers": [], "protocol": 5, **more}, ahead_s=0.1)
+    return StatusAnswer({"name": name, "peers": [], "protocol": 6, **more}, ahead_s=0.1)
 
 
 def test_a_version_an_algorithm_and_a_clock_that_differ_are_told():
@@ -190,7 +190,7 @@ def test_a_version_an_algorithm_and_a_clock_that_differ_are_told():
     }
     texts = [finding.text for finding in diagnose(answers)]
     assert texts == [
-        "c has protocol version 4, most others have 5",
+        "c has protocol version 4, most others have 6",
         "c has algorithm lsgd, most others have gossip",
         "c: its clock is 60 s behind this machine's",
     ]
