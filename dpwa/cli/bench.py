@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -126,7 +127,7 @@ def _wanted(only: str) -> tuple[str, ...]:
 def _require_torch() -> None:
     """Say in one line that torch is missing, where each process would say it in a traceback."""
     try:
-        import torch  # noqa: F401
+        importlib.import_module("torch")
     except ImportError as error:
         raise UserError(
             f"dpwa bench needs PyTorch, which cannot be imported ({error}); "

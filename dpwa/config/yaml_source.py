@@ -22,6 +22,7 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_VALUES = 100_000
 LONG_TEXT = 100_000  # characters, such as 1,500 nodes
 SAFE_DEPTH = 100
+TOO_DEEP = "expected settings (lists and mappings are nested too deeply)"
 
 _YAML = "tag:yaml.org,2002:"
 _NULL = _YAML + "null"
@@ -70,20 +71,19 @@ def parse_yaml(text: str, source: str) -> Node:
         character = f"U+{ord(text[error.position]):04X}"
         _fail(source, line, column, f"expected printable text (got the character {character})")
     except RecursionError:
-        _fail(source, 1, 1, "expected settings (lists and mappings are nested too deeply)")
+        _fail(source, 1, 1, TOO_DEEP)
 
 
 def _composed(text: str, source: str) -> yaml.Node | None:
     """Return what PyYAML makes of a text.
 
     A long one is read by libyaml where that is there, which is many times as fast. What it refuses
-    is left to Python, whose messages are better, and what is nested deeply too: libyaml would use
-    up the stack.
+    is left to Python, whose messages are better.
     """
     if len(text) >= LONG_TEXT and yaml.__with_libyaml__:
         with suppress(yaml.YAMLError):
-            if _depth(text, source) <= SAFE_DEPTH:
-                return _fast_loader()(text).get_single_node()
+            _require_bounded(text, source)
+            return _fast_loader()(text).get_single_node()
     return _Loader(text).get_single_node()
 
 
@@ -92,9 +92,12 @@ def _fast_loader() -> type[yaml.CSafeLoader]:
     return type("_FastLoader", (yaml.CSafeLoader,), resolvers)
 
 
-def _depth(text: str, source: str) -> int:
-    """Return how deeply values are nested; refuse too many of them before any is made."""
-    count = deepest = 0
+def _require_bounded(text: str, source: str) -> None:
+    """Refuse too many values, and those nested so deeply that libyaml would use up the stack.
+
+    Nothing is made of the text for that.
+    """
+    count = 0
     around: list[bool | None] = []  # of each mapping whether a key comes next; None: a list
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         if isinstance(event, yaml.CollectionEndEvent):
@@ -110,8 +113,8 @@ def _depth(text: str, source: str) -> int:
             _fail_too_many(source, event.start_mark)
         if isinstance(event, yaml.CollectionStartEvent):
             around.append(True if isinstance(event, yaml.MappingStartEvent) else None)
-            deepest = max(deepest, len(around))
-    return deepest
+            if len(around) > SAFE_DEPTH:
+                _fail(source, 1, 1, TOO_DEEP)
 
 
 class _Builder:

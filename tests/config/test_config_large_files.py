@@ -46,9 +46,10 @@ def test_a_long_file_is_read_by_libyaml(monkeypatch):
         parse_yaml(nodes_text(3000), "a.yaml")
 
 
+@NEEDS_LIBYAML
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- "])
 def test_a_long_file_that_is_nested_very_deeply_is_refused(opening):
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="nested too deeply"):
         parse_yaml(opening * LONG_TEXT, "a.yaml")
 
 
