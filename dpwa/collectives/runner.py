@@ -265,10 +265,13 @@ class Runner(Closeable):
                     group.start_alone()
                     others = group.others
                     raise PeerLost(others, "no other node answers; this one goes on alone")
-                asked = f"no collective of {', '.join(reached)} let {self._own} in"
-                nobody = f"{self._own} was not let in again, and no other node can be reached now"
+                own, bound = self._own, f"within {timeout_s:g} s"
+                if reached:
+                    asked = ", ".join(reached)
+                    raise LeftBehindError((own,), f"no collective of {asked} let {own} in, {bound}")
                 raise LeftBehindError(
-                    (self._own,), f"{asked if reached else nobody}, within {timeout_s:g} s"
+                    (own,),
+                    f"{own} was not let in again, and no other node can be reached now, {bound}",
                 )
 
     def _left_behind(self) -> str:
