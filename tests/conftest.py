@@ -91,7 +91,7 @@ def _nothing_is_left():
     """Fail a test that leaks a thread or a socket."""
     threads, sockets = set(threading.enumerate()), _open_sockets()
     yield
-    end = time.monotonic() + 2.0
+    end = time.monotonic() + times.at_most(2.0)
     while time.monotonic() < end:
         left = [t.name for t in threading.enumerate() if t not in threads]
         left += sorted(_open_sockets() - sockets)

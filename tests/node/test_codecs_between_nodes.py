@@ -33,7 +33,8 @@ def filled(value, elements=ELEMENTS):
 
 @contextlib.contextmanager
 def pair(one, two, **settings):
-    config = config_of(2, **{"transport": "tcp", "constant": {"value": FACTOR}, **settings})
+    usual = {"transport": "tcp", "timeout_ms": 30_000, "constant": {"value": FACTOR}}
+    config = config_of(2, **{**usual, **settings})
     with (
         DpwaPyTorchAdapter(one, "w1", config) as mine,
         DpwaPyTorchAdapter(two, "w2", config) as theirs,

@@ -113,7 +113,7 @@ def test_a_read_may_take_long_as_long_as_bytes_come(monkeypatch):
         return is_sent
 
     monkeypatch.setattr(answers.Answer, "_send_piece", slowly)
-    with workers(2, {"collective_timeout_s": 4.0, "transport": "tcp"}) as made:
+    with workers(2, {"collective_timeout_s": 60.0, "transport": "tcp"}) as made:
         table, _ = vectors(made, 4_000_000)
         assert table.get().shape == (4_000_000,)
         assert sent[-1] - sent[0] > 2 * user.ASK_AGAIN_S

@@ -225,7 +225,7 @@ def test_a_reset_of_one_side_reaches_the_other():
 
 def test_who_connects_while_the_target_is_away_is_reset():
     proxy = TcpProxy("127.0.0.1", free_ports(1)[0])
-    with proxy, connected(proxy) as connection, pytest.raises(ConnectionResetError):
+    with proxy, pytest.raises(ConnectionResetError), connected(proxy) as connection:
         connection.recv(1)
 
 

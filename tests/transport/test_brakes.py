@@ -101,6 +101,7 @@ def test_who_sends_more_than_is_read_is_paused_and_nothing_is_lost():
         while scene.messages < 1 + sent // 62 and time.monotonic() < end:
             scene.look(is_drained=scene.read())
             time.sleep(0.01)
+        assert scene.brakes.unfinished == 0
         assert scene.messages == 1 + sent // 62
 
 
