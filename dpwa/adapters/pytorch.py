@@ -137,6 +137,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._sent = self._state.layout
             self._generation = self._state.generation
             self._rounds = self._node.rounds
+            self._rounds.knows_beginners = True
             self._rounds.guard_deals(self._terms.is_finite)
             self._algorithm = self._rounds.algorithm
             self._leader_loss = leader_loss

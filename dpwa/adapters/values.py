@@ -119,7 +119,8 @@ class TensorValues:
         for index in range(count):
             tensor = tensors[index * len(tensors) // count]
             place = np.unravel_index((index * _STRIDE) % tensor.numel(), tensor.shape)
-            taken.append(tensor[tuple(int(i) for i in place)].float().item())
+            value = tensor[tuple(int(i) for i in place)]
+            taken.append((value.real if value.is_complex() else value).float().item())
         return taken
 
     def _together(self, other: TensorValues) -> Iterator[tuple[Tensors, Tensors]]:

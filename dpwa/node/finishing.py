@@ -360,6 +360,6 @@ class _Run:
                 return f"has not trained for {now - heard.progressed_at:.0f} s"
             return f"still trains, at update {heard.ending.updates}"
         if heard is not None and not self._book.has_ended(peer) and not self._lives(peer):
-            return "does not answer" if self._tx.reaches(peer) else "has died"
+            return "does not answer" if self._tx.reaches(peer) else "was lost"
         words = self._book.in_words(peer)
         return "was never there" if heard is None and "unknown" in words else words

@@ -67,6 +67,7 @@ class Rounds:
         standing: its clock and loss.
         merges: how many there were that changed something.
         began_at: when the first update began; `None` before.
+        knows_beginners: whether nodes at the beginning are told apart; see `policy.beginners`.
         follows_leaders: whether news of leaders is traded at every update.
     """
 
@@ -76,6 +77,7 @@ class Rounds:
         self.view = NodeView(name, config, parts.book, parts.newsroom, parts.rng("fetch"))
         self.standing = Standing(clock=0.0)
         self.merges = 0
+        self.knows_beginners = False
         self.began_at: float | None = None
         self._parts = parts
         self._tx = tx
@@ -303,7 +305,7 @@ class Rounds:
             shard=shard,
             is_finite=is_finite,
             only=peer,
-            clock=self.standing.clock,
+            clock=self._own_clock,
         )
         order = FetchOrder(wanted, Deadline(parts.clock, parts.config.timeout_ms / 1000))
         before = parts.clock.now()
@@ -372,7 +374,7 @@ class Rounds:
             version=version if is_tagged else 0,
             own_version=self._parts.pool.version,  # that is complete
             keeps=self.algorithm.keeps,
-            clock=self.standing.clock,
+            clock=self._own_clock,
         )
 
     def _fetched(
@@ -411,7 +413,12 @@ class Rounds:
         is_refused = self.algorithm.uses_rule and arrival.factor == 0.0
         is_clipped = self._parts.config.robust != "none"
         is_behind = is_far_behind(self.standing.clock, arrival.standing.clock)
-        return is_behind and not is_refused and not is_clipped
+        return self.knows_beginners and is_behind and not is_refused and not is_clipped
+
+    @property
+    def _own_clock(self) -> float:
+        """The clock that peers must not be far behind; 0 for any."""
+        return self.standing.clock if self.knows_beginners else 0.0
 
     def _merge_deal(
         self, deal: Settled, published: Snapshot | None, merge: Merge

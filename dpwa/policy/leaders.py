@@ -201,9 +201,10 @@ class Rumours:
         return sum(versions) * max(nodes, len(versions)) / max(1, len(versions))
 
     def most_updates(self, now: float) -> int:
-        """Return how many updates whoever of the others has made most has made, as far as known."""
+        """Return the most updates that one of the others has made who tells a loss, if any does."""
         self._drop_aged(now)
-        return max((heard.version for heard in self._heard.values()), default=0)
+        told = (heard.version for heard in self._heard.values() if heard.loss < math.inf)
+        return max(told, default=0)
 
     def known(self, now: float) -> tuple[Rumour, ...]:
         """Return all that is known, this node included, by name."""

@@ -28,7 +28,7 @@ def served(member, partner, value):
     """One round in which the partner serves this value."""
     member.adapter.update_send()
     partner.version += 1
-    partner.serve(partner.heard(Fetch), value)
+    partner.serve(partner.heard(Fetch), value, clock=member.adapter.clock)
     return member.adapter.update_wait()
 
 

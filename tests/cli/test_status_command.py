@@ -317,7 +317,7 @@ def test_a_silent_node_is_waited_for_no_longer_than_asked(config, file):
         ([b"\xc1"], "not msgpack"),
         ([encode(NotReady(request=1))], "answered with 'not_ready' instead"),
         ([encode(Status(request=1)), pack([1])], "something that is no status"),
-        ([pack({"v": 9})], "the peer speaks protocol version 9, this node speaks 5"),
+        ([pack({"v": 9})], "the peer speaks protocol version 9, this node speaks 6"),
         ([], "connected, but no answer in time"),
     ],
 )

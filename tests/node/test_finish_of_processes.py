@@ -47,14 +47,16 @@ def test_a_process_that_trains_is_waited_for_until_it_is_stopped_or_killed(trans
         eventually(lambda: endings.of("w2").ending.updates > updates + 10, timeout_s=30.0)
         assert finishing.is_waiting
         peer.send_signal(signal.SIGSTOP)
-        assert finishing.report().missed == {"w2": "does not answer"}
+        missed = finishing.report().missed  # its connection may be given up before
+        assert missed in ({"w2": "does not answer"}, {"w2": "was lost"})
 
         peer.send_signal(signal.SIGCONT)
+        eventually(lambda: is_connected(own, "w2"), timeout_s=60.0)
         again = Finishing(own, timeout_s=1e6)
         eventually(lambda: endings.of("w2").ending.updates > updates + 100, timeout_s=30.0)
         assert again.is_waiting
         peer.kill()
-        assert again.report().missed == {"w2": "has died"}
+        assert again.report().missed == {"w2": "was lost"}
 
 
 def test_members_of_an_open_cluster_finish_together():

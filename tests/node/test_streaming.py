@@ -127,7 +127,7 @@ class Half:
         return SnapshotHeader(
             request=request,
             version=1,
-            clock=1.0,
+            clock=self._clock,
             loss=None,
             is_finite=True,
             nbytes=self._data.nbytes,
@@ -359,8 +359,8 @@ def test_nodes_merge_over_ipv6():
 class Promises:
     """A peer that answers at once for so many fetches; then as `later` says."""
 
-    def __init__(self, fetches, later):
-        self.left, self._later = fetches, later
+    def __init__(self, fetches, later, clock=1.0):
+        self.left, self._later, self._clock = fetches, later, clock
         self._data = np.full(1000, 3.0, np.float32).view(np.uint8)
 
     def answer(self, frames):
@@ -373,7 +373,7 @@ class Promises:
         header = SnapshotHeader(
             request=message.request,
             version=1,
-            clock=1.0,
+            clock=self._clock,
             loss=None,
             is_finite=True,
             nbytes=self._data.nbytes,
@@ -418,7 +418,7 @@ def test_a_peer_that_falls_silent_costs_little_of_the_timeout_and_another_one_is
 
 def test_a_peer_that_becomes_slow_for_good_is_merged_from_again():
     config = config_of(2, transport="tcp", timeout_ms=2500)
-    promises = Promises(20, lambda: time.sleep(0.3) or True)
+    promises = Promises(20, lambda: time.sleep(0.3) or True, clock=1e6)  # of no beginner
     with (
         imposter(config["nodes"][1]["port"], promises.answer),
         DpwaPyTorchAdapter(Values(1000, 1), "w1", config) as mine,

@@ -31,7 +31,7 @@ PROGRAM = Path(support.__file__).parent / "programs" / "lying_donor.py"
     ],
 )
 def test_a_lie_is_refused_and_the_next_donor_asked(tmp_path, monkeypatch, caplog, lie, is_told):
-    config = config_of(3, **ALONE, state_donors=1)
+    config = config_of(3, **ALONE, state_donors=1, initial_state="own")
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     nets = nn.Linear(4, 2), nn.Linear(4, 2)

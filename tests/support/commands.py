@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import sys
 from dataclasses import dataclass
 from unittest import mock
@@ -19,7 +20,10 @@ class Result:
 
 
 def run_dpwa(*arguments, environment=None):
-    """Run `dpwa ARGUMENTS...`; extra environment variables are set meanwhile."""
+    """Run `dpwa ARGUMENTS...`; extra environment variables are set meanwhile.
+
+    COLUMNS is as in a pipe, without an edge, unless it is among them.
+    """
     stdout, stderr = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["dpwa", *map(str, arguments)]),
@@ -27,6 +31,8 @@ def run_dpwa(*arguments, environment=None):
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
     ):
+        if "COLUMNS" not in (environment or {}):
+            os.environ.pop("COLUMNS", None)
         try:
             main()
             code = 0

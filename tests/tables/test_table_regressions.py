@@ -122,7 +122,7 @@ def test_a_read_may_take_long_as_long_as_bytes_come(monkeypatch):
 @pytest.mark.parametrize("default", [np.inf, -np.inf, np.nan])
 def test_defaults_are_finite(default):
     with workers(1, {"collective_timeout_s": 1.0}) as made:
-        with pytest.raises(UserError, match="default: Input should be a finite number"):
+        with pytest.raises(UserError, match="default: expected a finite number"):
             made[0].tables.key_value(default=default)
         assert made[0].tables.key_value(default=3).get([1]).tolist() == [3]
 

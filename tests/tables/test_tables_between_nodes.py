@@ -415,7 +415,7 @@ def test_impossible_tables_are_refused():
     with workers(1) as made:
         tables = made[0].tables
         for wrong, message in [
-            ({"size": -1}, "rows: Input should be greater"),
+            ({"size": -1}, "rows: expected a whole number of at least 0"),
             ({"size": 3, "dtype": "int8"}, "dtype: "),
             ({"size": 3, "updater": "sgdd"}, "sgd"),
             ({"size": 3, "replicas": -1}, "replicas: "),

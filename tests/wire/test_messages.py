@@ -215,7 +215,7 @@ def test_every_message_survives_the_wire(message):
 @pytest.mark.parametrize("version", [0, 1, 2, 3, -1, 2**63])
 def test_another_protocol_version_is_told_apart(version):
     with pytest.raises(
-        VersionError, match=f"speaks protocol version {version}, this node speaks 5"
+        VersionError, match=f"speaks protocol version {version}, this node speaks 6"
     ):
         decode([msgpack.packb(header(v=version))])
 

@@ -15,6 +15,7 @@ from dpwa.bench.model import FlatModel
 from dpwa.bench.plan import PlanePlan
 from dpwa.bench.session import Group, Measure
 from dpwa.bench.workshop import Workshop
+from dpwa.policy.beginners import BEGINNING
 
 
 class PlaneWorkshop(Workshop[PlanePlan]):
@@ -62,6 +63,8 @@ class PlaneWorkshop(Workshop[PlanePlan]):
         if link not in self._adapters:
             config = self._plan.config(link, LINKS[link])
             adapter = DpwaPyTorchAdapter(self._model.module, self._seat.name, config)
+            # No beginner, however long the others take: else one that has met waits, and is refused.
+            adapter.connection.node.rounds.resume(BEGINNING, 0)
             self._adapters[link] = self._open.enter_context(adapter)
         return self._adapters[link]
 
