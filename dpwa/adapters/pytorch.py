@@ -14,7 +14,7 @@ import torch
 from dpwa.adapters.contents import left_out
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.received import ReceivedSnapshot
-from dpwa.adapters.replicas import by_all_ranks, made_by_all_ranks
+from dpwa.adapters.replicas import Replicas, by_all_ranks, made_by_all_ranks
 from dpwa.adapters.training_state import TrainingState
 from dpwa.adapters.values import TensorValues
 from dpwa.algorithms import Terms
@@ -117,6 +117,8 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         ParametersError: the module has nothing to gossip, or a parameter has no dense memory of its
             own: it is sharded, nested, sparse, quantised, or has no values yet.
     """
+
+    _replicas: Replicas | None  # of a DistributedDataParallel module, by `made_by_all_ranks`
 
     @made_by_all_ranks
     def __init__(
@@ -277,7 +279,10 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         self._refresh()
         self._sent, self._has_sent = self._state.layout, False
         averaged = Averaged(self._publish, self._read, self._go_on, self._length)
-        return self._node.finish.run(averaged, seconds, timeout_s)
+        report = self._node.finish.run(averaged, seconds, timeout_s)
+        if report.took_part:  # what the algorithm remembers is of other parameters
+            self._algorithm = self._rounds.renew_algorithm()
+        return report
 
     def _publish(self) -> bool:
         write = partial(self._state.start_copy, check_finite=self._guards)
@@ -311,9 +316,11 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             # Else those who train would draw all mass to themselves.
             ask = self._algorithm.asks(self._rounds.view)
         if ask is not None:
-            self._rounds.ask(ask, self._sent, self._terms)
+            self._rounds.ask_anew(ask, self._sent, self._terms)
         arrival = self._rounds.wait(None, self._merge)
         self._states.turn(self._training.capture, saves=False)
+        if self._replicas is not None:
+            self._replicas.still_at_work()
         return arrival is not None
 
     def _length(self) -> float:
@@ -407,18 +414,19 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             UserError: the algorithm has no center, or there was no `update_send` yet.
         """
         name = self._node.config.algorithm
-        if not self._algorithm.has_center:
+        algorithm = self._rounds.algorithm
+        if not algorithm.has_center:
             raise UserError(
                 f"`algorithm: {name}` has no center; expected one that draws nodes to a center, "
                 "as `algorithm: elastic` (AllReduceEA and EASGD have copy_center)"
             )
         self._refresh()
-        if not isinstance(self._algorithm.center, TensorValues):
+        if not isinstance(algorithm.center, TensorValues):
             raise UserError(
                 f"`algorithm: {name}` has no center before the first update_send, and after the "
                 "module has changed: it begins as the module is then"
             )
-        return self._state.state_with(self._algorithm.center)
+        return self._state.state_with(algorithm.center)
 
     @property
     def collectives(self) -> Collectives:

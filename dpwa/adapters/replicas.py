@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 BUCKET_BYTES = 32 * 1024**2  # of tensors that are broadcast at once
+STILL_AT_WORK_S = 2.0
 PATIENCE_S = 30.0  # before a rank says that it waits for the others
 
 
@@ -64,12 +66,14 @@ class Failure:
     kind: type[Exception]
     text: str
     attributes: dict[str, Any]
+    code: int | None = None  # with which it ends a process that does not handle it
 
     @classmethod
     def of(cls, error: Exception, rank: int) -> Failure:
         """Describe an error; those that are not dpwa's own are described by their text."""
         if isinstance(error, DpwaError):
-            return cls(rank, type(error), str(error), vars(error))
+            code = getattr(error, "code", None)
+            return cls(rank, type(error), str(error), vars(error), code)
         return cls(rank, RuntimeError, f"{type(error).__name__}: {error}", {})
 
     def throw(self) -> NoReturn:
@@ -77,6 +81,9 @@ class Failure:
         error = self.kind.__new__(self.kind)
         error.args = (f"rank {self.rank} of the model's process group: {self.text}",)
         vars(error).update(self.attributes)
+        if isinstance(error, SystemExit):  # which ends a process without a word
+            error.code = self.code
+            log.error("%s", error.args[0])
         raise error
 
 
@@ -89,7 +96,7 @@ class Outcome:
         failure: what it raises.
         has_changed: whether parameters or averaged buffers are to be broadcast.
         fingerprint: of the layout of those.
-        clock, peers: of the node.
+        clock, updates, peers: of the node.
         optimizer: a state to be loaded into the optimizer that was included.
     """
 
@@ -98,6 +105,7 @@ class Outcome:
     has_changed: bool = False
     fingerprint: bytes = b""
     clock: float = 0.0
+    updates: int = 0
     peers: tuple[str, ...] = ()
     optimizer: dict[str, Any] | None = None
 
@@ -107,7 +115,7 @@ class NodeElsewhere:
 
     Attributes:
         name, config: as on rank 0.
-        clock, peers: as on rank 0 after the last call.
+        clock, updates, peers: as on rank 0 after the last call.
     """
 
     def __init__(self, name: str, source: ConfigSource, rank: int) -> None:
@@ -115,6 +123,7 @@ class NodeElsewhere:
         self.config = load_config(source)
         self.config.require(name)
         self.clock = 0.0
+        self.updates = 0
         self.peers: tuple[str, ...] = ()
         self._rank = rank
         self._owner = os.getpid()
@@ -133,6 +142,10 @@ class NodeElsewhere:
         """Say in a few words which node this is."""
         state = "closed" if self._is_closed else f"clock {self.clock:.4g}"
         return f"{self.name!r}, {state}, rank {self._rank}: the node is on rank 0"
+
+    def follow(self, told: Form | Outcome) -> None:
+        """Take over what rank 0 says of the node."""
+        self.clock, self.updates, self.peers = told.clock, told.updates, told.peers
 
     def close(self) -> None:
         """Refuse to be used from now on; rank 0 closes the node."""
@@ -167,6 +180,7 @@ class Replicas:
     def __post_init__(self) -> None:
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self._source = dist.get_global_rank(self.group, 0)
+        self._told_at = time.monotonic()
         self._leader_loss: float | None = None  # mean of the ranks, for the call under way
 
     @property
@@ -202,8 +216,7 @@ class Replicas:
         )
         if failure is None and self.has_node:
             has_origin = adapter._states.origin is not None
-            clock, peers = adapter.connection.clock, adapter.connection.peers
-            form = replace(form, has_origin=has_origin, clock=clock, peers=peers)
+            form = replace(form, has_origin=has_origin, **_standing(adapter.connection))
         forms = self._gather(form)
         if failure is not None:
             raise failure
@@ -214,7 +227,7 @@ class Replicas:
             raise
         if not self.has_node:
             elsewhere: Any = adapter.connection
-            elsewhere.clock, elsewhere.peers = forms[0].clock, forms[0].peers
+            elsewhere.follow(forms[0])
         if forms[0].has_origin:
             self._send_all(tensor for _, tensor in state_tensors(net))
             self._share_optimizer(given.optimizer)
@@ -270,17 +283,18 @@ class Replicas:
             result,
             has_changed=result is not None or _versions(adapter._state) != before,
             fingerprint=adapter._state.layout.fingerprint,
-            clock=adapter.connection.clock,
-            peers=adapter.connection.peers,
+            **_standing(adapter.connection),
             optimizer=optimizer.state_dict() if is_taken_over else None,
         )
 
     def _follow(self, adapter: Adapter, optimizer: Any) -> Any:
-        outcome: Outcome = self._say(None)
+        outcome: Outcome | None = None
+        while outcome is None:  # rank 0 is still at work
+            outcome = self._say(None)
         if outcome.failure is not None:
             outcome.failure.throw()
         elsewhere = cast("NodeElsewhere", adapter.connection)
-        elsewhere.clock, elsewhere.peers = outcome.clock, outcome.peers
+        elsewhere.follow(outcome)
         if outcome.optimizer is not None:
             optimizer.load_state_dict(outcome.optimizer)
         if outcome.has_changed:
@@ -300,6 +314,13 @@ class Replicas:
             yield
         finally:
             self.is_inside = False
+
+    def still_at_work(self) -> None:
+        """Tell the ranks that wait for rank 0 to go on: else their process group would time out."""
+        now = time.monotonic()
+        if now - self._told_at >= STILL_AT_WORK_S:
+            self._told_at = now
+            self._say(None)
 
     def mean(self, loss: Loss, *, with_leader_loss: bool) -> float | None:
         """Return the mean of the losses of all ranks that have measured one.
@@ -375,6 +396,7 @@ class Form:
     failure: Failure | None
     has_origin: bool = False
     clock: float = 0.0
+    updates: int = 0
     peers: tuple[str, ...] = ()
 
 
@@ -387,6 +409,14 @@ class Making:
     config: ConfigSource
     leader_loss: Callable[[], Loss] | None = None
     optimizer: torch.optim.Optimizer | None = None
+
+
+def _standing(connection: DpwaConnection) -> dict[str, Any]:
+    return {
+        "clock": connection.clock,
+        "updates": connection.updates,
+        "peers": connection.peers,
+    }
 
 
 def replicas_of(net: torch.nn.Module) -> Replicas | None:

@@ -7,7 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from dpwa.errors import UserError
 from dpwa.node.endings import Endings
 from dpwa.node.parts import Parts
 from dpwa.node.rounds import Rounds
@@ -87,8 +89,12 @@ class Finish:
 
         Raises:
             ClosedError: the node was closed.
+            UserError: `seconds` or `timeout_s` is no number of at least 0.
         """
-        if timeout_s is None:
+        _check_bound("seconds", seconds)
+        if timeout_s is not None:
+            _check_bound("timeout_s", timeout_s)
+        else:
             timeout_s = max(LEAST_WAIT_S, self._trained_s())
         self._rounds.end_training(loss)
         run = _Run(self._parts, self._tx, self.endings, averaged)
@@ -103,6 +109,12 @@ class Finish:
     def _trained_s(self) -> float:
         began = self._rounds.began_at
         return 0.0 if began is None else self._parts.clock.now() - began
+
+
+def _check_bound(name: str, given: Any) -> None:
+    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    if not is_number or not given >= 0.0:
+        raise UserError(f"finish: {name} is {given!r}; expected a number of seconds, at least 0")
 
 
 class _Run:
@@ -362,4 +374,11 @@ class _Run:
         if heard is not None and not self._book.has_ended(peer) and not self._lives(peer):
             return "does not answer" if self._tx.reaches(peer) else "was lost"
         words = self._book.in_words(peer)
-        return "was never there" if heard is None and "unknown" in words else words
+        if words == "is unknown":
+            return "was never there"
+        # It was heard of before, but says nothing now; or it lives, and does not count for now.
+        if words == "is alive" and self._failures[peer] >= MOST_FAILURES:
+            return "could not be read"
+        if words == "is alive":
+            return "does not answer" if heard is None else "is left out"
+        return words

@@ -48,15 +48,12 @@ from dpwa.node.tx_thread import (
     RemovePeer,
 )
 from dpwa.node.upload import Upload
-from dpwa.transport.inherited import close_inherited
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
 
 log = logging.getLogger("dpwa.node")
-
-_nodes: weakref.WeakSet[Node] = weakref.WeakSet()  # of this process, or its parent
 
 
 class Node(Closeable):
@@ -100,7 +97,6 @@ class Node(Closeable):
         # The threads know the node only weakly: one that is forgotten is closed when it is
         # collected, or at the end of the program.
         self._close_all = finalize(self, _close, self._threads, self._parts)
-        _nodes.add(self)
         for peer in config.peers_of(name):
             self.connect_peer(peer.name, peer.connect_endpoint)
         for sentence in advice_on(config):
@@ -343,16 +339,6 @@ class Node(Closeable):
         self.check_process()
         if self.closed:
             raise ClosedError(f"node {self.name!r} is closed")
-
-
-def _let_go() -> None:
-    """Let go, in a forked child, of the ports of its parent's nodes."""
-    endpoints = [node._threads.rx.endpoint for node in list(_nodes) if node._owner == os.getppid()]
-    if endpoints:
-        close_inherited(endpoints)
-
-
-os.register_at_fork(after_in_child=_let_go)
 
 
 def _check_of(node: Node) -> Callable[[], None]:

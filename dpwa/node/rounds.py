@@ -189,6 +189,11 @@ class Rounds:
         else:
             self._pull(order)
 
+    def ask_anew(self, ask: Ask, layout: Layout, terms: FetchTerms) -> None:
+        """Start a fetch outside of an update, with `timeout_ms` of its own."""
+        self._deadline = None
+        self.ask(ask, layout, terms)
+
     def send(
         self,
         layout: Layout,

@@ -173,7 +173,10 @@ def initial_state_of(config: Config) -> str:
     """Return where nodes of a configuration take their first state from: see `Beginning.start`."""
     if config.initial_state is not None:
         return config.initial_state
-    return "peers" if config.is_open else "ahead"
+    if config.is_open:
+        return "peers"
+    # Who clips does not trust what peers say of themselves, such as how far they are.
+    return "ahead" if config.robust == "none" else "own"
 
 
 def _writer_of(config: Config, node: str) -> CheckpointWriter | None:

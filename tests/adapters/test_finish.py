@@ -16,6 +16,7 @@ from dpwa import DpwaConnection, FinishReport
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import ClosedError, ParametersError, UserError
+from dpwa.policy.push_sum import UNIT
 
 
 class Nodes:
@@ -157,6 +158,53 @@ def test_a_closed_node_cannot_finish():
     node.close()
     with pytest.raises(ClosedError):
         node.finish()
+
+
+@pytest.mark.parametrize("algorithm", ["elastic", "noloco"])
+def test_what_an_algorithm_remembers_does_not_undo_it(algorithm):
+    options = {algorithm: {"period": 2}, "fetch_probability": 1.0}
+    with Nodes(2, algorithm=algorithm, **options) as nodes:
+        for step in range(6):  # in which they go far from each other
+            for index in range(2):
+                with torch.no_grad():
+                    for parameter in nodes.nets[index].parameters():
+                        parameter.fill_(step * (10.0 if index else -6.0))
+                nodes.train(index)
+        nodes.finish_all()
+        ended_at = nodes.values()
+        for _ in range(6):
+            for index in range(2):
+                nodes.train(index)
+        assert nodes.values() == pytest.approx(ended_at, abs=1e-6)
+
+
+def test_who_waits_keeps_its_share_of_the_mass():
+    with Nodes(2, algorithm="push_sum", timeout_ms=200) as nodes:
+        for index in range(2):
+            nodes.train(index)
+        nodes.begin_to_finish(0)
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:  # longer than any fetch of the training lasts
+            nodes.train(1)
+        waiting = nodes.nodes[0]._node
+
+        def has_its_share():
+            nodes.train(1)
+            return waiting.report()["deals"]["units"] > UNIT / 4
+
+        eventually(has_its_share, timeout_s=30.0)  # the trainer would have all but 2**-40 else
+        nodes.begin_to_finish(1)
+        nodes.report(1)
+
+
+@pytest.mark.parametrize("wrong", ["3", -1, math.nan, True])
+@pytest.mark.parametrize("bound", ["seconds", "timeout_s"])
+def test_bounds_that_are_no_seconds_are_refused_by_name(bound, wrong):
+    with (
+        DpwaPyTorchAdapter(nn.Linear(2, 1), "w1", config_of(1)) as node,
+        pytest.raises(UserError, match=f"finish: {bound} is"),
+    ):
+        node.finish(**{bound: wrong})
 
 
 def test_the_clock_and_the_number_of_updates_stand_still():

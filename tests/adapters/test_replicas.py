@@ -5,6 +5,9 @@ import json
 import pytest
 from support.processes import ended, start
 
+from dpwa.adapters.replicas import Failure
+from dpwa.errors import JoinTimeoutError
+
 
 def told_by(folder, *scenarios):
     """What each rank has found, by scenario and then by node and rank."""
@@ -37,6 +40,7 @@ def test_all_ranks_know_the_clock_and_the_peers_and_the_loss_is_their_mean(told)
     ranks = told["gossip"]
     for name, peer in (("w1", "w2"), ("w2", "w1")):
         assert ranks[name, 0]["clock"] == ranks[name, 1]["clock"] > 0
+        assert ranks[name, 0]["updates"] == ranks[name, 1]["updates"] > 0
         assert ranks[name, 0]["peers"] == ranks[name, 1]["peers"] == [peer]
         assert ranks[name, 0]["loss"] == 2.0  # of 1.0 and 3.0
         assert "rank 1: the node is on rank 0" in ranks[name, 1]["repr"]
@@ -62,7 +66,14 @@ def test_what_one_rank_refuses_all_refuse(told, what, words):
         assert words in found[what]
 
 
-@pytest.mark.parametrize("what", ["collective", "connection", "leader"])
+def test_who_ends_with_its_rank_0_has_the_same_exit_code():
+    failure = Failure.of(JoinTimeoutError("nobody answers"), 0)
+    with pytest.raises(JoinTimeoutError, match=r"rank 0 .* nobody answers") as caught:
+        failure.throw()
+    assert caught.value.code == 3
+
+
+@pytest.mark.parametrize("what", ["center", "collective", "connection", "leader"])
 def test_what_only_the_rank_with_the_node_has_is_refused_elsewhere(told, what):
     for name in ("w1", "w2"):
         assert "known on rank 0 of the model's process group only" in told["refused"][name, 1][what]

@@ -63,7 +63,7 @@ class PlaneWorkshop(Workshop[PlanePlan]):
         if link not in self._adapters:
             config = self._plan.config(link, LINKS[link])
             adapter = DpwaPyTorchAdapter(self._model.module, self._seat.name, config)
-            # No beginner, however long the others take: else one that has met waits, and is refused.
+            # No beginner, however long others take: who has met waits, and would be refused.
             adapter.connection.node.rounds.resume(BEGINNING, 0)
             self._adapters[link] = self._open.enter_context(adapter)
         return self._adapters[link]

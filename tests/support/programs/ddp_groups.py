@@ -60,6 +60,7 @@ def told(net, gossip):
         "value": net.module.net[0].weight[0, 0].item(),
         "running_mean": net.module.net[1].running_mean[0].item(),
         "clock": gossip.clock,
+        "updates": gossip.updates,
         "peers": gossip.peers,
     }
 
@@ -149,6 +150,7 @@ def refused(net, name, rank, config, folder):
     attempt("collective", lambda: None if rank == 0 else first.members)
     attempt("connection", lambda: None if rank == 0 else first.connection.node)
     attempt("leader", lambda: None if rank == 0 else first.leader)
+    attempt("center", lambda: None if rank == 0 else first.center())
     first.close()
     attempt("closed", lambda: first.update_send(0.1))
     return found

@@ -160,7 +160,8 @@ loader = torch.utils.data.DataLoader(
 )
 seen = sorted(int(item) for batch in loader for item in batch)
 print(json.dumps(["loader", seen, 0, merged(9.0) == 9.0, table.get().tolist()]), flush=True)
-gossip.close()  # while the workers live, with all that they have inherited
+del loader  # else its workers keep the port
+gossip.close()
 again = DpwaPyTorchAdapter(net, "w1", config)
 print(json.dumps(["again", repr(again)]), flush=True)
 again.close()
