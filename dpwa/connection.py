@@ -64,12 +64,14 @@ class DpwaConnection(CollectiveCalls, Closeable):
         AddressError: the node's address cannot be listened on, such as when this process has made
             a connection of this name before, which is still open.
         NameTakenError: with `join`, another living node has this name.
+        UserError: the name is no text.
 
     Attributes:
         node: the node underneath, for adapters.
     """
 
     def __init__(self, name: str, config: ConfigSource) -> None:
+        _require_name(name)
         loaded = load_config(config)
         _collect_forgotten(name)
         with ExitStack() as stack, _explained(name):
@@ -352,6 +354,12 @@ def _array_layout(array: NumericArray) -> Layout:
         raise ParametersError(f"parameters must not be empty: an array of shape {array.shape}")
     dtype = array.dtype.name if array.dtype.isnative else array.dtype.str
     return Layout((TensorSpec("parameters", dtype, array.shape, array.dtype.itemsize),))
+
+
+def _require_name(name: object) -> None:
+    if not isinstance(name, str):
+        got = type(name).__name__
+        raise UserError(f"name: expected the name of a node as text (got {got}); is DPWA_NAME set?")
 
 
 def _byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:

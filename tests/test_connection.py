@@ -285,3 +285,8 @@ def test_every_merge_is_logged_with_factor_and_clocks_at_debug_only(caplog):
     with DpwaConnection("w1", quiet) as one, DpwaConnection("w2", quiet) as two:
         exchanged(one, two, np.zeros(3), np.ones(3))
     assert not [message for message in caplog.messages if "merged" in message]
+
+
+def test_a_name_that_is_no_text_is_refused_with_what_may_be_missing():
+    with pytest.raises(UserError, match="is DPWA_NAME set"):
+        DpwaConnection(None, config_of(1))

@@ -23,7 +23,7 @@ from dpwa.collectives.face import Collectives
 from dpwa.config import Config
 from dpwa.connection import ConfigSource, DpwaConnection
 from dpwa.data.kernels import are_finite
-from dpwa.errors import UserError
+from dpwa.errors import ParametersError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.finishing import SECONDS, Averaged
@@ -129,6 +129,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         leader_loss: Callable[[], Loss] | None = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
+        _require_module(net)
         self.connection = DpwaConnection(name, config)
         try:
             self._node = self.connection.node
@@ -466,6 +467,11 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         self.connection.__reduce_ex__(protocol)
+
+
+def _require_module(net: object) -> None:
+    if not isinstance(net, torch.nn.Module):
+        raise ParametersError(f"net: expected a torch.nn.Module (got {type(net).__name__})")
 
 
 def _clip_of(config: Config) -> ClipRadius | None:

@@ -10,7 +10,14 @@ import typer
 MAX_TIMEOUT_MS = 3_600_000
 
 RunOption = Annotated[
-    Path, typer.Option("-c", "--config", metavar="FILE", help="The configuration of the run.")
+    Path,
+    typer.Option(
+        "-c",
+        "--config",
+        metavar="FILE",
+        envvar="DPWA_CONFIG",
+        help="The configuration of the run.",
+    ),
 ]
 TimeoutOption = Annotated[
     int,

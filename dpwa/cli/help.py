@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+from dpwa.config.problems import shown
 
 WIDEST = 80
 NARROW = 56  # columns below which a description stands under what it describes
@@ -75,6 +78,18 @@ class HelpContext(typer.Context):
 
     formatter_class = HelpFormatter
 
+    @contextmanager
+    def scope(self, cleanup: bool = True) -> Iterator[Any]:
+        """Say what is wrong with an option as everything else of dpwa does."""
+        try:
+            with super().scope(cleanup) as context:
+                yield context
+        except typer.BadParameter as wrong:
+            cause: Any = wrong.__cause__  # pydantic's, by which typer reads options
+            if hasattr(cause, "errors"):
+                wrong.message = _expectation(cause.errors()[0])
+            raise
+
 
 class HelpGroup(TyperGroup):
     """A group of commands whose summaries are not cut."""
@@ -99,6 +114,21 @@ def with_help(command: Any) -> Any:
     for below in getattr(command, "commands", {}).values():
         with_help(below)
     return command
+
+
+def _expectation(error: dict[str, Any]) -> str:
+    """Return what was expected of an option, and what was given."""
+    bounds = error.get("ctx", {})
+    expected = {
+        "int_parsing": "a whole number",
+        "int_from_float": "a whole number",
+        "float_parsing": "a number",
+        "greater_than": f"a number above {bounds.get('gt')}",
+        "greater_than_equal": f"a number of at least {bounds.get('ge')}",
+        "less_than": f"a number below {bounds.get('lt')}",
+        "less_than_equal": f"a number of at most {bounds.get('le')}",
+    }.get(error["type"], "another value")
+    return f"expected {expected} (got {shown(str(error['input']))})"
 
 
 def _columns() -> int:

@@ -53,8 +53,8 @@ def describe(is_version_asked: VersionOption = False) -> None:
     dpwa launch -n 4 -- python train.py
 
     On several machines, write one configuration for all (`dpwa config init`), start
-    `python train.py` on each with the name of its node, and watch them with `dpwa status --watch`.
-    If they do not find each other, ask `dpwa doctor`.
+    `python train.py` on each with the name of its node, and watch them with
+    `dpwa status -c FILE --watch`. If they do not find each other, ask `dpwa doctor -c FILE`.
 
     Results go to standard output, as text for people or, with --json, for programs. Progress and
     warnings go to standard error.

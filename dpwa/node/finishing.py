@@ -103,7 +103,8 @@ class Finish:
         finally:
             self.endings.own = replace(self.endings.own, agrees=True, is_over=True)
         run.tell()
-        log.info("%s: %s", self._parts.name, report)
+        is_alone = report.missed and not report.took_part
+        log.log(logging.WARNING if is_alone else logging.INFO, "%s: %s", self._parts.name, report)
         return report
 
     def _trained_s(self) -> float:
@@ -347,7 +348,7 @@ class _Run:
         if self._clock.now() - self._said_at >= SAID_EVERY_S:
             self._said_at = self._clock.now()
             who = ", ".join(awaited)
-            log.info("%s: waits for %s, at most %.0f s more", self._name, who, left_s)
+            log.warning("%s: finish waits for %s, at most %.0f s more", self._name, who, left_s)
 
     # What was done
 
@@ -375,7 +376,7 @@ class _Run:
             return "does not answer" if self._tx.reaches(peer) else "was lost"
         words = self._book.in_words(peer)
         if words == "is unknown":
-            return "was never there"
+            return "was lost" if self._book.was_heard(peer) else "was never there"
         # It was heard of before, but says nothing now; or it lives, and does not count for now.
         if words == "is alive" and self._failures[peer] >= MOST_FAILURES:
             return "could not be read"

@@ -270,6 +270,12 @@ class PeerBook:
             peer = self._peers.get(name)
             return _IN_WORDS[Health.GONE if peer is None else peer.health]
 
+    def was_heard(self, name: str) -> bool:
+        """Tell whether anything ever came from a peer."""
+        with self._lock:
+            peer = self._peers.get(name)
+            return peer is not None and peer.heard is not None
+
     def connected(self, name: str) -> None:
         """Note that a connection to a peer was made: one that had ended may be back."""
         with self._lock:

@@ -376,3 +376,8 @@ def test_modules_on_a_cuda_device_are_merged_there():
         pair.merge()
     assert one.weight.is_cuda
     assert bool((one.weight == 2.0).all())
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(ParametersError, match=r"net: expected a torch.nn.Module \(got str\)"):
+        DpwaPyTorchAdapter("w1", "net", {})

@@ -127,3 +127,17 @@ def test_zsh_takes_the_script(environment):
         'eval "$(dpwa --show-completion)"; print -r -- $_comps[dpwa]'
     )
     assert run(["zsh", "-f", "-c", script], environment).strip() == "_dpwa_completion"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("demo", "--nodes", "x"), "'--nodes': expected a whole number (got x)"),
+        (("demo", "--nodes", "1"), "'--nodes': expected a number of at least 2 (got 1)"),
+        (("bench", "plane", "--size-mb", "z"), "'--size-mb': expected a number (got z)"),
+    ],
+)
+def test_wrong_options_say_what_was_expected(arguments, message):
+    result = run_dpwa(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
