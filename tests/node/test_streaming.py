@@ -127,7 +127,7 @@ class Half:
         return SnapshotHeader(
             request=request,
             version=1,
-            clock=self._clock,
+            clock=1.0,
             loss=None,
             is_finite=True,
             nbytes=self._data.nbytes,
