@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -13,6 +14,9 @@ from support import times
 from support.examples import THOROUGH
 
 from dpwa.launch import ports
+
+# Who starts the tests in the background of a script ignores Ctrl-C, and so would their children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Several tests run at a time, and their work is tiny: threads that wait for each other cost more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

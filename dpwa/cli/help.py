@@ -11,8 +11,6 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from dpwa.config.problems import shown
-
 WIDEST = 80
 NARROW = 56  # columns below which a description stands under what it describes
 _Formatter: Any = typer.Context.formatter_class
@@ -118,7 +116,11 @@ def with_help(command: Any) -> Any:
 
 def _expectation(error: dict[str, Any]) -> str:
     """Return what was expected of an option, and what was given."""
+    from dpwa.config.problems import shown  # which imports numpy: help needs none
+
     bounds = error.get("ctx", {})
+    if error["type"] == "value_error":  # in words of typer's own
+        return str(bounds["error"])
     expected = {
         "int_parsing": "a whole number",
         "int_from_float": "a whole number",

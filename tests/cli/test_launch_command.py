@@ -349,9 +349,9 @@ def test_a_node_of_another_machine_is_refused(tmp_path: Path) -> None:
         (["-n", "2", "no-such-command"], "dpwa: cannot run 'no-such-command': no such command\n"),
         (["-c", "missing.yaml", "true"], "missing.yaml"),
         (["true"], "give a number of nodes (-n N), a configuration (-c FILE), or both"),
-        (["-n", "0", "true"], "greater than or equal to 1"),
+        (["-n", "0", "true"], "expected a number of at least 1 (got 0)"),
         (["-n", "2"], "Missing argument"),
-        (["-n", "1", "--cpus", "some", "true"], "'some'"),
+        (["-n", "1", "--cpus", "some", "true"], "'some' is not one of 'pin', 'none'"),
     ],
 )
 def test_a_mistake_is_said_in_one_message_with_code_2(arguments: list[str], message: str) -> None:
