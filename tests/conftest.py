@@ -53,6 +53,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timed)
 
 
+def pytest_collection_finish():
+    """Take what is imported by now for eternal: it takes long to look through, again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def _open_sockets():
     """Sockets of this process, by inode."""
     found = set()

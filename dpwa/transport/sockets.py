@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -117,6 +118,7 @@ def asking_socket(context: Context, endpoint: str, keys: LinkKeys | None = None)
     return dealer
 
 
+@functools.cache  # once a process: what glibc has learnt stays
 def keep_freed_memory() -> None:
     """Let glibc keep the memory of messages for the next ones.
 
