@@ -10,13 +10,15 @@ from pathlib import Path
 import hypothesis
 import pytest
 import zmq
-from support import times
+from support import processes, times
 from support.examples import THOROUGH
 
 from dpwa.launch import ports
 
-# Who starts the tests in the background of a script ignores Ctrl-C, and so would their children.
+# Who starts the tests in the background of a script ignores Ctrl-C, who starts them with nohup the
+# end of the terminal; their children would do so, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Several tests run at a time, and their work is tiny: threads that wait for each other cost more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -83,6 +85,13 @@ def _ports_of_its_own():
     candidates = ports._candidates
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ports, "_candidates", lambda: (p for p in candidates() if p % count == index))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _fork_server():
+    """Have what forks the programs of tests."""
+    with processes.fork_server_running():
         yield
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support.members import members
-from support.nodes import config_of
+from support.nodes import config_of, eventually, is_connected
 
 PERIOD = 10
 
@@ -11,7 +11,10 @@ PERIOD = 10
 def warned(caplog, minima, algorithm, one_call):
     """Two nodes that minimise the distance to a minimum: each its own, or one for both."""
     config = config_of(2, algorithm=algorithm, **{algorithm: {"period": PERIOD}})
-    with members(config, [0.0, 0.0]) as nodes:
+    with members(config, [0.0, 0.0]) as (one, two):
+        eventually(lambda: is_connected(one.adapter.connection, "w2"))
+        eventually(lambda: is_connected(two.adapter.connection, "w1"))
+        nodes = [one, two]
         losses = dict.fromkeys(minima)
         for _ in range(8 * PERIOD):
             if not one_call:

@@ -1,26 +1,32 @@
 """Running test programs as real processes."""
 
+import json
 import os
+import signal
+import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+
+from support import fork_server
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def start(program, *arguments, **options):
-    """Start a program of tests/support/programs; its output is text, to be read line by line."""
-    command = [sys.executable, "-W", "error", str(PROGRAMS / program), *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        **options,
-    )
+def start(program, *arguments, stdin=None):
+    """Start a program of tests/support/programs; its output is text, to be read line by line.
+
+    Args:
+        program: file name.
+        *arguments: of the program.
+        stdin: `subprocess.PIPE` to write to its standard input, which is empty otherwise.
+    """
+    return Program([str(PROGRAMS / program), *map(str, arguments)], has_input=stdin is not None)
 
 
 @contextmanager
@@ -32,3 +38,133 @@ def ended(*processes):
         for process in processes:
             process.kill()
             process.communicate()
+
+
+class Program:
+    """A program that runs; it is handled like a `subprocess.Popen` with text in its pipes."""
+
+    def __init__(self, argv, *, has_input):
+        self.args = argv
+        (own_input, write), (read_out, own_out), (read_errors, own_errors) = (
+            os.pipe() for _ in range(3)
+        )
+        own = (own_input, own_out, own_errors)
+        self.pid = _forks().begin(argv, own)
+        for descriptor in own:
+            os.close(descriptor)
+        self.stdin = os.fdopen(write, "w")
+        self.stdout, self.stderr = os.fdopen(read_out), os.fdopen(read_errors)
+        if not has_input:
+            self.stdin.close()
+
+    @property
+    def returncode(self):
+        """Its exit code, or minus the signal that has killed it; `None` while it runs."""
+        return _forks().code_of(self.pid)
+
+    def poll(self):
+        """Return the same as `returncode`."""
+        return self.returncode
+
+    def wait(self, timeout=None):
+        """Wait until it has ended, at most so many seconds; return its exit code."""
+        code = _forks().code_of(self.pid, threading.TIMEOUT_MAX if timeout is None else timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return code
+
+    def communicate(self, timeout=None):
+        """Wait until it has ended, at most so many seconds; return what it still had to say."""
+        with suppress(BrokenPipeError):
+            self.stdin.close()
+        if self.stdout.closed:
+            return "", ""
+        with ThreadPoolExecutor(2) as readers:
+            out, errors = readers.submit(self.stdout.read), readers.submit(self.stderr.read)
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()  # or the readers would never end
+                raise
+            found = out.result(), errors.result()
+        self.stdout.close()
+        self.stderr.close()
+        return found
+
+    def send_signal(self, number):
+        """Send it a signal, if it still runs."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+
+@contextmanager
+def fork_server_running():
+    """Start the server that forks the programs, which takes seconds, and end it."""
+    forks = _forks()
+    yield
+    forks.close()
+
+
+class _Forks:
+    """What the server of this process has forked; see `fork_server`."""
+
+    def __init__(self):
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, fork_server.__file__, str(theirs.fileno())]
+        environment = {**os.environ, **_ENVIRONMENT}
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
+        theirs.close()
+        self._lock = threading.Lock()
+        self._begun = []
+        self._codes = {}
+
+    def close(self):
+        """End the server."""
+        self._channel.close()
+        self._process.wait()
+
+    def begin(self, argv, streams):
+        """Fork a program; return its process ID."""
+        request = {"argv": argv, "env": {**os.environ, **_ENVIRONMENT}, "cwd": str(Path.cwd())}
+        with self._lock:
+            socket.send_fds(self._channel, [json.dumps(request).encode()], streams)
+            while not self._begun:
+                self._hear(None)
+            return self._begun.pop()
+
+    def code_of(self, pid, timeout_s=0.0):
+        """Wait at most so long for the end of a program; return its exit code, or `None`."""
+        end = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                while pid not in self._codes and self._hear(0.0):
+                    pass
+                if pid in self._codes:
+                    return self._codes[pid]
+            if time.monotonic() >= end:
+                return None
+            time.sleep(0.005)
+
+    def _hear(self, timeout_s):
+        self._channel.settimeout(timeout_s)
+        try:
+            kind, pid, *code = json.loads(self._channel.recv(fork_server.MAX_PACKET_BYTES))
+        except BlockingIOError:
+            return False
+        if kind == "begun":
+            self._begun.append(pid)
+        else:
+            self._codes[pid] = code[0]
+        return True
+
+
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+_forks = cache(_Forks)

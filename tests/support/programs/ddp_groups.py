@@ -194,7 +194,9 @@ def run(scenario, index, rank, config, folder):
     seen.mkdir(exist_ok=True)
     net = DistributedDataParallel(Cast(float(index + 1)))
     found = globals()[scenario](net, name, rank, config, seen)
-    print(json.dumps([scenario, name, rank, found]), flush=True)
+    # In one piece, as other ranks write, too.
+    sys.stdout.write(json.dumps([scenario, name, rank, found]) + "\n")
+    sys.stdout.flush()
     dist.destroy_process_group()
 
 
