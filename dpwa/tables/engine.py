@@ -323,8 +323,8 @@ class Engine(threading.Thread):
 
     def _can_take(self, message: Numbered) -> bool:
         """Tell whether the time has come for a message; it will be sent again."""
-        if isinstance(message, TableAddition) and message.is_forwarded:
-            # The maker of a table may have told the primary first.
+        if isinstance(message, TableAddition | TableGet):
+            # Who sends it may have heard of the table before: its maker tells one after the other.
             return self._has_begun and message.table in self._shelf.tables
         return self._has_begun or isinstance(message, TableHoldings)
 

@@ -70,6 +70,34 @@ def test_what_comes_with_an_addition_that_fails_outlives_a_node(dislikes_seven):
         assert wrong[1].get().tolist() == [0] * 3
 
 
+def test_who_uses_a_table_of_which_its_primary_has_not_heard_yet_waits():
+    with workers(3) as made:
+        first, second, third = (worker.tables._user._engine for worker in made)
+        barrier(made)
+        say, held_back = first._mail.say, []
+
+        def say_later_to_the_second(name, item):
+            if name == "w2":
+                held_back.append(item)
+            else:
+                say(name, item)
+
+        first._mail.say = say_later_to_the_second
+        third.make = lambda number, spec: None  # as if the additions had overtaken it
+        tables = on_all([made[0], made[2]], lambda worker: worker.tables.array(3))
+        tables[1].add(np.ones(3))
+        reading = threading.Thread(target=tables[1].get)
+        reading.start()
+        time.sleep(0.2)
+        assert not second._shelf.tables
+        first._mail.say = say
+        for item in held_back:
+            first.order(lambda item=item: say("w2", item))
+        reading.join(10.0)
+        tables[1].add(np.ones(3), sync=True)
+        assert tables[0].get().tolist() == [2] * 3
+
+
 def test_a_primary_that_dies_while_copies_are_made_takes_nothing_acknowledged_along():
     with workers(3, {"collective_timeout_s": 5.0}) as made:
         first, second, third = made
