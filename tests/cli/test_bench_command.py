@@ -49,7 +49,10 @@ def two_workers(pid):
 
 def measured(benchmark, catalogue, *options):
     """Run a whole benchmark, quickly; return what is its own of the result."""
-    done = run_dpwa("bench", benchmark, "--repetitions", 3, "--json", *options)
+    for _ in range(4):
+        done = run_dpwa("bench", benchmark, "--repetitions", 3, "--json", *options)
+        if not done.stderr.endswith("rounds merged nothing\n"):  # the machine is too busy
+            break
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
     assert set(result["figures"]) == set(catalogue.titles)
