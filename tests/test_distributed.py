@@ -6,10 +6,10 @@ import sys
 
 import pytest
 import yaml
+from support.nodes import config_of
 
 import dpwa.distributed as dist
 from dpwa.errors import UserError
-from tests.support.nodes import config_of
 
 PROGRAM = """
 import json

@@ -1,13 +1,11 @@
 """The names of the Multiverso binding, in real processes, as `dpwa launch` starts them."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from support.nodes import config_of
-from support.processes import PROGRAMS, ended
+from support.processes import ended, start
 
 import dpwa.multiverso as mv
 from dpwa.errors import ClosedError, TableLostError, UserError
@@ -32,10 +30,11 @@ def run(tmp_path, monkeypatch):
         processes = []
         for index in range(count):
             monkeypatch.setenv("DPWA_NAME", f"w{index + 1}")
-            command = [sys.executable, "-W", "error", str(PROGRAMS / "multiverso_worker.py"), what]
-            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            processes.append(start("multiverso_worker.py", what))
         with ended(*processes):
-            return [json.loads(process.communicate(timeout=60)[0]) for process in processes]
+            said = [process.communicate(timeout=60) for process in processes]
+        assert all(process.returncode == 0 for process in processes), said
+        return [json.loads(out) for out, _ in said]
 
     return run
 

@@ -7,11 +7,11 @@ a peer that is not there ends at once instead of at its timeout.
 from __future__ import annotations
 
 import errno
+import struct
 from contextlib import suppress
 from enum import Enum
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.sockets import (
@@ -44,6 +44,7 @@ _STATE_AFTER = {
     zmq.Event.HANDSHAKE_FAILED_AUTH: LinkState.DOWN,
 }
 # After these ZeroMQ does not connect again.
+_MONITORED = struct.Struct("=hi")  # event and value, see zmq_socket_monitor(3)
 _GIVEN_UP = (zmq.Event.HANDSHAKE_FAILED_PROTOCOL, zmq.Event.HANDSHAKE_FAILED_AUTH)
 
 _SECURITY_DIFFERS = "it has `security: none` and this node `curve`, or the other way round"
@@ -110,10 +111,11 @@ class PeerLink:
         """Read what the monitor has to say; return the states entered since, in order."""
         entered: list[LinkState] = []
         while self.monitor.poll(0):
-            told = recv_monitor_message(self.monitor)
-            event = zmq.Event(told["event"])
+            # As zmq.utils.monitor does, which would import asyncio and ssl for it.
+            number, value = _MONITORED.unpack(self.monitor.recv_multipart()[0])
+            event = zmq.Event(number)
             state = _STATE_AFTER.get(event, self.state)
-            self._note(event, told["value"])
+            self._note(event, value)
             if state is not self.state:
                 entered.append(state)
                 self.state = state

@@ -72,8 +72,8 @@ def long_demo(tmp_path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def test_four_processes_learn_digits_better_than_alone(tmp_path):
-    ran = run_dpwa("demo", "--nodes", "4", "--steps", "120", "--json", "--out-dir", str(tmp_path))
+def test_three_processes_learn_digits_better_than_alone(tmp_path):
+    ran = run_dpwa("demo", "--nodes", "3", "--steps", "120", "--json", "--out-dir", str(tmp_path))
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
     assert "Gossip won" in ran.stderr  # standard output has the JSON, and nothing else
@@ -87,7 +87,7 @@ def test_four_processes_learn_digits_better_than_alone(tmp_path):
         "consensus_distance",
         "seconds",
     }
-    assert [node["name"] for node in result["nodes"]] == ["w1", "w2", "w3", "w4"]
+    assert [node["name"] for node in result["nodes"]] == ["w1", "w2", "w3"]
     for node in result["nodes"]:
         assert set(node) == {"name", "steps", "merges", "accuracy", "alone_accuracy"}
         assert node["steps"] == 120
@@ -97,7 +97,7 @@ def test_four_processes_learn_digits_better_than_alone(tmp_path):
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert workers_of(tmp_path) == {}
 
-    for name in ("w1", "w2", "w3", "w4"):
+    for name in ("w1", "w2", "w3"):
         lines = (tmp_path / f"{name}.jsonl").read_text().splitlines()
         records = [Record.model_validate_json(line) for line in lines]
         assert {record.phase for record in records} == {"alone", "meeting", "gossip", "mixing"}

@@ -2,31 +2,24 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 
 from support.nodes import eventually, free_ports
 from support.open_cluster import cluster
+from support.processes import ended, start
 from support.times import at_most
 
 from dpwa.testing import TcpProxy
-
-PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "join_and_wait.py"
 
 
 @contextmanager
 def process(name, *join):
     """A node in a process of its own; its address is what it prints first."""
     config = json.dumps({"join": join, "log_level": "error"})
-    with ExitStack() as stack:
-        child = subprocess.Popen([sys.executable, PROGRAM, name, config], stdout=subprocess.PIPE)
-        stack.callback(child.wait)
-        stack.callback(child.stdout.close)
-        stack.callback(child.kill)
-        child.endpoint = child.stdout.readline().decode().strip()
+    child = start("join_and_wait.py", name, config)
+    with ended(child):
+        child.endpoint = child.stdout.readline().strip()
         yield child
 
 

@@ -5,8 +5,6 @@ import json
 import logging
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from support.nodes import eventually, free_ports
 from support.open_cluster import cluster
+from support.processes import ended, start
 from support.strangers import question
 
 from dpwa.config import load_config
@@ -26,8 +25,6 @@ from dpwa.policy.membership import Membership
 from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.members import JoinRequest, Roster, TurnedAway, pack_entries, unpack_entries
-
-PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "join_and_wait.py"
 
 
 def request_of(name, endpoint, incarnation=1):
@@ -82,14 +79,10 @@ def test_a_restart_with_a_clock_that_was_set_back_is_a_member(monkeypatch):
         nodes.add("a")
         nodes.add("b", "a")
         config = json.dumps({"join": [nodes.endpoint("a")], "log_level": "error"})
-        child = subprocess.Popen([sys.executable, PROGRAM, "c", config], stdout=subprocess.PIPE)
-        try:
+        child = start("join_and_wait.py", "c", config)
+        with ended(child):
             child.stdout.readline()
             eventually(lambda: all("c" in node.peers for node in nodes.nodes.values()))
-        finally:
-            child.kill()
-            child.wait()
-            child.stdout.close()
         assert child.returncode == -signal.SIGKILL
         now = time.time()
         monkeypatch.setattr("dpwa.membership.face.time.time", lambda: now - 3600.0)

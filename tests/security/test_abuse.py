@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from abuse import PROGRAMS, entries, resident_mb
 from support.nodes import config_of, eventually
+from support.processes import start
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
@@ -45,7 +46,7 @@ BY_DEFAULT = ["half_open", "endless", "status_flood", "push_flood", "garbage", "
 OTHERS = ["garbage", "interrupted", "absurd_lengths", "slow_readers", "propose_flood"]
 
 
-def start(attack, port, fingerprint):
+def start_attack(attack, port, fingerprint):
     seconds = ENDLESS_SECONDS if attack.startswith("endless") else SECONDS
     command = [sys.executable, str(PROGRAMS / "attackers.py"), attack, port, seconds, SEED]
     return subprocess.Popen(
@@ -63,13 +64,7 @@ def victims_of(attack, tmp_path):
     path = tmp_path / "nodes.json"
     mapping = config_of(2, **settings)
     path.write_text(json.dumps(mapping))
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", str(program), str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(program, path, stdin=subprocess.PIPE)
     return process, load_config(mapping)
 
 
@@ -101,7 +96,7 @@ def test_an_attack_does_no_harm(attack, tmp_path):
             port = config.node("w1").port
             merged[0], most_mb, open_files = 0, 0.0, []
             while merged[0] < 3:  # a busy machine may need another turn
-                attacker = start(attack, port, fingerprint)
+                attacker = start_attack(attack, port, fingerprint)
                 while attacker.poll() is None:
                     exchange()
                     most_mb = max(most_mb, resident_mb(victim.pid))

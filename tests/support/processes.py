@@ -22,7 +22,7 @@ def start(program, *arguments, stdin=None):
     """Start a program of tests/support/programs; its output is text, to be read line by line.
 
     Args:
-        program: file name.
+        program: file name, or a path.
         *arguments: of the program.
         stdin: `subprocess.PIPE` to write to its standard input, which is empty otherwise.
     """
@@ -73,9 +73,11 @@ class Program:
             raise subprocess.TimeoutExpired(self.args, timeout)
         return code
 
-    def communicate(self, timeout=None):
+    def communicate(self, said=None, timeout=None):
         """Wait until it has ended, at most so many seconds; return what it still had to say."""
         with suppress(BrokenPipeError):
+            if said is not None:
+                self.stdin.write(said)
             self.stdin.close()
         if self.stdout.closed:
             return "", ""
