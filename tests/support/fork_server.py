@@ -25,10 +25,12 @@ MAX_PACKET_BYTES = 1 << 17
 
 def serve(channel):
     """Fork a program for each request, until nobody is left to ask for one."""
+    gc.disable()  # for the time of the imports
     import dpwa.connection
     import dpwa.tables.face  # noqa: F401
 
     gc.collect()
+    gc.enable()
     gc.freeze()  # or each of them would look through all of it, and copy it by that
     woken, wake = os.pipe2(os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
