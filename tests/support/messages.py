@@ -8,6 +8,7 @@ python -m tests.support.messages --stale     # rows of the page that stand for n
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class Message:
     where: str
 
 
+@functools.cache
 def messages() -> list[Message]:
     """Return all messages, in order of file and line."""
     trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
