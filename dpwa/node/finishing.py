@@ -368,18 +368,21 @@ class _Run:
 
     def _why(self, peer: str) -> str:
         heard, now = self._endings.of(peer), self._clock.now()
-        if heard is not None and self._lives(peer) and not heard.ending.is_finishing:
-            if heard.is_idle(now):
-                return f"has not trained for {now - heard.progressed_at:.0f} s"
-            return f"still trains, at update {heard.ending.updates}"
-        if heard is not None and not self._book.has_ended(peer) and not self._lives(peer):
-            return "does not answer" if self._tx.reaches(peer) else "was lost"
+        if self._book.is_quarantined(peer):
+            return "is in quarantine"
         words = self._book.in_words(peer)
+        if heard is not None and self._lives(peer):
+            if not heard.ending.is_finishing:
+                if heard.is_idle(now):
+                    return f"has not trained for {now - heard.progressed_at:.0f} s"
+                return f"still trains, at update {heard.ending.updates}"
+            if words not in ("is alive", "is unknown"):
+                return words
+            is_given_up = self._failures[peer] >= MOST_FAILURES
+            return "could not be read" if is_given_up else "there was no time left for it"
+        if heard is not None and not self._book.has_ended(peer):
+            return "does not answer" if self._tx.reaches(peer) else "was lost"
         if words == "is unknown":
             return "was lost" if self._book.was_heard(peer) else "was never there"
-        # It was heard of before, but says nothing now; or it lives, and does not count for now.
-        if words == "is alive" and self._failures[peer] >= MOST_FAILURES:
-            return "could not be read"
-        if words == "is alive":
-            return "does not answer" if heard is None else "is left out"
-        return words
+        # It was heard of before, but says nothing now.
+        return "does not answer" if words == "is alive" else words

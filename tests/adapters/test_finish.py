@@ -16,6 +16,7 @@ from dpwa import DpwaConnection, FinishReport
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import ClosedError, ParametersError, UserError
+from dpwa.node.finishing import Averaged
 from dpwa.policy.push_sum import UNIT
 
 
@@ -343,9 +344,38 @@ def test_a_peer_that_stays_silent_is_given_up(monkeypatch):
     assert set(report.missed) == {"w2"}
 
 
+def test_a_peer_that_cannot_be_read_is_given_up(monkeypatch):
+    def unread(publish, read, go_on, length):
+        return Averaged(publish, lambda peer, weight: None, go_on, length)
+
+    monkeypatch.setattr("dpwa.adapters.pytorch.Averaged", unread)
+    with Nodes(2) as nodes:
+        reports = nodes.finish_all()
+        assert nodes.values() == [0.0, 1.0]
+    assert [report.missed for report in reports] == [
+        {"w2": "could not be read"},
+        {"w1": "could not be read"},
+    ]
+
+
+def test_a_peer_in_quarantine_is_told_as_such():
+    with Nodes(2) as nodes:
+        nodes.nodes[0].connection.node._parts.book.quarantine({"w2"})
+        nodes.begin_to_finish(0)
+        nodes.begin_to_finish(1, timeout_s=1.0, seconds=1.0)
+        report = nodes.report(0)
+    assert report.missed == {"w2": "is in quarantine"}
+    assert report.rounds == 0
+
+
 def test_without_time_to_wait_those_who_train_are_told_of_all_the_same():
     with Nodes(2) as nodes:
         nodes.train(1)
         nodes.begin_to_finish(0, timeout_s=0.0, seconds=0.0)
         report = nodes.report(0)
-    assert set(report.missed) == {"w2"}
+        assert set(report.missed) == {"w2"}
+        nodes.begin_to_finish(1)
+        eventually(lambda: nodes.nodes[0]._node.finish.endings.of("w2").ending.is_finishing)
+        del nodes.reports[0]
+        nodes.begin_to_finish(0, timeout_s=0.0, seconds=0.0)
+        assert nodes.report(0).missed == {"w2": "there was no time left for it"}

@@ -256,6 +256,18 @@ def test_by_default_a_late_node_of_a_list_starts_from_those_that_are_well_ahead(
             assert late.connection.updates == late.updates
 
 
+def test_who_clips_merges_starts_from_its_own_state_as_it_trusts_no_clock():
+    config = config_of(2, robust="clip")
+    with members(config, [TRAINED]) as (one,), training(one.adapter):
+        eventually(lambda: one.adapter.clock >= 3 * LEAD, 30)
+        net = torch.nn.Linear(8, 1, bias=False, dtype=torch.float64)
+        before = net.weight.detach().clone()
+        with made_late(net, config) as late:
+            assert late.connection.states.origin is None
+            assert late.clock == 0.0
+            assert torch.equal(net.weight, before)
+
+
 def test_a_lead_of_a_few_updates_is_not_taken_over_and_costs_nothing():
     config = config_of(2)
     with members(config, [TRAINED]) as (one,):
