@@ -8,6 +8,8 @@ from support.processes import ended, start
 from dpwa.adapters.replicas import Failure
 from dpwa.errors import JoinTimeoutError
 
+SILENCE_S = 15.0  # as in ddp_groups.py
+
 
 def told_by(folder, *scenarios):
     """What each rank has found, by scenario and then by node and rank."""
@@ -97,3 +99,12 @@ def test_a_group_that_comes_late_takes_over_all_of_the_state_on_all_ranks(tmp_pa
     assert w2["digest"] == w1["digest"]  # frozen ones too
     assert w2["optimizer"] == w1["optimizer"] > 0
     assert w2["clock"] > 4
+
+
+@pytest.mark.slow
+def test_ranks_wait_in_finish_for_longer_than_their_process_group_lets_them_be_silent(tmp_path):
+    ranks = told_by(tmp_path, "finish")["finish"]
+    for name, peer in (("w1", "w2"), ("w2", "w1")):
+        assert ranks[name, 0] == ranks[name, 1]
+        assert ranks[name, 0]["took_part"] == [peer]
+    assert ranks["w1", 0]["waited_s"] > SILENCE_S

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -37,7 +36,11 @@ def ended(*processes):
     finally:
         for process in processes:
             process.kill()
-            process.communicate()
+            process.wait()
+            if isinstance(process, subprocess.Popen):
+                process.communicate()
+            else:
+                process.close()
 
 
 class Program:
@@ -54,6 +57,7 @@ class Program:
             os.close(descriptor)
         self.stdin = os.fdopen(write, "w")
         self.stdout, self.stderr = os.fdopen(read_out), os.fdopen(read_errors)
+        self._rests = ()
         if not has_input:
             self.stdin.close()
 
@@ -79,19 +83,10 @@ class Program:
             if said is not None:
                 self.stdin.write(said)
             self.stdin.close()
-        if self.stdout.closed:
-            return "", ""
-        with ThreadPoolExecutor(2) as readers:
-            out, errors = readers.submit(self.stdout.read), readers.submit(self.stderr.read)
-            try:
-                self.wait(timeout)
-            except subprocess.TimeoutExpired:
-                self.kill()  # or the readers would never end
-                raise
-            found = out.result(), errors.result()
-        self.stdout.close()
-        self.stderr.close()
-        return found
+        self._rests = self._rests or (_Rest(self.stdout), _Rest(self.stderr))
+        self.wait(timeout)
+        out, errors = (rest.whole() for rest in self._rests)
+        return out, errors
 
     def send_signal(self, number):
         """Send it a signal, if it still runs."""
@@ -101,6 +96,12 @@ class Program:
     def terminate(self):
         """Ask it to end."""
         self.send_signal(signal.SIGTERM)
+
+    def close(self):
+        """Close what was not read to its end."""
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if not self._rests:  # else that is for those who read
+                stream.close()
 
     def kill(self):
         """End it."""
@@ -113,6 +114,23 @@ def fork_server_running():
     forks = _forks()
     yield
     forks.close()
+
+
+class _Rest:
+    """Reads all that comes out of a pipe, which its children may hold for longer than a program."""
+
+    def __init__(self, stream):
+        self._text = ""
+        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self._thread.start()
+
+    def _read(self, stream):
+        with stream:
+            self._text = stream.read()
+
+    def whole(self):
+        self._thread.join()
+        return self._text
 
 
 class _Forks:

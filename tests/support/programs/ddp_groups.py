@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,12 +20,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dpwa.adapters import replicas
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import DpwaError
 from dpwa.launch.ports import free_ports
 
 PATIENCE_S = 60.0
+SILENCE_S = 15.0
 
 
 def module(value):
@@ -186,11 +189,25 @@ def late(net, name, rank, config, folder):
         return found
 
 
+def finish(net, name, rank, config, folder):
+    """One group ends long before the other: its ranks wait for longer than theirs may be silent."""
+    replicas.STILL_AT_WORK_S = 0.5
+    with DpwaPyTorchAdapter(net, name, config) as adapter:
+        gossip_until_alike(net, adapter, rank, folder)
+        end = time.monotonic() + 1.3 * SILENCE_S
+        while not all_say(name == "w1" or time.monotonic() > end, rank):
+            adapter.step(1.0)
+            time.sleep(0.02)
+        report = adapter.finish()
+        return {"digest": digest(net), "took_part": report.took_part, "waited_s": report.waited_s}
+
+
 def run(scenario, index, rank, config, folder):
     torch.set_num_threads(1)
     name = f"w{index + 1}"
     store = dist.FileStore(str(folder / f"store-{name}"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    silence = timedelta(seconds=SILENCE_S if scenario == "finish" else PATIENCE_S)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=silence)
     seen = folder / "seen"
     seen.mkdir(exist_ok=True)
     net = DistributedDataParallel(Cast(float(index + 1)))
