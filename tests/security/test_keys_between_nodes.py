@@ -2,12 +2,10 @@
 
 import contextlib
 import logging
-import os
 import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from support.shared_memory import own_shm
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
+from dpwa.data.shared_memory import SHARED_MEMORY_ROOT
 from dpwa.errors import ConfigError, UserError
 from dpwa.node.peers import STARTUP_GRACE_S, PeerBook
 from dpwa.node.rx_thread import Service
@@ -156,9 +155,8 @@ def test_shared_memory_of_nodes_with_keys_is_for_their_user_only(tmp_path, own_s
     cluster.config["transport"] = "shm"
     with cluster.running() as (one, two):
         merges(one, two)
-        files = [
-            path for path in Path("/dev/shm").glob("dpwa-*/*") if path.stat().st_uid == os.geteuid()
-        ]
+        names = [node.node._parts.pool.shared.name for node in (one, two)]
+        files = [path for name in names for path in (SHARED_MEMORY_ROOT / name).iterdir()]
         assert files
         assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o600"}
         assert {oct(path.parent.stat().st_mode & 0o777) for path in files} == {"0o700"}
