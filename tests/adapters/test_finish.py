@@ -88,7 +88,10 @@ def test_nodes_that_finish_together_have_the_exact_mean_of_all():
         reports[0].rounds = 7
 
 
-def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much():
+def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much(monkeypatch):
+    # A busy machine may be late by more than a node waits for the others of its round.
+    monkeypatch.setattr("dpwa.node.finishing.PATIENCE_S", 60.0)
+    monkeypatch.setattr("dpwa.node.finishing.HEARD_BY_ALL_S", 2.0)
     with Nodes(3) as nodes:
         nodes.begin_to_finish(0)
         nodes.begin_to_finish(1)
@@ -97,10 +100,7 @@ def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much():
         assert nodes.reports == {}
         nodes.begin_to_finish(2)
         reports = [nodes.report(index) for index in range(3)]
-    # The mean is exact if all come at once; who comes later counts a little more or less.
-    first, *others = nodes.values()
-    assert others == pytest.approx([first] * 2, rel=1e-4)
-    assert first == pytest.approx(1.0, abs=0.25)
+    assert nodes.values() == pytest.approx([1.0] * 3)
     assert "w3" in reports[0].took_part
     assert reports[0].waited_s > reports[2].waited_s
 

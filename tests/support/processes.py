@@ -98,10 +98,11 @@ class Program:
         self.send_signal(signal.SIGTERM)
 
     def close(self):
-        """Close what was not read to its end."""
-        for stream in (self.stdin, self.stdout, self.stderr):
-            if not self._rests:  # else that is for those who read
-                stream.close()
+        """Close its pipes; those that are being read are closed when that has ended."""
+        self.stdin.close()
+        if not self._rests:
+            self.stdout.close()
+            self.stderr.close()
 
     def kill(self):
         """End it."""
