@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -118,6 +119,13 @@ def _check_bound(name: str, given: Any) -> None:
         raise UserError(f"finish: {name} is {given!r}; expected a number of seconds, at least 0")
 
 
+def _digest(names: Sequence[str]) -> int:
+    """Return a number for these nodes; 0 for so many that a node reads only some of them."""
+    if len(names) > MOST_READ + 1:
+        return 0
+    return zlib.crc32("\n".join(sorted(names)).encode()) | 1
+
+
 class _Run:
     """One call of `finish`."""
 
@@ -141,6 +149,7 @@ class _Run:
         self._distances: list[float] = []
         self._rounds = 0
         self._is_published = False
+        self._apart_since: float | None = None  # since when no round was met
 
     def run(self, seconds: float, timeout_s: float) -> FinishReport:
         """Go on until all agree, or the time is over."""
@@ -240,16 +249,18 @@ class _Run:
             self._is_published = self._averaged.publish()
         if not self._is_published:
             return  # all slots are being read
-        is_round = not self._is_growing(present) and not self._all_agree(present)
         own = self._endings.own
-        number = self._next_number(own, present) if is_round else max(own.round_number, 1)
-        if number != own.round_number:
-            self._endings.own = replace(own, round_number=number)
-            self.tell()
-        if not is_round:
+        if self._is_growing(present) or self._all_agree(present):
+            if own.round_number == 0:
+                self._announce(1, 0)
+            return
+        number, among = self._next_number(own, present), _digest([self._name, *present])
+        self._announce(number, among)
+        peers = self._rng.sample(list(present), min(len(present), MOST_READ))
+        if not self._meet(peers, number, among):
             return
         began = self._clock.now()
-        measured = self._read_all(present, number)
+        measured = self._read_all(peers)
         reading_s = self._clock.now() - began
         self._judge(present, measured)
         self._endings.own = replace(
@@ -276,10 +287,39 @@ class _Run:
         begun = [e.round_number + (is_first and e.has_read >= e.round_number) for e in endings]
         return max(own.round_number + 1, *begun)
 
-    def _read_all(self, present: Sequence[str], number: int) -> list[float]:
-        peers = self._rng.sample(list(present), min(len(present), MOST_READ))
+    def _announce(self, number: int, among: int) -> None:
+        self._endings.own = replace(self._endings.own, round_number=number, among=among)
+        self.tell()
+
+    def _meet(self, peers: Sequence[str], number: int, among: int) -> bool:
+        """Wait until all are in the same round, among the same nodes; return whether to read.
+
+        If all nodes of a round read each other, and nobody else, their mean stays what it was. So a
+        node keeps to what it has announced until another one cannot be in that round any more.
+        """
+
+        def is_there(ending: Ending) -> bool:
+            if among == 0:
+                return ending.round_number >= number
+            return ending.round_number == number and ending.among == among
+
+        def is_elsewhere(ending: Ending) -> bool:
+            is_other = ending.round_number > number or ending.among != among
+            return among != 0 and ending.round_number >= number and is_other
+
+        self._wait(peers, lambda e: is_there(e) or is_elsewhere(e), PATIENCE_S)
+        now = self._clock.now()
+        endings = [self._ending_of(peer) for peer in peers]
+        if not any(is_elsewhere(ending) and not ending.is_over for ending in endings):
+            self._apart_since = None
+            return True
+        self._grew_at = now  # somebody has heard of others than this node has: try again soon
+        if self._apart_since is None:
+            self._apart_since = now
+        return now - self._apart_since >= PATIENCE_S
+
+    def _read_all(self, peers: Sequence[str]) -> list[float]:
         distances: list[float] = []
-        self._wait(peers, lambda ending: ending.round_number >= number, PATIENCE_S)
         for peer in peers:
             if self._clock.now() >= self._end or not self._lives(peer):
                 continue
@@ -382,6 +422,8 @@ class _Run:
             return "could not be read" if is_given_up else "there was no time left for it"
         if heard is not None and not self._book.has_ended(peer):
             return "does not answer" if self._tx.reaches(peer) else "was lost"
+        if words in ("is alive", "is unknown") and self._is_expected(peer):
+            return "there was no time left for it"
         if words == "is unknown":
             return "was lost" if self._book.was_heard(peer) else "was never there"
         # It was heard of before, but says nothing now.

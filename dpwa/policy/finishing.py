@@ -27,6 +27,7 @@ class Ending:
     Attributes:
         updates: how many training steps it has taken.
         round_number: 0 while it trains; then the round that its newest snapshot belongs to.
+        among: the nodes of that round, as a number; 0 if it is no matter who they are.
         has_read: the last round in which it has read the snapshots of all others.
         agrees: whether it found itself in agreement with them, or as near to it as it gets.
         is_over: whether it averages no more, and only serves what it has.
@@ -34,6 +35,7 @@ class Ending:
 
     updates: int = 0
     round_number: int = 0
+    among: int = 0
     has_read: int = 0
     agrees: bool = False
     is_over: bool = False

@@ -109,7 +109,8 @@ class Finishing(BaseMessage):
     """Tell how far this node is with the end of its training; answered with the same.
 
     `updates` are its training steps. `round_number` is 0 while it trains, then that of the round
-    that its newest snapshot belongs to; in round `has_read` it has read those of all others.
+    that its newest snapshot belongs to; `among` stands for the nodes of that round. In round
+    `has_read` it has read the snapshots of all others.
     `agrees`: it found them equal to its own, or as near as they will get. `is_over`: it averages no
     more, and serves what it has.
     """
@@ -118,6 +119,7 @@ class Finishing(BaseMessage):
     name: Name
     updates: Count
     round_number: Count
+    among: Count
     has_read: Count
     agrees: bool
     is_over: bool

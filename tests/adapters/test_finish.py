@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import random
 import threading
 import time
 from dataclasses import FrozenInstanceError
@@ -91,7 +92,6 @@ def test_nodes_that_finish_together_have_the_exact_mean_of_all():
 def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much(monkeypatch):
     # A busy machine may be late by more than a node waits for the others of its round.
     monkeypatch.setattr("dpwa.node.finishing.PATIENCE_S", 60.0)
-    monkeypatch.setattr("dpwa.node.finishing.HEARD_BY_ALL_S", 2.0)
     with Nodes(3) as nodes:
         nodes.begin_to_finish(0)
         nodes.begin_to_finish(1)
@@ -103,6 +103,23 @@ def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much(monkeypatc
     assert nodes.values() == pytest.approx([1.0] * 3)
     assert "w3" in reports[0].took_part
     assert reports[0].waited_s > reports[2].waited_s
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nodes_that_end_at_any_time_have_the_exact_mean_of_all(monkeypatch, seed):
+    # Also when nobody waits until others have heard of who came last.
+    monkeypatch.setattr("dpwa.node.finishing.PATIENCE_S", 60.0)
+    monkeypatch.setattr("dpwa.node.finishing.HEARD_BY_ALL_S", 0.0)
+    rng = random.Random(seed)
+    with Nodes(4) as nodes:
+        for index in range(4):
+            nodes.train(index)
+        for index in rng.sample(range(4), 4):
+            nodes.begin_to_finish(index)
+            time.sleep(rng.choice((0.0, 0.003, 0.01, 0.03)))
+        reports = [nodes.report(index) for index in range(4)]
+    assert nodes.values() == pytest.approx([1.5] * 4)
+    assert all(len(report.took_part) == 3 for report in reports)
 
 
 def test_those_who_wait_do_not_follow_who_still_trains():
@@ -373,9 +390,10 @@ def test_without_time_to_wait_those_who_train_are_told_of_all_the_same():
         nodes.train(1)
         nodes.begin_to_finish(0, timeout_s=0.0, seconds=0.0)
         report = nodes.report(0)
-        assert set(report.missed) == {"w2"}
+        assert report.missed == {"w2": "there was no time left for it"}
         nodes.begin_to_finish(1)
-        eventually(lambda: nodes.nodes[0]._node.finish.endings.of("w2").ending.is_finishing)
+        endings = nodes.nodes[0]._node.finish.endings
+        eventually(lambda: endings.of("w2") and endings.of("w2").ending.is_finishing)
         del nodes.reports[0]
         nodes.begin_to_finish(0, timeout_s=0.0, seconds=0.0)
         assert nodes.report(0).missed == {"w2": "there was no time left for it"}
