@@ -152,7 +152,7 @@ class Node(Closeable):
                 NewsService(introduction),
                 deals,
                 StatusService(lambda: _called(report), self._time),
-                GoodbyeService(gone),
+                GoodbyeService(parts.name, gone),
                 FinishService(self.finish.endings),
             ]
         )

@@ -187,16 +187,23 @@ class DealService(Service):
 
 
 class GoodbyeService(Service):
-    """Takes note of peers that end on purpose."""
+    """Takes note of peers that end on purpose, and tells them so: they wait for it.
+
+    Args:
+        own: the name of this node.
+        note: is given the name of the peer.
+    """
 
     handles = (Goodbye,)
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(self, own: str, note: Callable[[str], None]) -> None:
+        self._own = own
         self._note = note
 
     def handle(self, sender: bytes, message: Goodbye, reply: Reply) -> None:  # noqa: ARG002
         """Pass on the name; anybody may say it, so little changes while that peer is connected."""
         self._note(message.name)
+        reply(Goodbye(request=message.request, name=self._own))
 
 
 class StatusService(Service):

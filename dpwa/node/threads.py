@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -24,7 +23,6 @@ from dpwa.wire.messages import Message
 log = logging.getLogger("dpwa.node")
 
 STOP_TIMEOUT_S = 2.0
-FAREWELL_S = 0.05
 
 
 class Courier:
@@ -101,8 +99,6 @@ class NodeThreads:
     def close(self) -> None:
         """Stop the threads and free the sockets; bounded in time."""
         tx_stopped = self._stop(self.tx)
-        if self.tx.said_goodbye:  # which is to be read before the peers miss this node
-            time.sleep(FAREWELL_S)
         # The gatekeeper last: ZeroMQ's own thread would wait for it for ever.
         served_out = self._stop(self.rx) and self._stop(self._gatekeeper)
         if tx_stopped and served_out:

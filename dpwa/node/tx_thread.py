@@ -10,7 +10,9 @@ from typing import Any
 import zmq
 
 from dpwa.algorithms import Terms
+from dpwa.clock import Deadline
 from dpwa.errors import ProtocolError, VersionError
+from dpwa.node.farewell import FAREWELL_S, say_goodbye
 from dpwa.node.fetch_order import FetchOrder
 from dpwa.node.fetcher import Fetcher
 from dpwa.node.incoming import BrokenFetchError
@@ -23,15 +25,15 @@ from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.fetching import other_algorithm
-from dpwa.wire.messages import Decided, Goodbye, Message, NewsMessage, Noted, decode
+from dpwa.wire.messages import Decided, Message, NewsMessage, Noted, decode
 
 log = logging.getLogger("dpwa.tx")
 
 IDLE_POLL_MS = 1_000
 RESEND_POLL_MS = 250  # while a peer has not noted a decision
 RENEWAL_S = 1.0  # from a link that was refused to the next attempt
-FAREWELL_S = 5.0  # after which the connection of a peer that has ended is gone, by its heartbeat
-FAREWELL_MS = 100  # for a goodbye to leave; a peer that takes longer does without
+GONE_AFTER_S = 5.0  # after which the connection of a peer that has ended is gone, by its heartbeat
+LINGER_MS = 100  # for last words to leave; a peer that takes longer does without
 ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers have theirs
 
 
@@ -147,7 +149,6 @@ class TxThread(threading.Thread):
         self._stopping = False
         self.bytes_received = 0
         self.late_answers = 0
-        self.said_goodbye = False
 
     def order(self, command: Command) -> None:
         """Hand over a command; returns at once. A new fetch replaces one still under way."""
@@ -188,10 +189,11 @@ class TxThread(threading.Thread):
                 self._fetcher.give_up(Outcome.MISBEHAVED, charge=True)
         self._fetcher.give_up(Outcome.TIMED_OUT)
         self._deliver_decisions()
+        here = [c for c in self._channels.values() if not self._parts.book.has_ended(c.peer)]
+        deadline = Deadline(self._parts.clock, FAREWELL_S)
+        say_goodbye([channel.link for channel in here], self._parts.name, deadline)
         for channel in self._channels.values():
-            if channel.link.state is LinkState.UP:
-                self.said_goodbye |= channel.link.send(Goodbye(request=0, name=self._parts.name))
-            channel.close(FAREWELL_MS)
+            channel.close(LINGER_MS)
 
     def memory_report(self) -> JsonObject:
         """Describe the memory in plain data: bytes of what arrives, is held, and is mapped."""
@@ -289,7 +291,7 @@ class TxThread(threading.Thread):
         for listener in self._listeners:
             listener.link_changed(name, is_up=False)
         self._unregister(channel.link)
-        channel.close(FAREWELL_MS)
+        channel.close(LINGER_MS)
 
     def _ended(self, name: str) -> None:
         """Forget a peer that has said goodbye, once its connection is gone: anybody may say it."""
@@ -305,7 +307,7 @@ class TxThread(threading.Thread):
         for name, said_at in list(self._farewells.items()):
             channel = self._channels.get(name)
             is_up = channel is not None and channel.link.state is LinkState.UP
-            if is_up and now - said_at < FAREWELL_S:
+            if is_up and now - said_at < GONE_AFTER_S:
                 continue
             del self._farewells[name]
             if is_up:

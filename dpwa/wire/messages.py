@@ -99,7 +99,7 @@ class AskStatus(BaseMessage):
 
 
 class Goodbye(BaseMessage):
-    """This node ends on purpose: whoever misses it need not worry. Not answered."""
+    """This node ends on purpose: whoever misses it need not worry. Answered with the same."""
 
     type: Literal["goodbye"] = "goodbye"
     name: Name

@@ -149,7 +149,11 @@ def test_a_straggler_that_merges_is_merged():
                 fast.round()
             return slow.round()
 
-        eventually(lambda: round_of_the_slow_one() and slow.node.report()["merges"], 30)
+        def have_met():
+            round_of_the_slow_one()
+            return slow.node.report()["merges"] and fast.node.report()["merges"]
+
+        eventually(have_met, 30)
         for _ in range(10):
             round_of_the_slow_one()
         assert not is_far_behind(slow.adapter.clock + 1, fast.adapter.clock + 10)

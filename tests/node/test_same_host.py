@@ -312,8 +312,8 @@ def test_a_killed_node_is_swept_by_the_next_that_starts(config):
     with told_node("w1", config) as one:
         one.tell("send", 1)
         folder = own_folder(one)
-        one.kill()
         assert folder.exists()
+        one.kill()  # from here on, any node on this machine that starts sweeps it
     with told_node("w1", config) as again:
         again.tell("send", 1)
         assert not folder.exists()

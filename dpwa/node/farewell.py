@@ -1,0 +1,51 @@
+"""A node that ends on purpose says goodbye to its peers, and stays until they have read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+import zmq
+
+from dpwa.clock import Deadline
+from dpwa.errors import ProtocolError
+from dpwa.transport.link import LinkState, PeerLink
+from dpwa.wire.messages import Goodbye, decode
+
+FAREWELL_S = 1.0  # a peer that takes longer to answer does without
+
+
+def say_goodbye(links: Iterable[PeerLink], name: str, deadline: Deadline) -> None:
+    """Tell the peers that are connected, and wait for their answers, but not for ever.
+
+    Whoever closes a connection without waiting may take back what it has sent last: with answers
+    on it that were not read, TCP resets it, and a busy peer never sees the goodbye.
+
+    Args:
+        links: to peers; owned by the calling thread.
+        name: of this node.
+        deadline: after which this node goes, answered or not.
+    """
+    waiting = [link for link in links if link.state is LinkState.UP]
+    waiting = [link for link in waiting if link.send(Goodbye(request=1, name=name))]
+    poller = zmq.Poller()
+    for link in waiting:
+        poller.register(link.socket, zmq.POLLIN)
+        poller.register(link.monitor, zmq.POLLIN)
+    while waiting and not deadline.expired():
+        if not poller.poll(int(deadline.remaining_s() * 1000) + 1):
+            return
+        for link in list(waiting):
+            if _has_answered(link) or LinkState.DOWN in link.update():
+                waiting.remove(link)
+                poller.unregister(link.socket)
+                poller.unregister(link.monitor)
+
+
+def _has_answered(link: PeerLink) -> bool:
+    """Read what a peer has sent, until its goodbye; the rest is of no use any more."""
+    while (frames := link.receive()) is not None:
+        with suppress(ProtocolError):
+            if isinstance(decode(frames)[0], Goodbye):
+                return True
+    return False

@@ -1,0 +1,73 @@
+"""A node that ends on purpose tells its peers so, and they have heard it when it is closed."""
+
+import threading
+import time
+
+from support.members import members
+from support.nodes import config_of, eventually, is_connected
+from support.times import at_most
+
+from dpwa.node.farewell import FAREWELL_S
+from dpwa.node.rx_thread import Service
+from dpwa.node.tx_thread import Listener
+
+
+class Holdup(Service):
+    """Keeps the RxThread of a node from reading what comes, for a time."""
+
+    handles = (type(None),)  # no message, but services without any are not called
+
+    def __init__(self):
+        self.begun, self.over = threading.Event(), threading.Event()
+        self.seconds = 0.0
+
+    def tick(self, now):
+        if self.seconds:
+            self.begun.set()
+            seconds, self.seconds = self.seconds, 0.0
+            time.sleep(seconds)
+            self.over.set()
+        return False
+
+
+def hold_up(member, seconds):
+    """Have its RxThread read nothing from now on, for a time."""
+    holdup = Holdup()
+    member.node.attach(holdup, Listener())
+    holdup.seconds = seconds
+    member.node.courier.nudge()
+    assert holdup.begun.wait(10.0)
+    return holdup
+
+
+def are_connected(one, two):
+    return is_connected(one.adapter.connection, "w2") and is_connected(two.adapter.connection, "w1")
+
+
+def test_a_peer_that_is_busy_has_heard_it_too():
+    with members(config_of(2), [1.0, 2.0]) as (one, two):
+        eventually(lambda: are_connected(one, two))
+        hold_up(one, FAREWELL_S / 2)
+        two.adapter.close()
+        assert one.node._parts.book.has_ended("w2")
+
+
+def test_a_peer_that_hangs_does_not_keep_a_node_from_ending():
+    with members(config_of(2), [1.0, 2.0]) as (one, two):
+        eventually(lambda: are_connected(one, two))
+        holdup = hold_up(one, 3 * FAREWELL_S)
+        two.adapter.close()
+        assert not holdup.over.is_set()
+        assert holdup.over.wait(10 * FAREWELL_S)  # else it could not be closed itself
+
+
+def test_nodes_that_end_at_the_same_time_do_not_wait_for_each_other():
+    with members(config_of(3), [1.0, 2.0, 3.0]) as nodes:
+        eventually(lambda: are_connected(*nodes[:2]))
+        began = time.monotonic()
+        threads = [threading.Thread(target=member.adapter.close) for member in nodes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert time.monotonic() - began < at_most(FAREWELL_S)
