@@ -390,7 +390,8 @@ def test_without_time_to_wait_those_who_train_are_told_of_all_the_same():
         nodes.train(1)
         nodes.begin_to_finish(0, timeout_s=0.0, seconds=0.0)
         report = nodes.report(0)
-        assert report.missed == {"w2": "there was no time left for it"}
+        (why,) = report.missed.values()  # by whether it was heard of already
+        assert why.startswith(("there was no time left for it", "still trains"))
         nodes.begin_to_finish(1)
         endings = nodes.nodes[0]._node.finish.endings
         eventually(lambda: endings.of("w2") and endings.of("w2").ending.is_finishing)
