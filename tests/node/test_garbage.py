@@ -22,6 +22,7 @@ from dpwa.wire.messages import AskStatus, Cancel, Credit, encode
 
 SEED = 20
 GROWTH_LIMIT_KB = 10_000
+MOST_PHASES = 5
 ZMTP_GREETING = b"\xff" + b"\0" * 8 + b"\x7f" + b"\x03\x00NULL".ljust(54, b"\0")
 
 
@@ -107,14 +108,19 @@ def test_garbage_changes_nothing(seconds):
         eventually(fetch)
         rng = random.Random(SEED)
         throw_garbage(port, 1, rng, between=lambda: None)  # buffers reach their usual size
-        memory, files = resident_kb(victim.pid), descriptors(victim.pid)
-        answered = []
-        throw_garbage(port, seconds, rng, between=lambda: answered.append(fetch()))
+        files, answered = descriptors(victim.pid), []
+
+        def memory_grows():
+            memory, before = resident_kb(victim.pid), len(answered)
+            throw_garbage(port, seconds, rng, between=lambda: answered.append(fetch()))
+            growth, count = resident_kb(victim.pid) - memory, len(answered) - before
+            print(f"memory grew by {growth} kB over {count} answered fetches")
+            assert count >= seconds / 2
+            return growth >= GROWTH_LIMIT_KB
+
+        # On a busy machine, buffers take longer to reach that size; a leak never ends.
+        assert not all(memory_grows() for _ in range(MOST_PHASES))
         assert all(answered)
-        assert len(answered) >= seconds / 2
-        growth = resident_kb(victim.pid) - memory
-        print(f"memory grew by {growth} kB over {len(answered)} answered fetches")
-        assert growth < GROWTH_LIMIT_KB
         eventually(lambda: descriptors(victim.pid) <= files + 5, timeout_s=20)
         os.kill(victim.pid, signal.SIGINT)
         output, errors = victim.communicate(timeout=60)
