@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dpwa.clock import Clock
@@ -14,11 +14,14 @@ from dpwa.policy.finishing import Ending, Heard
 from dpwa.types import Frame
 from dpwa.wire.messages import Finishing
 
+MOST_ROUNDS = 2**31  # nobody comes that far; whoever says so must not take this node along
+
 
 class Endings:
     """What this node and its peers have said of how they end; any thread may call any method.
 
-    Anybody may speak in the name of a peer: what that can change is when this node ends.
+    Anybody may speak in the name of a peer: what that can change is when this node ends, and with
+    whom it is in a round.
 
     Args:
         name: of this node.
@@ -52,7 +55,7 @@ class Endings:
 
     def hear(self, peer: str, message: Finishing) -> None:
         """Take in what a peer says."""
-        if peer not in self._book.names:
+        if peer not in self._book.names or message.round_number > MOST_ROUNDS:
             return
         said = message.model_dump(exclude={"type", "request", "name"})
         with self._changed:
@@ -68,6 +71,16 @@ class Endings:
         """Wait until something is so by what peers say; return whether it is."""
         with self._changed:
             return self._changed.wait_for(condition, timeout_s)
+
+    def said_by(self, peers: Sequence[str]) -> list[Heard | None]:
+        """Return what each of these peers has said last."""
+        return [self._heard.get(peer) for peer in peers]
+
+    def wait_for_more(
+        self, peers: Sequence[str], said: list[Heard | None], timeout_s: float
+    ) -> None:
+        """Wait until one of these peers says something, after what it has `said`."""
+        self.wait_for(lambda: self.said_by(peers) != said, timeout_s)
 
 
 class FinishService(Service):

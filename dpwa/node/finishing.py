@@ -149,12 +149,14 @@ class _Run:
         self._distances: list[float] = []
         self._rounds = 0
         self._is_published = False
-        self._apart_since: float | None = None  # since when no round was met
+        self._is_apart = False  # whether the last round was given up, as others were in another
+        self._apart_since: float | None = None  # since when that is so
 
     def run(self, seconds: float, timeout_s: float) -> FinishReport:
         """Go on until all agree, or the time is over."""
         met_at, waits_until = None, self._began + timeout_s
-        self._endings.own = replace(self._endings.own, has_read=0, agrees=False, is_over=False)
+        own = self._endings.own
+        self._endings.own = replace(own, among=0, has_read=0, agrees=False, is_over=False)
         while True:
             began = self._clock.now()
             self._seen.update(dict.fromkeys(self._book.names))
@@ -169,9 +171,13 @@ class _Run:
             if self._averaged.go_on(bool(awaited)):
                 self._changed()
             agree = self._all_agree(present)
-            if (agree and not awaited) or self._clock.now() >= self._end:
+            now = self._clock.now()
+            if (agree and not awaited) or now >= self._end:
                 break
-            self._pause(IDLE_PAUSE_S if agree else max(PAUSE_S, self._clock.now() - began))
+            if self._is_apart or self._has_grown(now):
+                self._rest(PAUSE_S)  # whatever round a peer is in: it is too early for this node
+            else:
+                self._pause(IDLE_PAUSE_S if agree else max(PAUSE_S, now - began))
         return self._report(met_at)
 
     def tell(self) -> None:
@@ -250,14 +256,20 @@ class _Run:
         if not self._is_published:
             return  # all slots are being read
         own = self._endings.own
-        if self._is_growing(present) or self._all_agree(present):
-            if own.round_number == 0:
-                self._announce(1, 0)
-            return
+        if self._all_agree(present):
+            self._is_apart, self._apart_since = False, None
+        elif not self._is_growing(present):
+            self._take_round(own, present)
+        if self._endings.own.round_number == 0:
+            self._announce(1, 0)
+
+    def _take_round(self, own: Ending, present: Sequence[str]) -> None:
+        """Read what all others have published, if they are in the same round."""
         number, among = self._next_number(own, present), _digest([self._name, *present])
         self._announce(number, among)
         peers = self._rng.sample(list(present), min(len(present), MOST_READ))
-        if not self._meet(peers, number, among):
+        self._is_apart = not self._meet(peers, number, among)
+        if self._is_apart:
             return
         began = self._clock.now()
         measured = self._read_all(peers)
@@ -268,14 +280,21 @@ class _Run:
         )
         self.tell()
         # Until all have read it, what is published stays as it is.
-        self._wait(present, lambda ending: ending.has_read >= number, max(PATIENCE_S, reading_s))
+        self._wait(
+            present,
+            lambda ending: ending.has_read >= number or ending.round_number > number,
+            max(PATIENCE_S, reading_s),
+        )
 
     def _is_growing(self, present: Sequence[str]) -> bool:
         """Tell whether somebody has come of whom others may not have heard yet."""
         if not set(present) <= self._known:
             self._grew_at = self._clock.now()
         self._known = set(present)
-        return self._clock.now() - self._grew_at < HEARD_BY_ALL_S
+        return self._has_grown(self._clock.now())
+
+    def _has_grown(self, now: float) -> bool:
+        return now - self._grew_at < HEARD_BY_ALL_S
 
     def _next_number(self, own: Ending, present: Sequence[str]) -> int:
         """Return the round that the others are in, or the next one.
@@ -303,17 +322,23 @@ class _Run:
                 return ending.round_number >= number
             return ending.round_number == number and ending.among == among
 
-        def is_elsewhere(ending: Ending) -> bool:
-            is_other = ending.round_number > number or ending.among != among
-            return among != 0 and ending.round_number >= number and is_other
+        def elsewhere() -> list[str]:
+            """Return who will not be in this round any more."""
+            endings = ((peer, self._ending_of(peer)) for peer in peers if among != 0)
+            return [
+                peer
+                for peer, ending in endings
+                if ending.round_number >= number and not (is_there(ending) or ending.is_over)
+            ]
 
-        self._wait(peers, lambda e: is_there(e) or is_elsewhere(e), PATIENCE_S)
-        now = self._clock.now()
-        endings = [self._ending_of(peer) for peer in peers]
-        if not any(is_elsewhere(ending) and not ending.is_over for ending in endings):
-            self._apart_since = None
+        self._wait(peers, is_there, PATIENCE_S, lambda: any(map(self._lives, elsewhere())))
+        now, apart = self._clock.now(), [peer for peer in elsewhere() if self._lives(peer)]
+        if not apart:
+            if all(is_there(self._ending_of(peer)) for peer in peers):
+                self._apart_since = None
             return True
-        self._grew_at = now  # somebody has heard of others than this node has: try again soon
+        if any(self._ending_of(peer).among != among for peer in apart):
+            self._grew_at = now  # one of both has heard of others: soon, so will the other one
         if self._apart_since is None:
             self._apart_since = now
         return now - self._apart_since >= PATIENCE_S
@@ -350,20 +375,25 @@ class _Run:
     # Waiting
 
     def _wait(
-        self, peers: Sequence[str], is_so: Callable[[Ending], bool], patience_s: float
+        self,
+        peers: Sequence[str],
+        is_so: Callable[[Ending], bool],
+        patience_s: float,
+        is_vain: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Wait until it is so for all of these peers that live and still average."""
+        """Wait until it is so for all of these peers that live and still average, or in vain."""
 
         def lag() -> list[str]:
             endings = ((peer, self._ending_of(peer)) for peer in peers)
             return [peer for peer, ending in endings if not (ending.is_over or is_so(ending))]
 
         end = min(self._end, self._clock.now() + patience_s)
-        while any(self._lives(peer) for peer in lag()):
+        while True:
+            said = self._endings.said_by(peers)
             left_s = end - self._clock.now()
-            if left_s <= 0.0:
+            if left_s <= 0.0 or is_vain() or not any(map(self._lives, lag())):
                 return
-            self._endings.wait_for(lambda: not lag(), min(left_s, TOLD_EVERY_S / 2))
+            self._endings.wait_for_more(peers, said, min(left_s, TOLD_EVERY_S / 2))
             self._tell_if_due()
 
     def _pause(self, pause_s: float) -> None:
@@ -371,12 +401,16 @@ class _Run:
         number = self._endings.own.round_number
 
         def is_called() -> bool:
-            return any(self._ending_of(p).round_number > number for p in self._among)
+            return any(self._ending_of(p).round_number > number for p in self._known)
 
         end = self._clock.now() + pause_s
         while not is_called() and (left_s := end - self._clock.now()) > 0.0:
             self._tell_if_due()
             self._endings.wait_for(is_called, min(left_s, TOLD_EVERY_S / 2))
+        self._tell_if_due()
+
+    def _rest(self, pause_s: float) -> None:
+        self._endings.wait_for(lambda: False, pause_s)
         self._tell_if_due()
 
     def _tell_if_due(self) -> None:

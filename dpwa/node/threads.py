@@ -22,7 +22,7 @@ from dpwa.wire.messages import Message
 
 log = logging.getLogger("dpwa.node")
 
-STOP_TIMEOUT_S = 4.0  # more than a farewell takes, also on a busy machine
+STOP_TIMEOUT_S = 3.0  # more than a farewell takes, also on a busy machine
 
 
 class Courier:

@@ -189,11 +189,13 @@ class TxThread(threading.Thread):
                 self._fetcher.give_up(Outcome.MISBEHAVED, charge=True)
         self._fetcher.give_up(Outcome.TIMED_OUT)
         self._deliver_decisions()
-        here = [c for c in self._channels.values() if not self._parts.book.has_ended(c.peer)]
         deadline = Deadline(self._parts.clock, FAREWELL_S)
-        say_goodbye([channel.link for channel in here], self._parts.name, deadline)
-        for channel in self._channels.values():
-            channel.close(LINGER_MS)
+        links = [channel.link for channel in self._channels.values()]
+        try:
+            say_goodbye(links, self._parts.name, self._farewells, deadline)
+        finally:
+            for channel in self._channels.values():
+                channel.close(LINGER_MS)
 
     def memory_report(self) -> JsonObject:
         """Describe the memory in plain data: bytes of what arrives, is held, and is mapped."""

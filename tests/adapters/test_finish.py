@@ -19,6 +19,7 @@ from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import ClosedError, ParametersError, UserError
 from dpwa.node.finishing import Averaged
 from dpwa.policy.push_sum import UNIT
+from dpwa.wire.messages import Finishing
 
 
 class Nodes:
@@ -383,6 +384,44 @@ def test_a_peer_in_quarantine_is_told_as_such():
         report = nodes.report(0)
     assert report.missed == {"w2": "is in quarantine"}
     assert report.rounds == 0
+
+
+def test_nodes_that_see_different_peers_end_all_the_same():
+    with Nodes(3) as nodes:
+        nodes.nodes[0]._node._parts.book.quarantine({"w3"})
+        reports = nodes.finish_all()
+    assert reports[0].missed == {"w3": "is in quarantine"}
+    assert reports[0].took_part == ("w2",)
+    assert "w1" in reports[1].took_part
+    assert nodes.values()[0] == pytest.approx(nodes.values()[1], abs=0.5)
+
+
+def test_more_nodes_than_are_read_in_a_round_come_to_agree(monkeypatch):
+    monkeypatch.setattr("dpwa.node.finishing.MOST_READ", 2)
+    with Nodes(4) as nodes:
+        reports = nodes.finish_all()
+    assert all(not report.missed for report in reports)
+    assert nodes.values() == pytest.approx([nodes.values()[0]] * 4, abs=1e-3)
+    assert 0.0 < nodes.values()[0] < 3.0
+
+
+def test_a_number_that_no_round_has_is_not_followed():
+    with Nodes(2) as nodes:
+        endings = nodes.nodes[0]._node.finish.endings
+        lie = Finishing(
+            request=0,
+            name="w2",
+            updates=0,
+            round_number=2**62,
+            among=0,
+            has_read=0,
+            agrees=False,
+            is_over=False,
+        )
+        endings.hear("w2", lie)
+        assert endings.of("w2") is None
+        nodes.finish_all()
+    assert nodes.values() == pytest.approx([0.5] * 2)
 
 
 def test_without_time_to_wait_those_who_train_are_told_of_all_the_same():

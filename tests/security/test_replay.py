@@ -289,7 +289,7 @@ def test_without_keys_a_repeated_session_makes_no_deal_and_changes_no_parameter(
 def test_without_keys_what_an_earlier_life_of_a_peer_said_does_not_take_the_later_one_away(
     opened, monkeypatch
 ):
-    monkeypatch.setattr(tx_thread, "FAREWELL_S", 0.3)
+    monkeypatch.setattr(tx_thread, "GONE_AFTER_S", 0.3)
     monkeypatch.setattr(tx_thread, "RENEWAL_S", 0.1)
     monkeypatch.setattr(tx_thread, "IDLE_POLL_MS", 50)
     one = opened.add("w1")
