@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from common import fail, is_node, numbers, print_table
 from namespaces import run_between, take_part
 
-from dpwa.bench.catalogues.collectives import GLOO, MEASURES
 from dpwa.bench.collectives import CollectivesResult, CollectivesSpec
+from dpwa.bench.suites.collectives import GLOO, MEASURES
 from dpwa.errors import DpwaError
 from dpwa.testing.namespaces import Host, Namespaces
 

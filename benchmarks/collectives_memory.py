@@ -11,13 +11,13 @@ import json
 from common import print_table, run, run_again
 from process_memory import PeakOfPss, memory_of_process, reset_peak
 
-from dpwa.bench.catalogues.collectives import LINKS
-from dpwa.bench.plan import LOCAL_HOST, Plan, Seat, nbytes_of, ports_for
+from dpwa.bench.plan import LOCAL_HOST, BenchPlan, Rank, nbytes_of, ports_for
+from dpwa.bench.suites.collectives import LINKS
 
 WORDS = ("pss", "peak_pss", "rss", "peak_rss")
 
 
-class MemoryPlan(Plan):
+class MemoryPlan(BenchPlan):
     """What the processes are told."""
 
     link: str
@@ -62,19 +62,19 @@ def _plan(options: argparse.Namespace, transport: str, processes: int) -> Memory
 
 def _all_reduce(_: argparse.Namespace) -> None:
     from dpwa.bench.model import FlatModel
-    from dpwa.bench.session import Group, leave_when_asked
+    from dpwa.bench.session import GlooGroup, leave_when_asked
     from dpwa.connection import DpwaConnection
 
     leave_when_asked()
-    seat = Seat.from_environment()
-    plan = seat.plan(MemoryPlan)
+    rank = Rank.from_environment()
+    plan = rank.plan(MemoryPlan)
     config = plan.config(plan.link, LINKS[plan.link])
-    with Group(seat) as group:
-        flat = FlatModel(plan.nbytes, 1, seed=seat.rank).flat  # random: every page is touched
+    with GlooGroup(rank) as group:
+        flat = FlatModel(plan.nbytes, 1, seed=rank.index).flat  # random: every page is touched
         group.barrier()
         reset_peak()
         before = memory_of_process()
-        with DpwaConnection(seat.name, config) as connection, PeakOfPss() as peak:
+        with DpwaConnection(rank.name, config) as connection, PeakOfPss() as peak:
             for _ in range(plan.calls):
                 connection.all_reduce(flat, "mean")
             group.barrier()

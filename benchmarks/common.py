@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from dpwa.bench.plan import Plan
+from dpwa.bench.plan import BenchPlan
 from dpwa.bench.processes import BenchmarkError, run_processes
 from dpwa.errors import DpwaError, UserError
 
@@ -22,7 +22,7 @@ def is_node() -> bool:
     return "DPWA_RANK" in os.environ
 
 
-def run_again(plan: Plan) -> list[str]:
+def run_again(plan: BenchPlan) -> list[str]:
     """Run this script, with the same arguments, once for each host of the plan.
 
     Returns:

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 
 from common import TRANSPORTS, print_table, run, run_again
 
-from dpwa.bench.catalogue import Link
-from dpwa.bench.plan import LOCAL_HOST, Plan, Seat, ports_for
+from dpwa.bench.plan import LOCAL_HOST, BenchPlan, Rank, ports_for
 from dpwa.bench.records import SessionReport, parse_record
 from dpwa.bench.result import figures_of
+from dpwa.bench.suite import LinkSettings
 
 MODELS = ("many", "one")
 KINDS = ("overlapped", "round")
@@ -34,7 +34,7 @@ def _options() -> argparse.Namespace:
 def _compare(options: argparse.Namespace) -> None:
     hosts = (LOCAL_HOST, LOCAL_HOST)
     nbytes = round(options.tensors * options.tensor_kb * 250) * 4
-    plan = Plan(nbytes=nbytes, hosts=hosts, ports=ports_for(MODELS, len(hosts)))
+    plan = BenchPlan(nbytes=nbytes, hosts=hosts, ports=ports_for(MODELS, len(hosts)))
     records = [parse_record(line) for line in run_again(plan)]
     figures = figures_of([record for record in records if isinstance(record, SessionReport)])
     medians = {name: figure.median_ms for name, figure in figures.items()}
@@ -45,27 +45,27 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _gossip(options: argparse.Namespace) -> None:
-    from dpwa.bench.session import Group, leave_when_asked, repeat, report
+    from dpwa.bench.session import GlooGroup, leave_when_asked, repeat, report
 
     leave_when_asked()
-    with Group(Seat.from_environment()) as group, ExitStack() as stack:
+    with GlooGroup(Rank.from_environment()) as group, ExitStack() as stack:
         measures = {}
         for name, tensors in zip(MODELS, (options.tensors, 1), strict=True):
-            measures |= _measures(name, tensors, options.transport, group.seat, stack)
+            measures |= _measures(name, tensors, options.transport, group.rank, stack)
             group.barrier()
         outcome = repeat(group, measures, options.repetitions)
         report(outcome)
         group.barrier()
 
 
-def _measures(name: str, tensors: int, transport: str, seat: Seat, stack: ExitStack) -> dict:
+def _measures(name: str, tensors: int, transport: str, rank: Rank, stack: ExitStack) -> dict:
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.bench.measures.gossip import Round, meet, pause_s
     from dpwa.bench.model import FlatModel
 
-    plan = seat.plan(Plan)
-    module = FlatModel(plan.nbytes, tensors, seed=seat.rank).module
-    adapter = DpwaPyTorchAdapter(module, seat.name, plan.config(name, Link(transport)))
+    plan = rank.plan(BenchPlan)
+    module = FlatModel(plan.nbytes, tensors, seed=rank.index).module
+    adapter = DpwaPyTorchAdapter(module, rank.name, plan.config(name, LinkSettings(transport)))
     meet(stack.enter_context(adapter))
     pauses_s = {"overlapped": pause_s(plan.nbytes), "round": 0.0}
     return {f"{name}_{kind}": Round(f"{name}_{kind}", adapter, pauses_s[kind]) for kind in KINDS}

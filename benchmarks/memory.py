@@ -12,13 +12,13 @@ import json
 from common import TRANSPORTS, print_table, run, run_again
 from process_memory import memory_of_process, reset_peak
 
-from dpwa.bench.catalogue import Link
-from dpwa.bench.plan import LOCAL_HOST, Plan, Seat, nbytes_of, ports_for
+from dpwa.bench.plan import LOCAL_HOST, BenchPlan, Rank, nbytes_of, ports_for
+from dpwa.bench.suite import LinkSettings
 
 LINK = "memory"
 
 
-class MemoryPlan(Plan):
+class MemoryPlan(BenchPlan):
     """What the nodes are told."""
 
     transport: str
@@ -70,18 +70,18 @@ def _gossip(_: argparse.Namespace) -> None:
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.bench.measures.gossip import meet
     from dpwa.bench.model import FlatModel
-    from dpwa.bench.session import Group, leave_when_asked
+    from dpwa.bench.session import GlooGroup, leave_when_asked
 
     leave_when_asked()
-    seat = Seat.from_environment()
-    plan = seat.plan(MemoryPlan)
-    with Group(seat) as group:
-        model = FlatModel(plan.nbytes, 1, seed=seat.rank)  # random: every page is touched
+    rank = Rank.from_environment()
+    plan = rank.plan(MemoryPlan)
+    with GlooGroup(rank) as group:
+        model = FlatModel(plan.nbytes, 1, seed=rank.index)  # random: every page is touched
         group.barrier()
         reset_peak()
         before = memory_of_process()
-        config = plan.config(LINK, Link(plan.transport, slots=plan.slots))
-        with DpwaPyTorchAdapter(model.module, seat.name, config) as gossip:
+        config = plan.config(LINK, LinkSettings(plan.transport, slots=plan.slots))
+        with DpwaPyTorchAdapter(model.module, rank.name, config) as gossip:
             meet(gossip)
             for _ in range(plan.rounds):
                 gossip.update_send()

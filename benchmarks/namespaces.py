@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from dpwa.bench.benchmark import Benchmark, run_benchmark
-from dpwa.bench.plan import Seat
-from dpwa.bench.result import Result
+from dpwa.bench.plan import Rank
+from dpwa.bench.result import BenchResult
 from dpwa.testing.namespaces import INTERFACE, Host
 
 _CLONE_NEWNET = 0x4000_0000  # linux/sched.h
 
-AnyResult = TypeVar("AnyResult", bound=Result)
+AnyResult = TypeVar("AnyResult", bound=BenchResult)
 
 
 def run_between(hosts: Sequence[Host], benchmark: Benchmark[AnyResult]) -> AnyResult:
@@ -33,10 +33,10 @@ def run_between(hosts: Sequence[Host], benchmark: Benchmark[AnyResult]) -> AnyRe
 
 def take_part(places: Sequence[str]) -> None:
     """Move to the namespace of this process's host, before any thread is started, and take part."""
-    seat = Seat.from_environment()
+    rank = Rank.from_environment()
     names = dict(place.split("=") for place in places)
     libc = ctypes.CDLL(None, use_errno=True)
-    path = Path("/run/netns", names[seat.benchmark_plan().hosts[seat.rank]])
+    path = Path("/run/netns", names[rank.benchmark_plan().hosts[rank.index]])
     with path.open() as namespace:
         if libc.setns(namespace.fileno(), _CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"cannot enter {path}")

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from common import fail, is_node, print_table
 from namespaces import run_between, take_part
 
-from dpwa.bench.catalogues.plane import CODECS
 from dpwa.bench.plane import PlaneSpec
+from dpwa.bench.suites.plane import CODECS
 from dpwa.errors import DpwaError
 from dpwa.testing.namespaces import Host, Namespaces
 

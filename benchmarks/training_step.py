@@ -14,8 +14,8 @@ from statistics import median
 
 from common import ROOT, TRANSPORTS, BenchmarkError, print_table, run, run_again
 
-from dpwa.bench.catalogue import Link
-from dpwa.bench.plan import LOCAL_HOST, Plan, Seat, ports_for
+from dpwa.bench.plan import LOCAL_HOST, BenchPlan, Rank, ports_for
+from dpwa.bench.suite import LinkSettings
 
 MODELS = ("resnet18", "cnn")
 MODES = ("gossip", "alone")
@@ -40,7 +40,7 @@ def _options() -> argparse.Namespace:
 
 def _compare(options: argparse.Namespace) -> None:
     hosts = (LOCAL_HOST, LOCAL_HOST)
-    plan = Plan(nbytes=MOST_BYTES, hosts=hosts, ports=ports_for(options.models, len(hosts)))
+    plan = BenchPlan(nbytes=MOST_BYTES, hosts=hosts, ports=ports_for(options.models, len(hosts)))
     nodes = [json.loads(line) for line in run_again(plan)]
     rows, result = [], {}
     for name in options.models:
@@ -59,11 +59,11 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from dpwa.bench.session import Group, leave_when_asked
+    from dpwa.bench.session import GlooGroup, leave_when_asked
 
     leave_when_asked()
-    seat = Seat.from_environment()
-    with Group(seat) as group:
+    rank = Rank.from_environment()
+    with GlooGroup(rank) as group:
         outcome = {name: _alternate(group, name, options) for name in options.models}
     print(json.dumps(outcome))
 
@@ -72,11 +72,11 @@ def _alternate(group, name: str, options: argparse.Namespace) -> dict:
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.bench.measures.gossip import meet
 
-    config = group.seat.plan(Plan).config(name, Link(options.transport))
+    config = group.rank.plan(BenchPlan).config(name, LinkSettings(options.transport))
     step = _Step(name)
     seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
     merges = 0
-    with DpwaPyTorchAdapter(step.model, group.seat.name, config) as gossip:
+    with DpwaPyTorchAdapter(step.model, group.rank.name, config) as gossip:
         meet(gossip)
         for block in range(-1, options.blocks):  # the first one does not count
             for mode in MODES if block % 2 else MODES[::-1]:

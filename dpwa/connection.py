@@ -14,19 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from dpwa.collectives.calls import CollectiveCalls
-from dpwa.collectives.face import Collectives
+from dpwa.collectives.collectives import Collectives
 from dpwa.config import Config, load_config
 from dpwa.data.layout import BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import Copy, FinishedCopy
+from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
 from dpwa.lifecycle import Closeable
-from dpwa.membership.face import Members
+from dpwa.membership.members import Members
 from dpwa.node.arrival import Arrival, FetchTerms
-from dpwa.node.finishing import SECONDS, Averaged
+from dpwa.node.finish_run import Averaged
+from dpwa.node.finishing import SECONDS
 from dpwa.node.node import Node
 from dpwa.policy.finishing import FinishReport
-from dpwa.state.face import States
+from dpwa.state.states import States
 from dpwa.state.target import Target
 from dpwa.state.values import values_of, values_part
 from dpwa.types import Loss, loss_value
@@ -200,10 +201,10 @@ class DpwaConnection(CollectiveCalls, Closeable):
                 "DpwaPyTorchAdapter; with a DpwaConnection only `algorithm: gossip` is possible"
             )
 
-    def _writing(self, layout: Layout, source: NumericArray) -> Callable[[ByteArray], Copy]:
+    def _writing(self, layout: Layout, source: NumericArray) -> Callable[[ByteArray], SnapshotCopy]:
         check = self._terms.is_finite
 
-        def write(slot: ByteArray) -> Copy:
+        def write(slot: ByteArray) -> SnapshotCopy:
             np.copyto(slot.view(source.dtype).reshape(source.shape), source)
             return FinishedCopy(None if check is None else check(slot, layout.tensors[0].dtype))
 

@@ -25,10 +25,10 @@ import numpy as np
 
 from dpwa.connection import ConfigSource, DpwaConnection
 from dpwa.errors import DpwaError, TableLostError, UserError
-from dpwa.tables.face import Tables
 from dpwa.tables.rows import as_array, as_integers
 from dpwa.tables.shared_variable import SharedVariable as _SharedVariable
 from dpwa.tables.table import PendingGet
+from dpwa.tables.tables import Tables
 
 if TYPE_CHECKING:
     from dpwa.adapters.tables import ModuleParameterManager as _ModuleParameterManager

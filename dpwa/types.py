@@ -44,7 +44,7 @@ class NoOptions(StrictModel):
     """Options of a rule that has none."""
 
 
-class Standing(StrictModel):
+class TrainingProgress(StrictModel):
     """How far a node has come: what interpolation rules compare.
 
     Attributes:

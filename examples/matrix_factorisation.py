@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from dpwa.algorithms import algorithm
 from dpwa.policy.elastic import elastic_round, elastic_warning
-from dpwa.policy.leaders import Rumours
+from dpwa.policy.leaders import LossReports
 
 Array = NDArray[np.float64]
 
@@ -174,7 +174,7 @@ class Worker:
         self.name, self.peers = names[number], names[:number] + names[number + 1 :]
         self.model = ArrayValues(x.copy())
         self.rng = random.Random(number)
-        self.rumours = Rumours(self.name, group="", incarnation=0, forget_after_s=10.0)
+        self.reports = LossReports(self.name, group="", incarnation=0, forget_after_s=10.0)
         period = STEPS_BETWEEN * len(names)  # counted over all workers
         lsgd = algorithm("lsgd")
         self.algorithm = lsgd(lsgd.options_model(global_period=period, **PULLS))
@@ -183,7 +183,7 @@ class Worker:
 
     def leader(self, *, of_all: bool = True) -> str | None:  # noqa: ARG002
         """Return who has the lowest f, as far as the news goes."""
-        best = self.rumours.leader(self.now)
+        best = self.reports.leader(self.now)
         return None if best is None else best.node
 
     def has_groups(self) -> bool:
@@ -192,12 +192,12 @@ class Worker:
 
     def total_updates(self) -> float:
         """Return how many updates all have made together."""
-        return self.rumours.total_updates(self.now, len(self.peers) + 1)
+        return self.reports.total_updates(self.now, len(self.peers) + 1)
 
     def send(self, f: float) -> None:
         """Begin an update, and say how good this worker is."""
         self.updates, self.now = self.updates + 1, self.now + 1.0
-        self.rumours.tell(f, self.updates, self.now)
+        self.reports.tell(f, self.updates, self.now)
 
     def step(self, gradient: Callable[[Array], Array]) -> None:
         """Take a step of gradient descent, and be pulled toward the leader seen last."""
@@ -226,11 +226,11 @@ def lsgd(problem: Problem) -> Curve:
 def lsgd_round(problem: Problem, workers: Sequence[Worker], published: dict[str, Array]) -> None:
     for worker in workers:
         worker.send(float(problem.f(published[worker.name])))
-    news = [worker.rumours.news(worker.now, worker.rng, most=1) for worker in workers]
+    news = [worker.reports.news(worker.now, worker.rng, most=1) for worker in workers]
     asked = []
     for worker in workers:
         for of_one in news:
-            worker.rumours.hear(of_one, worker.now)
+            worker.reports.hear(of_one, worker.now)
         ask = worker.algorithm.asks(worker)
         asked.append(None if ask is None else ask.peer)
     for worker, peer in zip(workers, asked, strict=True):

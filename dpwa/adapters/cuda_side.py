@@ -20,7 +20,7 @@ from dpwa.adapters.device_side import DeviceSide
 from dpwa.adapters.tiles import TILE_BYTES, Tile
 from dpwa.data.kernels import is_finite, total
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import Copy
+from dpwa.data.snapshot import SnapshotCopy
 from dpwa.lifecycle import finalize
 
 _RING = 4  # a tile needs up to two rooms at once; the next ones are filled meanwhile
@@ -115,7 +115,7 @@ class CudaSide(DeviceSide):
         self._devices = {device: _Device(device, tiles) for device in devices}
 
     @torch.inference_mode()
-    def start_copy(self, data: ByteArray, check_finite: bool) -> Copy:
+    def start_copy(self, data: ByteArray, check_finite: bool) -> SnapshotCopy:
         """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
 
         The tensors may be changed at once, by the current stream of their device. The snapshot must

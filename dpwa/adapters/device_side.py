@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from dpwa.adapters.host_side import HostSide
-from dpwa.adapters.merging import Merging, Terms
+from dpwa.adapters.merging import MergeTerms, Merging
 from dpwa.adapters.tiles import Tile
 
 
@@ -23,7 +23,7 @@ class DeviceMerging(Merging):
         self,
         bring: Callable[[Tile, torch.Tensor], torch.Tensor],
         tiles: Sequence[Tile],
-        terms: Terms,
+        terms: MergeTerms,
         round_number: int,
     ) -> None:
         super().__init__(tiles, terms, round_number)
@@ -39,7 +39,7 @@ class DeviceMerging(Merging):
 class DeviceSide(HostSide):
     """Copies and merges the tensors behind tiles, on whatever devices they are."""
 
-    def merging(self, terms: Terms, round_number: int) -> Merging:
+    def merging(self, terms: MergeTerms, round_number: int) -> Merging:
         """Begin to merge a peer's snapshot; its bytes must stay until the distance was read."""
         return DeviceMerging(self._bring, self._tiles, terms, round_number)
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
-from dpwa.adapters.merging import Merging, Terms
+from dpwa.adapters.merging import MergeTerms, Merging
 from dpwa.adapters.tiles import Tile, overlapping
 from dpwa.data.kernels import is_finite, squared_distance
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import Copy, FinishedCopy
+from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 
 
 class HostSide:
@@ -25,7 +25,7 @@ class HostSide:
         self._tiles = tiles
 
     @torch.inference_mode()
-    def start_copy(self, data: ByteArray, check_finite: bool) -> Copy:
+    def start_copy(self, data: ByteArray, check_finite: bool) -> SnapshotCopy:
         """Copy every tensor to its place in a snapshot, shape `(nbytes,)`."""
         flat, all_finite = torch.from_numpy(data), True
         for tile in self._tiles:
@@ -33,7 +33,7 @@ class HostSide:
             all_finite = all_finite and (not check_finite or is_finite(copied))
         return FinishedCopy(all_finite if check_finite else None)
 
-    def merging(self, terms: Terms, round_number: int) -> Merging:
+    def merging(self, terms: MergeTerms, round_number: int) -> Merging:
         """Begin to merge a peer's snapshot."""
         return Merging(self._tiles, terms, round_number)
 

@@ -17,7 +17,7 @@ SAMPLED_EVERY = 8  # of the elements of a larger model
 
 
 @dataclass(frozen=True)
-class Terms:
+class MergeTerms:
     """How a peer's snapshot is merged.
 
     Attributes:
@@ -55,7 +55,7 @@ class Merging:
         round_number: rotates the sample that `consensus_distance` is estimated from.
     """
 
-    def __init__(self, tiles: Sequence[Tile], terms: Terms, round_number: int) -> None:
+    def __init__(self, tiles: Sequence[Tile], terms: MergeTerms, round_number: int) -> None:
         self._tiles = tiles
         self._terms = terms
         self._published = _flat(terms.published)

@@ -8,24 +8,24 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from dpwa.adapters.census import Census
 from dpwa.adapters.contents import contents
 from dpwa.adapters.cuda_side import CudaSide
 from dpwa.adapters.device_side import DeviceSide
 from dpwa.adapters.host_side import HostSide
-from dpwa.adapters.merging import Merging, Terms
+from dpwa.adapters.merging import MergeTerms, Merging
+from dpwa.adapters.module_watch import ModuleWatch
 from dpwa.adapters.plain_tensors import require_plain, why_not_mergeable
 from dpwa.adapters.tiles import Tile, cut
 from dpwa.adapters.values import TensorValues
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import Copy
+from dpwa.data.snapshot import SnapshotCopy
 from dpwa.errors import ParametersError
 from dpwa.types import JsonObject
 
 
 @dataclass(frozen=True)
-class Entry:
+class GossipedTensor:
     """One gossiped tensor of the module."""
 
     name: str
@@ -48,12 +48,12 @@ class ModuleState:
     def __init__(self, net: torch.nn.Module, *, with_buffers: bool) -> None:
         self._net = unwrapped(net)
         self._with_buffers = with_buffers
-        self._census: Census | None = None
+        self._module_watch: ModuleWatch | None = None
         self._side = HostSide(())
         self._rounds = 0
         self._values = TensorValues(())
         self.generation = 0
-        self.entries: tuple[Entry, ...] = ()
+        self.entries: tuple[GossipedTensor, ...] = ()
         self.layout = Layout(())
         self.contents: JsonObject = {}
         self.refresh()
@@ -69,9 +69,9 @@ class ModuleState:
         Raises:
             ParametersError: nothing is left to gossip.
         """
-        if self._census is not None and self._census.still_holds():
+        if self._module_watch is not None and self._module_watch.still_holds():
             return
-        self._census = None
+        self._module_watch = None
         require_plain(self._net)
         # The largest elements first: packed densely, each tensor is then aligned to its own.
         entries = tuple(sorted(self._walk(), key=lambda e: -e.tensor.element_size()))
@@ -95,7 +95,7 @@ class ModuleState:
             with_buffers=self._with_buffers,
         )
         self._side = _side_of(self._cut(values))
-        self._census = Census(self._net, with_buffers=self._with_buffers)
+        self._module_watch = ModuleWatch(self._net, with_buffers=self._with_buffers)
 
     def _cut(self, values: TensorValues) -> tuple[Tile, ...]:
         """Cut a snapshot of parameters, and of the live buffers, into tiles."""
@@ -116,7 +116,7 @@ class ModuleState:
 
     def start_copy(
         self, data: ByteArray, check_finite: bool, values: TensorValues | None = None
-    ) -> Copy:
+    ) -> SnapshotCopy:
         """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
 
         The tensors may be changed at once. On the CPU the copy is complete at once, too.
@@ -141,7 +141,7 @@ class ModuleState:
             )
         return _plain_side_of(self._cut(values))
 
-    def merging(self, terms: Terms) -> Merging:
+    def merging(self, terms: MergeTerms) -> Merging:
         """Begin to merge a peer's snapshot of this layout into the tensors."""
         self._rounds += 1
         return self._side.merging(terms, self._rounds)
@@ -184,7 +184,7 @@ class ModuleState:
         state = self._net.state_dict(keep_vars=True)
         return {_plain(name): value_of(t).detach().clone() for name, t in state.items()}
 
-    def _parameters(self) -> Iterator[Entry]:
+    def _parameters(self) -> Iterator[GossipedTensor]:
         return (entry for entry in self.entries if not entry.is_buffer)
 
     def view_of(self, data: ByteArray) -> TensorValues:
@@ -217,18 +217,18 @@ class ModuleState:
                 tensor = entry.tensor
                 yield flat[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
-    def _walk(self) -> Iterator[Entry]:
+    def _walk(self) -> Iterator[GossipedTensor]:
         seen: set[object] = set()
         for name, parameter in self._net.named_parameters():
             if not parameter.requires_grad:
                 continue
             _require_mergeable(name, parameter)
             if _is_new(parameter, seen):
-                yield Entry(_plain(name), parameter, is_buffer=False)
+                yield GossipedTensor(_plain(name), parameter, is_buffer=False)
         if self._with_buffers:
             for name, buffer in self._state_buffers():
                 if not why_not_mergeable(buffer) and _is_new(buffer, seen):
-                    yield Entry(_plain(name), buffer, is_buffer=True)
+                    yield GossipedTensor(_plain(name), buffer, is_buffer=True)
 
     def _state_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the floating buffers that are part of the state dict, not mere caches and masks."""
@@ -274,7 +274,7 @@ def _plain_side_of(tiles: Sequence[Tile]) -> HostSide:
     return HostSide(tiles) if is_host else DeviceSide(tiles)
 
 
-def _spec(entry: Entry) -> TensorSpec:
+def _spec(entry: GossipedTensor) -> TensorSpec:
     tensor = entry.tensor
     dtype = str(tensor.dtype).removeprefix("torch.")
     return TensorSpec(entry.name, dtype, tuple(tensor.shape), tensor.element_size())

@@ -19,7 +19,7 @@ _OWN = frozenset({"optimizer", "conn", "loss", "last_merge", "step"})
 _LEARNING_RATES = ("lr", "initial_lr")  # the second is where schedulers start from
 
 
-class Connection(Protocol):
+class OptimizerGossip(Protocol):
     """What the optimizer needs of a `DpwaPyTorchAdapter`."""
 
     @property
@@ -67,7 +67,7 @@ class GossipOptimizer(torch.optim.Optimizer):
     """
 
     # Its `__init__` is not called: everything that this would set up is the wrapped optimizer's.
-    def __init__(self, optimizer: torch.optim.Optimizer, conn: Connection) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, conn: OptimizerGossip) -> None:
         self.optimizer = optimizer
         self.conn = conn
         self.loss: Loss = None

@@ -14,7 +14,7 @@ from dpwa.adapters.tensor_images import copied, dtype_name, layout_of, storable
 from dpwa.data.kernels import is_finite
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray
-from dpwa.state.image import Part
+from dpwa.state.image import StatePart
 from dpwa.state.target import UnfitStateError
 from dpwa.wire import limits
 from dpwa.wire.messages import unpack
@@ -34,7 +34,7 @@ def kind_of(optimizer: torch.optim.Optimizer) -> Layout:
     return Layout(tuple(specs))
 
 
-def optimizer_part(optimizer: torch.optim.Optimizer) -> Part | None:
+def optimizer_part(optimizer: torch.optim.Optimizer) -> StatePart | None:
     """Copy the state of an optimizer; `None` if it is not made of tensors and plain values."""
     state = optimizer.state_dict()
     tensors: dict[str, torch.Tensor] = {}
@@ -52,7 +52,7 @@ def optimizer_part(optimizer: torch.optim.Optimizer) -> Part | None:
     if len(named) < len(tensors) or len(numbers) > limits.MAX_DETAIL_BYTES:
         return None
     layout = layout_of(named)
-    return Part(kind_of(optimizer), layout, copied(layout, named), bytes(numbers))
+    return StatePart(kind_of(optimizer), layout, copied(layout, named), bytes(numbers))
 
 
 def load_optimizer(

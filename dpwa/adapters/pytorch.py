@@ -19,14 +19,15 @@ from dpwa.adapters.training_state import TrainingState
 from dpwa.adapters.values import TensorValues
 from dpwa.algorithms import Terms
 from dpwa.collectives.calls import CollectiveCalls
-from dpwa.collectives.face import Collectives
+from dpwa.collectives.collectives import Collectives
 from dpwa.config import Config
 from dpwa.connection import ConfigSource, DpwaConnection
 from dpwa.data.kernels import are_finite
 from dpwa.errors import ParametersError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
-from dpwa.node.finishing import SECONDS, Averaged
+from dpwa.node.finish_run import Averaged
+from dpwa.node.finishing import SECONDS
 from dpwa.policy.beginners import TRACE_VALUES, began_apart, trace_of
 from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl
@@ -141,7 +142,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._generation = self._state.generation
             self._rounds = self._node.rounds
             self._rounds.knows_beginners = True
-            self._rounds.guard_deals(self._terms.is_finite)
+            self._rounds.guard_transactions(self._terms.is_finite)
             self._algorithm = self._rounds.algorithm
             self._leader_loss = leader_loss
             self._clip = _clip_of(settings)

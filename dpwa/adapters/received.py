@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dpwa.adapters.merging import Terms
+from dpwa.adapters.merging import MergeTerms
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.values import TensorValues
 from dpwa.algorithms import Values
@@ -13,11 +13,11 @@ from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival
 from dpwa.node.incoming import Part
 from dpwa.policy.clipping import ClipRadius
-from dpwa.types import Standing
+from dpwa.types import TrainingProgress
 
 
 class ReceivedSnapshot:
-    """What came of one fetch or deal; see `dpwa.algorithms.Received`.
+    """What came of one fetch or transaction; see `dpwa.algorithms.Received`.
 
     Args:
         arrival: what came.
@@ -38,7 +38,7 @@ class ReceivedSnapshot:
         waits_for_all: bool = False,
     ) -> None:
         self.peer: str = arrival.peer
-        self.standing: Standing = arrival.standing
+        self.standing: TrainingProgress = arrival.standing
         self.factor: float = arrival.factor
         self.consensus_distance = 0.0
         self._arrival = arrival
@@ -69,7 +69,7 @@ class ReceivedSnapshot:
         published = self._arrival.published if delta else None
         weight = factor if buffers is None else buffers
         return self._merge(
-            Terms(
+            MergeTerms(
                 factor=factor * scale,
                 published=None if published is None else published.data,
                 undo=self._undo,
@@ -81,7 +81,7 @@ class ReceivedSnapshot:
         """Interpolate the floating buffers alone."""
         _require_factor("merge_buffers", factor)
         weight = factor * self._scale_of_clip()
-        self._merge(Terms(factor=0.0, undo=self._undo, buffers=weight, parameters=False))
+        self._merge(MergeTerms(factor=0.0, undo=self._undo, buffers=weight, parameters=False))
 
     def values(self, into: Values | None = None) -> TensorValues:
         """Return a copy of the peer's parameters.
@@ -103,7 +103,7 @@ class ReceivedSnapshot:
     def _undo(self) -> ByteArray | None:
         return None if self._whole is not None else self._arrival.room
 
-    def _merge(self, terms: Terms) -> float:
+    def _merge(self, terms: MergeTerms) -> float:
         """Merge all parts of what came, or nothing."""
         merging = self._state.merging(terms)
         try:

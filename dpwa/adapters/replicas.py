@@ -30,9 +30,9 @@ from dpwa.config import load_config
 from dpwa.connection import ConfigSource, DpwaConnection
 from dpwa.errors import ClosedError, DpwaError, ParametersError, UserError
 from dpwa.lifecycle import require_own_process
+from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.node import Node
-from dpwa.node.rounds import Rounds
-from dpwa.state.face import States
+from dpwa.state.states import States
 from dpwa.types import Loss, loss_value
 
 log = logging.getLogger("dpwa.adapters")
@@ -50,7 +50,7 @@ class Adapter(Protocol):
 
     connection: DpwaConnection
     _node: Node
-    _rounds: Rounds
+    _rounds: GossipRounds
     _state: ModuleState
     _training: TrainingState
     _states: States
@@ -88,7 +88,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RankOutcome:
     """What has come of a call on rank 0.
 
     Attributes:
@@ -143,7 +143,7 @@ class NodeElsewhere:
         state = "closed" if self._is_closed else f"clock {self.clock:.4g}"
         return f"{self.name!r}, {state}, rank {self._rank}: the node is on rank 0"
 
-    def follow(self, told: Form | Outcome) -> None:
+    def follow(self, told: Form | RankOutcome) -> None:
         """Take over what rank 0 says of the node."""
         self.clock, self.updates, self.peers = told.clock, told.updates, told.peers
 
@@ -270,16 +270,18 @@ class Replicas:
                 result = run()
                 outcome = self._outcome(adapter, result, before, optimizer)
         except Exception as error:
-            self._say(Outcome(failure=Failure.of(error, self.rank)))
+            self._say(RankOutcome(failure=Failure.of(error, self.rank)))
             raise
         self._say(outcome)
         if outcome.has_changed:
             self._send_all(entry.tensor for entry in adapter._state.entries)
         return result
 
-    def _outcome(self, adapter: Adapter, result: object, before: object, optimizer: Any) -> Outcome:
+    def _outcome(
+        self, adapter: Adapter, result: object, before: object, optimizer: Any
+    ) -> RankOutcome:
         is_taken_over = optimizer is not None and adapter._states.origin is not None
-        return Outcome(
+        return RankOutcome(
             result,
             has_changed=result is not None or _versions(adapter._state) != before,
             fingerprint=adapter._state.layout.fingerprint,
@@ -288,7 +290,7 @@ class Replicas:
         )
 
     def _follow(self, adapter: Adapter, optimizer: Any) -> Any:
-        outcome: Outcome | None = None
+        outcome: RankOutcome | None = None
         while outcome is None:  # rank 0 is still at work
             outcome = self._say(None)
         if outcome.failure is not None:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from dpwa.errors import UserError
-from dpwa.tables.face import Tables
 from dpwa.tables.shared_variable import SharedVariable
+from dpwa.tables.tables import Tables
 
 
 class ModuleParameterManager:

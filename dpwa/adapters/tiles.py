@@ -31,7 +31,7 @@ class Tile:
         aside: another one.
     """
 
-    def __init__(self, parts: Sequence[Part], rooms: Sequence[torch.Tensor]) -> None:
+    def __init__(self, parts: Sequence[TilePart], rooms: Sequence[torch.Tensor]) -> None:
         self._parts, self._rooms = parts, rooms
         self._clips: dict[tuple[int, int], Tile] = {}  # a few, which are asked for again and again
         self.start, self.stop = parts[0].start, parts[-1].stop
@@ -96,7 +96,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Part:
+class TilePart:
     """The part of one tensor from `start` to `stop` of a snapshot, within one piece of the layout.
 
     Attributes:
@@ -149,7 +149,7 @@ def cut(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> tuple[T
     return tuple(tiles)
 
 
-def _parts(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> Iterator[Part]:
+def _parts(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> Iterator[TilePart]:
     """Walk through the tensors, cut where pieces end."""
     pieces = iter(layout.pieces(layout.nbytes or 0, TILE_BYTES))
     piece = next(pieces, None)
@@ -157,7 +157,7 @@ def _parts(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> Iter
         detached, start, stop = tensor.detach(), offset, offset + tensor.nbytes
         while start < stop and piece is not None:
             end = min(stop, piece.stop)
-            yield Part(detached, offset, start, end, piece.start, is_buffer)
+            yield TilePart(detached, offset, start, end, piece.start, is_buffer)
             start = end
             if end == piece.stop:
                 piece = next(pieces, None)

@@ -11,7 +11,7 @@ from dpwa.adapters.optimizer_state import kind_of, load_optimizer, optimizer_par
 from dpwa.adapters.tensor_images import Named, copied, layout_of, storable, views
 from dpwa.data.kernels import is_finite
 from dpwa.data.segments import ByteArray
-from dpwa.state.image import Part
+from dpwa.state.image import StatePart
 from dpwa.state.target import Target, UnfitStateError
 
 MOST_OPTIMIZER_BYTES = 64 * 1024**2  # beside so many times the size of the module:
@@ -41,11 +41,11 @@ class TrainingState:
         self._is_guarded = is_guarded
         self.optimizer: torch.optim.Optimizer | None = None
 
-    def capture(self) -> dict[str, Part]:
+    def capture(self) -> dict[str, StatePart]:
         """Copy all parts, from whatever device to memory of the host."""
         named = storable(state_tensors(self._net))
         layout = layout_of(named)
-        parts = {"model": Part(layout.tensors, layout, copied(layout, named))}
+        parts = {"model": StatePart(layout.tensors, layout, copied(layout, named))}
         if self.optimizer is not None:
             part = optimizer_part(self.optimizer)
             if part is not None:

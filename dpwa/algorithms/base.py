@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from dpwa.errors import UserError
 from dpwa.registry import Registry
-from dpwa.types import NoOptions, Standing, StrictModel
+from dpwa.types import NoOptions, StrictModel, TrainingProgress
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -151,7 +151,7 @@ class Received(Protocol):
         ...
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> TrainingProgress:
         """Clock and loss of the peer when it published."""
         ...
 

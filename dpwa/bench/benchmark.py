@@ -6,26 +6,26 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from dpwa.bench.catalogue import Catalogue
 from dpwa.bench.plan import MeasuringPlan
 from dpwa.bench.processes import run_processes
 from dpwa.bench.records import Progress, SessionReport, parse_record
-from dpwa.bench.result import Result
+from dpwa.bench.result import BenchResult
+from dpwa.bench.suite import Suite
 
 WORKER = (sys.executable, "-m", "dpwa.bench.worker")
 
 OnProgress = Callable[[int], None]
-AnyResult = TypeVar("AnyResult", bound=Result)
+AnyResult = TypeVar("AnyResult", bound=BenchResult)
 
 
 class Benchmark(Generic[AnyResult]):
     """What a user wants to be measured.
 
     Attributes:
-        catalogue: what can be.
+        suite: what can be.
     """
 
-    catalogue: ClassVar[Catalogue]
+    suite: ClassVar[Suite]
 
     def plan(self) -> MeasuringPlan:
         """Return what the processes are told.

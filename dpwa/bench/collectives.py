@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpwa.bench.benchmark import Benchmark
-from dpwa.bench.catalogues.collectives import COLLECTIVES, MEASURES
 from dpwa.bench.plan import LOCAL_HOST, CollectivesPlan, MeasuringPlan, nbytes_of, ports_for
 from dpwa.bench.records import SessionReport
-from dpwa.bench.result import Result, summary
+from dpwa.bench.result import BenchResult, summary
+from dpwa.bench.suites.collectives import COLLECTIVES, MEASURES
 
 
-class CollectivesResult(Result):
+class CollectivesResult(BenchResult):
     """What `dpwa bench collectives --json` prints.
 
     Attributes:
@@ -41,7 +41,7 @@ class CollectivesSpec(Benchmark[CollectivesResult]):
     repetitions: int = 9
     measures: tuple[str, ...] = tuple(MEASURES)
     hosts: tuple[str, ...] = (LOCAL_HOST, LOCAL_HOST)
-    catalogue = COLLECTIVES
+    suite = COLLECTIVES
 
     def plan(self) -> CollectivesPlan:
         """Return what the processes are told.
@@ -49,15 +49,15 @@ class CollectivesSpec(Benchmark[CollectivesResult]):
         Raises:
             UserError: a measure is unknown, or too few ports are free.
         """
-        self.catalogue.check(self.measures)
+        self.suite.check(self.measures)
         return CollectivesPlan(
             nbytes=nbytes_of(self.size_mb),
             hosts=self.hosts,
-            ports=ports_for(self.catalogue.ports, len(self.hosts)),
+            ports=ports_for(self.suite.ports, len(self.hosts)),
             measures=self.measures,
             repetitions=self.repetitions,
         )
 
     def result(self, plan: MeasuringPlan, reports: Sequence[SessionReport]) -> CollectivesResult:
         """Put together what the processes have timed."""
-        return CollectivesResult(size_mb=self.size_mb, **summary(plan, self.catalogue, reports))
+        return CollectivesResult(size_mb=self.size_mb, **summary(plan, self.suite, reports))

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter
 
-from dpwa.bench.catalogue import Link
+from dpwa.bench.suite import LinkSettings
 from dpwa.config import Config
 from dpwa.launch.ports import free_ports
 from dpwa.types import StrictModel
@@ -24,7 +24,7 @@ LEAST_TIMEOUT_MS = 5_000
 SLOWEST_BYTES_PER_MS = 10_000  # of a link that a fetch must not time out on: 80 Mbit/s
 
 
-class Plan(StrictModel):
+class BenchPlan(StrictModel):
     """What all processes of a benchmark have in common.
 
     Attributes:
@@ -37,7 +37,7 @@ class Plan(StrictModel):
     hosts: tuple[str, ...]
     ports: dict[str, tuple[int, ...]]
 
-    def config(self, name: str, link: Link) -> Config:
+    def config(self, name: str, link: LinkSettings) -> Config:
         """Return the configuration of the nodes of a link; no variable can change it."""
         nodes = [
             {"name": node_name(rank), "host": host, "port": port}
@@ -56,7 +56,7 @@ class Plan(StrictModel):
         )
 
 
-class MeasuringPlan(Plan):
+class MeasuringPlan(BenchPlan):
     """What all benchmarks of `dpwa bench` tell their processes.
 
     Attributes:
@@ -103,25 +103,25 @@ BenchmarkPlan = Annotated[
 ]
 _BENCHMARK_PLAN: TypeAdapter[BenchmarkPlan] = TypeAdapter(BenchmarkPlan)
 
-AnyPlan = TypeVar("AnyPlan", bound=Plan)
+AnyPlan = TypeVar("AnyPlan", bound=BenchPlan)
 
 
 @dataclass(frozen=True)
-class Seat:
+class Rank:
     """Which of the processes this one is.
 
     Attributes:
-        rank: 0 for the one that times what is timed in one process only.
+        index: 0 for the one that times what is timed in one process only.
         count: number of processes.
         plan_path: the file that holds the plan.
     """
 
-    rank: int
+    index: int
     count: int
     plan_path: Path
 
     @classmethod
-    def from_environment(cls) -> Seat:
+    def from_environment(cls) -> Rank:
         """Read what the launcher has set."""
         return cls(
             int(os.environ["DPWA_RANK"]),
@@ -132,7 +132,7 @@ class Seat:
     @property
     def name(self) -> str:
         """Name of this process's nodes."""
-        return node_name(self.rank)
+        return node_name(self.index)
 
     def plan(self, kind: type[AnyPlan]) -> AnyPlan:
         """Read the plan."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpwa.bench.benchmark import Benchmark
-from dpwa.bench.catalogues.plane import MEASURES, PLANE
 from dpwa.bench.plan import (
     BYTES_PER_VALUE,
     LOCAL_HOST,
@@ -16,11 +15,12 @@ from dpwa.bench.plan import (
     ports_for,
 )
 from dpwa.bench.records import SessionReport
-from dpwa.bench.result import Result, summary
+from dpwa.bench.result import BenchResult, summary
+from dpwa.bench.suites.plane import MEASURES, PLANE
 from dpwa.errors import UserError
 
 
-class PlaneResult(Result):
+class PlaneResult(BenchResult):
     """What `dpwa bench plane --json` prints.
 
     Attributes:
@@ -54,7 +54,7 @@ class PlaneSpec(Benchmark[PlaneResult]):
     tensors: int = 1
     measures: tuple[str, ...] = tuple(MEASURES)
     hosts: tuple[str, ...] = (LOCAL_HOST, LOCAL_HOST)
-    catalogue = PLANE
+    suite = PLANE
 
     def plan(self) -> PlanePlan:
         """Return what the processes are told.
@@ -67,11 +67,11 @@ class PlaneSpec(Benchmark[PlaneResult]):
         values = nbytes // BYTES_PER_VALUE
         if values < self.tensors:
             raise UserError(f"{self.tensors} tensors do not fit into {values} values")
-        self.catalogue.check(self.measures)
+        self.suite.check(self.measures)
         return PlanePlan(
             nbytes=nbytes,
             hosts=self.hosts,
-            ports=ports_for(self.catalogue.ports, len(self.hosts)),
+            ports=ports_for(self.suite.ports, len(self.hosts)),
             tensors=self.tensors,
             measures=self.measures,
             repetitions=self.repetitions,
@@ -80,5 +80,5 @@ class PlaneSpec(Benchmark[PlaneResult]):
     def result(self, plan: MeasuringPlan, reports: Sequence[SessionReport]) -> PlaneResult:
         """Put together what the processes have timed."""
         return PlaneResult(
-            size_mb=self.size_mb, tensors=self.tensors, **summary(plan, self.catalogue, reports)
+            size_mb=self.size_mb, tensors=self.tensors, **summary(plan, self.suite, reports)
         )

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dpwa.bench.plan import Plan, node_name
+from dpwa.bench.plan import BenchPlan, node_name
 from dpwa.data.shared_memory import sweep
 from dpwa.errors import DpwaError
 from dpwa.launch import LaunchSpec, run_nodes
@@ -27,10 +27,10 @@ class BenchmarkError(DpwaError):
     """A benchmark has no result: a process failed, or too many rounds merged nothing."""
 
 
-def run_processes(command: Sequence[str], plan: Plan, on_record: OnRecord) -> None:
+def run_processes(command: Sequence[str], plan: BenchPlan, on_record: OnRecord) -> None:
     """Run a command once for each host of a plan, and return when all have ended well.
 
-    Each finds its `Seat` in its environment. What it writes to standard output is passed on line by
+    Each finds its `Rank` in its environment. What it writes to standard output is passed on line by
     line with its rank; what it writes to standard error goes there.
 
     Raises:
@@ -38,7 +38,7 @@ def run_processes(command: Sequence[str], plan: Plan, on_record: OnRecord) -> No
         KeyboardInterrupt: the user interrupted; all have been stopped.
     """
     names = [node_name(rank) for rank in range(len(plan.hosts))]
-    audience = _Audience(names, on_record)
+    audience = _Callbacks(names, on_record)
     try:
         with tempfile.TemporaryDirectory(prefix="dpwa-bench-") as folder:
             path = Path(folder, "plan.json")
@@ -51,7 +51,7 @@ def run_processes(command: Sequence[str], plan: Plan, on_record: OnRecord) -> No
         sweep()  # shared memory of a process that was killed
 
 
-class _Audience:
+class _Callbacks:
     def __init__(self, names: Sequence[str], on_record: OnRecord) -> None:
         self._ranks = {name: rank for rank, name in enumerate(names)}
         self._on_record = on_record

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from dpwa.bench.catalogue import Catalogue, Ratio
 from dpwa.bench.machine import Machine, this_machine
 from dpwa.bench.plan import MeasuringPlan
 from dpwa.bench.processes import BenchmarkError
 from dpwa.bench.records import Sample, SessionReport
+from dpwa.bench.suite import Ratio, Suite
 from dpwa.types import StrictModel
 
 FAILURES_ALLOWED = 0.1  # share of the rounds of a measure that may merge nothing
@@ -25,7 +25,7 @@ class Figure(StrictModel):
     repetitions: int
 
 
-class Result(StrictModel):
+class BenchResult(StrictModel):
     """What every benchmark of `dpwa bench` prints as JSON.
 
     Attributes:
@@ -53,10 +53,8 @@ class Result(StrictModel):
         return {"ratio of medians": self.ratios}
 
 
-def summary(
-    plan: MeasuringPlan, catalogue: Catalogue, reports: Sequence[SessionReport]
-) -> dict[str, Any]:
-    """Return the fields of a `Result`.
+def summary(plan: MeasuringPlan, suite: Suite, reports: Sequence[SessionReport]) -> dict[str, Any]:
+    """Return the fields of a `BenchResult`.
 
     Raises:
         BenchmarkError: more than a tenth of the rounds of a measure merged nothing.
@@ -68,7 +66,7 @@ def summary(
         "machine": this_machine(),
         "figures": figures,
         "failed_rounds": failures_of(reports),
-        "ratios": ratios_of(figures, catalogue.ratios),
+        "ratios": ratios_of(figures, suite.ratios),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from dpwa.bench.plan import PATIENCE_S, Seat
+from dpwa.bench.plan import PATIENCE_S, Rank
 from dpwa.bench.records import Progress, Sample, SessionReport
 from dpwa.lifecycle import Closeable
 
@@ -31,17 +31,17 @@ class Measure(Protocol):
         ...
 
 
-class Group(Closeable):
+class GlooGroup(Closeable):
     """The processes of a benchmark, as a process group of Gloo."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, rank: Rank) -> None:
         torch.set_num_threads(1)
-        self.seat = seat
+        self.rank = rank
         dist.init_process_group(
             "gloo",
-            init_method=f"file://{seat.plan_path}.store",
-            rank=seat.rank,
-            world_size=seat.count,
+            init_method=f"file://{rank.plan_path}.store",
+            rank=rank.index,
+            world_size=rank.count,
             timeout=timedelta(seconds=PATIENCE_S),
         )
 
@@ -54,7 +54,7 @@ class Group(Closeable):
         dist.destroy_process_group()
 
 
-def repeat(group: Group, measures: Mapping[str, Measure], repetitions: int) -> SessionReport:
+def repeat(group: GlooGroup, measures: Mapping[str, Measure], repetitions: int) -> SessionReport:
     """Run every measure once in each repetition, in an order that rotates.
 
     What a process does between two barriers disturbs no other measure.
@@ -67,12 +67,12 @@ def repeat(group: Group, measures: Mapping[str, Measure], repetitions: int) -> S
             sample = _take(group, measures[name])
             if repetition >= 0:
                 samples[name].append(sample)
-        if group.seat.rank == 0 and repetition >= 0:
+        if group.rank.index == 0 and repetition >= 0:
             report(Progress(repetitions_done=repetition + 1))
     return SessionReport(samples=samples)
 
 
-def _take(group: Group, measure: Measure) -> Sample:
+def _take(group: GlooGroup, measure: Measure) -> Sample:
     measure.prepare()
     group.barrier()
     sample = measure.run()

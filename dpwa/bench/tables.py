@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpwa.bench.benchmark import Benchmark
-from dpwa.bench.catalogues.tables import MEASURES, TABLES, WHOLE
 from dpwa.bench.plan import (
     BYTES_PER_MB,
     BYTES_PER_VALUE,
@@ -16,10 +15,11 @@ from dpwa.bench.plan import (
     ports_for,
 )
 from dpwa.bench.records import SessionReport
-from dpwa.bench.result import Result, summary
+from dpwa.bench.result import BenchResult, summary
+from dpwa.bench.suites.tables import MEASURES, TABLES, WHOLE
 
 
-class TablesResult(Result):
+class TablesResult(BenchResult):
     """What `dpwa bench tables --json` prints.
 
     Attributes:
@@ -59,7 +59,7 @@ class TablesSpec(Benchmark[TablesResult]):
     repetitions: int = 9
     measures: tuple[str, ...] = tuple(MEASURES)
     hosts: tuple[str, ...] = (LOCAL_HOST,) * 4
-    catalogue = TABLES
+    suite = TABLES
 
     def plan(self) -> TablesPlan:
         """Return what the processes are told.
@@ -67,11 +67,11 @@ class TablesSpec(Benchmark[TablesResult]):
         Raises:
             UserError: a measure is unknown, or too few ports are free.
         """
-        self.catalogue.check(self.measures)
+        self.suite.check(self.measures)
         return TablesPlan(
             nbytes=self.rows * self.columns * BYTES_PER_VALUE,
             hosts=self.hosts,
-            ports=ports_for(self.catalogue.ports, len(self.hosts)),
+            ports=ports_for(self.suite.ports, len(self.hosts)),
             measures=self.measures,
             repetitions=self.repetitions,
             rows=self.rows,
@@ -80,7 +80,7 @@ class TablesSpec(Benchmark[TablesResult]):
 
     def result(self, plan: MeasuringPlan, reports: Sequence[SessionReport]) -> TablesResult:
         """Put together what the processes have timed."""
-        found = summary(plan, self.catalogue, reports)
+        found = summary(plan, self.suite, reports)
         mb_per_s = {
             name: plan.nbytes / BYTES_PER_MB / (figure.median_ms / 1000)
             for name, figure in found["figures"].items()

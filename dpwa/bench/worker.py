@@ -5,47 +5,47 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dpwa.bench.plan import CollectivesPlan, MeasuringPlan, PlanePlan, Seat, TablesPlan
+from dpwa.bench.plan import CollectivesPlan, MeasuringPlan, PlanePlan, Rank, TablesPlan
 from dpwa.errors import DpwaError
 
 if TYPE_CHECKING:
-    from dpwa.bench.session import Group
-    from dpwa.bench.workshop import Workshop
+    from dpwa.bench.factory import MeasureFactory
+    from dpwa.bench.session import GlooGroup
 
 
 def main() -> None:
     """Take part in the benchmark that the environment describes."""
-    seat = Seat.from_environment()
+    rank = Rank.from_environment()
     try:
-        _work(seat, seat.benchmark_plan())
+        _work(rank, rank.benchmark_plan())
     except DpwaError as error:
         sys.exit(f"error: {error}")
 
 
-def _work(seat: Seat, plan: MeasuringPlan) -> None:
-    from dpwa.bench.session import Group, leave_when_asked, repeat, report
+def _work(rank: Rank, plan: MeasuringPlan) -> None:
+    from dpwa.bench.session import GlooGroup, leave_when_asked, repeat, report
 
     leave_when_asked()
-    with Group(seat) as group, _workshop(plan, group) as workshop:
-        outcome = repeat(group, workshop.measures(), plan.repetitions)
+    with GlooGroup(rank) as group, _factory(plan, group) as factory:
+        outcome = repeat(group, factory.measures(), plan.repetitions)
         report(outcome)
         group.barrier()
 
 
-def _workshop(plan: MeasuringPlan, group: Group) -> Workshop[Any]:
+def _factory(plan: MeasuringPlan, group: GlooGroup) -> MeasureFactory[Any]:
     match plan:
         case PlanePlan():
-            from dpwa.bench.workshops.plane import PlaneWorkshop
+            from dpwa.bench.factories.plane import PlaneFactory
 
-            return PlaneWorkshop(plan, group)
+            return PlaneFactory(plan, group)
         case CollectivesPlan():
-            from dpwa.bench.workshops.collectives import CollectivesWorkshop
+            from dpwa.bench.factories.collectives import CollectivesFactory
 
-            return CollectivesWorkshop(plan, group)
+            return CollectivesFactory(plan, group)
         case TablesPlan():
-            from dpwa.bench.workshops.tables import TablesWorkshop
+            from dpwa.bench.factories.tables import TablesFactory
 
-            return TablesWorkshop(plan, group)
+            return TablesFactory(plan, group)
     raise AssertionError(f"no benchmark has a {type(plan).__name__}")
 
 

@@ -66,7 +66,7 @@ def plane(
     from dpwa.bench.plan import LOCAL_HOST
     from dpwa.bench.plane import PlaneSpec
 
-    measures = _wanted(only) or tuple(PlaneSpec.catalogue.measures)
+    measures = _wanted(only) or tuple(PlaneSpec.suite.measures)
     hosts = (LOCAL_HOST,) * processes
     _run(PlaneSpec(size_mb, repetitions, tensors, measures, hosts), repetitions, as_json=as_json)
 
@@ -89,7 +89,7 @@ def collectives(
     from dpwa.bench.collectives import CollectivesSpec
     from dpwa.bench.plan import LOCAL_HOST
 
-    measures = _wanted(only) or tuple(CollectivesSpec.catalogue.measures)
+    measures = _wanted(only) or tuple(CollectivesSpec.suite.measures)
     hosts = (LOCAL_HOST,) * processes
     _run(CollectivesSpec(size_mb, repetitions, measures, hosts), repetitions, as_json=as_json)
 
@@ -115,7 +115,7 @@ def tables(
     from dpwa.bench.plan import LOCAL_HOST
     from dpwa.bench.tables import TablesSpec
 
-    measures = _wanted(only) or tuple(TablesSpec.catalogue.measures)
+    measures = _wanted(only) or tuple(TablesSpec.suite.measures)
     hosts = (LOCAL_HOST,) * processes
     _run(TablesSpec(rows, columns, repetitions, measures, hosts), repetitions, as_json=as_json)
 
@@ -151,6 +151,6 @@ def _run(benchmark: Benchmark[Any], repetitions: int, *, as_json: bool) -> None:
         except BenchmarkError as error:
             typer.echo(f"dpwa: {error}", err=True)
             raise typer.Exit(exit_codes.FAILURE) from None
-    show_report(result, benchmark.catalogue.titles, is_result=not as_json)
+    show_report(result, benchmark.suite.titles, is_result=not as_json)
     if as_json:
         typer.echo(result.model_dump_json(indent=2))

@@ -10,10 +10,10 @@ from dpwa.cli import screen
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dpwa.bench.result import Figure, Result
+    from dpwa.bench.result import BenchResult, Figure
 
 
-def show_report(result: Result, titles: Mapping[str, str], *, is_result: bool = True) -> None:
+def show_report(result: BenchResult, titles: Mapping[str, str], *, is_result: bool = True) -> None:
     """Print the figures, and what was worked out of them.
 
     Args:
@@ -32,7 +32,7 @@ def show_report(result: Result, titles: Mapping[str, str], *, is_result: bool = 
         console.print(screen.plain(f"{measure}: {count} rounds merged nothing"))
 
 
-def _heading(result: Result) -> str:
+def _heading(result: BenchResult) -> str:
     return (
         f"{result.heading()}, {result.processes} processes of one thread"
         f" on {result.machine.cores} cores ({result.machine.cpu}), "

@@ -146,7 +146,7 @@ def _options(topology: Topology, settings: Sequence[str]) -> StrictModel:
     """
     from dpwa.config.problems import Place, Problems, shown
     from dpwa.config.reading import read_model
-    from dpwa.config.tree import Entry, MapNode, ScalarNode
+    from dpwa.config.tree import ConfigValue, MapNode, ScalarNode
 
     problems = Problems()
     entries = []
@@ -154,7 +154,7 @@ def _options(topology: Topology, settings: Sequence[str]) -> StrictModel:
         key, equals, value = setting.partition("=")
         place = Place("--set", column=number)
         if equals:
-            entries.append(Entry(key, place, ScalarNode(place, value, shown(value))))
+            entries.append(ConfigValue(key, place, ScalarNode(place, value, shown(value))))
         else:
             problems.add(place, "", f"expected KEY=VALUE (got {shown(setting)})")
     tree = MapNode(Place("--set", column=len(settings)), tuple(entries))

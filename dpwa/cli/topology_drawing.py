@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpwa.cli.topology_description import Description, Neighbours
-from dpwa.cli.topology_layout import RADIUS, Layout, layout_of
+from dpwa.cli.topology_layout import RADIUS, GraphLayout, layout_of
 from dpwa.cli.topology_report import title_of
 from dpwa.errors import UserError
 
@@ -81,7 +81,7 @@ def draw_topology(description: Description, path: Path) -> None:
         raise UserError(f"--draw: {path}: cannot be written ({error.strerror})") from None
 
 
-def _draw_edges(axes: Axes, description: Description, layout: Layout) -> None:
+def _draw_edges(axes: Axes, description: Description, layout: GraphLayout) -> None:
     several = len(description.rounds) > 1
     for position, neighbours in enumerate(description.rounds.values()):
         lines, arrows = list(_mutual(neighbours)), list(_one_way(neighbours))
@@ -92,7 +92,7 @@ def _draw_edges(axes: Axes, description: Description, layout: Layout) -> None:
 
 
 def _draw_lines(
-    axes: Axes, edges: Sequence[tuple[int, int]], layout: Layout, colour: Colour
+    axes: Axes, edges: Sequence[tuple[int, int]], layout: GraphLayout, colour: Colour
 ) -> None:
     from matplotlib.collections import LineCollection
 
@@ -105,7 +105,7 @@ def _draw_lines(
     )
 
 
-def _stubs(layout: Layout, one: int, two: int) -> Iterator[tuple[Point, Point]]:
+def _stubs(layout: GraphLayout, one: int, two: int) -> Iterator[tuple[Point, Point]]:
     """Yield both ends of an edge that leaves the lattice on one side and enters on the other."""
     between = layout.points[two] - layout.points[one]
     inches = layout.node_inches / 2 + 0.3 * min(1.0, layout.spacing)
@@ -115,7 +115,7 @@ def _stubs(layout: Layout, one: int, two: int) -> Iterator[tuple[Point, Point]]:
 
 
 def _draw_arrows(
-    axes: Axes, edges: Sequence[tuple[int, int]], layout: Layout, colour: Colour
+    axes: Axes, edges: Sequence[tuple[int, int]], layout: GraphLayout, colour: Colour
 ) -> None:
     from matplotlib.collections import LineCollection, PolyCollection
 
@@ -125,7 +125,7 @@ def _draw_arrows(
     axes.add_collection(PolyCollection(heads, facecolors=colour, edgecolors="none"))
 
 
-def _arrow(layout: Layout, puller: int, source: int) -> tuple[Points, Points]:
+def _arrow(layout: GraphLayout, puller: int, source: int) -> tuple[Points, Points]:
     """Return the curve and the triangle of an arrow, bent so that two of them never coincide."""
     start, end = layout.points[puller], layout.points[source]
     across = np.array([end[1] - start[1], start[0] - end[0]])
@@ -144,7 +144,7 @@ def _arrow(layout: Layout, puller: int, source: int) -> tuple[Points, Points]:
     return curve[is_before], np.array([curve[-1], foot + side, foot - side])
 
 
-def _draw_nodes(axes: Axes, description: Description, layout: Layout) -> None:
+def _draw_nodes(axes: Axes, description: Description, layout: GraphLayout) -> None:
     from matplotlib.patches import Circle
 
     labels = [_shortened(name) for name in description.names]
@@ -165,7 +165,7 @@ def _write(axes: Axes, point: Point, label: str, font: float) -> None:
     axes.text(x, y, label, ha="center", va="center_baseline", fontsize=font, color=_INK, zorder=4)
 
 
-def _write_beside(axes: Axes, point: Point, label: str, layout: Layout) -> None:
+def _write_beside(axes: Axes, point: Point, label: str, layout: GraphLayout) -> None:
     """Write outside of the circle, away from its middle; in a lattice, below the node."""
     font = min(10.0, max(3.5, 0.62 * layout.spacing * _POINTS_PER_INCH))
     gap = layout.node_inches / 2 + 0.05
@@ -198,7 +198,7 @@ def _write_beside(axes: Axes, point: Point, label: str, layout: Layout) -> None:
     )
 
 
-def _draw_texts(figure: Figure, description: Description, layout: Layout) -> None:
+def _draw_texts(figure: Figure, description: Description, layout: GraphLayout) -> None:
     left = 0.045
     title = title_of(description)
     figure.text(left, 1 - 0.48 / _HEIGHT, title, fontsize=17, fontweight="bold", color=_INK)
@@ -238,7 +238,7 @@ def _subtitle(description: Description) -> str:
     return f"{gap} · {hops}{rounds}"
 
 
-def _notes(description: Description, layout: Layout) -> Iterator[str]:
+def _notes(description: Description, layout: GraphLayout) -> Iterator[str]:
     names, weights, extremes = (
         description.names,
         description.figures.weights,
@@ -282,7 +282,7 @@ def _fills(description: Description) -> list[object]:
     return [colormaps["Blues"](0.08 + 0.47 * share) for share in shares]
 
 
-def _font_inside(labels: Sequence[str], layout: Layout) -> float:
+def _font_inside(labels: Sequence[str], layout: GraphLayout) -> float:
     """Return the font size, in points, at which the longest label fits into a node."""
     longest = max(map(len, labels))
     return min(12.0, layout.node_inches * _POINTS_PER_INCH * 0.82 / (0.62 * max(longest, 2)))
@@ -292,6 +292,6 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _LONGEST_LABEL else f"{name[: _LONGEST_LABEL - 1]}…"
 
 
-def _opacity(edges: int, layout: Layout) -> float:
+def _opacity(edges: int, layout: GraphLayout) -> float:
     """The more edges cross each other, the fainter is each of them."""
     return 0.9 if layout.columns else min(0.9, max(0.12, 60 / max(edges, 1)))

@@ -19,7 +19,7 @@ Points = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Layout:
+class GraphLayout:
     """Where the nodes stand.
 
     Attributes:
@@ -43,30 +43,30 @@ class Layout:
         return self.columns > 0 and bool(distance > 1.5 * self.spacing)
 
 
-def layout_of(options: StrictModel, nodes: int) -> Layout:
+def layout_of(options: StrictModel, nodes: int) -> GraphLayout:
     """Put lattices into rows, the middle of a star into the middle, and all others on a circle."""
     if isinstance(options, LatticeOptions):
         return _rows(columns_of(options.columns, nodes), nodes)
     if isinstance(options, StarOptions) and nodes > 2:
         around = _circle(nodes - 1)
         points = np.insert(around.points, options.center, 0.0, axis=0)
-        return Layout(points, around.spacing)
+        return GraphLayout(points, around.spacing)
     return _circle(nodes)
 
 
-def _circle(nodes: int) -> Layout:
+def _circle(nodes: int) -> GraphLayout:
     """The first node stands at the top, the others follow clockwise."""
     if nodes == 1:
-        return Layout(np.zeros((1, 2)), RADIUS)
+        return GraphLayout(np.zeros((1, 2)), RADIUS)
     angles = 2 * np.pi * np.arange(nodes) / nodes
     points = RADIUS * np.column_stack([np.sin(angles), np.cos(angles)])
-    return Layout(points, 2 * RADIUS * math.sin(math.pi / nodes))
+    return GraphLayout(points, 2 * RADIUS * math.sin(math.pi / nodes))
 
 
-def _rows(columns: int, nodes: int) -> Layout:
+def _rows(columns: int, nodes: int) -> GraphLayout:
     """The first node stands at the upper left, the others follow as in a text."""
     rows = math.ceil(nodes / columns)
     spacing = min(2 * RADIUS / max(columns - 1, rows - 1, 2), 1.9)
     row, column = np.divmod(np.arange(nodes), columns)
     points = spacing * np.column_stack([column - (columns - 1) / 2, (rows - 1) / 2 - row])
-    return Layout(points, spacing, columns)
+    return GraphLayout(points, spacing, columns)

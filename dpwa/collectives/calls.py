@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from dpwa.collectives.face import Collectives
+from dpwa.collectives.collectives import Collectives
 
 Value = TypeVar("Value")
 

@@ -203,7 +203,7 @@ class Contacts(Closeable):
         segment = self._segment(_board_name(tag), BOARD_BYTES)
         return None if segment is None else BoardWriter(segment.data)
 
-    def image(self, nbytes: int) -> tuple[int, SharedSegment] | None:
+    def buffer(self, nbytes: int) -> tuple[int, SharedSegment] | None:
         """Make memory for a value; return it with the number by which peers find it."""
         with self._lock:
             self._numbers += 1
@@ -304,4 +304,4 @@ def _board_name(tag: str) -> str:
 
 
 def _image_name(number: int) -> str:
-    return f"image-{number}"
+    return f"buffer-{number}"

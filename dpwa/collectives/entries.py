@@ -21,7 +21,7 @@ JOIN = "join"
 
 
 @dataclass(frozen=True)
-class Entry:
+class Contribution:
     """What one member brings to a collective.
 
     Attributes:
@@ -31,10 +31,10 @@ class Entry:
         count: number of leaves of the value.
         descriptions: the first of them in words.
         nbytes: size of its image.
-        images: numbers by which peers on its host find what it brings, and what it will reduce.
-        inline: the image itself, if it is small.
+        buffers: numbers by which peers on its host find what it brings, and what it will reduce.
+        inline: the buffer itself, if it is small.
         root: whose value is wanted; empty: everybody's.
-        is_whole: whether the other one of two can read all of its image from shared memory.
+        is_whole: whether the other one of two can read all of its buffer from shared memory.
     """
 
     call: str
@@ -43,7 +43,7 @@ class Entry:
     count: int = 0
     descriptions: tuple[str, ...] = ()
     nbytes: int = 0
-    images: tuple[int, int] = (0, 0)
+    buffers: tuple[int, int] = (0, 0)
     inline: bytes = b""
     root: str = ""
     is_whole: bool = False
@@ -51,11 +51,11 @@ class Entry:
     def pack(self) -> bytes:
         """Return the record that is posted."""
         fields = [self.call, self.contributes, self.fingerprint, self.count]
-        place = [self.nbytes, list(self.images), self.inline, self.root, self.is_whole]
+        place = [self.nbytes, list(self.buffers), self.inline, self.root, self.is_whole]
         return bytes(msgpack.packb([*fields, list(self.descriptions), *place]))
 
     @classmethod
-    def unpack(cls, record: bytes) -> Entry:
+    def unpack(cls, record: bytes) -> Contribution:
         """Read a record.
 
         Raises:
@@ -78,9 +78,9 @@ class Entry:
             ):
                 words = tuple(printable(text) for text in descriptions)
                 kind = printable(call)
-                images = brought, reduced
+                buffers = brought, reduced
                 form = fingerprint, count, words, nbytes
-                return cls(kind, contributes, *form, images, inline, root, is_whole)
+                return cls(kind, contributes, *form, buffers, inline, root, is_whole)
         raise ProtocolError("not an entry of a collective")
 
 
@@ -90,7 +90,7 @@ def described(layout: Layout) -> tuple[str, ...]:
     return tuple(word[:_DESCRIPTION_BYTES].decode(errors="ignore") for word in words)
 
 
-def mismatch(entries: Mapping[str, Entry]) -> str | None:
+def mismatch(entries: Mapping[str, Contribution]) -> str | None:
     """Return in words how two members differ, the same for all members; `None` if none do."""
     contributing = {name: entry for name, entry in entries.items() if entry.contributes}
     first = next(iter(contributing), None)
@@ -108,7 +108,7 @@ def mismatch(entries: Mapping[str, Entry]) -> str | None:
     return None
 
 
-def _difference(first: str, mine: Entry, name: str, theirs: Entry) -> str:
+def _difference(first: str, mine: Contribution, name: str, theirs: Contribution) -> str:
     for here, there in zip(mine.descriptions, theirs.descriptions, strict=False):
         if here != there:
             return f"{first} has {here}, {name} has {there}"
@@ -138,12 +138,16 @@ def _listed(names: list[str], call: str) -> str:
     return f"{words} {'has' if len(names) == 1 else 'have'} called nothing"
 
 
-def pack_knocks(knocks: tuple[Member, ...]) -> bytes:
+def pack_join_requests(join_requests: tuple[Member, ...]) -> bytes:
     """Return the record of a member that is ready: who wants to be let in, as far as it knows."""
-    return bytes(msgpack.packb([[knock.name, knock.incarnation] for knock in knocks]))
+    return bytes(
+        msgpack.packb(
+            [[ask_to_join.name, ask_to_join.incarnation] for ask_to_join in join_requests]
+        )
+    )
 
 
-def unpack_knocks(record: bytes) -> tuple[Member, ...]:
+def unpack_join_requests(record: bytes) -> tuple[Member, ...]:
     """Read such a record.
 
     Raises:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpwa.collectives.pulling import POLL_S, Arrived, Puller, Wanted
-from dpwa.collectives.serving import BROUGHT, REDUCED
+from dpwa.collectives.pull_source import BROUGHT, REDUCED
+from dpwa.collectives.pulling import POLL_S, Arrived, Puller, WantedRange
 from dpwa.data.layout import Layout, Piece
 from dpwa.data.payload import Payload
 from dpwa.data.reduction import TILE_BYTES, combine, reduce_into
@@ -32,8 +32,8 @@ PAIR_PIECE_BYTES = 4 * 1024 * 1024  # cut into tiles where it is added up
 
 
 @dataclass(frozen=True)
-class Shard:
-    """A part of an image, and who reduces it; nobody: everyone for itself."""
+class ReducedShard:
+    """A part of a buffer, and who reduces it; nobody: everyone for itself."""
 
     pieces: tuple[Piece, ...]
     owner: str | None
@@ -55,7 +55,7 @@ class Shard:
 
 
 def cut(layout: Layout, nbytes: int, count: int) -> list[tuple[Piece, ...]]:
-    """Cut an image into `count` shards of whole pieces; all who have the same layout cut alike."""
+    """Cut a buffer into `count` shards of whole pieces; all who have the same layout cut alike."""
     piece_bytes = nbytes // (count * PIECES_PER_SHARD)
     piece_bytes = min(max(piece_bytes, LEAST_PIECE_BYTES), MOST_PIECE_BYTES)
     pieces = layout.pieces(nbytes, -(-piece_bytes // 64) * 64)
@@ -65,14 +65,14 @@ def cut(layout: Layout, nbytes: int, count: int) -> list[tuple[Piece, ...]]:
 
 @dataclass(frozen=True)
 class Side:
-    """Where the images of a member on this host are mapped; of one elsewhere they are `None`."""
+    """Where the buffers of a member on this host are mapped; of one elsewhere they are `None`."""
 
     brought: ByteArray | None = None
     reduced: ByteArray | None = None
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExchangePlan:
     """Who does what in one exchange.
 
     Attributes:
@@ -80,13 +80,13 @@ class Plan:
         op: how values are reduced.
         sources: whose values are, in order of rank.
         shards: all of them.
-        sides: the images of all members but this node.
+        sides: the buffers of all members but this node.
     """
 
     own: str
     op: str
     sources: tuple[str, ...]
-    shards: Sequence[Shard]
+    shards: Sequence[ReducedShard]
     sides: Mapping[str, Side]
 
     @property
@@ -95,21 +95,21 @@ class Plan:
         return len(self.sources) if self.op == "mean" else 1
 
     @property
-    def own_shards(self) -> list[Shard]:
+    def own_shards(self) -> list[ReducedShard]:
         """What this node reduces."""
         return [shard for shard in self.shards if shard.owner in (self.own, None) and shard.pieces]
 
 
 class PairExchange:
-    """The exchange of two nodes on one host: each adds the other's whole image to its own value.
+    """The exchange of two nodes on one host: each adds the other's whole buffer to its own value.
 
     That moves less memory than shards do. The value changes before it is known whether the
     collective holds; if not, `undo` brings back what it was.
 
     Args:
         payload: the value of this node.
-        brought: this node's image, all of the value.
-        theirs: the image of the other.
+        brought: this node's buffer, all of the value.
+        theirs: the buffer of the other.
         op: how they are reduced.
         is_last: whether this node comes after the other in rank.
     """
@@ -156,12 +156,12 @@ class Exchange:
         payload: the value of this node.
         reduced: where this node's shard is reduced.
         puller: gets what is on other hosts.
-        on_reduced: called with how far, within the image, this node's shard has been reduced.
+        on_reduced: called with how far, within the buffer, this node's shard has been reduced.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ExchangePlan,
         payload: Payload,
         reduced: ByteArray,
         puller: Puller,
@@ -220,21 +220,21 @@ class Exchange:
     def _side(self, name: str) -> Side:
         return self._plan.sides.get(name, Side())
 
-    def _ask(self, shards: Sequence[Shard], far_sources: Sequence[str]) -> None:
+    def _ask(self, shards: Sequence[ReducedShard], far_sources: Sequence[str]) -> None:
         for shard in shards:
             for piece in shard.pieces:
                 for name in far_sources:
-                    self._puller.want(Wanted(name, BROUGHT, piece.start, piece.stop))
+                    self._puller.want(WantedRange(name, BROUGHT, piece.start, piece.stop))
         for shard in self._plan.shards:
             owner = shard.owner
             if owner not in (None, self._plan.own) and self._side(owner or "").reduced is None:
                 for start in range(shard.start, shard.stop, limits.MAX_PULLED_BYTES):
                     stop = min(start + limits.MAX_PULLED_BYTES, shard.stop)
-                    self._puller.want(Wanted(owner or "", REDUCED, start, stop))
+                    self._puller.want(WantedRange(owner or "", REDUCED, start, stop))
         self._puller.start()
 
     def _serve_arrivals(
-        self, shards: Sequence[Shard], far_sources: Sequence[str], look: Callable[[], None]
+        self, shards: Sequence[ReducedShard], far_sources: Sequence[str], look: Callable[[], None]
     ) -> None:
         at = {piece.start: (shard, piece) for shard in shards for piece in shard.pieces}
         while self._puller.missing:
@@ -247,14 +247,16 @@ class Exchange:
             else:
                 self._take(arrived, at, len(far_sources))
 
-    def _take(self, arrived: Arrived, at: Mapping[int, tuple[Shard, Piece]], sources: int) -> None:
+    def _take(
+        self, arrived: Arrived, at: Mapping[int, tuple[ReducedShard, Piece]], sources: int
+    ) -> None:
         start = arrived.wanted.start
         pending = self._pending.setdefault(start, {})
         pending[arrived.wanted.peer] = arrived.data
         if len(pending) == sources:
             self._reduce(*at[start], self._pending.pop(start))
 
-    def _reduce(self, shard: Shard, piece: Piece, pulled: Mapping[str, ByteArray]) -> None:
+    def _reduce(self, shard: ReducedShard, piece: Piece, pulled: Mapping[str, ByteArray]) -> None:
         place = self._reduced if shard.owner is not None else self._alone[shard.start]
         theirs = {name: self._theirs(name, piece, pulled) for name in self._others}
         for start in range(piece.start, piece.stop, TILE_BYTES):
@@ -269,7 +271,7 @@ class Exchange:
         if shard.owner is not None:
             self._done(shard, piece)
 
-    def _order(self, shard: Shard) -> Sequence[str]:
+    def _order(self, shard: ReducedShard) -> Sequence[str]:
         """Return whose values come first; where everyone reduces for itself, all do so alike."""
         own, sources = self._plan.own, self._plan.sources
         if shard.owner is None or own not in sources:
@@ -291,7 +293,7 @@ class Exchange:
             raise AssertionError(f"nothing was pulled from {name}")
         return brought[piece.start : piece.stop]
 
-    def _done(self, shard: Shard, piece: Piece) -> None:
+    def _done(self, shard: ReducedShard, piece: Piece) -> None:
         """Let others have what has been reduced without a gap from the start of the shard."""
         self._reduced_pieces.add(piece.start)
         before = self._in_order
@@ -303,7 +305,7 @@ class Exchange:
         if self._in_order > before:
             self._on_reduced(shard.pieces[self._in_order - 1].stop)
 
-    def _result(self, shard: Shard) -> ByteArray | None:
+    def _result(self, shard: ReducedShard) -> ByteArray | None:
         """Return a shard, reduced; `None` if it was pulled."""
         if shard.owner is None:
             return self._alone[shard.start]

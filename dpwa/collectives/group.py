@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.postbox import ENTERED, READY, Postbox
-from dpwa.collectives.roll import Roll
-from dpwa.collectives.surroundings import Surroundings
-from dpwa.collectives.teller import NOWHERE, Key, Teller
+from dpwa.collectives.group_sender import NOWHERE, GroupSender, Key
+from dpwa.collectives.phase_records import ENTERED, READY, PhaseRecords
+from dpwa.collectives.view_discovery import ViewDiscovery
+from dpwa.collectives.view_progress import ViewProgress
 from dpwa.data.boards import Posted
 from dpwa.errors import ClosedError
 from dpwa.policy.ballots import Ballot, Decision, Stand
-from dpwa.policy.views import Member, Standing, View, is_senior
-from dpwa.wire.collecting import Knock, Outcome, Outside, Post, Vote
+from dpwa.policy.views import GroupView, Member, ViewRank, has_precedence
+from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
 
 log = logging.getLogger("dpwa.collectives")
 
@@ -31,12 +31,12 @@ REPEAT_S = 0.1  # between two times that a vote is told
 SEEK_AT_FIRST_EVERY_S = 0.1
 REMEMBERED = 16  # collectives whose outcome is told to whoever asks
 
-Watcher = Callable[[View], None]
+Watcher = Callable[[GroupView], None]
 
 
 @dataclass(frozen=True)
 class _Ended:
-    outcome: Outcome
+    outcome: CollectiveOutcome
     lives: dict[str, bytes]
 
 
@@ -48,11 +48,11 @@ class Group:
         ranks: names of all nodes in the order of the configuration; none where nodes come and go,
             so that each begins alone and meets the others.
         contacts: of this node.
-        clock: what time is taken from.
+        clock: time source.
         are_known: tells whether this node knows yet all others that are there.
 
     Attributes:
-        is_outside: whether this node was left behind, and must be let in again.
+        is_evicted: whether this node was left behind, and must be let in again.
         is_answered: whether it has heard of a view since then.
         exits: how often it has been outside.
     """
@@ -77,19 +77,19 @@ class Group:
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self.changed = threading.Condition(self._lock)
-        self.is_outside = False
+        self.is_evicted = False
         self.exits = 0
         self._called = 0  # number of the collective that the training thread calls next
         self._decided: dict[int, Decision] = {}  # what became of those that it has not ended yet
-        self._is_knocking = False
+        self._asks_to_join = False
         self.is_answered = False
         self._has_part = False  # whether it has ever ended a collective in this view
         self._is_untold = False  # that it was left behind, after it had part
-        self._teller = Teller(tag, contacts)
-        self._postbox = Postbox(tag, contacts, self._teller)
-        view = View(tuple(Member(name) for name in self.ranks) or (contacts.own,))
-        self._roll = Roll(view, contacts, self._postbox)
-        self._around = Surroundings(contacts, self._teller, self.ranks, clock)
+        self._sender = GroupSender(tag, contacts)
+        self._records = PhaseRecords(tag, contacts, self._sender)
+        view = GroupView(tuple(Member(name) for name in self.ranks) or (contacts.own,))
+        self._progress = ViewProgress(view, contacts, self._records)
+        self._around = ViewDiscovery(contacts, self._sender, self.ranks, clock)
         self._ballot: Ballot | None = None
         self._told_at = 0.0
         self._calls: tuple[int, dict[str, bytes]] | None = None
@@ -98,14 +98,14 @@ class Group:
         self._is_closed = False
 
     @property
-    def view(self) -> View:
+    def view(self) -> GroupView:
         """Who takes part."""
-        return self._roll.view
+        return self._progress.view
 
     @property
     def number(self) -> int:
         """Which collective comes next, or is under way."""
-        return self._roll.number
+        return self._progress.number
 
     # The training thread
 
@@ -116,17 +116,17 @@ class Group:
         """
         with self._lock:
             self._is_used = True
-            if self.ranks or self.number or self.is_outside or self.is_outranked:
+            if self.ranks or self.number or self.is_evicted or self.is_outranked:
                 return False
-            self._around.seek(self.view, self._roll.standing, SEEK_AT_FIRST_EVERY_S)
-            have_all_knocked = self._around.have_knocked()
-        return not (have_all_knocked and self._are_known())
+            self._around.seek(self.view, self._progress.rank, SEEK_AT_FIRST_EVERY_S)
+            have_all_asked = self._around.have_asked_to_join()
+        return not (have_all_asked and self._are_known())
 
     def meet(self) -> None:
-        """Let in, before the first collective, who knocks by now."""
+        """Let in, before the first collective, who has asked for it by now."""
         with self._lock:
-            is_first = not (self.ranks or self.number or self.is_outside or self.is_outranked)
-            if is_first and self.knocks():
+            is_first = not (self.ranks or self.number or self.is_evicted or self.is_outranked)
+            if is_first and self.join_requests():
                 self._open_ballot()
                 self._skip()
 
@@ -141,26 +141,26 @@ class Group:
     def enter(self, record: bytes) -> None:
         """Say that this node has called the next collective, unless that is over already."""
         with self._lock:
-            if self._called < self.number or self.is_outside:
+            if self._called < self.number or self.is_evicted:
                 return
-            self._postbox.open()
+            self._records.open()
             self._calls = None
-            self._roll.has_entered = True
+            self._progress.has_entered = True
             if self._ballot is None:
-                self._roll.post(ENTERED, record)
-            self._around.seek(self.view, self._roll.standing)
+                self._progress.post(ENTERED, record)
+            self._around.seek(self.view, self._progress.rank)
 
     def ready(self, record: bytes) -> None:
         """Say that this node has done its part, unless it has voted already."""
         with self._lock:
-            if self._ballot is None and self._called == self.number and not self.is_outside:
-                self._roll.is_ready = True
-                self._roll.post(READY, record)
+            if self._ballot is None and self._called == self.number and not self.is_evicted:
+                self._progress.is_ready = True
+                self._progress.post(READY, record)
 
     def records(self, phase: int) -> dict[str, bytes]:
         """Return what members have posted of the collective, by name; this node's too."""
         with self._lock:
-            return self._roll.records(phase)
+            return self._progress.records(phase)
 
     def end(self, joiners: Iterable[Member]) -> None:
         """End a collective of which all members are known to be ready.
@@ -168,14 +168,14 @@ class Group:
         If a ballot is under way, it can only decide likewise, and is to be waited for.
         """
         with self._lock:
-            if self._ballot is None and self._called == self.number and not self.is_outside:
+            if self._ballot is None and self._called == self.number and not self.is_evicted:
                 self._conclude(Decision(holds=True, joiners=tuple(joiners)))
 
     @property
     def decision(self) -> Decision | None:
         """What became of the collective that this node has called; `None` if it is not known."""
         with self._lock:
-            if self.is_outside and self._called == self.number:
+            if self.is_evicted and self._called == self.number:
                 return Decision(holds=False, lost=(self._own.name,))
             return self._decided.get(self._called)
 
@@ -192,7 +192,7 @@ class Group:
     def call_of(self, name: str) -> tuple[int, bytes] | None:
         """Return which collective a member waits in, and its record; `None` if in none."""
         with self._lock:
-            record = self._roll.records(ENTERED).get(name)
+            record = self._progress.records(ENTERED).get(name)
             return None if record is None else (self.number, record)
 
     def finish(self) -> None:
@@ -217,9 +217,9 @@ class Group:
     def look_around(self) -> None:
         """Hold a ballot if a member is gone, or has gone on without this node."""
         with self._lock:
-            if self._ballot is not None or self._called < self.number or self.is_outside:
+            if self._ballot is not None or self._called < self.number or self.is_evicted:
                 return
-            if any(map(self._roll.is_missing, self._roll.others)):
+            if any(map(self._progress.is_missing, self._progress.others)):
                 self._open_ballot()
 
     def doubt(self) -> None:
@@ -241,8 +241,8 @@ class Group:
             has_to_leave = self.is_outranked
             if has_to_leave:
                 self.leave()
-            elif not self.is_outside:
-                self._around.seek(self.view, self._roll.standing)
+            elif not self.is_evicted:
+                self._around.seek(self.view, self._progress.rank)
         return has_to_leave
 
     def note_work(self) -> None:
@@ -251,10 +251,10 @@ class Group:
         So who is alone gives up nothing for a newcomer who is alone, too.
         """
         with self._lock:
-            self._roll.work += 1
+            self._progress.work += 1
 
     def admit_at_once(self) -> None:
-        """Let in who knocks by a ballot from now on, not only when the next collective ends."""
+        """Let in by a ballot who asks for it, not only when the next collective ends."""
         with self._lock:
             self._admits_at_once = self._is_used = True
 
@@ -270,17 +270,17 @@ class Group:
         It is looked at again at that moment: what this view has ended meanwhile counts.
         """
         with self._lock:
-            return not self.is_outside and self._around.is_outranked(self._roll.standing)
+            return not self.is_evicted and self._around.is_outranked(self._progress.rank)
 
     def gone(self) -> tuple[str, ...]:
         """Return which members were there, and are not any more."""
         with self._lock:
-            return self._roll.gone()
+            return self._progress.gone()
 
     def is_member(self, name: str, incarnation: bytes) -> bool:
         """Tell whether this life of a node is a member, and this node is one too."""
         with self._lock:
-            return not self.is_outside and self._roll.knows(name, incarnation)
+            return not self.is_evicted and self._progress.knows(name, incarnation)
 
     def watch(self, watcher: Watcher) -> None:
         """Have a function told of every view from now on; it is called with the lock held."""
@@ -290,7 +290,7 @@ class Group:
     def leave(self) -> None:
         """Tell the others that this node takes no part any more, so that nobody waits for it."""
         with self._lock:
-            if self.is_outside:
+            if self.is_evicted:
                 return
             ballot = self._ballot or self._new_ballot(expired=False)
             ballot.suspects.add(self._own.name)
@@ -307,7 +307,7 @@ class Group:
             self._is_closed = True
             self.changed.notify_all()
             if self._ended:
-                self._teller.tell_all(self.view.names, next(reversed(self._ended.values())).outcome)
+                self._sender.tell_all(self.view.names, next(reversed(self._ended.values())).outcome)
 
     def check_open(self) -> None:
         """Check that the node was not closed meanwhile.
@@ -318,24 +318,24 @@ class Group:
         if self._is_closed:
             raise ClosedError(f"node {self._own.name!r} is closed")
 
-    def knock(self) -> list[str]:
+    def ask_to_join(self) -> list[str]:
         """Ask all who can be reached to be let in; return whom."""
         with self._lock:
-            if not self.is_outside:
+            if not self.is_evicted:
                 return []
-            self._is_knocking = True
-            self._postbox.clear()  # its numbers may be ahead of those it will be let in at
-            return self._around.knock()
+            self._asks_to_join = True
+            self._records.clear()  # its numbers may be ahead of those it will be let in at
+            return self._around.ask_to_join()
 
     def start_alone(self) -> None:
         """Go on in a view of this node only: there is nobody else."""
         with self._lock:
-            self._enter_view(View((self._own,), self.number), self.number)
+            self._enter_view(GroupView((self._own,), self.number), self.number)
 
-    def knocks(self) -> tuple[Member, ...]:
+    def join_requests(self) -> tuple[Member, ...]:
         """Return who wants to be let in."""
         with self._lock:
-            return self._around.knocks()
+            return self._around.join_requests()
 
     # What the others say
 
@@ -344,13 +344,13 @@ class Group:
         with self._lock:
             if self._answers_late(post.name, post.incarnation, post.view, post.number):
                 return
-            if post.view == self.view.identity and not self._roll.knows(
+            if post.view == self.view.identity and not self._progress.knows(
                 post.name, post.incarnation
             ):
-                self._teller.outside(post.name, self._roll.standing, (post.view, post.number))
+                self._sender.evicted(post.name, self._progress.rank, (post.view, post.number))
                 return
             posted = Posted(post.number, post.view, post.record)
-            self._postbox.hear(post.name, post.phase, posted)
+            self._records.hear(post.name, post.phase, posted)
             self.changed.notify_all()
 
     def hear_vote(self, vote: Vote) -> None:
@@ -358,70 +358,70 @@ class Group:
         with self._lock:
             if self._answers_late(vote.name, vote.incarnation, vote.view, vote.number):
                 has_left = vote.name in vote.suspects and vote.view == self.view.identity
-                if has_left and self._roll.knows(vote.name, vote.incarnation):
+                if has_left and self._progress.knows(vote.name, vote.incarnation):
                     self._open_ballot()  # it has given up since, and will not call the next one
                 return
-            if (vote.view, vote.number) != self._roll.key or self.is_outside:
+            if (vote.view, vote.number) != self._progress.key or self.is_evicted:
                 return  # told again when this node has come so far
-            if not self._roll.knows(vote.name, vote.incarnation):
-                self._teller.outside(vote.name, self._roll.standing, (vote.view, vote.number))
+            if not self._progress.knows(vote.name, vote.incarnation):
+                self._sender.evicted(vote.name, self._progress.rank, (vote.view, vote.number))
                 return
             ballot = self._open_ballot()
             if ballot is None:
                 return
-            knocks = tuple(Member(name, life) for name, life in vote.knocks)
+            join_requests = tuple(Member(name, life) for name, life in vote.join_requests)
             seen = frozenset(vote.seen)
-            stand = Stand(vote.entered, vote.ready, vote.expired, seen, knocks)
+            stand = Stand(vote.entered, vote.ready, vote.expired, seen, join_requests)
             if ballot.hear(vote.name, vote.suspects, stand, self._clock.now()):
                 self._tell_vote(ballot)
             self._decide(ballot)
 
-    def hear_outcome(self, outcome: Outcome) -> None:
+    def hear_outcome(self, outcome: CollectiveOutcome) -> None:
         """Adopt what others have decided, if this node has not."""
         with self._lock:
             members = tuple(Member(name, life) for name, life in outcome.members)
-            view = View(members, outcome.since)
-            if self.is_outside:
+            view = GroupView(members, outcome.since)
+            if self.is_evicted:
                 has_left = view == self.view
-                if self._own in members and self._is_knocking and not has_left:
+                if self._own in members and self._asks_to_join and not has_left:
                     self._enter_view(view, outcome.since)
-            elif (outcome.view, outcome.number) == self._roll.key:
-                if not self._roll.knows(outcome.name, outcome.incarnation):
+            elif (outcome.view, outcome.number) == self._progress.key:
+                if not self._progress.knows(outcome.name, outcome.incarnation):
                     return
                 if not self._suspects(outcome.name):
                     self._adopt(outcome, view)
 
-    def hear_outside(self, message: Outside | Knock) -> None:
+    def hear_evicted(self, message: Evicted | AskToJoinView) -> None:
         """Take note of a view that this node has no part in."""
         with self._lock:
             is_of_view = message.name in self.view.names
-            self.is_answered |= self.is_outside
-            if isinstance(message, Outside) and is_of_view and not self.is_outside:
+            self.is_answered |= self.is_evicted
+            if isinstance(message, Evicted) and is_of_view and not self.is_evicted:
                 key = message.view, message.number
-                if key == self._roll.key and not self._suspects(message.name):
+                if key == self._progress.key and not self._suspects(message.name):
                     self._step_outside()
-            elif not is_of_view and message.size and not self.is_outside:
-                theirs = Standing(message.size, message.ended, message.first)
+            elif not is_of_view and message.size and not self.is_evicted:
+                theirs = ViewRank(message.size, message.ended, message.first)
                 self._around.hear_of_view(message.name, theirs)
-                is_junior = not is_senior(theirs, self._roll.standing, self.ranks)
-                if isinstance(message, Knock) and is_junior and self._is_used:
-                    self._teller.outside(message.name, self._roll.standing)
+                is_behind = not has_precedence(theirs, self._progress.rank, self.ranks)
+                if isinstance(message, AskToJoinView) and is_behind and self._is_used:
+                    self._sender.evicted(message.name, self._progress.rank)
 
-    def hear_knock(self, knock: Knock) -> None:
+    def hear_join_request(self, request: AskToJoinView) -> None:
         """Take note of a node that wants to be let in."""
         with self._lock:
-            if knock.size:
-                self.hear_outside(knock)
-            elif not self.is_outside and self._contacts.knows(knock.name):
-                member = Member(knock.name, knock.incarnation)
-                self._around.hear_knock(member)
+            if request.size:
+                self.hear_evicted(request)
+            elif not self.is_evicted and self._contacts.knows(request.name):
+                member = Member(request.name, request.incarnation)
+                self._around.hear_join_request(member)
                 if self._is_used:
-                    self._answer_knock(member)
+                    self._answer_join_request(member)
 
     def contact_changed(self, peer: str) -> None:
         """Tell a peer that has been met, or has come back, where this node is."""
         with self._lock:
-            self._roll.repeat(peer)
+            self._progress.repeat(peer)
             self.changed.notify_all()
 
     def tick(self, now: float) -> bool:
@@ -430,7 +430,7 @@ class Group:
             ballot = self._ballot
             if ballot is None:
                 return False
-            gone, coming = self._roll.gone(), self._roll.coming()
+            gone, coming = self._progress.gone(), self._progress.coming()
             has_changed = ballot.pass_time(now, PATIENCE_S, gone, coming)
             if has_changed or now - self._told_at >= REPEAT_S:
                 self._tell_vote(ballot)
@@ -445,7 +445,7 @@ class Group:
     # Ballots
 
     def _open_ballot(self, *, expired: bool = False) -> Ballot | None:
-        if self._ballot is None and not self.is_outside:
+        if self._ballot is None and not self.is_evicted:
             self._ballot = self._new_ballot(expired=expired)
             self._tell_vote(self._ballot)
             self._decide(self._ballot)
@@ -456,15 +456,15 @@ class Group:
         return self._ballot is not None and name in self._ballot.suspects
 
     def _new_ballot(self, *, expired: bool) -> Ballot:
-        roll = self._roll
-        self._calls = self.number, roll.records(ENTERED)
-        ready = frozenset(roll.records(READY))
-        stand = Stand(roll.has_entered, roll.is_ready, expired, ready, self.knocks())
+        progress = self._progress
+        self._calls = self.number, progress.records(ENTERED)
+        ready = frozenset(progress.records(READY))
+        stand = Stand(progress.has_entered, progress.is_ready, expired, ready, self.join_requests())
         return Ballot(self._own.name, self.view.names, stand, self._clock.now())
 
     def _tell_vote(self, ballot: Ballot) -> None:
         self._told_at = self._clock.now()
-        self._teller.vote(self.view.names, self._roll.key, ballot)
+        self._sender.vote(self.view.names, self._progress.key, ballot)
 
     def _decide(self, ballot: Ballot) -> None:
         if self._ballot is not ballot:
@@ -477,45 +477,45 @@ class Group:
 
     def _conclude(self, decision: Decision) -> None:
         after = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
-        outcome = self._teller.outcome(self._roll.key, decision, after)
+        outcome = self._sender.outcome(self._progress.key, decision, after)
         if self._ballot is not None:
-            self._teller.tell_all(self.view.names, outcome)
+            self._sender.tell_all(self.view.names, outcome)
         for joiner in decision.joiners:
-            self._teller.tell(joiner.name, outcome)
+            self._sender.tell(joiner.name, outcome)
         self._remember(outcome)
         if self._own.name in decision.lost:
             self._step_outside()
         else:
             self._go_on(decision, after)
 
-    def _adopt(self, outcome: Outcome, view: View) -> None:
-        self._remember(self._teller.in_own_name(outcome))
+    def _adopt(self, outcome: CollectiveOutcome, view: GroupView) -> None:
+        self._remember(self._sender.in_own_name(outcome))
         if self._own.name in view.names:
             joiners = tuple(m for m in view.members if m.name not in self.view.names)
             self._go_on(Decision(outcome.holds, outcome.lost, joiners), view)
         else:
             self._step_outside()
 
-    def _remember(self, outcome: Outcome) -> None:
-        self._ended[outcome.view, outcome.number] = _Ended(outcome, self._roll.lives())
+    def _remember(self, outcome: CollectiveOutcome) -> None:
+        self._ended[outcome.view, outcome.number] = _Ended(outcome, self._progress.lives())
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
 
-    def _go_on(self, decision: Decision, view: View) -> None:
+    def _go_on(self, decision: Decision, view: GroupView) -> None:
         self._has_part = True
         self._around.let_in(decision.joiners)
         self._decided[self.number] = decision
         self._start(view, self.number + 1)
 
-    def _enter_view(self, view: View, number: int) -> None:
-        self._has_part = self.is_outside = self._is_knocking = False
+    def _enter_view(self, view: GroupView, number: int) -> None:
+        self._has_part = self.is_evicted = self._asks_to_join = False
         self._around.forget_views()
         self._start(view, number)
         self._skip()
 
-    def _start(self, view: View, number: int) -> None:
+    def _start(self, view: GroupView, number: int) -> None:
         has_changed = view != self.view
-        self._roll.begin(view, number)
+        self._progress.begin(view, number)
         self._ballot = None
         if has_changed:
             log.info("%s: collectives among %s", self._own.name, ", ".join(view.names))
@@ -527,9 +527,9 @@ class Group:
     def _step_outside(self) -> None:
         """Take note that the others go on without this node."""
         self._ballot = None
-        self._roll.withdraw()
-        self.exits += not self.is_outside
-        self.is_outside, self.is_answered = True, False
+        self._progress.withdraw()
+        self.exits += not self.is_evicted
+        self.is_evicted, self.is_answered = True, False
         self._is_untold |= self._has_part
         self._has_part = False
         self.changed.notify_all()
@@ -542,21 +542,21 @@ class Group:
         if ended is not None:
             is_known = ended.lives.get(name) in (b"", incarnation)
             if is_known:
-                self._teller.tell(name, ended.outcome)
+                self._sender.tell(name, ended.outcome)
             else:
-                self._teller.outside(name, self._roll.standing, (view, number))
+                self._sender.evicted(name, self._progress.rank, (view, number))
             return True
         is_past = number < self.number or (number == self.number and view != self.view.identity)
-        if is_past and not self.is_outside:
-            self._teller.outside(name, self._roll.standing, (view, number))
+        if is_past and not self.is_evicted:
+            self._sender.evicted(name, self._progress.rank, (view, number))
         return is_past
 
-    def _answer_knock(self, member: Member) -> None:
+    def _answer_join_request(self, member: Member) -> None:
         """Tell a node that wants to be let in of this view, which may have let it in already."""
-        self._teller.outside(member.name, self._roll.standing)
+        self._sender.evicted(member.name, self._progress.rank)
         is_new_view = self.number == self.view.since
         if member in self.view.members and is_new_view and not self._suspects(member.name):
             # It was not told, or has left again: then it takes no notice.
-            self._teller.tell(member.name, self._teller.outcome(NOWHERE, Decision(True), self.view))
+            self._sender.tell(member.name, self._sender.outcome(NOWHERE, Decision(True), self.view))
         if self._admits_at_once:
             self._open_ballot()

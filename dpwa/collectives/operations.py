@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from dpwa import fault_points
-from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.entries import INLINE_BYTES, JOIN, Entry, described
-from dpwa.collectives.exchange import Exchange, PairExchange, Plan, Shard, Side, cut
-from dpwa.collectives.group import Group
-from dpwa.collectives.images import PRIVATE, Image, MappedImages
+from dpwa.collectives.collective_wait import CollectiveWait
+from dpwa.collectives.entries import INLINE_BYTES, JOIN, Contribution, described
+from dpwa.collectives.exchange import Exchange, ExchangePlan, PairExchange, ReducedShard, cut
 from dpwa.collectives.objects import PackedObject, unpack_object
-from dpwa.collectives.pulling import POLL_S, Puller, PullListener, Wanted
-from dpwa.collectives.serving import BROUGHT, Offer, Showcase
-from dpwa.collectives.turn import Turn
+from dpwa.collectives.pull_source import BROUGHT, Offer
+from dpwa.collectives.pulling import POLL_S, WantedRange
+from dpwa.collectives.staging import PRIVATE
+from dpwa.collectives.workspace import Called, Workspace
 from dpwa.data.layout import Piece
 from dpwa.data.payload import Payload
 from dpwa.data.reduction import check_reducible, reduce_into
@@ -26,112 +23,15 @@ from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
 from dpwa.wire import limits
 
-SETTLE_S = 0.2
-SETTLE_POLL_S = 0.001
-
-
-@dataclass(frozen=True)
-class Called:
-    """What the members of a collective have called.
-
-    Attributes:
-        entries: of all members, by name in order of rank.
-    """
-
-    entries: Mapping[str, Entry]
-
-    @property
-    def contributors(self) -> tuple[str, ...]:
-        """Who has brought a value, in order of rank."""
-        return tuple(name for name, entry in self.entries.items() if entry.contributes)
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """What operations of a group work with.
-
-    Attributes:
-        group: its state.
-        contacts, listener, showcase: of the node.
-        images: memory for what this node brings, and for what it reduces.
-        mapped: those of peers on this host.
-    """
-
-    group: Group
-    contacts: Contacts
-    listener: PullListener
-    showcase: Showcase
-    images: tuple[Image, Image]
-    mapped: MappedImages
-
-    @property
-    def own(self) -> str:
-        """Name of this node."""
-        return self.contacts.own.name
-
-    def settle(self) -> None:
-        """Let members on this host map its memory, before a large value is laid out for them.
-
-        Only for a moment: who does not say in time whether it can is sent a stream, once.
-        """
-        if not self.contacts.share():
-            return
-        others = [name for name in self.group.view.names if name != self.own]
-        end = time.monotonic() + SETTLE_S
-        while not self.contacts.are_settled(others) and time.monotonic() < end:
-            time.sleep(SETTLE_POLL_S)
-
-    def room(self, brought: int, reduced: int) -> tuple[ByteArray, ByteArray]:
-        """Return both images with room for so many bytes."""
-        view = self.group.view.identity
-        first, second = self.images
-        return first.make_room(view, brought), second.make_room(view, reduced)
-
-    def show(self, offer: Offer) -> None:
-        """Let members of other hosts pull what this node offers."""
-        group = self.group
-        self.showcase.show(group.tag, (group.view.identity, group.number), offer)
-
-    def is_read(self) -> bool:
-        """Tell whether a member reads this node's memory."""
-        names = self.group.view.names
-        return any(self.contacts.reads_us(name) for name in names if name != self.own)
-
-    def sides(self, called: Called) -> dict[str, Side]:
-        """Map the images of all contributors on this host."""
-        sides: dict[str, Side] = {}
-        for name in called.contributors:
-            if name == self.own:
-                continue
-            entry = called.entries[name]
-            found = self.mapped.find(name, entry.images)
-            if found is not None and found[0].nbytes < entry.nbytes:
-                raise ProtocolError(f"the memory of {name} is smaller than its value")
-            sides[name] = Side() if found is None else Side(*found)
-        return sides
-
-    def puller(self, turn: Turn, far: list[str]) -> Puller:
-        """Return what pulls from members of other hosts, once they are connected."""
-        turn.wait(lambda: True if all(map(self.contacts.is_up, far)) else None)
-        group, own = self.group, self.contacts.own
-        header = {
-            "tag": group.tag,
-            "name": own.name,
-            "incarnation": own.incarnation,
-            "view": group.view.identity,
-            "number": group.number,
-        }
-        return Puller(self.listener, self.contacts, header)
-
 
 class Operation:
     """One collective, as this node calls it."""
 
-    def enter(self, space: Workspace) -> Entry:
+    def enter(self, space: Workspace) -> Contribution:
         """Lay out what this node brings; return what it says of that."""
         raise NotImplementedError
 
-    def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:
+    def exchange(self, space: Workspace, called: Called, wait: CollectiveWait) -> None:
         """Get everything that the result needs; the value of this node is left as it is."""
 
     def undo(self) -> None:
@@ -144,17 +44,17 @@ class Operation:
 class Barrier(Operation):
     """Waits for all."""
 
-    def enter(self, space: Workspace) -> Entry:  # noqa: ARG002
+    def enter(self, space: Workspace) -> Contribution:  # noqa: ARG002
         """Bring nothing."""
-        return Entry("barrier")
+        return Contribution("barrier")
 
 
 class Join(Operation):
     """Takes part in what the others do, and brings nothing."""
 
-    def enter(self, space: Workspace) -> Entry:  # noqa: ARG002
+    def enter(self, space: Workspace) -> Contribution:  # noqa: ARG002
         """Say so."""
-        return Entry(JOIN, contributes=False)
+        return Contribution(JOIN, contributes=False)
 
 
 class Reduce(Operation):
@@ -181,12 +81,12 @@ class Reduce(Operation):
         self._brought = self._reduced_image = np.empty(0, np.uint8)
         self._own = ""
 
-    def enter(self, space: Workspace) -> Entry:
+    def enter(self, space: Workspace) -> Contribution:
         """Copy what the others will read of this node's value."""
         payload, layout = self._payload, self._payload.layout
         self._exchange = self._result = None  # of an attempt that was left behind
         self._own = space.own
-        entry = Entry(
+        entry = Contribution(
             call=self._name,
             fingerprint=layout.fingerprint,
             count=len(layout.tensors),
@@ -199,11 +99,13 @@ class Reduce(Operation):
         space.settle()
         is_whole = self._root is None and self._is_for_a_pair(space)
         is_read = self._lay_out(space, is_whole=is_whole)
-        images = (space.images[0].number, space.images[1].number) if is_read else (PRIVATE, PRIVATE)
-        images = (images[0], PRIVATE) if is_whole else images
-        return replace(entry, images=images, is_whole=is_whole and images[0] != PRIVATE)
+        buffers = (
+            (space.buffers[0].number, space.buffers[1].number) if is_read else (PRIVATE, PRIVATE)
+        )
+        buffers = (buffers[0], PRIVATE) if is_whole else buffers
+        return replace(entry, buffers=buffers, is_whole=is_whole and buffers[0] != PRIVATE)
 
-    def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:
+    def exchange(self, space: Workspace, called: Called, wait: CollectiveWait) -> None:
         """Reduce a shard, and get the others."""
         sources = self._sources(called)
         if self._payload.nbytes <= INLINE_BYTES:
@@ -213,22 +115,22 @@ class Reduce(Operation):
             return
         if all(entry.is_whole for entry in called.entries.values()) and len(sources) == 2:
             self._exchange = self._pair(space, called)
-            self._exchange.run(turn.look)
+            self._exchange.run(wait.look)
             return
         sides = space.sides(called)
         far = [name for name, side in sides.items() if side.brought is None]
-        puller = space.puller(turn, far)
+        puller = space.puller(wait, far)
         group = space.group
         names, present = group.view.names, set(called.contributors)
         shards = [
-            Shard(pieces, name if name in present else None)
+            ReducedShard(pieces, name if name in present else None)
             for name, pieces in zip(names, self._cut(len(names)), strict=True)
         ]
-        plan = Plan(space.own, self._op, sources, shards, sides)
-        reduced = partial(space.showcase.reduced, group.tag)
+        plan = ExchangePlan(space.own, self._op, sources, shards, sides)
+        reduced = partial(space.pull_source.reduced, group.tag)
         self._exchange = Exchange(plan, self._payload, self._reduced_image, puller, reduced)
         try:
-            self._exchange.run(turn.look)
+            self._exchange.run(wait.look)
         finally:
             puller.close()
 
@@ -255,7 +157,7 @@ class Reduce(Operation):
     def _pair(self, space: Workspace, called: Called) -> PairExchange:
         names = tuple(called.entries)
         other = next(name for name in names if name != space.own)
-        found = space.mapped.find(other, called.entries[other].images[:1])
+        found = space.mapped.find(other, called.entries[other].buffers[:1])
         if found is None or found[0].nbytes < self._payload.nbytes:
             raise ProtocolError(f"the memory of {other} is not to be had")
         is_last = names[-1] == space.own
@@ -296,7 +198,7 @@ class Reduce(Operation):
         straight from the value: it is left alone as long as anybody needs it.
         """
         names = space.group.view.names  # once: another thread may change the view
-        shards = [Shard(pieces, None) for pieces in self._cut(len(names))]
+        shards = [ReducedShard(pieces, None) for pieces in self._cut(len(names))]
         own = shards[names.index(space.own)]
         pieces = [
             piece for shard in shards if is_whole or shard is not own for piece in shard.pieces
@@ -328,7 +230,7 @@ class Reduce(Operation):
         return place
 
 
-def _whole(entry: Entry) -> bytes:
+def _whole(entry: Contribution) -> bytes:
     """Return a value that came along with an entry."""
     if len(entry.inline) != entry.nbytes:
         raise ProtocolError("a value that is missing")
@@ -347,22 +249,22 @@ class Gather(Operation):
         self._found: dict[str, ByteArray] = {}
         self.values: dict[str, object] = {}
 
-    def enter(self, space: Workspace) -> Entry:
+    def enter(self, space: Workspace) -> Contribution:
         """Lay out the bytes of the object."""
         nbytes = self._packed.nbytes
         if nbytes <= INLINE_BYTES:
             inline = np.empty(nbytes, np.uint8)
             self._packed.copy_into(inline)
-            return Entry("all_gather", nbytes=nbytes, inline=inline.tobytes())
+            return Contribution("all_gather", nbytes=nbytes, inline=inline.tobytes())
         space.settle()
         brought, _ = space.room(nbytes, 0)
         self._packed.copy_into(brought)
         starts = range(0, nbytes, limits.MAX_PULLED_BYTES)
         pieces = {start: brought[start : start + limits.MAX_PULLED_BYTES] for start in starts}
         space.show(Offer(pieces, brought[:0]))
-        return Entry("all_gather", nbytes=nbytes, images=(space.images[0].number, PRIVATE))
+        return Contribution("all_gather", nbytes=nbytes, buffers=(space.buffers[0].number, PRIVATE))
 
-    def exchange(self, space: Workspace, called: Called, turn: Turn) -> None:
+    def exchange(self, space: Workspace, called: Called, wait: CollectiveWait) -> None:
         """Copy the bytes of all."""
         far: list[str] = []
         self._found = {}
@@ -374,7 +276,7 @@ class Gather(Operation):
             elif name == space.own:
                 self._packed.copy_into(place)
             else:
-                found = space.mapped.find(name, entry.images[:1])
+                found = space.mapped.find(name, entry.buffers[:1])
                 if found is None:
                     far.append(name)
                 elif found[0].nbytes < entry.nbytes:
@@ -382,23 +284,23 @@ class Gather(Operation):
                 else:
                     place[:] = found[0][: entry.nbytes]
         if far:
-            self._pull(space, called, turn, far)
+            self._pull(space, called, wait, far)
 
     def complete(self) -> None:
         """Read the objects."""
         self.values = {name: unpack_object(data) for name, data in self._found.items()}
 
-    def _pull(self, space: Workspace, called: Called, turn: Turn, far: list[str]) -> None:
-        puller = space.puller(turn, far)
+    def _pull(self, space: Workspace, called: Called, wait: CollectiveWait, far: list[str]) -> None:
+        puller = space.puller(wait, far)
         for name in far:
             nbytes = called.entries[name].nbytes
             for start in range(0, nbytes, limits.MAX_PULLED_BYTES):
                 stop = min(start + limits.MAX_PULLED_BYTES, nbytes)
-                puller.want(Wanted(name, BROUGHT, start, stop))
+                puller.want(WantedRange(name, BROUGHT, start, stop))
         puller.start()
         try:
             while puller.missing:
-                turn.look()
+                wait.look()
                 arrived = puller.take(POLL_S)
                 if arrived is not None:
                     wanted = arrived.wanted

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpwa.collectives.contacts import Contacts
 from dpwa.data.segments import ByteArray
-from dpwa.node.tx_thread import Listener
+from dpwa.node.service import Listener
 from dpwa.types import Frame
 from dpwa.wire.collecting import Pull, PulledPiece
 
@@ -22,7 +22,7 @@ PIECES_UNDER_WAY = 4  # from each peer: keeps the wire full
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedRange:
     """A piece that is wanted from a peer: the bytes from `start` to `stop` of an area."""
 
     peer: str
@@ -35,7 +35,7 @@ class Wanted:
 class Arrived:
     """A piece that was wanted, and its bytes."""
 
-    wanted: Wanted
+    wanted: WantedRange
     data: ByteArray
 
 
@@ -43,7 +43,7 @@ class Arrived:
 class _Lane:
     """What is asked of one peer: pieces that are to be asked for, and how many are under way."""
 
-    waiting: deque[Wanted] = field(default_factory=deque)
+    waiting: deque[WantedRange] = field(default_factory=deque)
     under_way: int = 0
 
 
@@ -56,7 +56,7 @@ class PullListener(Listener):
         self._contacts = contacts
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._asked: dict[int, tuple[Wanted, queue.SimpleQueue[Arrived]]] = {}
+        self._asked: dict[int, tuple[WantedRange, queue.SimpleQueue[Arrived]]] = {}
         self.received_bytes = 0
 
     def link_changed(self, peer: str, *, is_up: bool) -> None:
@@ -79,7 +79,7 @@ class PullListener(Listener):
             self.received_bytes += data.nbytes
             arrived.put(Arrived(wanted, data))
 
-    def ask(self, wanted: Wanted, arrived: queue.SimpleQueue[Arrived]) -> int:
+    def ask(self, wanted: WantedRange, arrived: queue.SimpleQueue[Arrived]) -> int:
         """Return a number for a request, whose answer goes into `arrived`."""
         number = next(self._numbers)
         with self._lock:
@@ -111,7 +111,7 @@ class Puller:
         self._numbers: set[int] = set()
         self.missing = 0
 
-    def want(self, wanted: Wanted) -> None:
+    def want(self, wanted: WantedRange) -> None:
         """Ask for a piece, as soon as there is room."""
         self._lanes.setdefault(wanted.peer, _Lane()).waiting.append(wanted)
         self.missing += 1

@@ -8,21 +8,22 @@ from dataclasses import dataclass, field
 
 from dpwa import fault_points
 from dpwa.clock import Clock, Deadline
+from dpwa.collectives.collective_wait import CollectiveWait, DecidedError
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.entries import (
-    Entry,
+    Contribution,
     calls_in_words,
     mismatch,
-    pack_knocks,
-    unpack_knocks,
+    pack_join_requests,
+    unpack_join_requests,
 )
 from dpwa.collectives.group import Group
-from dpwa.collectives.images import Image, MappedImages
-from dpwa.collectives.operations import Called, Operation, Workspace
-from dpwa.collectives.postbox import ENTERED, READY
+from dpwa.collectives.operations import Operation
+from dpwa.collectives.phase_records import ENTERED, READY
+from dpwa.collectives.pull_source import PullSource
 from dpwa.collectives.pulling import PullListener
-from dpwa.collectives.serving import Showcase
-from dpwa.collectives.turn import DecidedError, Turn
+from dpwa.collectives.staging import MappedBuffers, StagingBuffer
+from dpwa.collectives.workspace import Called, Workspace
 from dpwa.errors import (
     CollectiveError,
     CollectiveTimeoutError,
@@ -36,12 +37,12 @@ from dpwa.lifecycle import Closeable
 from dpwa.policy.ballots import Decision
 from dpwa.policy.views import Member
 
-KNOCK_EVERY_S = 0.2
+ASK_EVERY_S = 0.2
 MEET_S = 5.0  # for others to begin, too, where each begins alone: joining may take seconds
 LOOK_EVERY_S = 0.02
 
 
-class _OutsideError(Exception):
+class _EvictedError(Exception):
     """This node has no part in what the others do."""
 
 
@@ -78,8 +79,8 @@ class Runner(Closeable):
 
     Args:
         group: the state that is shared with the network threads.
-        contacts, listener, showcase: of the node.
-        clock: what time is taken from.
+        contacts, listener, pull_source: of the node.
+        clock: time source.
         groups: returns those of all tags, to say what members wait in instead.
     """
 
@@ -88,7 +89,7 @@ class Runner(Closeable):
         group: Group,
         contacts: Contacts,
         listener: PullListener,
-        showcase: Showcase,
+        pull_source: PullSource,
         clock: Clock,
         groups: Callable[[], list[Group]] = list,
     ) -> None:
@@ -97,14 +98,14 @@ class Runner(Closeable):
         self._clock = clock
         self._groups = groups
         self._calls = _Calls()
-        self._images = Image(contacts), Image(contacts)
-        mapped = MappedImages(contacts)
-        self._space = Workspace(group, contacts, listener, showcase, self._images, mapped)
+        self._buffers = StagingBuffer(contacts), StagingBuffer(contacts)
+        mapped = MappedBuffers(contacts)
+        self._space = Workspace(group, contacts, listener, pull_source, self._buffers, mapped)
 
     @property
     def nbytes(self) -> int:
         """Memory that is held for values."""
-        return sum(image.nbytes for image in self._images)
+        return sum(buffer.nbytes for buffer in self._buffers)
 
     def run(self, operation: Operation, timeout_s: float) -> Called:
         """Take part; return what all members have called.
@@ -122,14 +123,14 @@ class Runner(Closeable):
                 self.group.begin()
                 if self.group.told():
                     raise LeftBehindError((self._own,), self._left_behind())
-                if self.group.is_outside:
+                if self.group.is_evicted:
                     self._get_in(deadline, timeout_s)
                     # Or who was let in late would take those who let it in for late.
                     deadline = Deadline(self._clock, timeout_s)
                 try:
                     return self._attempt(operation, deadline, timeout_s)
-                except _OutsideError:
-                    continue  # to tell, or to knock
+                except _EvictedError:
+                    continue  # to tell, or to ask to join
 
     def get_in(self, timeout_s: float) -> None:
         """Take part again, if this node was left behind, without calling a collective.
@@ -140,19 +141,19 @@ class Runner(Closeable):
         """
         with self._calls:
             self.group.told()
-            if self.group.is_outside:
+            if self.group.is_evicted:
                 self._get_in(Deadline(self._clock, timeout_s), timeout_s)
 
     def close(self) -> None:
         """Give the memory back."""
-        for image in self._images:
-            image.close()
+        for buffer in self._buffers:
+            buffer.close()
 
     def _attempt(self, operation: Operation, deadline: Deadline, timeout_s: float) -> Called:
         progress = _Progress()
-        turn = Turn(self.group, self._clock, deadline)
+        wait = CollectiveWait(self.group, self._clock, deadline)
         try:
-            decision = self._take_part(operation, turn, progress)
+            decision = self._take_part(operation, wait, progress)
         except BaseException as error:
             self.group.leave()  # nobody should wait for a node that has given up
             operation.undo()
@@ -160,32 +161,34 @@ class Runner(Closeable):
                 raise LeftBehindError((self._own,), f"a member said nonsense: {error}") from None
             raise
         finally:
-            self._space.showcase.hide(self.group.tag)
+            self._space.pull_source.hide(self.group.tag)
             self.group.finish()
         return self._end(operation, progress, decision, timeout_s)
 
-    def _take_part(self, operation: Operation, turn: Turn, progress: _Progress) -> Decision:
+    def _take_part(
+        self, operation: Operation, wait: CollectiveWait, progress: _Progress
+    ) -> Decision:
         group = self.group
         try:
             fault_points.reached("collective.called")
             group.enter(operation.enter(self._space).pack())
             fault_points.reached("collective.entered")
-            records = turn.collect(ENTERED)
+            records = wait.collect(ENTERED)
             fault_points.reached("collective.met")
-            entries = {name: Entry.unpack(record) for name, record in records.items()}
+            entries = {name: Contribution.unpack(record) for name, record in records.items()}
             progress.called = Called(entries)
             self._space.mapped.keep(tuple(entries))
             progress.differs = mismatch(entries)
             if progress.differs is None:
-                operation.exchange(self._space, progress.called, turn)
+                operation.exchange(self._space, progress.called, wait)
             fault_points.reached("collective.exchanged")
-            group.ready(pack_knocks(group.knocks()))
+            group.ready(pack_join_requests(group.join_requests()))
             fault_points.reached("collective.ready")
-            for record in turn.collect(READY).values():
-                progress.joiners.update(unpack_knocks(record))
+            for record in wait.collect(READY).values():
+                progress.joiners.update(unpack_join_requests(record))
             group.end(progress.joiners)
             fault_points.reached("collective.ended")
-            return turn.decision()
+            return wait.decision()
         except DecidedError as over:
             return over.decision
 
@@ -195,7 +198,7 @@ class Runner(Closeable):
         if not decision.holds:
             operation.undo()
         if self._own in decision.lost:
-            raise _OutsideError
+            raise _EvictedError
         called = progress.called
         if not decision.holds or called is None:
             raise self._failure(decision, timeout_s)
@@ -255,12 +258,12 @@ class Runner(Closeable):
     def _get_in(self, deadline: Deadline, timeout_s: float) -> None:
         """Ask to be let in until somebody does; go on alone if there is nobody."""
         group = self.group
-        while group.is_outside:
+        while group.is_evicted:
             group.check_open()
-            reached = group.knock()
+            reached = group.ask_to_join()
             with group.changed:
-                group.changed.wait_for(lambda: not group.is_outside, KNOCK_EVERY_S)
-            if group.is_outside and deadline.expired():
+                group.changed.wait_for(lambda: not group.is_evicted, ASK_EVERY_S)
+            if group.is_evicted and deadline.expired():
                 if not group.is_answered:
                     group.start_alone()
                     others = group.others
@@ -283,6 +286,6 @@ class Runner(Closeable):
 
 def _call(number: int, record: bytes) -> str:
     try:
-        return f"{Entry.unpack(record).call} #{number + 1}"
+        return f"{Contribution.unpack(record).call} #{number + 1}"
     except PeerError:
         return f"a call that cannot be read (#{number + 1})"

@@ -19,15 +19,15 @@ def combinations(
     name = settings.get("algorithm", "gossip")
     known = name if isinstance(name, str) and name in algorithm_names() else "gossip"
     kind = algorithm(known)
-    is_deal = kind.terms is not Terms.PULL
-    if is_deal:
+    is_transaction = kind.terms is not Terms.PULL
+    if is_transaction:
         yield from _inexact(known, settings, nodes, links)
-    if is_deal or not kind.uses_rule:
+    if is_transaction or not kind.uses_rule:
         yield from _extra_gossip(settings)
     if not kind.uses_rule:
         yield from _useless_rule(known, settings)
     yield from _changing_nodes(settings)
-    if is_deal or kind.keeps or kind.needs_whole:
+    if is_transaction or kind.keeps or kind.needs_whole:
         yield from _partial(f"algorithm: {known} needs", settings)
     elif settings.get("robust") == "clip":
         yield from _partial("robust: clip measures", settings)
@@ -36,7 +36,7 @@ def combinations(
 def _inexact(
     name: str, settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]
 ) -> Iterator[Clash]:
-    """Find what would change the sums that both ends of a deal keep together."""
+    """Find what would change the sums that both ends of a transaction keep together."""
     reason = f"as algorithm: {name} keeps sums exact"
     codecs: list[tuple[tuple[str | int, ...], object]] = [(("codec",), settings.get("codec"))]
     for key, items in (("nodes", nodes), ("links", links)):

@@ -1,4 +1,4 @@
-"""Addresses in a cluster that grows by itself: where to knock, and where to be found.
+"""Addresses in a cluster that grows by itself: where to ask, and where to be found.
 
 With `join`, a node needs no entry among `nodes`: it takes any free port, and the others hear of it.
 """
@@ -19,7 +19,7 @@ __all__ = ["AdvertisedEndpoint", "JoinAddress", "ListenEndpoint", "Seed", "seed_
 
 @dataclass(frozen=True)
 class Seed:
-    """Where a node knocks.
+    """Where a node asks to join.
 
     Attributes:
         endpoint: ZeroMQ endpoint.

@@ -21,7 +21,7 @@ from dpwa.config.problems import UNKNOWN_CODEC, Place, Problems, joined, joined_
 from dpwa.config.python_source import PythonSource
 from dpwa.config.reading import note_duplicates, plain_values, read_model, schema_of, unknown_key
 from dpwa.config.scalars import means_off
-from dpwa.config.tree import BrokenNode, Entry, ListNode, MapNode, Node, ScalarNode
+from dpwa.config.tree import BrokenNode, ConfigValue, ListNode, MapNode, Node, ScalarNode
 from dpwa.config.yaml_source import read_yaml_file
 from dpwa.errors import ConfigError, UserError
 from dpwa.types import StrictModel
@@ -65,7 +65,7 @@ class _Document:
     """The settings of a source in the order written, and the folder of its plugins."""
 
     place: Place
-    settings: tuple[Entry, ...]
+    settings: tuple[ConfigValue, ...]
     folder: Path | None
 
 
@@ -92,7 +92,7 @@ def _read(source: object, problems: Problems) -> _Document:
     return _Document(root.place, _settings(root, problems), None)
 
 
-def _settings(root: Node, problems: Problems) -> tuple[Entry, ...]:
+def _settings(root: Node, problems: Problems) -> tuple[ConfigValue, ...]:
     """Return the settings of either form: a mapping, or a list of single-key mappings."""
     if isinstance(root, MapNode):
         return root.entries
@@ -100,7 +100,7 @@ def _settings(root: Node, problems: Problems) -> tuple[Entry, ...]:
         expected = "expected a mapping, or a list of single-key mappings"
         message = root.message if isinstance(root, BrokenNode) else f"{expected} (got {root.shown})"
         raise ConfigError([f"{root.place.prefix('')}: {message}"])
-    entries: list[Entry] = []
+    entries: list[ConfigValue] = []
     for index, item in enumerate(root.items):
         found = item.entries if isinstance(item, MapNode) else ()
         if isinstance(item, BrokenNode):
@@ -119,7 +119,7 @@ class _Loading:
     def __init__(self, document: _Document, problems: Problems) -> None:
         self._document = document
         self._problems = problems
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, ConfigValue] = {}
 
     def run(self, environ: Mapping[str, str]) -> Config | None:
         """Note all problems and return the configuration, or `None` if none can be made."""
@@ -163,12 +163,12 @@ class _Loading:
         key, *option = path
         if option:
             before = self._entries.get(
-                key, Entry(key, value.place, ScalarNode(value.place, None, ""))
+                key, ConfigValue(key, value.place, ScalarNode(value.place, None, ""))
             )
-            options = _with_option(before.value, Entry(option[0], value.place, value))
-            self._entries[key] = Entry(key, before.place, options)
+            options = _with_option(before.value, ConfigValue(option[0], value.place, value))
+            self._entries[key] = ConfigValue(key, before.place, options)
         else:
-            self._entries[key] = Entry(key, value.place, value)
+            self._entries[key] = ConfigValue(key, value.place, value)
 
     def _forgive_methods(self) -> None:
         """Drop methods that nobody knows: a plugin that cannot be imported may have them."""
@@ -182,7 +182,7 @@ class _Loading:
         """With `join`, the list of nodes may be left out."""
         join = self._entries.get("join")
         if join and isinstance(join.value, ListNode) and "nodes" not in self._entries:
-            self._entries["nodes"] = Entry("nodes", join.place, ListNode(join.place, ()))
+            self._entries["nodes"] = ConfigValue("nodes", join.place, ListNode(join.place, ()))
 
     def _unknown_keys(self) -> None:
         known = [*setting_names(), *method_names()]
@@ -202,7 +202,7 @@ class _Loading:
                 found[name] = _read_options(entry, method.options, self._problems)
             elif selected and name == _text(selected):
                 nothing = MapNode(selected.value.place, ())
-                defaults = Entry(name, selected.place, nothing)
+                defaults = ConfigValue(name, selected.place, nothing)
                 found[name] = _read_options(defaults, method.options, self._problems)
         folder = self._document.folder
         return {name: found_from(folder, read) for name, read in found.items() if read is not None}
@@ -231,7 +231,7 @@ class _Loading:
         place = entry.value.place
         note_misfit(Placement(chosen, place, options[chosen], path.place, known), self._problems)
 
-    def _setting(self, key: str) -> Entry:
+    def _setting(self, key: str) -> ConfigValue:
         entry = self._entries[key]
         model = options_model(key)
         return _options_map(entry, model, self._problems) if model else entry
@@ -246,13 +246,13 @@ def _taken_twice() -> Iterator[tuple[str, str, str]]:
         users[method.name] = method.kind
 
 
-def _text(entry: Entry | None) -> str:
+def _text(entry: ConfigValue | None) -> str:
     """Return the text of a single value, empty if there is none."""
     value = entry.value if entry else None
     return value.value if isinstance(value, ScalarNode) and isinstance(value.value, str) else ""
 
 
-def _with_option(options: Node, changed: Entry) -> Node:
+def _with_option(options: Node, changed: ConfigValue) -> Node:
     """Return the options of a method with one of them set; what makes no sense stays as it is."""
     if means_off(options):
         return MapNode(options.place, (changed,))
@@ -262,12 +262,14 @@ def _with_option(options: Node, changed: Entry) -> Node:
     return MapNode(options.place, (*kept, changed))
 
 
-def _read_options(entry: Entry, model: type[StrictModel], problems: Problems) -> StrictModel | None:
+def _read_options(
+    entry: ConfigValue, model: type[StrictModel], problems: Problems
+) -> StrictModel | None:
     value = _options_map(entry, model, problems).value
     return read_model(model, value, entry.key, problems)
 
 
-def _options_map(entry: Entry, model: type[StrictModel], problems: Problems) -> Entry:
+def _options_map(entry: ConfigValue, model: type[StrictModel], problems: Problems) -> ConfigValue:
     """Return options as a mapping: an empty one for the defaults, or for what is refused."""
     value = entry.value
     if isinstance(value, (MapNode, BrokenNode)):
@@ -276,7 +278,7 @@ def _options_map(entry: Entry, model: type[StrictModel], problems: Problems) -> 
         keys = ", ".join(model.model_fields)
         expected = f"a mapping with {keys}, or 0 for the defaults" if keys else "0, for no options"
         problems.add(value.place, entry.key, f"expected {expected} (got {value.shown})")
-    return Entry(entry.key, entry.place, MapNode(value.place, ()))
+    return ConfigValue(entry.key, entry.place, MapNode(value.place, ()))
 
 
 def _note_clashes(settings: MapNode, values: Plain, problems: Problems) -> bool:

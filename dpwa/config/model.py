@@ -292,7 +292,7 @@ class Config(StrictModel):
 
     @property
     def seeds(self) -> tuple[Seed, ...]:
-        """Where a node knocks that wants to join, each place once."""
+        """Where a node asks to join, each address once."""
         listed = [Seed(node.connect_endpoint, node.name) for node in self.nodes]
         told = [seed_of(address) for address in self.join or ()]
         found = {seed.endpoint: seed for seed in [*told, *listed]}

@@ -8,7 +8,7 @@ from typing import TypeGuard
 from pydantic import BaseModel
 
 from dpwa.config.problems import Place, shown
-from dpwa.config.tree import BrokenNode, Entry, ListNode, MapNode, Node, ScalarNode
+from dpwa.config.tree import BrokenNode, ConfigValue, ListNode, MapNode, Node, ScalarNode
 
 SOURCE = "<config>"
 
@@ -37,8 +37,8 @@ class PythonSource:
         finally:
             self._parents.discard(id(value))
 
-    def _entry(self, key: object, value: object) -> Entry:
-        return Entry(str(key), self._next_place(), self.node(value))
+    def _entry(self, key: object, value: object) -> ConfigValue:
+        return ConfigValue(str(key), self._next_place(), self.node(value))
 
     def _next_place(self) -> Place:
         self._count += 1

@@ -33,7 +33,7 @@ class ListNode:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ConfigValue:
     """A key, where it stands, and its value."""
 
     key: str
@@ -46,10 +46,10 @@ class MapNode:
     """Keys and values in the order written, duplicates included."""
 
     place: Place
-    entries: tuple[Entry, ...]
+    entries: tuple[ConfigValue, ...]
     shown: str = "a mapping"
 
-    def find(self, key: str) -> Entry | None:
+    def find(self, key: str) -> ConfigValue | None:
         """Return the first entry of this key."""
         return next((entry for entry in self.entries if entry.key == key), None)
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import yaml
 
 from dpwa.config.problems import Place, shown
-from dpwa.config.tree import BrokenNode, Entry, ListNode, MapNode, Node, ScalarNode
+from dpwa.config.tree import BrokenNode, ConfigValue, ListNode, MapNode, Node, ScalarNode
 from dpwa.errors import ConfigError
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -153,9 +153,9 @@ class _Builder:
         text = f'"{node.value}"' if quoted and node.value == "" else shown(node.value)
         return ScalarNode(place, node.value, text, quoted)
 
-    def _entries(self, node: yaml.MappingNode) -> Iterator[Entry]:
-        own: list[Entry] = []
-        merged: list[Entry] = []
+    def _entries(self, node: yaml.MappingNode) -> Iterator[ConfigValue]:
+        own: list[ConfigValue] = []
+        merged: list[ConfigValue] = []
         for key, value in node.value:
             if key.tag == _MERGE:
                 merged += self._merged(key, value)
@@ -168,21 +168,21 @@ class _Builder:
                 taken.add(entry.key)
                 yield entry
 
-    def _entry(self, key: yaml.Node, value: yaml.Node) -> Entry:
+    def _entry(self, key: yaml.Node, value: yaml.Node) -> ConfigValue:
         place = self._place(key)
         if isinstance(key, yaml.ScalarNode):
-            return Entry(key.value, place, self.node(value))
+            return ConfigValue(key.value, place, self.node(value))
         kind = "a mapping" if isinstance(key, yaml.MappingNode) else "a list"
-        return Entry("?", place, BrokenNode(place, f"expected text as the key (got {kind})"))
+        return ConfigValue("?", place, BrokenNode(place, f"expected text as the key (got {kind})"))
 
-    def _merged(self, key: yaml.Node, value: yaml.Node) -> list[Entry]:
+    def _merged(self, key: yaml.Node, value: yaml.Node) -> list[ConfigValue]:
         """Entries that `<<` brings in; of several mappings the first one wins, as YAML says."""
         built = self.node(value)
         parts = built.items if isinstance(built, ListNode) else (built,)
         if all(isinstance(part, MapNode) for part in parts):
             return [entry for part in parts if isinstance(part, MapNode) for entry in part.entries]
         message = "expected an alias of a mapping, or a list of them"
-        return [Entry("<<", self._place(key), BrokenNode(built.place, message))]
+        return [ConfigValue("<<", self._place(key), BrokenNode(built.place, message))]
 
     def _place(self, node: yaml.Node) -> Place:
         return Place(self._source, node.start_mark.line + 1, node.start_mark.column + 1)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpwa.data.layout import FINGERPRINT_BYTES
-from dpwa.types import TRACE_BYTES, Standing
+from dpwa.types import TRACE_BYTES, TrainingProgress
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -53,7 +53,7 @@ class SegmentHeader:
     nonce: bytes
     fingerprint: bytes
     version: int
-    standing: Standing
+    standing: TrainingProgress
     is_finite: bool | None
     nbytes: int
 
@@ -81,7 +81,7 @@ class SegmentHeader:
         if magic != _MAGIC:
             return None
         known = None if math.isnan(loss) else loss
-        standing = Standing(clock=clock, loss=known, trace=trace if any(trace) else b"")
+        standing = TrainingProgress(clock=clock, loss=known, trace=trace if any(trace) else b"")
         is_finite = None if finite == _UNCHECKED else bool(finite)
         return cls(nonce, fingerprint, version, standing, is_finite, nbytes)
 

@@ -21,7 +21,7 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray, Segment, SegmentHeader, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.lifecycle import Closeable
-from dpwa.types import JsonObject, Standing
+from dpwa.types import JsonObject, TrainingProgress
 
 log = logging.getLogger("dpwa.data")
 
@@ -41,13 +41,13 @@ class Snapshot:
     """
 
     version: int
-    standing: Standing
+    standing: TrainingProgress
     layout: Layout
     data: ByteArray
     is_finite: bool | None = None
 
 
-class Copy(Protocol):
+class SnapshotCopy(Protocol):
     """Parameters on their way into a slot, from a device that needs no help with it."""
 
     def ready(self) -> bool:
@@ -159,7 +159,9 @@ class SnapshotPool(Closeable):
         self._lost: list[_Slot] = []  # whose readers have kept them for too long
         self._ending: list[tuple[Condition, _Slot]] = []  # leases that end once this is so
         self._newest: _Slot | None = None
-        self._pending: tuple[_Slot, Copy] | None = None  # to be the newest once it is complete
+        self._pending: tuple[_Slot, SnapshotCopy] | None = (
+            None  # to be the newest once it is complete
+        )
         self._version = 0
         self._skipped = 0
         self._is_closed = False
@@ -188,8 +190,8 @@ class SnapshotPool(Closeable):
         self,
         layout: Layout,
         nbytes: int,
-        standing: Standing,
-        write: Callable[[ByteArray], Copy],
+        standing: TrainingProgress,
+        write: Callable[[ByteArray], SnapshotCopy],
     ) -> Lease | None:
         """Let `write` fill a free slot of `nbytes` bytes; make it the newest once it is full.
 

@@ -27,7 +27,7 @@ RECORDS_PER_PHASE = 40
 ROUND_PAUSE_S = 0.01
 
 
-class Gossip(Protocol):
+class DemoGossip(Protocol):
     """The two calls of dpwa's adapter that a training loop makes."""
 
     def update_send(self, loss: float | None) -> None:
@@ -98,7 +98,7 @@ class Learner:
         return float((guesses.numpy() == self.task.test.labels).mean())
 
 
-def train(learner: Learner, log: Logbook, gossip: Gossip | None = None) -> None:
+def train(learner: Learner, log: Logbook, gossip: DemoGossip | None = None) -> None:
     """Take all steps of the learner's task, with gossip when there is somebody to gossip with."""
     steps = learner.task.steps
     every = math.ceil(steps / RECORDS_PER_PHASE)
@@ -115,7 +115,7 @@ def train(learner: Learner, log: Logbook, gossip: Gossip | None = None) -> None:
             log.write(step, learner.accuracy())
 
 
-def meet(gossip: Gossip, peers: int) -> None:
+def meet(gossip: DemoGossip, peers: int) -> None:
     """Gossip until all nodes are there, so that they begin to train together.
 
     That is when every peer has answered once, or when one has a loss: it trains already, so it has
@@ -132,7 +132,7 @@ def meet(gossip: Gossip, peers: int) -> None:
                 return
 
 
-def _exchange(gossip: Gossip) -> Merge | None:
+def _exchange(gossip: DemoGossip) -> Merge | None:
     gossip.update_send(None)
     time.sleep(ROUND_PAUSE_S)
     return gossip.update_wait(None)

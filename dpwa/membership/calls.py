@@ -33,7 +33,7 @@ class Question:
         answered: called with the answer and its payload.
         failed: called, if there is none in time, with the reason in words.
         timeout_s: how long to wait.
-        is_knock: whether it is this node that wants to be let in.
+        is_join_request: whether it is this node that wants to be let in.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Question:
     answered: Callable[[Message, Frame], None]
     failed: Callable[[str], None]
     timeout_s: float
-    is_knock: bool = False
+    is_join_request: bool = False
 
 
 @dataclass
@@ -57,32 +57,34 @@ class Calls:
     """The calls under way; owned by one thread.
 
     Args:
-        context: of the sockets.
+        zmq_context: of the sockets.
         poller: wakes the thread that owns this.
         keyring: keys of those who are called.
-        clock: what time is taken from.
+        clock: time source.
     """
 
     def __init__(
-        self, context: Context, poller: zmq.Poller, keyring: Keyring | None, clock: Clock
+        self, zmq_context: Context, poller: zmq.Poller, keyring: Keyring | None, clock: Clock
     ) -> None:
-        self._context = context
+        self._zmq_context = zmq_context
         self._poller = poller
         self._keyring = keyring
         self._clock = clock
         self._calls: dict[str, _Call] = {}
 
-    def is_knocking(self, endpoint: str, name: str) -> bool:
-        """Tell whether this node knocks at an address just now, where this name may be."""
+    def asks_to_join(self, endpoint: str, name: str) -> bool:
+        """Tell whether this node asks at an address just now, where this name may be."""
         call = self._calls.get(endpoint)
-        return call is not None and call.question.is_knock and call.question.name in ("", name)
+        return (
+            call is not None and call.question.is_join_request and call.question.name in ("", name)
+        )
 
     def start(self, question: Question) -> bool:
         """Begin a call; return whether there was room for it, and none to that address."""
         if question.endpoint in self._calls or len(self._calls) >= MOST_CALLS:
             return False
         try:
-            link = PeerLink(self._context, question.name, question.endpoint, self._keyring)
+            link = PeerLink(self._zmq_context, question.name, question.endpoint, self._keyring)
         except zmq.ZMQError as error:
             question.failed(str(error))
             return True

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from dpwa.errors import ClosedError, UnknownNameError
 from dpwa.node.node import Node
-from dpwa.policy.member_states import Entry
+from dpwa.policy.member_states import MemberEntry
 
 
 class PeerKeeper:
@@ -24,7 +24,7 @@ class PeerKeeper:
         self._dismiss = dismiss
         self._endpoints: dict[str, str] = {}
 
-    def __call__(self, members: Iterable[Entry]) -> None:
+    def __call__(self, members: Iterable[MemberEntry]) -> None:
         """Take these for all other members."""
         node = self._node()
         if node is None or node.closed:

@@ -1,4 +1,4 @@
-"""When to knock where: pure, as all chance and time is passed in."""
+"""When to ask where to be let in: pure, as all chance and time is passed in."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ MOST_SEEDS = 256
 
 
 @dataclass
-class _Knocks:
+class _Attempts:
     seed: Seed
     due: float
     pause_s: float = FIRST_PAUSE_S
 
 
 class Seeds:
-    """Where to knock, with a pause that doubles each time, of which some is chance.
+    """Where to ask, with a pause that doubles each time, of which some is chance.
 
     Args:
         seeds: all of them at first.
-        rng: where chance comes from.
+        rng: source of randomness.
     """
 
     def __init__(self, seeds: Iterable[Seed], rng: random.Random) -> None:
-        self._knocks = [_Knocks(seed, due=0.0) for seed in seeds]
+        self._attempts = [_Attempts(seed, due=0.0) for seed in seeds]
         self._rng = rng
 
     def add(self, seed: Seed) -> None:
-        """Knock there, too, if that is a new place and there are not too many of them."""
-        is_new = all(knocks.seed.endpoint != seed.endpoint for knocks in self._knocks)
-        if is_new and len(self._knocks) < MOST_SEEDS:
-            self._knocks.append(_Knocks(seed, due=0.0))
+        """Ask there, too, if that is a new place and there are not too many of them."""
+        is_new = all(attempts.seed.endpoint != seed.endpoint for attempts in self._attempts)
+        if is_new and len(self._attempts) < MOST_SEEDS:
+            self._attempts.append(_Attempts(seed, due=0.0))
 
     def keep(self, endpoints: Collection[str]) -> None:
         """Forget all places but these."""
-        self._knocks = [each for each in self._knocks if each.seed.endpoint in endpoints]
+        self._attempts = [each for each in self._attempts if each.seed.endpoint in endpoints]
 
     def due(self, now: float, known: Collection[str], *, is_alone: bool) -> list[Seed]:
-        """Return where to knock now, and note that it is done.
+        """Return where to ask now, and note that it is done.
 
         Args:
             now: in seconds.
@@ -53,14 +53,14 @@ class Seeds:
         """
         longest_s = LONGEST_PAUSE_ALONE_S if is_alone else LONGEST_PAUSE_S
         found = []
-        for knocks in self._knocks:
-            if knocks.seed.endpoint in known:
-                knocks.pause_s = FIRST_PAUSE_S
+        for attempts in self._attempts:
+            if attempts.seed.endpoint in known:
+                attempts.pause_s = FIRST_PAUSE_S
                 continue
             if is_alone:
-                knocks.due = min(knocks.due, now + longest_s)
-            if now >= knocks.due:
-                knocks.due = now + self._rng.uniform(0.5, 1.0) * knocks.pause_s
-                knocks.pause_s = min(longest_s, 2.0 * knocks.pause_s)
-                found.append(knocks.seed)
+                attempts.due = min(attempts.due, now + longest_s)
+            if now >= attempts.due:
+                attempts.due = now + self._rng.uniform(0.5, 1.0) * attempts.pause_s
+                attempts.pause_s = min(longest_s, 2.0 * attempts.pause_s)
+                found.append(attempts.seed)
         return found

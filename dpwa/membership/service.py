@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpwa.config.joining import Seed
-from dpwa.membership.circle import Circle
-from dpwa.membership.means import Means
+from dpwa.membership.context import MembershipContext
+from dpwa.membership.member_list import MemberList
 from dpwa.membership.names import Names
-from dpwa.node.rx_thread import Reply, Service
-from dpwa.node.tx_thread import Listener
-from dpwa.policy.member_states import Entry
+from dpwa.node.service import Listener, Reply, Service
+from dpwa.policy.member_states import MemberEntry
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.members import (
@@ -40,8 +39,8 @@ class CallBack:
         news: what it knows of others.
     """
 
-    entry: Entry
-    news: tuple[Entry, ...]
+    entry: MemberEntry
+    news: tuple[MemberEntry, ...]
 
 
 @dataclass
@@ -55,9 +54,9 @@ class RosterService(Service):
     """Trades news of members, and lets nodes in that can be reached where they say.
 
     Args:
-        circle: of this node.
+        member_list: of this node.
         algorithm: that it runs.
-        means: of this node.
+        context: of this node.
         call_back: has a node called back; `called_back` is to be told how that went.
         ask: has a node asked that may be able to let this one in.
     """
@@ -66,19 +65,19 @@ class RosterService(Service):
 
     def __init__(
         self,
-        circle: Circle,
+        member_list: MemberList,
         algorithm: str,
-        means: Means,
+        context: MembershipContext,
         call_back: Callable[[CallBack], None],
         ask: Callable[[Seed], None],
     ) -> None:
-        self._circle = circle
+        self._member_list = member_list
         self._algorithm = algorithm
         self._call_back = call_back
         self._ask = ask
-        self._names = Names(circle, means.clock)
-        self._nudge = means.courier.nudge
-        self._clock = means.clock
+        self._names = Names(member_list, context.clock)
+        self._wake = context.node_handle.wake
+        self._clock = context.clock
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._results: deque[tuple[CallBack, str]] = deque()
 
@@ -96,13 +95,13 @@ class RosterService(Service):
             case JoinRequest():
                 self._consider(message, payload, reply)
             case WhoIs():
-                own = self._circle.own
+                own = self._member_list.own
                 reply(Here(request=message.request, name=own.name, incarnation=own.incarnation))
 
     def called_back(self, who: CallBack, problem: str) -> None:
         """Take note that a node was there (no problem), or why not; from any thread."""
         self._results.append((who, problem))
-        self._nudge()
+        self._wake()
 
     def tick(self, now: float) -> bool:
         """Answer those who were called back."""
@@ -110,12 +109,12 @@ class RosterService(Service):
             who, problem = self._results.popleft()
             waiting = self._waiting.pop((who.entry.name, who.entry.incarnation), None)
             if not problem:
-                self._circle.believe(who.entry)
-                self._circle.hear(who.news)
+                self._member_list.believe(who.entry)
+                self._member_list.hear(who.news)
             if waiting is not None and problem:
                 reason = (
-                    f"{self._circle.own.name} cannot connect to {who.entry.endpoint}, where it "
-                    f"says it is: {problem}"
+                    f"{self._member_list.own.name} cannot connect to {who.entry.endpoint}, where "
+                    f"it says it is: {problem}"
                 )
                 self._turn_away(waiting.request, waiting.reply, "address", reason)
             elif waiting is not None:
@@ -125,22 +124,22 @@ class RosterService(Service):
 
     def _trade(self, message: Roster, payload: Frame, reply: Reply) -> None:
         news = unpack_entries(payload)
-        self._circle.heard_from(message.name, message.incarnation)
-        self._circle.hear(news)
+        self._member_list.heard_from(message.name, message.incarnation)
+        self._member_list.hear(news)
         if message.asks:
-            own = self._circle.own
+            own = self._member_list.own
             answer = Roster(
                 request=message.request,
                 name=own.name,
                 incarnation=own.incarnation,
-                digest=self._circle.digest(),
+                digest=self._member_list.digest(),
                 asks=False,
             )
-            reply(answer, self._circle.news(message.name, message.digest))
+            reply(answer, self._member_list.news(message.name, message.digest))
 
     def _consider(self, message: JoinRequest, payload: Frame, reply: Reply) -> None:
-        news, own = unpack_entries(payload), self._circle.own
-        known = self._circle.entry(message.name)
+        news, own = unpack_entries(payload), self._member_list.own
+        known = self._member_list.entry(message.name)
         if message.expects not in ("", own.name):
             reason = f"{own.name} is here, not {message.expects}"
             self._turn_away(message.request, reply, "stranger", reason)
@@ -149,12 +148,12 @@ class RosterService(Service):
             self._turn_away(message.request, reply, "algorithm", reason)
         elif refusal := self._names.refusal(message):
             self._turn_away(message.request, reply, *refusal)
-        elif message.name != own.name and self._circle.waits:
+        elif message.name != own.name and self._member_list.waits:
             reason = f"{own.name} waits to be let in itself"
             self._turn_away(message.request, reply, "waiting", reason)
             self._ask(Seed(message.endpoint, message.name))  # it may belong to a cluster
         elif message.name == own.name or _is_member(message, known):
-            self._circle.hear(news)
+            self._member_list.hear(news)
             self._welcome(message.request, reply, message.name)
         elif len(self._waiting) >= MOST_WAITING:
             reason = f"{MOST_WAITING} others wait to be let in"
@@ -162,34 +161,34 @@ class RosterService(Service):
         else:
             self._wait(message, news, reply)
 
-    def _wait(self, message: JoinRequest, news: tuple[Entry, ...], reply: Reply) -> None:
+    def _wait(self, message: JoinRequest, news: tuple[MemberEntry, ...], reply: Reply) -> None:
         key = message.name, message.incarnation
         is_new = key not in self._waiting
         expires = self._clock.now() + ANSWER_WITHIN_S
         self._waiting[key] = _Waiting(message.request, reply, expires)
         if is_new:
             said = next((e for e in news if e.name == message.name), None)
-            entry = Entry(message.name, message.endpoint, message.incarnation)
+            entry = MemberEntry(message.name, message.endpoint, message.incarnation)
             if said is not None and said.stamp > entry.stamp and _is_of(message, said):
                 entry = said
             self._call_back(CallBack(entry, tuple(e for e in news if e.name != message.name)))
 
     def _welcome(self, request: int, reply: Reply, to: str) -> None:
-        own = self._circle.own
+        own = self._member_list.own
         welcome = Welcome(request=request, name=own.name, incarnation=own.incarnation)
-        reply(welcome, self._circle.news(to, their_digest=b""))
+        reply(welcome, self._member_list.news(to, their_digest=b""))
 
     def _turn_away(self, request: int, reply: Reply, kind: Refusal, reason: str) -> None:
-        name = self._circle.own.name
+        name = self._member_list.own.name
         short = reason[: limits.MAX_REASON_CHARACTERS]
         reply(TurnedAway(request=request, name=name, kind=kind, reason=short))
 
 
-def _is_member(message: JoinRequest, known: Entry | None) -> bool:
+def _is_member(message: JoinRequest, known: MemberEntry | None) -> bool:
     return known is not None and _is_of(message, known) and known.status.is_member
 
 
-def _is_of(message: JoinRequest, entry: Entry) -> bool:
+def _is_of(message: JoinRequest, entry: MemberEntry) -> bool:
     """Tell whether an entry is of the process that wants to join."""
     return (entry.incarnation, entry.endpoint) == (message.incarnation, message.endpoint)
 
@@ -198,13 +197,13 @@ class RosterListener(Listener):
     """Hears of connections to members, and of what they answer.
 
     Args:
-        circle: of this node.
+        member_list: of this node.
     """
 
     handles = (Roster,)
 
-    def __init__(self, circle: Circle) -> None:
-        self._circle = circle
+    def __init__(self, member_list: MemberList) -> None:
+        self._member_list = member_list
         self._up: frozenset[str] = frozenset()
         self._dismissed: frozenset[str] = frozenset()
         self._lock = threading.Lock()
@@ -216,7 +215,7 @@ class RosterListener(Listener):
             self._dismissed -= {peer}
             self._up = self._up | {peer} if is_up else self._up - {peer}
         if not is_up and not was_dismissed:
-            self._circle.lost(peer)
+            self._member_list.lost(peer)
 
     @property
     def connections(self) -> int:
@@ -230,5 +229,5 @@ class RosterListener(Listener):
 
     def receive(self, peer: str, message: Roster, payload: Frame) -> None:  # noqa: ARG002
         """Take in an answer."""
-        self._circle.heard_from(message.name, message.incarnation)
-        self._circle.hear(unpack_entries(payload))
+        self._member_list.heard_from(message.name, message.incarnation)
+        self._member_list.hear(unpack_entries(payload))

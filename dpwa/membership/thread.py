@@ -1,4 +1,4 @@
-"""MembersThread: asks members how they are, knocks where others may be, and calls back."""
+"""MembersThread: asks members how they are, asks to join where others may be, and calls back."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dpwa.config.endpoints import split_tcp
 from dpwa.config.joining import Seed
 from dpwa.errors import AddressError
 from dpwa.membership.calls import Calls, Question
-from dpwa.membership.circle import Circle
+from dpwa.membership.context import MembershipContext
 from dpwa.membership.errands import Errands
-from dpwa.membership.means import Means
+from dpwa.membership.member_list import MemberList
 from dpwa.membership.seeds import Seeds
 from dpwa.membership.service import ANSWER_WITHIN_S, CallBack
-from dpwa.membership.verdict import Answer, Verdict
-from dpwa.policy.member_states import HIGHEST_HEARSAY, Entry
+from dpwa.membership.verdict import JoinAnswer, JoinVerdict
+from dpwa.policy.member_states import HIGHEST_HEARSAY, MemberEntry
 from dpwa.transport.addresses import is_name
 from dpwa.transport.mailbox import Mailbox
 from dpwa.types import Frame
@@ -46,7 +46,7 @@ class Located:
     """Where a host name was found to be.
 
     Attributes:
-        seed: a place to knock at.
+        seed: an address to ask at.
         found: its addresses, or why there are none.
         known: addresses where there is no need to.
     """
@@ -60,9 +60,9 @@ class MembersThread(threading.Thread):
     """Keeps a node among the members.
 
     Args:
-        circle: of this node.
+        member_list: of this node.
         config: of this node.
-        means: of this node.
+        context: of this node.
         connect: brings the peers of the node in line with the members.
         called_back: is told how calling back went.
 
@@ -73,39 +73,39 @@ class MembersThread(threading.Thread):
 
     def __init__(
         self,
-        circle: Circle,
+        member_list: MemberList,
         config: Config,
-        means: Means,
-        connect: Callable[[tuple[Entry, ...]], None],
+        context: MembershipContext,
+        connect: Callable[[tuple[MemberEntry, ...]], None],
         called_back: Callable[[CallBack, str], None],
     ) -> None:
-        super().__init__(name=f"dpwa-members-{circle.own.name}", daemon=True)
-        self._circle = circle
+        super().__init__(name=f"dpwa-members-{member_list.own.name}", daemon=True)
+        self._member_list = member_list
         self._algorithm = config.algorithm
-        self._courier = means.courier
-        self._clock = means.clock
+        self._node_handle = context.node_handle
+        self._clock = context.clock
         self._connect = connect
         self._called_back = called_back
         told = [seed.endpoint for seed in config.seeds]
-        self._seeds = Seeds([*config.seeds, *means.remembered], means.rng)
+        self._seeds = Seeds([*config.seeds, *context.remembered], context.rng)
         self._told = frozenset(told)
-        self._remembered = means.remembered
-        self._memory = means.memory
+        self._remembered = context.remembered
+        self._memory = context.memory
         self._saved_changes = 0
         self._saved_at = -math.inf
-        self._look_up = means.look_up
-        self._errands = Errands(circle.own.name)
+        self._look_up = context.look_up
+        self._errands = Errands(member_list.own.name)
         self._met: dict[str, str] = {}  # who was there, by address
         self._problems: dict[str, str] = {}  # that were logged, by place
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._mailbox: Mailbox[CallBack | Located | Seed | None] = Mailbox(self._context)
+        self._zmq_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._mailbox: Mailbox[CallBack | Located | Seed | None] = Mailbox(self._zmq_context)
         self._poller = zmq.Poller()
-        self._calls = Calls(self._context, self._poller, means.keyring, self._clock)
+        self._calls = Calls(self._zmq_context, self._poller, context.keyring, self._clock)
         self._to_call: list[tuple[CallBack, float]] = []  # and until when that is of use
         self._asked_at = self._clock.now()
         self._is_stopping = False
         self.has_looked = False
-        self.verdict = Verdict([*told, *(seed.endpoint for seed in means.remembered)])
+        self.verdict = JoinVerdict([*told, *(seed.endpoint for seed in context.remembered)])
 
     def ask(self, seed: Seed) -> None:
         """Have a node asked that may be able to let this one in; from any thread."""
@@ -128,7 +128,7 @@ class MembersThread(threading.Thread):
             if self.is_alive():
                 return False
         self._mailbox.close()
-        self._context.term()
+        self._zmq_context.term()
         return True
 
     def run(self) -> None:
@@ -147,14 +147,14 @@ class MembersThread(threading.Thread):
         try:
             self._calls.go_on()
             self._take_orders()
-            self._circle.tick()
-            self._connect(self._circle.peers)
+            self._member_list.tick()
+            self._connect(self._member_list.peers)
             self.has_looked = True
             self._remember()
-            if not self._circle.is_replaced:
+            if not self._member_list.is_replaced:
                 self._tell_changes()
                 self._ask()
-                self._knock()
+                self._ask_to_join()
                 self._check()
         except Exception:
             log.exception("membership: something unforeseen; the node goes on")
@@ -166,30 +166,30 @@ class MembersThread(threading.Thread):
         now = self._clock.now()
         if now - self._asked_at >= ASK_EVERY_S:
             self._asked_at = now
-            for entry in self._circle.to_ask():
+            for entry in self._member_list.to_ask():
                 self._tell(entry.name)
 
     def _tell_changes(self) -> None:
         """Tell some members at once of what has changed."""
-        for name in self._circle.to_tell(TOLD_AT_ONCE):
+        for name in self._member_list.to_tell(TOLD_AT_ONCE):
             self._tell(name)
 
     def _tell(self, name: str) -> None:
-        own = self._circle.own
+        own = self._member_list.own
         roster = Roster(
             request=0,
             name=own.name,
             incarnation=own.incarnation,
-            digest=self._circle.digest(),
+            digest=self._member_list.digest(),
             asks=True,
         )
-        self._courier.tell(name, roster, self._circle.news(name))
+        self._node_handle.tell(name, roster, self._member_list.news(name))
 
     # Others
 
-    def _knock(self) -> None:
-        own, peers = self._circle.own, self._circle.peers
-        now, waits = self._clock.now(), self._circle.waits
+    def _ask_to_join(self) -> None:
+        own, peers = self._member_list.own, self._member_list.peers
+        now, waits = self._clock.now(), self._member_list.waits
         if waits:  # though others know it already: they may have let it in without its knowing
             known = {address for address, name in self._met.items() if name == own.name}
             for entry in peers:
@@ -201,18 +201,18 @@ class MembersThread(threading.Thread):
             known.update(address for address, name in self._met.items() if name in names)
             known.update(place for place in self._told if known.issuperset(self._addresses(place)))
         for seed in self._seeds.due(now, known, is_alone=waits or not peers):
-            self._knock_where(seed, known)
-        for entry in () if waits else self._circle.to_retry():
-            self._knock_at(entry.name, entry.endpoint)
+            self._ask_at_seed(seed, known)
+        for entry in () if waits else self._member_list.to_retry():
+            self._ask_at(entry.name, entry.endpoint)
 
     def _addresses(self, place: str) -> tuple[str, ...]:
         return self.verdict.addresses(place)
 
-    def _knock_where(self, seed: Seed, known: Collection[str]) -> None:
-        """Knock at all addresses of a place; first they are looked up if it is a host's name."""
+    def _ask_at_seed(self, seed: Seed, known: Collection[str]) -> None:
+        """Ask at all addresses of a place; first they are looked up if it is a host's name."""
         address = split_tcp(seed.endpoint)
         if address is None or not is_name(address[0]):
-            self._knock_at(seed.name, seed.endpoint)
+            self._ask_at(seed.name, seed.endpoint)
             return
 
         def look_up() -> None:
@@ -224,21 +224,21 @@ class MembersThread(threading.Thread):
 
         self._errands.start(seed.endpoint, look_up)
 
-    def _knock_located(self, located: Located) -> None:
+    def _ask_at_address(self, located: Located) -> None:
         place, found = located.seed.endpoint, located.found
         if isinstance(found, str):
-            self._failed(place, Answer(found))
+            self._failed(place, JoinAnswer(found))
             return
         self.verdict.located(place, found)
         for address in found:
             if address not in located.known:
-                self._knock_at(located.seed.name, address)
+                self._ask_at(located.seed.name, address)
 
-    def _knock_at(self, name: str, endpoint: str) -> None:
-        stamp = self._circle.own.stamp
+    def _ask_at(self, name: str, endpoint: str) -> None:
+        stamp = self._member_list.own.stamp
 
         def message() -> tuple[Message, Frame]:
-            own = self._circle.own
+            own = self._member_list.own
             request = JoinRequest(
                 request=1,
                 name=own.name,
@@ -247,18 +247,20 @@ class MembersThread(threading.Thread):
                 algorithm=self._algorithm,
                 expects=name,
             )
-            return request, self._circle.news(name or None, their_digest=b"")
+            return request, self._member_list.news(name or None, their_digest=b"")
 
         def answered(message: Message, payload: Frame) -> None:
             match message:
                 case Welcome():
                     self._welcomed(endpoint, message, unpack_entries(payload))
-                    if self._circle.own.stamp != stamp:  # it has to hear what this node contradicts
-                        self._knock_at(name, endpoint)
+                    if (
+                        self._member_list.own.stamp != stamp
+                    ):  # it has to hear what this node contradicts
+                        self._ask_at(name, endpoint)
                 case TurnedAway():
                     self._turned_away(endpoint, message)
                 case _:
-                    self._failed(endpoint, Answer(f"answered with {message.type!r}"))
+                    self._failed(endpoint, JoinAnswer(f"answered with {message.type!r}"))
 
         self._calls.start(
             Question(
@@ -266,41 +268,41 @@ class MembersThread(threading.Thread):
                 endpoint,
                 message,
                 answered,
-                lambda problem: self._failed(endpoint, Answer(problem)),
+                lambda problem: self._failed(endpoint, JoinAnswer(problem)),
                 JOIN_TIMEOUT_S,
-                is_knock=True,
+                is_join_request=True,
             )
         )
 
-    def _welcomed(self, endpoint: str, message: Welcome, entries: tuple[Entry, ...]) -> None:
-        own = self._circle.own
+    def _welcomed(self, endpoint: str, message: Welcome, entries: tuple[MemberEntry, ...]) -> None:
+        own = self._member_list.own
         if self.verdict.has_asked(endpoint):
             self._met[endpoint] = message.name
-        if message.name == own.name:  # it knocked at itself
-            self.verdict.take(endpoint, Answer("this node itself is there", "self"))
+        if message.name == own.name:  # it asked itself
+            self.verdict.take(endpoint, JoinAnswer("this node itself is there", "self"))
             return
         if not self.verdict.is_in:
-            self._circle.outlive(entries)
-        self._circle.hear(entries)
-        self._circle.waits = False
+            self._member_list.outlive(entries)
+        self._member_list.hear(entries)
+        self._member_list.waits = False
         self._seeds.keep(self._told)  # by now the others tell who is there
         self._remembered = ()
-        self._connect(self._circle.peers)  # before whoever waits for the verdict looks at them
+        self._connect(self._member_list.peers)  # before whoever waits for the verdict looks at them
         self.verdict.let_in()
 
     # Who is there
 
     def _check(self) -> None:
         """Call those of whom it is said that they are another process now, or elsewhere."""
-        for claim in self._circle.to_check():
+        for claim in self._member_list.to_check():
             if not self._look_into(claim):
-                self._circle.unchecked(claim)
+                self._member_list.unchecked(claim)
 
-    def _look_into(self, claim: Entry) -> bool:
+    def _look_into(self, claim: MemberEntry) -> bool:
         def missing(_problem: str) -> None:
-            self._circle.checked(claim, None)
+            self._member_list.checked(claim, None)
 
-        return self._call(claim, partial(self._circle.checked, claim), missing)
+        return self._call(claim, partial(self._member_list.checked, claim), missing)
 
     def _take_orders(self) -> None:
         """Do what other threads want; call who wants to join, as soon as there is room for it."""
@@ -311,8 +313,8 @@ class MembersThread(threading.Thread):
                 case CallBack():
                     waiting.append((order, now + ANSWER_WITHIN_S))
                 case Located():
-                    self._knock_located(order)
-                case Seed() if self._circle.waits:
+                    self._ask_at_address(order)
+                case Seed() if self._member_list.waits:
                     self._seeds.add(order)
         self._to_call = [
             (who, expires) for who, expires in waiting if not self._dial(who) and now < expires
@@ -328,14 +330,14 @@ class MembersThread(threading.Thread):
 
         if self._call(entry, found, partial(self._called_back, who)):
             return True
-        is_knocking = self._calls.is_knocking(entry.endpoint, entry.name)
-        if is_knocking and entry.incarnation <= HIGHEST_HEARSAY:
-            self._called_back(who, "")  # two that knock at each other: that call tells who is there
+        asks_to_join = self._calls.asks_to_join(entry.endpoint, entry.name)
+        if asks_to_join and entry.incarnation <= HIGHEST_HEARSAY:
+            self._called_back(who, "")  # two that ask each other: that call tells who is there
             return True
         return False
 
     def _call(
-        self, entry: Entry, found: Callable[[int], None], failed: Callable[[str], None]
+        self, entry: MemberEntry, found: Callable[[int], None], failed: Callable[[str], None]
     ) -> bool:
         """Ask who is where a node should be; tell its incarnation, or why it was not found."""
 
@@ -364,37 +366,39 @@ class MembersThread(threading.Thread):
             self.verdict.refuse(reason)
         match message.kind:
             case "busy":
-                answer = Answer(reason, "undecided")
+                answer = JoinAnswer(reason, "undecided")
             case "waiting":
-                answer = Answer(reason, "waiting")
+                answer = JoinAnswer(reason, "waiting")
             case _:
-                answer = Answer(reason)
+                answer = JoinAnswer(reason)
         self._failed(endpoint, answer)
 
-    def _failed(self, address: str, answer: Answer) -> None:
+    def _failed(self, address: str, answer: JoinAnswer) -> None:
         """Log each problem of each place once, as long as it stays the same.
 
         As long as the node waits, whoever waits for it says so instead.
         """
         self.verdict.take(address, answer)
-        if self._circle.waits:
+        if self._member_list.waits:
             return
         for place, problem in self.verdict.problems.items():
             is_of_place = address in (place, *self._addresses(place))
             is_new = self._problems.get(place) != problem
             if place in self._told and is_of_place and is_new:
                 self._problems[place] = problem
-                log.warning("%s: not let in at %s: %s", self._circle.own.name, place, problem)
+                log.warning("%s: not let in at %s: %s", self._member_list.own.name, place, problem)
 
     # From one start to the next
 
     def _remember(self, *, is_last: bool = False) -> None:
         """Write down who is there, if that has changed; never more than once a second."""
-        changes, now = self._circle.changes, self._clock.now()
+        changes, now = self._member_list.changes, self._clock.now()
         is_due = is_last or now - self._saved_at >= SAVE_EVERY_S
         if self._memory is None or changes == self._saved_changes or not is_due:
             return
-        found = {entry.name: Seed(entry.endpoint, entry.name) for entry in self._circle.all_known()}
+        found = {
+            entry.name: Seed(entry.endpoint, entry.name) for entry in self._member_list.all_known()
+        }
         for seed in self._remembered:  # nobody that knows better has let this node in
             found.setdefault(seed.name, seed)
         members = tuple(found.values())

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from dpwa.transport.addresses import is_of_this_machine
 
 
-class Answer(NamedTuple):
+class JoinAnswer(NamedTuple):
     """What became of asking at one address.
 
     Attributes:
@@ -22,10 +22,10 @@ class Answer(NamedTuple):
     kind: Literal["undecided", "waiting", "self", "no"] = "no"
 
 
-NOT_YET = Answer("no answer yet", "undecided")
+NOT_YET = JoinAnswer("no answer yet", "undecided")
 
 
-class Verdict:
+class JoinVerdict:
     """What became of asking to be let in so far; every method may be called from any thread.
 
     A place is an endpoint as it was told; with a host name it may have several addresses.
@@ -44,7 +44,7 @@ class Verdict:
         self.refused = ""
         self.changed = threading.Condition()
         self._addresses: dict[str, tuple[str, ...]] = {place: (place,) for place in places}
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, JoinAnswer] = {}
 
     def located(self, place: str, addresses: tuple[str, ...]) -> None:
         """Take note of the addresses that a host name has just now."""
@@ -63,7 +63,7 @@ class Verdict:
         with self.changed:
             return any(address in addresses for addresses in self._addresses.values())
 
-    def take(self, address: str, answer: Answer) -> None:
+    def take(self, address: str, answer: JoinAnswer) -> None:
         """Take note of what became of asking at an address, if it is one of the places."""
         with self.changed:
             if self.has_asked(address):
@@ -91,7 +91,7 @@ class Verdict:
         return len(others) < len(answers) and all(map(is_of_this_machine, others))
 
     @property
-    def answers(self) -> Mapping[str, tuple[Answer, ...]]:
+    def answers(self) -> Mapping[str, tuple[JoinAnswer, ...]]:
         """What came of asking at each place, for each of its addresses."""
         with self.changed:
             return {

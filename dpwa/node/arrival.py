@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from dpwa.clock import Deadline
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease, Snapshot
-from dpwa.node.deal_desk import Settled
-from dpwa.node.fetch_order import FetchOrder
+from dpwa.node.fetch_request import FetchRequest
 from dpwa.node.incoming import Incoming, IsFinite, Part
+from dpwa.node.transaction_manager import Settled
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
-from dpwa.types import Standing
+from dpwa.types import TrainingProgress
 from dpwa.wire.fetching import Ended, pieces_of
 
 
@@ -54,7 +54,7 @@ class Source:
 
     peer: str
     nbytes: int
-    standing: Standing
+    standing: TrainingProgress
     version: int
     parts: Iterable[Part]
     room: ByteArray | None
@@ -97,7 +97,7 @@ def streamed(peer: str, incoming: Incoming, deadline: Deadline) -> Source:
     )
 
 
-def mapped(peer: str, lease: Lease, order: FetchOrder) -> Source:
+def mapped(peer: str, lease: Lease, order: FetchRequest) -> Source:
     """Return a snapshot that lies in shared memory."""
     snapshot = lease.snapshot
     pieces = pieces_of(order.layout, snapshot.data.nbytes, order.wanted.shard)
@@ -113,21 +113,21 @@ def mapped(peer: str, lease: Lease, order: FetchOrder) -> Source:
     )
 
 
-def settled(deal: Settled) -> Source:
-    """Return the snapshot of a deal that holds."""
-    snapshot = deal.theirs.snapshot
+def settled(transaction: Settled) -> Source:
+    """Return the snapshot of a transaction that holds."""
+    snapshot = transaction.theirs.snapshot
     return Source(
-        peer=deal.peer,
+        peer=transaction.peer,
         nbytes=snapshot.data.nbytes,
         standing=snapshot.standing,
         version=snapshot.version,
         parts=[(0, snapshot.data)],
         room=None,
-        release=deal.release,
+        release=transaction.release,
     )
 
 
-def objection(snapshot: Snapshot, order: FetchOrder) -> Ended | None:
+def objection(snapshot: Snapshot, order: FetchRequest) -> Ended | None:
     """Say why a snapshot must not be merged; `None`: it may be."""
     why_not = _divergence(snapshot, order)
     if why_not:
@@ -137,7 +137,7 @@ def objection(snapshot: Snapshot, order: FetchOrder) -> Ended | None:
     return None
 
 
-def _divergence(snapshot: Snapshot, order: FetchOrder) -> str:
+def _divergence(snapshot: Snapshot, order: FetchRequest) -> str:
     """Say what of it is not finite, and would be carried everywhere."""
     if snapshot.standing.loss == math.inf:
         return "its loss is not finite"

@@ -14,7 +14,7 @@ from dpwa.node.neighbours import Neighbours
 from dpwa.node.peer_channel import ChannelSettings
 from dpwa.policy.advice import Plan, advice
 from dpwa.transport.addresses import is_of_this_machine
-from dpwa.transport.gate import CurveGate, Gate
+from dpwa.transport.authorizer import Authorizer, CurveAuthorizer
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
 
@@ -76,15 +76,15 @@ def channel_settings(config: Config, own_name: str, peer: str) -> ChannelSetting
     )
 
 
-def gate_of(config: Config, name: str) -> Gate:
-    """Return the gate of a node.
+def authorizer_of(config: Config, name: str) -> Authorizer:
+    """Return the authorizer of a node.
 
     Raises:
         UserError: there is no CURVE or no key of the node, or others can read or write its files.
     """
     if config.security == "none":
-        return Gate()
-    return CurveGate(name, Keyring(KeyFolder(config.keys), name, config.allow))
+        return Authorizer()
+    return CurveAuthorizer(name, Keyring(KeyFolder(config.keys), name, config.allow))
 
 
 def warn_if_open(config: Config, name: str, endpoint: str) -> None:

@@ -133,7 +133,7 @@ def _clocks(answers: Mapping[str, StatusAnswer]) -> Iterator[Finding]:
 
 
 def _strangers(reports: Mapping[str, JsonObject]) -> Iterator[Finding]:
-    """Who knocks in vain, and what to compare."""
+    """Who asks in vain to be let in, and what to compare."""
     for name, report in reports.items():
         refused = report.get("handshakes_refused")
         counts = refused if isinstance(refused, dict) else {}

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dpwa.clock import Clock
-from dpwa.node.peers import PeerBook
-from dpwa.node.rx_thread import Reply, Service
-from dpwa.node.tx_thread import Listener
+from dpwa.node.peers import PeerTable
+from dpwa.node.service import Listener, Reply, Service
 from dpwa.policy.finishing import Ending, Heard
 from dpwa.types import Frame
 from dpwa.wire.messages import Finishing
@@ -25,14 +24,16 @@ class Endings:
 
     Args:
         name: of this node.
-        book: its peers.
+        peer_table: its peers.
         updates: returns how many training steps this node has taken.
         clock: time source.
     """
 
-    def __init__(self, name: str, book: PeerBook, updates: Callable[[], int], clock: Clock) -> None:
+    def __init__(
+        self, name: str, peer_table: PeerTable, updates: Callable[[], int], clock: Clock
+    ) -> None:
         self._name = name
-        self._book = book
+        self._peer_table = peer_table
         self._updates = updates
         self._clock = clock
         self._changed = threading.Condition()
@@ -55,7 +56,7 @@ class Endings:
 
     def hear(self, peer: str, message: Finishing) -> None:
         """Take in what a peer says."""
-        if peer not in self._book.names or message.round_number > MOST_ROUNDS:
+        if peer not in self._peer_table.names or message.round_number > MOST_ROUNDS:
             return
         said = message.model_dump(exclude={"type", "request", "name"})
         with self._changed:

@@ -15,12 +15,12 @@ from dpwa.clock import Deadline
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease, Snapshot
-from dpwa.node.deal_fetches import DealFetches
-from dpwa.node.fetch_order import FetchOrder, Found
+from dpwa.node.context import NodeContext
+from dpwa.node.fetch_request import FetchRequest, Found
+from dpwa.node.fetch_task import Attempt, FetchTask, is_of_transaction
 from dpwa.node.incoming import BrokenFetchError
-from dpwa.node.parts import Parts
 from dpwa.node.peer_channel import PeerChannel
-from dpwa.node.pursuit import Attempt, Pursuit, is_of_deal
+from dpwa.node.transaction_fetches import TransactionFetches
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
 from dpwa.transport.link import LinkState
@@ -34,7 +34,7 @@ from dpwa.wire.fetching import (
     PieceArrived,
 )
 from dpwa.wire.messages import Cancel, Message
-from dpwa.wire.proposing import DealAgreed
+from dpwa.wire.proposing import ProposalAgreed
 
 
 class Fetcher:
@@ -44,19 +44,23 @@ class Fetcher:
 
     Args:
         channels: to the peers, by name.
-        parts: of the node.
-        rng: where chance comes from.
+        context: of the node.
+        rng: source of randomness.
     """
 
     def __init__(
-        self, channels: Mapping[str, PeerChannel], parts: Parts, rng: random.Random
+        self, channels: Mapping[str, PeerChannel], context: NodeContext, rng: random.Random
     ) -> None:
         self._channels = channels
-        self._book, self._clock, self._kept = parts.book, parts.clock, parts.kept
-        self._greet, self._hear = parts.greeting, parts.newsroom.hear
-        self._deals = DealFetches(parts)
+        self._peer_table, self._clock, self._snapshot_cache = (
+            context.peer_table,
+            context.clock,
+            context.snapshot_cache,
+        )
+        self._greet, self._hear = context.greeting, context.leader_table.hear
+        self._transactions = TransactionFetches(context)
         self._rng = rng
-        self._active: Pursuit | None = None
+        self._active: FetchTask | None = None
         self._requests = itertools.count(1)
         self._buffer: ByteArray = np.empty(0, np.uint8)
 
@@ -73,11 +77,11 @@ class Fetcher:
         """Return when to call `keep_deadlines` again; `None`: there is nothing under way."""
         return None if self._active is None else self._active.remaining_s
 
-    def pursue(self, order: FetchOrder) -> None:
+    def pursue(self, order: FetchRequest) -> None:
         """Begin with an order, in place of the one under way."""
         self.keep_deadlines()  # of the one before
         self.give_up(Outcome.TIMED_OUT)
-        self._active = Pursuit(order)
+        self._active = FetchTask(order)
         self._ask_next_peer()
 
     def give_up(self, outcome: Outcome, *, charge: bool = False) -> None:
@@ -145,7 +149,7 @@ class Fetcher:
             case Announced() as announced:
                 self._hear(announced.header.news)
                 self._announced(attempt, announced)
-            case DealAgreed() as agreed:
+            case ProposalAgreed() as agreed:
                 self._hear(agreed.news)
                 self._agreed(attempt, agreed)
             case HeldElsewhere() as held:
@@ -154,19 +158,24 @@ class Fetcher:
                 self._failed(channel, ended.outcome, ended.detail)
         return True
 
-    def partner_prepared(self, deal: bytes) -> bool:
-        """Take that a peer has all of this node's snapshot; return whether the deal is open."""
-        holds, active = self._deals.prepared(deal), self._active
+    def partner_prepared(self, transaction: bytes) -> bool:
+        """Take that a peer has this node's snapshot; return whether the transaction is open."""
+        holds, active = self._transactions.prepared(transaction), self._active
         attempt = None if active is None else active.attempt
-        if holds and active is not None and attempt is not None and attempt.deal == deal:
-            self._deals.settle(active.order, attempt)
+        if (
+            holds
+            and active is not None
+            and attempt is not None
+            and attempt.transaction == transaction
+        ):
+            self._transactions.settle(active.order, attempt)
             self._succeeded(attempt)
         return holds is not None
 
-    def partner_failed(self, deal: bytes) -> None:
+    def partner_failed(self, transaction: bytes) -> None:
         """Take that a peer cannot have this node's snapshot, or must not merge it."""
         attempt = None if self._active is None else self._active.attempt
-        if attempt is not None and attempt.deal == deal:
+        if attempt is not None and attempt.transaction == transaction:
             self._failed(attempt.channel, Outcome.BUSY)
 
     # Asking
@@ -183,21 +192,21 @@ class Fetcher:
             active.tried.add(name)
             channel = self._channels.get(name)
             if channel is None or channel.link.state is LinkState.DOWN:
-                self._book.record(name, Outcome.UNREACHABLE)
+                self._peer_table.record(name, Outcome.UNREACHABLE)
                 continue
             self._attempt(active, channel)
             return
 
-    def _next_peer(self, active: Pursuit) -> str | None:
+    def _next_peer(self, active: FetchTask) -> str | None:
         order = active.order
         if order.first is not None and order.first not in active.tried:
             return order.first
         if order.wanted.only is not None:
             return None
         budget_s = order.deadline.remaining_s()
-        return self._book.choose(self._rng, active.tried, order.wanted.among, budget_s)
+        return self._peer_table.choose(self._rng, active.tried, order.wanted.among, budget_s)
 
-    def _attempt(self, active: Pursuit, channel: PeerChannel) -> None:
+    def _attempt(self, active: FetchTask, channel: PeerChannel) -> None:
         """Ask a peer, now or as soon as its link is up."""
         order, request = active.order, self.next_request()
         if order.wanted.terms is Terms.PULL or order.collects is not None:
@@ -205,22 +214,22 @@ class Fetcher:
             active.attempt = Attempt(channel, FetchSession(request, plan))
             active.attempt.version = order.wanted.version
         else:
-            active.attempt = self._deals.propose(channel, order, request)
+            active.attempt = self._transactions.propose(channel, order, request)
             if active.attempt is None:
                 self._finish(Outcome.BUSY)
                 return
         if channel.link.state is LinkState.UP and active.attempt is not None:
             self._request(active, active.attempt)
 
-    def _request(self, active: Pursuit, attempt: Attempt) -> None:
+    def _request(self, active: FetchTask, attempt: Attempt) -> None:
         budget_s = active.order.deadline.remaining_s()
-        patience_s = self._book.patience_s(attempt.channel.peer, budget_s)
+        patience_s = self._peer_table.patience_s(attempt.channel.peer, budget_s)
         request = attempt.session.request_message(int(budget_s * 1000))
         if attempt.channel.link.send(request):
             attempt.asked_at = self._clock.now()
-            # An agreed deal waits for the other side, and a round for those who are behind.
-            is_deal = attempt.version > 0 and is_of_deal(active.order, attempt)
-            waits = is_deal or active.order.wanted.version > 0
+            # An agreed transaction waits for the other side, and a round for those who are behind.
+            is_transaction = attempt.version > 0 and is_of_transaction(active.order, attempt)
+            waits = is_transaction or active.order.wanted.version > 0
             attempt.deadline = Deadline(self._clock, budget_s if waits else patience_s)
         else:
             self._failed(attempt.channel, Outcome.UNREACHABLE)
@@ -245,9 +254,9 @@ class Fetcher:
         snapshot = Snapshot(
             incoming.version, incoming.standing, order.layout, incoming.buffer, is_finite=True
         )
-        if not is_of_deal(order, attempt):
+        if not is_of_transaction(order, attempt):
             if order.wanted.keeps:
-                self._kept.keep(attempt.source, snapshot)
+                self._snapshot_cache.keep(attempt.source, snapshot)
             self._succeeded(attempt)
             return
         self._have(attempt, Lease(snapshot, lambda _: None))
@@ -257,8 +266,8 @@ class Fetcher:
         if active is None:
             return
         self._measure_latency(active.order, attempt)
-        self._book.share(attempt.channel.peer, memory)
-        if memory is not None and is_of_deal(active.order, attempt):
+        self._peer_table.share(attempt.channel.peer, memory)
+        if memory is not None and is_of_transaction(active.order, attempt):
             self._pin(attempt, memory)
         elif memory is not None:
             active.order.offer(Found(attempt.channel.peer, memory))
@@ -283,7 +292,7 @@ class Fetcher:
             raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
         if is_far_behind(header.clock, active.order.wanted.clock):
             raise BrokenFetchError(Outcome.BEHIND)
-        if is_of_deal(active.order, attempt):
+        if is_of_transaction(active.order, attempt):
             if header.version != attempt.version:
                 raise BrokenFetchError(Outcome.LOST, "its snapshot is gone")
             buffer = np.empty(header.nbytes, np.uint8)  # until the trainer has merged it
@@ -308,7 +317,7 @@ class Fetcher:
         active.attempt.origin = origin
         self._request(active, active.attempt)
 
-    def _insist(self, active: Pursuit, origin: PeerChannel) -> None:
+    def _insist(self, active: FetchTask, origin: PeerChannel) -> None:
         """Ask a peer that has sent this node elsewhere, without being sent there again."""
         plan = replace(origin.plan(active.order, self._greet()), keeps=False)
         active.attempt = Attempt(origin, FetchSession(self.next_request(), plan))
@@ -321,71 +330,73 @@ class Fetcher:
     def _succeeded(self, attempt: Attempt) -> None:
         """All of it is there; whether it can be merged is for the node to tell and to record."""
         if attempt.asked_at is not None:
-            self._book.fetched_in(attempt.channel.peer, self._clock.now() - attempt.asked_at)
+            self._peer_table.fetched_in(attempt.channel.peer, self._clock.now() - attempt.asked_at)
         self._measure_stream(attempt)
         if self._active is not None:
             self._active.order.end()
             self._active = None
 
-    def _measure_latency(self, order: FetchOrder, attempt: Attempt) -> None:
+    def _measure_latency(self, order: FetchRequest, attempt: Attempt) -> None:
         """Learn how long the peer took to answer, if it did not wait for others to catch up."""
         attempt.answered_at = self._clock.now()
-        waited = order.wanted.version > 0 and not is_of_deal(order, attempt)
+        waited = order.wanted.version > 0 and not is_of_transaction(order, attempt)
         if attempt.asked_at is not None and not waited:
-            self._book.answered_in(attempt.channel.peer, attempt.answered_at - attempt.asked_at)
+            self._peer_table.answered_in(
+                attempt.channel.peer, attempt.answered_at - attempt.asked_at
+            )
 
     def _measure_stream(self, attempt: Attempt) -> None:
         """Learn how fast the peer sends, from all that has come or from what came in time."""
         if attempt.answered_at is not None:
             elapsed_s = self._clock.now() - attempt.answered_at
-            self._book.streamed(attempt.channel.peer, attempt.streamed_bytes, elapsed_s)
+            self._peer_table.streamed(attempt.channel.peer, attempt.streamed_bytes, elapsed_s)
 
-    # Deals
+    # Transactions
 
-    def _agreed(self, attempt: Attempt, agreed: DealAgreed) -> None:
+    def _agreed(self, attempt: Attempt, agreed: ProposalAgreed) -> None:
         """Fetch the snapshot that the peer has promised.
 
         If one of both is still at the beginning, there is nothing to share: whoever is ahead leaves
-        the deal, and whoever is far behind takes over the other's parameters without one.
+        the transaction, and whoever is far behind takes over the other's parameters without one.
         """
         active = self._active
-        if active is None or attempt.deal is None:
+        if active is None or attempt.transaction is None:
             return
         own_clock = active.order.wanted.clock
         if is_far_behind(agreed.clock, own_clock):
             self._failed(attempt.channel, Outcome.BEHIND)
             return
-        if not self._deals.agreed(attempt.deal, agreed):
+        if not self._transactions.agreed(attempt.transaction, agreed):
             self._finish(Outcome.LOST)  # this node has agreed to another one meanwhile
             return
         if is_far_behind(own_clock, agreed.clock):
-            self._deals.leave(attempt, Outcome.BEHIND)
-            attempt.deal = None
+            self._transactions.leave(attempt, Outcome.BEHIND)
+            attempt.transaction = None
             self._fetch(active, attempt)
             return
         attempt.version = agreed.version
         attempt.deadline = active.order.deadline
-        memory = self._book.memory_of(attempt.channel.peer)
+        memory = self._peer_table.memory_of(attempt.channel.peer)
         if memory is not None:
             self._pin(attempt, memory)
         else:
             self._fetch(active, attempt)
 
-    def _fetch(self, active: Pursuit, attempt: Attempt) -> None:
-        """Go on with a fetch from the same peer, in the same deal if it is one."""
+    def _fetch(self, active: FetchTask, attempt: Attempt) -> None:
+        """Go on with a fetch from the same peer, in the same transaction if it is one."""
         plan = attempt.channel.plan(active.order, self._greet())
         again = Attempt(
             attempt.channel,
             FetchSession(self.next_request(), replace(plan, version=attempt.version)),
         )
-        again.deal, again.version = attempt.deal, attempt.version
+        again.transaction, again.version = attempt.transaction, attempt.version
         active.attempt = again
         self._request(active, again)
 
     def _pin(self, attempt: Attempt, memory: PeerMemory) -> None:
         if self._active is None:
             return
-        pinned = self._deals.pin(self._active.order, attempt, memory)
+        pinned = self._transactions.pin(self._active.order, attempt, memory)
         if isinstance(pinned, Ended):
             self._failed(attempt.channel, pinned.outcome, pinned.detail)
         else:
@@ -395,7 +406,7 @@ class Fetcher:
         """The peer's snapshot is there, and stays."""
         if self._active is None:
             lease.release()
-        elif self._deals.bring(self._active.order, attempt, lease):
+        elif self._transactions.bring(self._active.order, attempt, lease):
             self._succeeded(attempt)
 
     # How it ends
@@ -411,7 +422,7 @@ class Fetcher:
         if self._active is None:
             return
         attempt = self._active.attempt
-        self._deals.leave(attempt, outcome)
+        self._transactions.leave(attempt, outcome)
         if not self._active.order.withdraw():
             self._finish(outcome, detail)
         elif attempt is not None and attempt.origin is not None:
@@ -422,7 +433,7 @@ class Fetcher:
     def _charge(self, outcome: Outcome, detail: str = "") -> None:
         """Charge the peer of the attempt under way with its failure."""
         if self._active is not None and self._active.attempt is not None:
-            self._book.record(self._active.attempt.channel.peer, outcome, detail)
+            self._peer_table.record(self._active.attempt.channel.peer, outcome, detail)
 
     def _cancel(self) -> None:
         """Tell the peer, if it can be told, that nobody waits any more."""
@@ -435,8 +446,10 @@ class Fetcher:
         active, self._active = self._active, None
         if active is None:
             return
-        self._deals.leave(active.attempt, outcome)
-        self._deals.collect_failed(active.order, self._channels.get(active.order.wanted.only or ""))
+        self._transactions.leave(active.attempt, outcome)
+        self._transactions.collect_failed(
+            active.order, self._channels.get(active.order.wanted.only or "")
+        )
         incoming = None if active.attempt is None else active.attempt.incoming
         if not active.order.withdraw() and incoming is not None:
             incoming.break_off(outcome, detail)

@@ -14,12 +14,12 @@ import numpy as np
 
 from dpwa.clock import Deadline
 from dpwa.data.codecs import Codec
-from dpwa.data.held import NOTHING, Held
+from dpwa.data.delta_base import NOTHING, DeltaBase
 from dpwa.data.layout import Piece
 from dpwa.data.segments import ByteArray
 from dpwa.errors import PeerError
 from dpwa.policy.health import Outcome
-from dpwa.types import Frame, Standing
+from dpwa.types import Frame, TrainingProgress
 from dpwa.wire.fetching import Announced
 
 QUEUED_PIECES = 4  # that the trainer may be behind; more are kept in the buffer
@@ -59,14 +59,14 @@ class Incoming:
         announced: Announced,
         codec: Codec,
         buffer: ByteArray,
-        held: Held | None = None,
+        held: DeltaBase | None = None,
         is_finite: IsFinite | None = None,
         *,
         is_kept: bool = False,
     ) -> None:
         header, pieces = announced.header, announced.pieces
         self.version = header.version
-        self.standing = Standing(clock=header.clock, loss=header.loss, trace=header.trace)
+        self.standing = TrainingProgress(clock=header.clock, loss=header.loss, trace=header.trace)
         self.buffer = buffer
         self._start, self._stop = pieces[0].start, pieces[-1].stop
         self._token = header.token

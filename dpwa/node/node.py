@@ -23,30 +23,23 @@ from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_open
+from dpwa.node.commands import AddPeer, Attach, PartnerPrepared, PeerEnded, RemovePeer
+from dpwa.node.context import NodeContext, longest_s
 from dpwa.node.endings import FinishListener, FinishService
 from dpwa.node.finishing import Finish
+from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.logs import configure_logging
 from dpwa.node.own_address import own_address
-from dpwa.node.parts import Parts, longest_s
-from dpwa.node.rounds import Rounds
-from dpwa.node.rx_thread import Service
+from dpwa.node.service import Listener, Service
 from dpwa.node.services import (
     Collector,
-    DealService,
     GoodbyeService,
     NewsService,
     StatusService,
+    TransactionService,
 )
 from dpwa.node.snapshot_service import Introduction, ServingSettings, SnapshotService
-from dpwa.node.threads import Courier, NodeThreads
-from dpwa.node.tx_thread import (
-    AddPeer,
-    Attach,
-    Listener,
-    PartnerPrepared,
-    PeerEnded,
-    RemovePeer,
-)
+from dpwa.node.threads import NodeHandle, NodeThreads
 from dpwa.node.upload import Upload
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState
@@ -81,22 +74,22 @@ class Node(Closeable):
         self._started = self._time.now()
         self._reports: dict[str, weakref.WeakMethod[Callable[[], JsonObject]]] = {}
         config.require(name)
-        self._parts = Parts.of(name, config, self.seed, self._time)
+        self._context = NodeContext.of(name, config, self.seed, self._time)
         try:
             own = own_address(config, name)
-            self._threads = NodeThreads(own.listen, self._parts)
+            self._threads = NodeThreads(own.listen, self._context)
             self._prepare()
             self._open()
         except AddressError as error:
-            self._parts.close()
+            self._context.close()
             raise AddressError(f"node {name!r} {error}") from None
         except BaseException:
-            self._parts.close()
+            self._context.close()
             raise
         self.endpoint = own.endpoint(self._threads.rx.endpoint)
         # The threads know the node only weakly: one that is forgotten is closed when it is
         # collected, or at the end of the program.
-        self._close_all = finalize(self, _close, self._threads, self._parts)
+        self._close_all = finalize(self, _close, self._threads, self._context)
         for peer in config.peers_of(name):
             self.connect_peer(peer.name, peer.connect_endpoint)
         for sentence in advice_on(config):
@@ -107,15 +100,15 @@ class Node(Closeable):
     def _prepare(self) -> None:
         """Make what needs no thread that runs."""
         try:
-            self.rounds = Rounds(self._parts, self._threads.tx, _check_of(self))
-            self.finish = Finish(self._parts, self.rounds, self._threads.tx)
+            self.rounds = GossipRounds(self._context, self._threads.tx, _check_of(self))
+            self.finish = Finish(self._context, self.rounds, self._threads.tx)
             self._snapshots = self._snapshot_service()
         except BaseException:
             self._threads.close()
             raise
 
     def _snapshot_service(self) -> SnapshotService:
-        config, parts = self.config, self._parts
+        config, context = self.config, self._context
         settings = ServingSettings(
             longest_s(config),
             partial(codec_of, config),
@@ -123,36 +116,41 @@ class Node(Closeable):
             config.limits.sessions_per_peer,
         )
         return SnapshotService(
-            self._introduction(), parts.pool, parts.kept, self._time, settings, parts.upload
+            self._introduction(),
+            context.pool,
+            context.snapshot_cache,
+            self._time,
+            settings,
+            context.upload,
         )
 
     def _introduction(self) -> Introduction:
-        newsroom = self._parts.newsroom
-        return Introduction(self.name, self.config.algorithm, newsroom.hear, newsroom.news)
+        leader_table = self._context.leader_table
+        return Introduction(self.name, self.config.algorithm, leader_table.hear, leader_table.news)
 
     def _open(self) -> None:
         report = weakref.WeakMethod(self.report)
-        parts, tx, introduction = self._parts, self._threads.tx, self._introduction()
+        context, tx, introduction = self._context, self._threads.tx, self._introduction()
 
         def gone(peer: str) -> None:
-            parts.book.said_goodbye(peer)
+            context.peer_table.said_goodbye(peer)
             tx.order(PeerEnded(peer))
 
-        deals = DealService(
+        transactions = TransactionService(
             introduction,
-            parts.desk,
-            parts.pool.layout,
-            Collector(parts.desk, parts.book, tx, self._time),
-            lambda said: tx.order(PartnerPrepared(said.deal, said.name, said.is_there)),
+            context.transactions,
+            context.pool.layout,
+            Collector(context.transactions, context.peer_table, tx, self._time),
+            lambda said: tx.order(PartnerPrepared(said.transaction, said.name, said.is_there)),
             self._time,
         )
         self._threads.open(
             [
                 self._snapshots,
                 NewsService(introduction),
-                deals,
+                transactions,
                 StatusService(lambda: _called(report), self._time),
-                GoodbyeService(parts.name, gone),
+                GoodbyeService(context.name, gone),
                 FinishService(self.finish.endings),
             ]
         )
@@ -167,7 +165,7 @@ class Node(Closeable):
     @property
     def version(self) -> int:
         """Version of the newest published snapshot; 0 before the first, never interpolated."""
-        return self._parts.pool.version
+        return self._context.pool.version
 
     # The peers
 
@@ -175,22 +173,22 @@ class Node(Closeable):
     def peers(self) -> tuple[str, ...]:
         """Names of the peers in view."""
         self.check_process()
-        return self._parts.book.names
+        return self._context.peer_table.names
 
     @property
     def links(self) -> dict[str, LinkState]:
         """State of the connection to each of the peers in view."""
-        return {name: self._threads.tx.state_of(name) for name in self._parts.book.names}
+        return {name: self._threads.tx.state_of(name) for name in self._context.peer_table.names}
 
     @property
     def names(self) -> Callable[[], tuple[str, ...]]:
         """Returns the names of this node and of its peers; it does not keep the node alive."""
-        name, book = self.name, self._parts.book
-        return lambda: (name, *book.names)
+        name, peer_table = self.name, self._context.peer_table
+        return lambda: (name, *peer_table.names)
 
     def rng(self, purpose: str) -> random.Random:
         """Return randomness of its own for a purpose, seeded by the configuration."""
-        return self._parts.rng(purpose)
+        return self._context.rng(purpose)
 
     def add_peer(self, name: str, host: str, port: int) -> None:
         """Take a peer into view; no effect when it already is.
@@ -208,8 +206,8 @@ class Node(Closeable):
         Raises:
             UserError: the name is this node's own or known at another endpoint.
         """
-        if self._parts.book.add(name, endpoint):
-            self._parts.newsroom.welcome(name)
+        if self._context.peer_table.add(name, endpoint):
+            self._context.leader_table.welcome(name)
             settings = channel_settings(self.config, self.name, name)
             self._threads.tx.order(AddPeer(name, endpoint, settings))
 
@@ -220,8 +218,8 @@ class Node(Closeable):
             UnknownNameError: no such peer.
         """
         self._check_open()
-        self._parts.book.remove(name)
-        self._parts.forget(name)
+        self._context.peer_table.remove(name)
+        self._context.forget(name)
         self._threads.tx.order(RemovePeer(name))
 
     # What stands on the node
@@ -239,17 +237,17 @@ class Node(Closeable):
     @property
     def upload(self) -> Upload:
         """How fast the services may send payloads; it does not keep the node alive."""
-        return self._parts.upload
+        return self._context.upload
 
     @property
     def keyring(self) -> Keyring | None:
         """The keys of this node and of whom it talks to; `None` with `security: none`."""
-        return self._threads.gate.keyring
+        return self._threads.authorizer.keyring
 
     @property
-    def courier(self) -> Courier:
+    def node_handle(self) -> NodeHandle:
         """What sends messages for it; it does not keep the node alive."""
-        return self._threads.courier
+        return self._threads.node_handle
 
     # Life
 
@@ -268,7 +266,7 @@ class Node(Closeable):
 
     def report(self) -> JsonObject:
         """Describe the node in plain data, for `dpwa status`."""
-        standing, parts, threads = self.rounds.standing, self._parts, self._threads
+        standing, context, threads = self.rounds.standing, self._context, self._threads
         diverged = standing.loss is not None and math.isinf(standing.loss)
         return {
             "name": self.name,
@@ -282,34 +280,37 @@ class Node(Closeable):
             "clock": standing.clock,
             "loss": None if diverged else standing.loss,
             "diverged": diverged,
-            "version": parts.pool.version,
+            "version": context.pool.version,
             "merges": self.rounds.merges,
-            "rounds_skipped": parts.pool.skipped,
+            "rounds_skipped": context.pool.skipped,
             "memory": {
-                **parts.pool.report(),
+                **context.pool.report(),
                 **threads.tx.memory_report(),
                 "served_held_bytes": self._snapshots.held_bytes,
-                "kept_bytes": parts.kept.nbytes,
+                "kept_bytes": context.snapshot_cache.nbytes,
             },
             "snapshots_served": self._snapshots.served,
             "bytes_sent": threads.rx.bytes_sent,
             "bytes_received": threads.tx.bytes_received,
             "bad_messages": threads.rx.bad_messages,
-            "refused": {"malformed": threads.rx.bad_messages, **threads.rx.intake.report()},
+            "refused": {"malformed": threads.rx.bad_messages, **threads.rx.admission.report()},
             "late_answers": threads.tx.late_answers,
-            "handshakes_refused": {**threads.gate.report(), "put_off": threads.door.closings},
-            "connections": threads.gate.connections(),
+            "handshakes_refused": {
+                **threads.authorizer.report(),
+                "put_off": threads.accept_limiter.closings,
+            },
+            "connections": threads.authorizer.connections(),
             "algorithm": self.config.algorithm,
             "model": self._model(),
-            "news": parts.newsroom.report(),
-            "deals": parts.desk.report(),
-            "peers": parts.book.report(),
+            "news": context.leader_table.report(),
+            "transactions": context.transactions.report(),
+            "peers": context.peer_table.report(),
             **{key: _called(method) for key, method in self._reports.items() if key != "model"},
         }
 
     def _model(self) -> JsonObject | None:
         """Describe what was published last, and what an adapter says of its module."""
-        method, layout = self._reports.get("model"), self._parts.pool.layout()
+        method, layout = self._reports.get("model"), self._context.pool.layout()
         published = {} if layout is None else _described(layout)
         return {**published, **({} if method is None else _called(method))} or None
 
@@ -362,8 +363,8 @@ def _called(report: weakref.WeakMethod[Callable[[], JsonObject]]) -> JsonObject:
     return {} if method is None else method()
 
 
-def _close(threads: NodeThreads, parts: Parts) -> None:
+def _close(threads: NodeThreads, context: NodeContext) -> None:
     try:
         threads.close()
     finally:  # a second Ctrl-C must not leave shared memory behind
-        parts.close()
+        context.close()

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpwa.data.codecs import Codec
-from dpwa.data.held import Held
+from dpwa.data.delta_base import DeltaBase
 from dpwa.data.peer_memory import NotMappedError, PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.shared_memory import remains
-from dpwa.node.fetch_order import FetchOrder
+from dpwa.node.fetch_request import FetchRequest
 from dpwa.node.incoming import Incoming
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.wire.fetching import Announced, FetchPlan, Greeting, InSharedMemory
@@ -47,7 +47,7 @@ class PeerChannel:
         self._is_mappable = settings.may_map
         self._memory: PeerMemory | None = None
         self._left: str | None = None  # the folder of a peer that is down
-        self._held: Held | None = None
+        self._held: DeltaBase | None = None
 
     @property
     def peer(self) -> str:
@@ -66,7 +66,7 @@ class PeerChannel:
         memory = self._memory  # likewise
         return 0 if memory is None else memory.nbytes
 
-    def plan(self, order: FetchOrder, greeting: Greeting) -> FetchPlan:
+    def plan(self, order: FetchRequest, greeting: Greeting) -> FetchPlan:
         """Return what to ask the peer for, and who asks."""
         return FetchPlan(
             layout=order.layout,
@@ -92,7 +92,7 @@ class PeerChannel:
             self._is_mappable = False
         return self._memory
 
-    def incoming(self, order: FetchOrder, announced: Announced, buffer: ByteArray) -> Incoming:
+    def incoming(self, order: FetchRequest, announced: Announced, buffer: ByteArray) -> Incoming:
         """Make ready for a snapshot that the peer has announced."""
         header, held = announced.header, None
         codec = self._settings.codec
@@ -134,7 +134,7 @@ class PeerChannel:
         if memory is not None:
             memory.close()
 
-    def _held_of(self, nbytes: int) -> Held:
+    def _held_of(self, nbytes: int) -> DeltaBase:
         if self._held is None or self._held.data.nbytes != nbytes:
-            self._held = Held(np.zeros(nbytes, np.uint8))
+            self._held = DeltaBase(np.zeros(nbytes, np.uint8))
         return self._held

@@ -62,12 +62,12 @@ class _Peer:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
 
 
-class PeerBook:
+class PeerTable:
     """What this node knows of its peers; every method may be called from any thread.
 
     Args:
         own_name: of this node.
-        clock: what time is taken from.
+        clock: time source.
         rng: where the chance in rests comes from.
     """
 

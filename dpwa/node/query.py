@@ -63,7 +63,7 @@ def query_cluster(
 ) -> dict[str, StatusAnswer]:
     """Ask all nodes of a configuration, and all members that they know; by name.
 
-    A place to knock at counts as a node of its own only if nobody else is found to be there.
+    An address to ask at counts as a node of its own only if nobody else is found to be there.
 
     Args:
         config: of the nodes.
@@ -128,8 +128,8 @@ def query_status(
         keyring: with whose keys to ask, see `asking_keyring`.
     """
     deadline = Deadline(clock or SystemClock(), timeout_s)
-    with zmq.Context() as context:
-        links = [PeerLink(context, name, where, keyring) for name, where in endpoints.items()]
+    with zmq.Context() as zmq_context:
+        links = [PeerLink(zmq_context, name, where, keyring) for name, where in endpoints.items()]
         try:
             return _ask_all(links, deadline)
         finally:

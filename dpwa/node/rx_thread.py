@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
 
 from dpwa.clock import Clock
 from dpwa.errors import ProtocolError, VersionError
-from dpwa.node.intake import Intake
+from dpwa.node.admission import AdmissionControl
+from dpwa.node.service import Reply, Service
 from dpwa.transport.ipc import claimed
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import (
     Context,
     Receipt,
-    Received,
+    ReceivedMessage,
     Socket,
     bound_endpoint,
     send,
@@ -28,65 +29,30 @@ from dpwa.wire.messages import Message, Refused, decode, encode
 log = logging.getLogger("dpwa.rx")
 
 
-class Reply(Protocol):
-    """Sends an answer to whoever asked; returns a receipt, or `None` when it was not taken.
-
-    `is_lent`: the payload stays as it is until the receipt is done.
-    """
-
-    def __call__(
-        self, message: Message, payload: Frame | None = None, *, is_lent: bool = False
-    ) -> Receipt | None:
-        """Send."""
-        ...
-
-
 IDLE_POLL_MS = 1_000
 MESSAGES_PER_TURN = 16  # before commands and deadlines have theirs
 BUSY_POLL_MS = 10
-
-
-class Service:
-    """Something that answers certain messages; called on the RxThread only."""
-
-    handles: tuple[type[Any], ...]
-
-    def handle(self, sender: bytes, message: Any, reply: Reply) -> None:
-        """Answer one message with `reply`."""
-        raise NotImplementedError
-
-    def receive(
-        self,
-        sender: bytes,
-        message: Any,
-        payload: Frame,  # noqa: ARG002
-        reply: Reply,
-    ) -> None:
-        """Answer one message that may carry a payload; by default, that is ignored."""
-        self.handle(sender, message, reply)
-
-    def tick(self, now: float) -> bool:  # noqa: ARG002
-        """Do what has become due; return whether to be called again within `BUSY_POLL_MS`.
-
-        Called after every message, and at least every `IDLE_POLL_MS`.
-        """
-        return False
 
 
 class RxThread(threading.Thread):
     """Serves peers until it is stopped. A foreign message can never end it."""
 
     def __init__(
-        self, name: str, context: Context, endpoint: str, clock: Clock, intake: Intake
+        self,
+        name: str,
+        zmq_context: Context,
+        endpoint: str,
+        clock: Clock,
+        admission: AdmissionControl,
     ) -> None:
         super().__init__(name=f"dpwa-rx-{name}", daemon=True)
-        self.intake = intake
-        self._context = context
+        self.admission = admission
+        self._zmq_context = zmq_context
         self._endpoint = endpoint
         self.endpoint = endpoint  # with the port that was found, once it listens
         self._clock = clock
         self._services: dict[type[Any], Service] = {}
-        self._nudges: Mailbox[None] = Mailbox(context)
+        self._wakes: Mailbox[None] = Mailbox(zmq_context)
         self._is_stopping = False
         self._listening = threading.Event()
         self._listen_error: Exception | None = None
@@ -112,21 +78,21 @@ class RxThread(threading.Thread):
 
     def discard(self) -> None:
         """Give up a thread that was never started."""
-        self._nudges.close()
+        self._wakes.close()
 
     def stop(self, timeout_s: float) -> bool:
         """Ask the thread to end; return whether it did within the time."""
         self._is_stopping = True
-        self.nudge()
+        self.wake()
         self.join(timeout_s)
         if self.is_alive():
             return False
-        self._nudges.close()
+        self._wakes.close()
         return True
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Have the services look at once whether something has become due; from any thread."""
-        self._nudges.put(None)
+        self._wakes.put(None)
 
     def run(self) -> None:
         """Own the socket from here to the end."""
@@ -136,7 +102,7 @@ class RxThread(threading.Thread):
                 self._socket() as router,
             ):
                 self.endpoint = bound_endpoint(router)
-                self.intake.watch(self.endpoint)
+                self.admission.watch(self.endpoint)
                 self._listening.set()
                 self._serve(router)
         except Exception as error:
@@ -146,27 +112,29 @@ class RxThread(threading.Thread):
             self._listening.set()
 
     def _socket(self) -> Socket:
-        handshake_ms = int(self.intake.limits.handshake_timeout_s * 1000)
-        return serving_socket(self._context, self._endpoint, self.intake.gate, handshake_ms)
+        handshake_ms = int(self.admission.limits.handshake_timeout_s * 1000)
+        return serving_socket(
+            self._zmq_context, self._endpoint, self.admission.authorizer, handshake_ms
+        )
 
     def _serve(self, router: Socket) -> None:
-        nudges, poller = zmq.Poller(), zmq.Poller()
-        nudges.register(self._nudges.receiver, zmq.POLLIN)
-        poller.register(self._nudges.receiver, zmq.POLLIN)
+        wakes, poller = zmq.Poller(), zmq.Poller()
+        wakes.register(self._wakes.receiver, zmq.POLLIN)
+        poller.register(self._wakes.receiver, zmq.POLLIN)
         poller.register(router, zmq.POLLIN)
         is_busy = False
         while True:
             limit_ms = BUSY_POLL_MS if is_busy else IDLE_POLL_MS
-            patience_ms = self.intake.patience_ms(limit_ms)
-            ready = dict((nudges if self.intake.is_paused else poller).poll(patience_ms))
+            patience_ms = self.admission.patience_ms(limit_ms)
+            ready = dict((wakes if self.admission.is_paused else poller).poll(patience_ms))
             if self._is_stopping:
                 return
-            if self._nudges.receiver in ready:
-                self._nudges.discard_all()
+            if self._wakes.receiver in ready:
+                self._wakes.discard_all()
             try:
                 if router in ready:
                     self._answer(router)
-                self.intake.look()
+                self.admission.look()
                 is_busy = self._tick()
             except Exception:
                 self.bad_messages += 1
@@ -181,22 +149,22 @@ class RxThread(threading.Thread):
     def _answer(self, router: Socket) -> None:
         """Answer what has come, a few messages at a time, so that nothing waits for too long."""
         for _ in range(MESSAGES_PER_TURN):
-            received = self.intake.take(router)
+            received = self.admission.take(router)
             if received is None:
                 return
             try:
-                if len(received.frames) >= 2 and self.intake.is_heard(received):
+                if len(received.frames) >= 2 and self.admission.is_heard(received):
                     self._answer_one(router, received)
             finally:
-                self.intake.served(received)
+                self.admission.served(received)
 
-    def _answer_one(self, router: Socket, received: Received) -> None:
+    def _answer_one(self, router: Socket, received: ReceivedMessage) -> None:
         sender = bytes(received.frames[0])
         try:
             message, payload = decode(received.frames[1:])
-            if self.intake.is_forged(received, message):
+            if self.admission.is_forged(received, message):
                 return
-            self.intake.gate.heard(received.descriptor)
+            self.admission.authorizer.heard(received.descriptor)
             self._dispatch(router, sender, message, payload)
         except VersionError:
             # The version in the header of any answer tells the peer why.

@@ -1,4 +1,4 @@
-"""What the RxThread answers beside fetches: news, deals, goodbyes, and a status report."""
+"""What the RxThread answers beside fetches: news, transactions, goodbyes, and a status report."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from dataclasses import dataclass
 from dpwa.algorithms import Terms
 from dpwa.clock import Clock, Deadline
 from dpwa.data.layout import Layout
-from dpwa.node.deal_desk import Agreement, Answer, DealDesk
-from dpwa.node.fetch_order import FetchOrder, Wanted
-from dpwa.node.peers import PeerBook
-from dpwa.node.rx_thread import Reply, Service
+from dpwa.node.fetch_request import FetchRequest, FetchTarget
+from dpwa.node.peers import PeerTable
+from dpwa.node.service import Reply, Service
 from dpwa.node.snapshot_service import Introduction
+from dpwa.node.transaction_manager import AgreedTerms, Declined, TransactionManager
 from dpwa.node.tx_thread import TxThread
 from dpwa.types import JsonObject
 from dpwa.wire import limits
 from dpwa.wire.messages import (
-    Agreed,
     AskStatus,
-    Busy,
-    Decided,
     Goodbye,
     NewsMessage,
-    Noted,
     NotReady,
     OtherAlgorithm,
     OtherModel,
-    Prepared,
-    Propose,
     Status,
     pack,
     pack_layout,
+)
+from dpwa.wire.transaction_messages import (
+    Agreed,
+    Busy,
+    DecisionAck,
+    Prepared,
+    Propose,
+    TransactionDecision,
 )
 
 
@@ -55,32 +57,38 @@ class NewsService(Service):
 class Collector:
     """Has the snapshots fetched of peers that this node has agreed on an exchange with."""
 
-    def __init__(self, desk: DealDesk, book: PeerBook, tx: TxThread, clock: Clock) -> None:
-        self._desk = desk
-        self._book = book
+    def __init__(
+        self, transactions: TransactionManager, peer_table: PeerTable, tx: TxThread, clock: Clock
+    ) -> None:
+        self._transactions = transactions
+        self._peer_table = peer_table
         self._tx = tx
         self._clock = clock
 
     def known_as(self, message: Propose) -> str:
         """Return the name of a peer in view; all strangers count as one."""
-        return message.name if message.name in self._book.names else ""
+        return message.name if message.name in self._peer_table.names else ""
 
     def is_welcome(self, message: Propose) -> bool:
-        """Tell whether a deal with this peer makes sense: it can be reached, and may be merged."""
-        can_collect = self._desk.terms is not Terms.EXCHANGE or self._tx.reaches(message.name)
-        return can_collect and not self._book.is_quarantined(message.name)
+        """Tell whether a transaction with this peer makes sense: it is up, and may be merged."""
+        can_collect = self._transactions.terms is not Terms.EXCHANGE or self._tx.reaches(
+            message.name
+        )
+        return can_collect and not self._peer_table.is_quarantined(message.name)
 
     def __call__(self, message: Propose, layout: Layout) -> None:
         """Order a fetch."""
-        wanted = Wanted(
+        wanted = FetchTarget(
             layout=layout,
-            clock=self._desk.clock_of(message.deal),
-            is_finite=self._desk.is_finite,
+            clock=self._transactions.clock_of(message.transaction),
+            is_finite=self._transactions.is_finite,
             only=message.name,
             version=message.version,
         )
-        deadline = Deadline(self._clock, min(message.budget_ms / 1000, self._desk.longest_s))
-        self._tx.order(FetchOrder(wanted, deadline, collects=message.deal))
+        deadline = Deadline(
+            self._clock, min(message.budget_ms / 1000, self._transactions.longest_s)
+        )
+        self._tx.order(FetchRequest(wanted, deadline, collects=message.transaction))
 
 
 @dataclass(frozen=True)
@@ -93,60 +101,68 @@ class _Early:
     expires: float
 
 
-class DealService(Service):
-    """Answers proposals, and takes note of what becomes of deals.
+class TransactionService(Service):
+    """Answers proposals, and takes note of what becomes of transactions.
 
     Args:
         introduction: of this node.
-        desk: where its deals are.
+        transactions: where its transactions are.
         layout: returns that of its newest snapshot; `None` before the first.
         collect: fetches the snapshot of a peer that was agreed with.
         prepared: passes on that a peer has all of this node's snapshot.
-        clock: what time is taken from.
+        clock: time source.
     """
 
-    handles = (Propose, Prepared, Decided)
+    handles = (Propose, Prepared, TransactionDecision)
 
     def __init__(
         self,
         introduction: Introduction,
-        desk: DealDesk,
+        transactions: TransactionManager,
         layout: Callable[[], Layout | None],
         collect: Collector,
         prepared: Callable[[Prepared], None],
         clock: Clock,
     ) -> None:
         self._own = introduction
-        self._desk = desk
+        self._transactions = transactions
         self._layout = layout
         self._collect = collect
         self._prepared = prepared
         self._clock = clock
         self._early: dict[bytes, _Early] = {}
 
-    def handle(self, sender: bytes, message: Propose | Prepared | Decided, reply: Reply) -> None:  # noqa: ARG002
-        """Answer one message of a deal."""
+    def handle(
+        self,
+        sender: bytes,  # noqa: ARG002
+        message: Propose | Prepared | TransactionDecision,
+        reply: Reply,
+    ) -> None:
+        """Answer one message of a transaction."""
         match message:
             case Propose():
                 self._answer(message, reply)
             case Prepared():
                 self._prepared(message)
-            case Decided():
-                self._desk.decided(message.deal, commit=message.commit)
-                reply(Noted(request=message.request, deal=message.deal))
+            case TransactionDecision():
+                self._transactions.decided(message.transaction, commit=message.commit)
+                reply(DecisionAck(request=message.request, transaction=message.transaction))
 
     def tick(self, now: float) -> bool:
         """End what has run out of time; look again at proposals that came too early."""
-        self._desk.expire()
-        for deal, early in list(self._early.items()):
-            del self._early[deal]
+        self._transactions.expire()
+        for transaction, early in list(self._early.items()):
+            del self._early[transaction]
             if early.expires > now:
                 self._consider(early.message, early.layout, early.reply, early.expires)
         return bool(self._early)
 
     def _answer(self, message: Propose, reply: Reply) -> None:
         layout = self._layout()
-        if (message.algorithm, message.terms) != (self._own.algorithm, self._desk.terms.value):
+        if (message.algorithm, message.terms) != (
+            self._own.algorithm,
+            self._transactions.terms.value,
+        ):
             reply(OtherAlgorithm(request=message.request, algorithm=self._own.algorithm))
         elif layout is None:
             reply(NotReady(request=message.request))
@@ -154,30 +170,30 @@ class DealService(Service):
             reply(OtherModel(request=message.request), pack_layout(layout))
         else:
             self._own.hear(message.news)
-            budget_s = min(message.budget_ms / 1000, self._desk.longest_s)
+            budget_s = min(message.budget_ms / 1000, self._transactions.longest_s)
             self._consider(message, layout, reply, self._clock.now() + budget_s)
 
     def _consider(self, message: Propose, layout: Layout, reply: Reply, expires: float) -> None:
         if not self._collect.is_welcome(message):
-            reply(Busy(request=message.request, deal=message.deal))
+            reply(Busy(request=message.request, transaction=message.transaction))
             return
         peer = self._collect.known_as(message)
-        found = self._desk.accept(message.deal, peer, message.budget_ms / 1000)
-        if found is Answer.NOT_YET and len(self._early) < limits.MAX_SESSIONS:
-            self._early[message.deal] = _Early(message, layout, reply, expires)
+        found = self._transactions.accept(message.transaction, peer, message.budget_ms / 1000)
+        if found is Declined.NOT_YET and len(self._early) < limits.MAX_SESSIONS:
+            self._early[message.transaction] = _Early(message, layout, reply, expires)
             return
-        if found in (Answer.NOT_READY, Answer.NOT_YET):
+        if found in (Declined.NOT_READY, Declined.NOT_YET):
             reply(NotReady(request=message.request))
-        elif not isinstance(found, Agreement):
-            reply(Busy(request=message.request, deal=message.deal))
+        elif not isinstance(found, AgreedTerms):
+            reply(Busy(request=message.request, transaction=message.transaction))
         else:
-            if found.is_new and self._desk.terms is Terms.EXCHANGE:
+            if found.is_new and self._transactions.terms is Terms.EXCHANGE:
                 self._collect(message, layout)
             news = self._own.news()
             reply(
                 Agreed(
                     request=message.request,
-                    deal=message.deal,
+                    transaction=message.transaction,
                     version=found.version,
                     clock=found.clock,
                     units=found.units,
@@ -211,7 +227,7 @@ class StatusService(Service):
 
     Args:
         report: describes the node.
-        clock: what time is taken from.
+        clock: time source.
     """
 
     FRESH_S = 0.05  # whoever asks more often costs less

@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 
 from dpwa.clock import Clock
 from dpwa.data.codecs import Codec
-from dpwa.data.held import Held, HeldByReaders
+from dpwa.data.delta_base import DeltaBase, ReaderBases
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import Lease, Snapshot, SnapshotPool
 from dpwa.errors import UnknownNameError
 from dpwa.node.holders import Holders
-from dpwa.node.kept import KeptSnapshots
-from dpwa.node.rx_thread import Reply, Service
+from dpwa.node.service import Reply, Service
+from dpwa.node.snapshot_cache import SnapshotCache
 from dpwa.node.upload import Upload
 from dpwa.transport.sockets import Receipt
 from dpwa.wire import limits
+from dpwa.wire.fields import News
 from dpwa.wire.messages import (
     Cancel,
     Credit,
     Elsewhere,
     Fetch,
-    News,
     NotReady,
     OtherAlgorithm,
     OtherModel,
@@ -47,7 +47,7 @@ class ServingSettings:
     Attributes:
         longest_session_s: the most that a session may take, whatever the peer asks.
         codecs: makes the codec of a name; belongs to the RxThread.
-        resync_every: see `HeldByReaders`.
+        resync_every: see `ReaderBases`.
         sessions_per_peer: the most that one peer has at once.
     """
 
@@ -88,7 +88,7 @@ class _Serving:
     request: _Request
     session: ServeSession
     lease: Lease
-    held: Held | None
+    held: DeltaBase | None
     keeper: str = ""  # whoever will have a copy
     is_blocked: bool = False  # the socket to this peer is full, or it is not its turn
     receipts: list[Receipt] = field(default_factory=list)  # of what ZeroMQ still needs
@@ -113,8 +113,8 @@ class SnapshotService(Service):
     Args:
         introduction: of this node.
         pool: where the snapshots are.
-        kept: snapshots of others.
-        clock: what time is taken from.
+        snapshot_cache: snapshots of others.
+        clock: time source.
         settings: how to serve.
         upload: of the node.
     """
@@ -125,20 +125,20 @@ class SnapshotService(Service):
         self,
         introduction: Introduction,
         pool: SnapshotPool,
-        kept: KeptSnapshots,
+        snapshot_cache: SnapshotCache,
         clock: Clock,
         settings: ServingSettings,
         upload: Upload,
     ) -> None:
         self._own = introduction
         self._pool = pool
-        self._kept = kept
+        self._snapshot_cache = snapshot_cache
         self._clock = clock
         self._upload = upload
         self._longest_session_s = settings.longest_session_s
         self._codecs = settings.codecs
         self._sessions_per_peer = settings.sessions_per_peer
-        self._held = HeldByReaders(limits.MAX_HELD, settings.resync_every)
+        self._held = ReaderBases(limits.MAX_HELD, settings.resync_every)
         self._serving: dict[bytes, _Serving] = {}
         self._waiting: dict[bytes, _Request] = {}  # for what is not published yet
         self._holders = Holders()
@@ -232,7 +232,7 @@ class SnapshotService(Service):
     def _wanted(self, fetch: Fetch) -> Lease | None:
         """Lease what is asked for; `None` if it is not there, or not yet."""
         if fetch.origin not in ("", self._own.name):
-            return self._kept.lease(fetch.origin, fetch.version)
+            return self._snapshot_cache.lease(fetch.origin, fetch.version)
         lease = self._pool.at(fetch.version) if fetch.version else None
         lease = lease or self._pool.newest()
         # Whoever is rounds behind, as after a restart, is not waited for.
@@ -288,7 +288,7 @@ class SnapshotService(Service):
 
     def _session(
         self, sender: bytes, fetch: Fetch, snapshot: Snapshot
-    ) -> tuple[ServeSession, Held | None]:
+    ) -> tuple[ServeSession, DeltaBase | None]:
         """Make a session, and what the peer will hold after it, if the codec needs to know."""
         codec, held = self._codecs(fetch.codec), None
         if codec.is_delta:

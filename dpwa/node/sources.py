@@ -9,9 +9,9 @@ from dpwa.clock import Clock
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.snapshot import Lease
 from dpwa.node.arrival import Source, mapped, objection, streamed
-from dpwa.node.fetch_order import FetchOrder, Found
+from dpwa.node.fetch_request import FetchRequest, Found
 from dpwa.node.incoming import Incoming
-from dpwa.node.peers import PeerBook
+from dpwa.node.peers import PeerTable
 from dpwa.node.snapshot_service import MOST_ROUNDS_BEHIND
 from dpwa.policy.health import Outcome
 
@@ -23,37 +23,39 @@ class Sources:
     """Opens what fetches have found; belongs to the training thread.
 
     Args:
-        book: the peers.
+        peer_table: the peers.
         order: hands an order to the TxThread.
-        clock: what time is taken from.
+        clock: time source.
     """
 
-    def __init__(self, book: PeerBook, order: Callable[[FetchOrder], None], clock: Clock) -> None:
-        self._book = book
+    def __init__(
+        self, peer_table: PeerTable, order: Callable[[FetchRequest], None], clock: Clock
+    ) -> None:
+        self._peer_table = peer_table
         self._order = order
         self._clock = clock
 
-    def wait(self, order: FetchOrder) -> Source | None:
+    def wait(self, order: FetchRequest) -> Source | None:
         """Wait for what an order finds; `None` when nothing is, or it must not be merged."""
         found = order.take(order.deadline.remaining_s() + GRACE_S)
         return None if found is None else self._open(found, order)
 
-    def _open(self, found: Found, order: FetchOrder, *, may_ask: bool = True) -> Source | None:
+    def _open(self, found: Found, order: FetchRequest, *, may_ask: bool = True) -> Source | None:
         if isinstance(found.source, Incoming):
             return streamed(found.peer, found.source, order.deadline)
         if not isinstance(found.source, PeerMemory):
-            return None  # the deal desk has it
+            return None  # the transaction manager has it
         lease = self._pinned(found.source, order)
         if lease is None:
             return self._missing(found.peer, order, may_ask=may_ask)
         why_not = objection(lease.snapshot, order)
         if why_not is not None:
             lease.release()
-            self._book.record(found.peer, why_not.outcome, why_not.detail)
+            self._peer_table.record(found.peer, why_not.outcome, why_not.detail)
             return None
         return mapped(found.peer, lease, order)
 
-    def _pinned(self, memory: PeerMemory, order: FetchOrder) -> Lease | None:
+    def _pinned(self, memory: PeerMemory, order: FetchRequest) -> Lease | None:
         """Pin the snapshot that is wanted; wait for one that the peer has yet to publish."""
         wanted = order.wanted
         lease = memory.pin(wanted.layout, wanted.version)
@@ -68,15 +70,15 @@ class Sources:
             lease = memory.pin(wanted.layout, wanted.version)
         return lease
 
-    def _missing(self, peer: str, order: FetchOrder, *, may_ask: bool) -> Source | None:
+    def _missing(self, peer: str, order: FetchRequest, *, may_ask: bool) -> Source | None:
         """Ask a peer in whose memory there is nothing for this node any more: it tells why."""
         if order.wanted.version and order.deadline.expired():
-            self._book.record(peer, Outcome.TIMED_OUT, "it is rounds behind")
+            self._peer_table.record(peer, Outcome.TIMED_OUT, "it is rounds behind")
             return None
         if not may_ask:
-            self._book.record(peer, Outcome.LOST, "its shared memory cannot be mapped")
+            self._peer_table.record(peer, Outcome.LOST, "its shared memory cannot be mapped")
             return None
-        self._book.share(peer, None)
+        self._peer_table.share(peer, None)
         again = order.again(peer)
         self._order(again)
         found = again.take(again.deadline.remaining_s() + GRACE_S)

@@ -9,13 +9,15 @@ from contextlib import contextmanager
 
 import zmq
 
-from dpwa.node.assembly import gate_of
-from dpwa.node.intake import Intake
-from dpwa.node.parts import Parts
-from dpwa.node.rx_thread import RxThread, Service
-from dpwa.node.tx_thread import RenewLinks, Tell, TxThread
-from dpwa.transport.door import Door
-from dpwa.transport.gatekeeper import Gatekeeper
+from dpwa.node.admission import AdmissionControl
+from dpwa.node.assembly import authorizer_of
+from dpwa.node.commands import RenewLinks, Tell
+from dpwa.node.context import NodeContext
+from dpwa.node.rx_thread import RxThread
+from dpwa.node.service import Service
+from dpwa.node.tx_thread import TxThread
+from dpwa.transport.accept_limiter import AcceptLimiter
+from dpwa.transport.authenticator import Authenticator
 from dpwa.transport.sockets import keep_freed_memory
 from dpwa.types import Frame
 from dpwa.wire.messages import Message
@@ -25,7 +27,7 @@ log = logging.getLogger("dpwa.node")
 STOP_TIMEOUT_S = 3.0  # more than a farewell takes, also on a busy machine
 
 
-class Courier:
+class NodeHandle:
     """Lets what stands on a node use its threads; every method may be called from any thread."""
 
     def __init__(self, rx: RxThread, tx: TxThread) -> None:
@@ -36,48 +38,48 @@ class Courier:
         """Send a message to a peer, if there is a connection; returns at once."""
         self._tx.order(Tell(peer, message, payload))
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Have the services look at once whether something has become due."""
-        self._rx.nudge()
+        self._rx.wake()
 
     @contextmanager
-    def lull(self) -> Iterator[None]:
+    def unthrottled(self) -> Iterator[None]:
         """Serve peers without a limit while the trainer waits for them."""
-        intake = self._rx.intake
-        is_paused = intake.is_paused
-        intake.begin_lull()
+        admission = self._rx.admission
+        is_paused = admission.is_paused
+        admission.begin_unthrottled()
         try:
             if is_paused:
-                self.nudge()
+                self.wake()
             yield
         finally:
-            intake.end_lull()
+            admission.end_unthrottled()
 
 
 class NodeThreads:
-    """Owns the RxThread, the TxThread, the gatekeeper and the context in which their sockets live.
+    """Owns the RxThread, the TxThread, the authenticator and the context of their sockets.
 
     Raises:
         UserError: `security: curve` without CURVE or the node's key, or with files that others can
             read or write.
     """
 
-    def __init__(self, endpoint: str, parts: Parts) -> None:
+    def __init__(self, endpoint: str, context: NodeContext) -> None:
         self.endpoint = endpoint
         keep_freed_memory()
-        self.gate = gate_of(parts.config, parts.name)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        intake = Intake(self.gate, parts.config.limits)
-        self.rx = RxThread(parts.name, self._context, endpoint, parts.clock, intake)
-        self.tx = TxThread(self._context, parts, self.gate.keyring)
-        self.door = Door(parts.config.limits.handshakes_per_s)
-        self._gatekeeper = self._make_gatekeeper(parts)
-        self.courier = Courier(self.rx, self.tx)
+        self.authorizer = authorizer_of(context.config, context.name)
+        self._zmq_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        admission = AdmissionControl(self.authorizer, context.config.limits)
+        self.rx = RxThread(context.name, self._zmq_context, endpoint, context.clock, admission)
+        self.tx = TxThread(self._zmq_context, context, self.authorizer.keyring)
+        self.accept_limiter = AcceptLimiter(context.config.limits.handshakes_per_s)
+        self._authenticator = self._make_authenticator(context)
+        self.node_handle = NodeHandle(self.rx, self.tx)
 
-    def _make_gatekeeper(self, parts: Parts) -> Gatekeeper:
-        tx, keepers = self.tx, (self.gate, self.door)
-        return Gatekeeper(
-            parts.name, self._context, keepers, parts.clock, lambda: tx.order(RenewLinks())
+    def _make_authenticator(self, context: NodeContext) -> Authenticator:
+        tx, keepers = self.tx, (self.authorizer, self.accept_limiter)
+        return Authenticator(
+            context.name, self._zmq_context, keepers, context.clock, lambda: tx.order(RenewLinks())
         )
 
     def open(self, services: Iterable[Service]) -> None:
@@ -89,7 +91,7 @@ class NodeThreads:
         for service in services:
             self.rx.register(service)
         try:
-            self._gatekeeper.start()
+            self._authenticator.start()
             self.tx.start()
             self.rx.open()
         except BaseException:
@@ -99,12 +101,12 @@ class NodeThreads:
     def close(self) -> None:
         """Stop the threads and free the sockets; bounded in time."""
         tx_stopped = self._stop(self.tx)
-        # The gatekeeper last: ZeroMQ's own thread would wait for it for ever.
-        served_out = self._stop(self.rx) and self._stop(self._gatekeeper)
+        # The authenticator last: ZeroMQ's own thread would wait for it for ever.
+        served_out = self._stop(self.rx) and self._stop(self._authenticator)
         if tx_stopped and served_out:
-            self._context.term()
+            self._zmq_context.term()
 
-    def _stop(self, thread: RxThread | TxThread | Gatekeeper) -> bool:
+    def _stop(self, thread: RxThread | TxThread | Authenticator) -> bool:
         if thread is threading.current_thread():
             return False
         if thread.ident is None:  # there was no room for another thread

@@ -1,23 +1,34 @@
-"""TxThread: owns the links to all peers; fetches, makes deals and passes on news through them."""
+"""TxThread: owns the links to all peers; fetches, proposes and passes on news through them."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
-from typing import Any
 
 import zmq
 
 from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.errors import ProtocolError, VersionError
+from dpwa.node.commands import (
+    AddPeer,
+    Attach,
+    Command,
+    PartnerPrepared,
+    PassOnNews,
+    PeerEnded,
+    RemovePeer,
+    RenewLinks,
+    Stop,
+    Tell,
+)
+from dpwa.node.context import NodeContext
 from dpwa.node.farewell import FAREWELL_S, say_goodbye
-from dpwa.node.fetch_order import FetchOrder
+from dpwa.node.fetch_request import FetchRequest
 from dpwa.node.fetcher import Fetcher
 from dpwa.node.incoming import BrokenFetchError
-from dpwa.node.parts import Parts
-from dpwa.node.peer_channel import ChannelSettings, PeerChannel
+from dpwa.node.peer_channel import PeerChannel
+from dpwa.node.service import Listener
 from dpwa.policy.health import Outcome
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
@@ -25,7 +36,8 @@ from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.fetching import other_algorithm
-from dpwa.wire.messages import Decided, Message, NewsMessage, Noted, decode
+from dpwa.wire.messages import Message, NewsMessage, decode
+from dpwa.wire.transaction_messages import DecisionAck, TransactionDecision
 
 log = logging.getLogger("dpwa.tx")
 
@@ -37,113 +49,22 @@ LINGER_MS = 100  # for last words to leave; a peer that takes longer does withou
 ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers have theirs
 
 
-@dataclass(frozen=True)
-class AddPeer:
-    """Connect to a peer."""
-
-    name: str
-    endpoint: str
-    settings: ChannelSettings
-
-
-@dataclass(frozen=True)
-class RemovePeer:
-    """Disconnect from a peer."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Tell:
-    """Send a message to a peer, if there is a connection."""
-
-    peer: str
-    message: Message
-    payload: Frame | None = None
-
-
-class Listener:
-    """Something that hears of connections and of answers; called on the TxThread only.
-
-    Attributes:
-        handles: types of answers that are for it.
-    """
-
-    handles: tuple[type[Any], ...] = ()
-
-    def link_changed(self, peer: str, *, is_up: bool) -> None:
-        """Take note that the connection to a peer has come up, or is gone."""
-
-    def receive(self, peer: str, message: Any, payload: Frame) -> None:
-        """Take in an answer."""
-
-
-@dataclass(frozen=True)
-class Attach:
-    """Let something hear of connections, beginning with those that there are."""
-
-    listener: Listener
-
-
-@dataclass(frozen=True)
-class Stop:
-    """End the thread."""
-
-
-@dataclass(frozen=True)
-class PartnerPrepared:
-    """A peer has all of this node's snapshot, for a deal; or it cannot have it."""
-
-    deal: bytes
-    name: str
-    is_there: bool
-
-
-@dataclass(frozen=True)
-class PeerEnded:
-    """A peer has said goodbye."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class PassOnNews:
-    """Tell a peer, drawn at random, what this node knows, and hear what that one does."""
-
-
-@dataclass(frozen=True)
-class RenewLinks:
-    """Other keys are allowed than before."""
-
-
-Command = (
-    FetchOrder
-    | AddPeer
-    | RemovePeer
-    | PartnerPrepared
-    | PeerEnded
-    | PassOnNews
-    | Tell
-    | Attach
-    | RenewLinks
-    | Stop
-)
-
-
 class TxThread(threading.Thread):
     """Talks to the peers, as the one who asks."""
 
-    def __init__(self, context: Context, parts: Parts, keyring: Keyring | None = None) -> None:
-        super().__init__(name=f"dpwa-tx-{parts.name}", daemon=True)
+    def __init__(
+        self, zmq_context: Context, context: NodeContext, keyring: Keyring | None = None
+    ) -> None:
+        super().__init__(name=f"dpwa-tx-{context.name}", daemon=True)
         self._keyring = keyring
-        self._looked_at_links = parts.clock.now()
-        self._parts = parts
-        self._rng = parts.rng("other")
+        self._looked_at_links = context.clock.now()
         self._context = context
-        self._commands: Mailbox[Command] = Mailbox(context)
+        self._rng = context.rng("other")
+        self._zmq_context = zmq_context
+        self._commands: Mailbox[Command] = Mailbox(zmq_context)
         self._poller = zmq.Poller()
         self._channels: dict[str, PeerChannel] = {}
-        self._fetcher = Fetcher(self._channels, parts, self._rng)
+        self._fetcher = Fetcher(self._channels, context, self._rng)
         self._listeners: list[Listener] = []
         self._farewells: dict[str, float] = {}  # of peers that are connected, and when they came
         self._stopping = False
@@ -189,10 +110,10 @@ class TxThread(threading.Thread):
                 self._fetcher.give_up(Outcome.MISBEHAVED, charge=True)
         self._fetcher.give_up(Outcome.TIMED_OUT)
         self._deliver_decisions()
-        deadline = Deadline(self._parts.clock, FAREWELL_S)
+        deadline = Deadline(self._context.clock, FAREWELL_S)
         links = [channel.link for channel in self._channels.values()]
         try:
-            say_goodbye(links, self._parts.name, self._farewells, deadline)
+            say_goodbye(links, self._context.name, self._farewells, deadline)
         finally:
             for channel in self._channels.values():
                 channel.close(LINGER_MS)
@@ -207,7 +128,7 @@ class TxThread(threading.Thread):
         }
 
     def _patience_ms(self) -> int:
-        limit_ms = RESEND_POLL_MS if self._parts.desk.has_undelivered else IDLE_POLL_MS
+        limit_ms = RESEND_POLL_MS if self._context.transactions.has_undelivered else IDLE_POLL_MS
         remaining_s = self._fetcher.remaining_s()
         return limit_ms if remaining_s is None else min(limit_ms, int(remaining_s * 1000) + 1)
 
@@ -221,7 +142,7 @@ class TxThread(threading.Thread):
                 self._obey(command)
         self._fetcher.keep_deadlines()
         self._deliver_decisions()
-        if self._parts.clock.now() - self._looked_at_links >= RENEWAL_S:
+        if self._context.clock.now() - self._looked_at_links >= RENEWAL_S:
             self._renew_links()
             self._doubt_farewells()
 
@@ -229,7 +150,7 @@ class TxThread(threading.Thread):
 
     def _obey(self, command: Command) -> None:
         match command:
-            case FetchOrder():
+            case FetchRequest():
                 self._pursue(command)
             case AddPeer():
                 self._add(command)
@@ -250,9 +171,9 @@ class TxThread(threading.Thread):
             case Stop():
                 self._stopping = True
 
-    def _pursue(self, order: FetchOrder) -> None:
+    def _pursue(self, order: FetchRequest) -> None:
         """Fetch, unless this node has agreed to an exchange meanwhile: that goes first."""
-        is_late = order.wanted.terms is Terms.EXCHANGE and self._parts.desk.is_engaged
+        is_late = order.wanted.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
         if is_late:
             order.end()
         else:
@@ -271,7 +192,7 @@ class TxThread(threading.Thread):
 
     def _add(self, command: AddPeer) -> None:
         try:
-            link = PeerLink(self._context, command.name, command.endpoint, self._keyring)
+            link = PeerLink(self._zmq_context, command.name, command.endpoint, self._keyring)
         except zmq.ZMQError as error:
             log.error("cannot connect to %s at %s: %s", command.name, command.endpoint, error)
             for listener in self._listeners:
@@ -286,9 +207,11 @@ class TxThread(threading.Thread):
             return
         self._fetcher.removed(channel)
         if channel.link.state is LinkState.UP:
-            for deal, commit in self._parts.desk.decisions_for(name):  # the last chance to tell it
-                self._tell(channel, deal, commit=commit)
-                self._parts.desk.noted(deal)
+            for transaction, commit in self._context.transactions.decisions_for(
+                name
+            ):  # the last chance to tell it
+                self._tell(channel, transaction, commit=commit)
+                self._context.transactions.noted(transaction)
         del self._channels[name]
         for listener in self._listeners:
             listener.link_changed(name, is_up=False)
@@ -299,13 +222,13 @@ class TxThread(threading.Thread):
         """Forget a peer that has said goodbye, once its connection is gone: anybody may say it."""
         channel = self._channels.get(name)
         if channel is None or channel.link.state is LinkState.DOWN:
-            self._parts.forget(name)
+            self._context.forget(name)
         else:
-            self._farewells.setdefault(name, self._parts.clock.now())
+            self._farewells.setdefault(name, self._context.clock.now())
 
     def _doubt_farewells(self) -> None:
         """Count on a peer again that has not gone: somebody has said, or repeated, its farewell."""
-        now = self._parts.clock.now()
+        now = self._context.clock.now()
         for name, said_at in list(self._farewells.items()):
             channel = self._channels.get(name)
             is_up = channel is not None and channel.link.state is LinkState.UP
@@ -313,33 +236,39 @@ class TxThread(threading.Thread):
                 continue
             del self._farewells[name]
             if is_up:
-                self._parts.book.connected(name)
+                self._context.peer_table.connected(name)
 
     def _partner_prepared(self, command: PartnerPrepared) -> None:
-        """Go on with a deal; whoever speaks of one that is over is told how it ended."""
-        if command.is_there and not self._fetcher.partner_prepared(command.deal):
+        """Go on with a transaction; whoever speaks of one that is over is told how it ended."""
+        if command.is_there and not self._fetcher.partner_prepared(command.transaction):
             channel = self._channels.get(command.name)
             if channel is not None:
-                self._tell(channel, command.deal, commit=self._parts.desk.outcome(command.deal))
+                self._tell(
+                    channel,
+                    command.transaction,
+                    commit=self._context.transactions.outcome(command.transaction),
+                )
         elif not command.is_there:
-            self._fetcher.partner_failed(command.deal)
+            self._fetcher.partner_failed(command.transaction)
 
     def _pass_on_news(self) -> None:
         up = [c for c in self._channels.values() if c.link.state is LinkState.UP]
         if up:
-            greeting = self._parts.greeting()
+            greeting = self._context.greeting()
             message = NewsMessage(request=0, algorithm=greeting.algorithm, news=greeting.news)
             self._rng.choice(up).link.send(message)
 
     def _deliver_decisions(self) -> None:
-        for deal, peer, commit in self._parts.desk.decisions_due():
+        for transaction, peer, commit in self._context.transactions.decisions_due():
             channel = self._channels.get(peer)
             if channel is not None and channel.link.state is LinkState.UP:
-                self._tell(channel, deal, commit=commit)
+                self._tell(channel, transaction, commit=commit)
 
-    def _tell(self, channel: PeerChannel, deal: bytes, *, commit: bool) -> None:
+    def _tell(self, channel: PeerChannel, transaction: bytes, *, commit: bool) -> None:
         request = self._fetcher.next_request()
-        channel.link.send(Decided(request=request, deal=deal, commit=commit))
+        channel.link.send(
+            TransactionDecision(request=request, transaction=transaction, commit=commit)
+        )
 
     # The links
 
@@ -347,9 +276,9 @@ class TxThread(threading.Thread):
         """Wait for what a new link has to say."""
         self._poller.register(link.socket, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)
-        self._parts.book.trouble(link.peer, link.problem)
+        self._context.peer_table.trouble(link.peer, link.problem)
         if link.state is LinkState.DOWN:
-            log.warning("%s: not connected to %s: %s", self._parts.name, link.peer, link.problem)
+            log.warning("%s: not connected to %s: %s", self._context.name, link.peer, link.problem)
 
     def _unregister(self, link: PeerLink) -> None:
         self._poller.unregister(link.socket)
@@ -357,7 +286,7 @@ class TxThread(threading.Thread):
 
     def _renew_links(self) -> None:
         """Replace links of which nothing can come, because a key has changed or was refused."""
-        self._looked_at_links = self._parts.clock.now()
+        self._looked_at_links = self._context.clock.now()
         for channel in list(self._channels.values()):
             if channel.link.is_useless:
                 self._renew(channel)
@@ -365,7 +294,7 @@ class TxThread(threading.Thread):
     def _renew(self, channel: PeerChannel) -> None:
         was_down = channel.link.state is LinkState.DOWN
         self._unregister(channel.link)
-        channel.replace(channel.link.renewed(self._context))
+        channel.replace(channel.link.renewed(self._zmq_context))
         self._register(channel.link)
         if not was_down:  # all who rely on the connection are to know that it is not that one
             self._entered(channel, LinkState.DOWN)
@@ -374,15 +303,15 @@ class TxThread(threading.Thread):
         """Act on what happened to a connection."""
         for state in channel.follow():
             self._entered(channel, state)
-        self._parts.book.trouble(channel.peer, channel.link.problem)
+        self._context.peer_table.trouble(channel.peer, channel.link.problem)
 
     def _entered(self, channel: PeerChannel, state: LinkState) -> None:
         if state is LinkState.UP:
-            self._parts.book.connected(channel.peer)
+            self._context.peer_table.connected(channel.peer)
         elif state is LinkState.DOWN:
-            self._parts.book.share(channel.peer, None)
-            if self._parts.book.has_ended(channel.peer):
-                self._parts.forget(channel.peer)
+            self._context.peer_table.share(channel.peer, None)
+            if self._context.peer_table.has_ended(channel.peer):
+                self._context.forget(channel.peer)
         self._fetcher.link_changed(channel, state)
         for listener in self._listeners:
             listener.link_changed(channel.peer, is_up=state is LinkState.UP)
@@ -407,8 +336,8 @@ class TxThread(threading.Thread):
         match message:
             case NewsMessage():
                 self._hear(channel.peer, message)
-            case Noted():
-                self._parts.desk.noted(message.deal)
+            case DecisionAck():
+                self._context.transactions.noted(message.transaction)
             case _ if listener := self._listener(message):
                 listener.receive(channel.peer, message, payload)
             case _:
@@ -419,9 +348,9 @@ class TxThread(threading.Thread):
         return next((each for each in self._listeners if isinstance(message, each.handles)), None)
 
     def _hear(self, peer: str, message: NewsMessage) -> None:
-        own, book = self._parts.config.algorithm, self._parts.book
+        own, peer_table = self._context.config.algorithm, self._context.peer_table
         if message.algorithm == own:
-            self._parts.newsroom.hear(message.news)
-        elif peer in book.mergeable:  # as far as was known
-            detail = other_algorithm(message.algorithm, self._parts.name, own)
-            book.record(peer, Outcome.OTHER_ALGORITHM, detail)
+            self._context.leader_table.hear(message.news)
+        elif peer in peer_table.mergeable:  # as far as was known
+            detail = other_algorithm(message.algorithm, self._context.name, own)
+            peer_table.record(peer, Outcome.OTHER_ALGORITHM, detail)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpwa.clock import Clock
-from dpwa.node.rx_thread import Reply
+from dpwa.node.service import Reply
 from dpwa.policy.rates import FairBucket, TokenBucket
 from dpwa.transport.sockets import Receipt
 from dpwa.types import Frame
@@ -18,7 +18,7 @@ class Upload:
 
     Args:
         limit_mbps: the most payload that is sent in a second, in megabits; `None` for no limit.
-        clock: what time is taken from.
+        clock: time source.
     """
 
     def __init__(self, limit_mbps: float | None, clock: Clock) -> None:

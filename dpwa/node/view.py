@@ -6,8 +6,8 @@ import random
 
 from dpwa.algorithms import Values
 from dpwa.config import Config
-from dpwa.node.newsroom import Newsroom
-from dpwa.node.peers import PeerBook
+from dpwa.node.leader_table import LeaderTable
+from dpwa.node.peers import PeerTable
 from dpwa.policy.interpolation import interpolation
 
 
@@ -22,7 +22,12 @@ class NodeView:
     """
 
     def __init__(
-        self, name: str, config: Config, book: PeerBook, newsroom: Newsroom, rng: random.Random
+        self,
+        name: str,
+        config: Config,
+        peer_table: PeerTable,
+        leader_table: LeaderTable,
+        rng: random.Random,
     ) -> None:
         self.name = name
         self.rng = rng
@@ -31,8 +36,8 @@ class NodeView:
         self.asks_leader = interpolation(config.interpolation).asks_leader
         self.updates = 0
         self._model: Values | None = None
-        self._book = book
-        self._newsroom = newsroom
+        self._peer_table = peer_table
+        self._leader_table = leader_table
 
     @property
     def model(self) -> Values:
@@ -48,17 +53,17 @@ class NodeView:
     @property
     def peers(self) -> tuple[str, ...]:
         """Names of the peers in view."""
-        return self._book.names
+        return self._peer_table.names
 
     def leader(self, *, of_all: bool = True) -> str | None:
         """Return the node with the lowest running loss, of all or of the own group."""
-        able = {self.name, *self._book.mergeable}
-        return self._newsroom.leader(of_all=of_all, among=able)
+        able = {self.name, *self._peer_table.mergeable}
+        return self._leader_table.leader(of_all=of_all, among=able)
 
     def has_groups(self) -> bool:
         """Tell whether the nodes belong to more than one group."""
-        return self._newsroom.has_groups(self._book.names)
+        return self._leader_table.has_groups(self._peer_table.names)
 
     def total_updates(self) -> float:
         """Return how many updates all nodes have made together, as far as the news goes."""
-        return self._newsroom.total_updates(self._book.names)
+        return self._leader_table.total_updates(self._peer_table.names)

@@ -41,14 +41,14 @@ class Stand:
         ready: whether it had done its part.
         expired: whether its time was over.
         seen: members that it knew to be ready.
-        knocks: nodes that want to be let in.
+        join_requests: nodes that want to be let in.
     """
 
     entered: bool
     ready: bool
     expired: bool = False
     seen: frozenset[str] = frozenset()
-    knocks: tuple[Member, ...] = ()
+    join_requests: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ class Ballot:
         lost = set(self.suspects)
         if not holds and any(stand.expired for stand in stands.values()):
             lost |= {name for name, stand in stands.items() if not stand.entered}
-        knocks = {knock for stand in stands.values() for knock in stand.knocks}
+        join_requests = {request for stand in stands.values() for request in stand.join_requests}
         in_order = tuple(name for name in self.members if name in lost)
-        return Decision(holds, in_order, tuple(sorted(knocks)))
+        return Decision(holds, in_order, tuple(sorted(join_requests)))
 
     def _suspect(self, names: Iterable[str], now: float) -> bool:
         fresh = set(names) - self.suspects

@@ -77,8 +77,9 @@ def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Heal
 def is_failure(outcome: Outcome) -> bool:
     """Tell whether flow control counts this outcome like a timeout.
 
-    A peer that is not ready, in another deal, or still at the beginning has done nothing wrong. One
-    that is not there was not even asked, and costs no time: when it is back, it counts as before.
+    A peer that is not ready, in another transaction, or still at the beginning has done nothing
+    wrong. One that is not there was not even asked, and costs no time: when it is back, it counts
+    as before.
     """
     return outcome not in (
         Outcome.FETCHED,

@@ -25,9 +25,9 @@ from pydantic import Field
 
 from dpwa.errors import UserError
 from dpwa.registry import Registry
-from dpwa.types import Fraction, NoOptions, Standing, StrictModel
+from dpwa.types import Fraction, NoOptions, StrictModel, TrainingProgress
 
-FactorRule = Callable[[Any, Standing, Standing], float]
+FactorRule = Callable[[Any, TrainingProgress, TrainingProgress], float]
 
 
 class ConstantOptions(StrictModel):
@@ -89,19 +89,19 @@ def interpolation_names() -> tuple[str, ...]:
 
 
 @register_interpolation("constant", ConstantOptions)
-def constant(options: ConstantOptions, own: Standing, peer: Standing) -> float:  # noqa: ARG001
+def constant(options: ConstantOptions, own: TrainingProgress, peer: TrainingProgress) -> float:  # noqa: ARG001
     """Factor f = value.  Source: dpwa (2017)."""
     return options.value
 
 
 @register_interpolation("clock")
-def clock(options: NoOptions, own: Standing, peer: Standing) -> float:  # noqa: ARG001
+def clock(options: NoOptions, own: TrainingProgress, peer: TrainingProgress) -> float:  # noqa: ARG001
     """Factor f = peer_clock / (clock + peer_clock); 0.5 when both are 0.  Source: dpwa (2017)."""
     return _share(peer.clock, own.clock)
 
 
 @register_interpolation("loss")
-def loss(options: NoOptions, own: Standing, peer: Standing) -> float:  # noqa: ARG001
+def loss(options: NoOptions, own: TrainingProgress, peer: TrainingProgress) -> float:  # noqa: ARG001
     """Factor f = loss / (loss + peer_loss): the worse this node, the more it takes.
 
     Source: dpwa (2017).
@@ -116,7 +116,7 @@ def loss(options: NoOptions, own: Standing, peer: Standing) -> float:  # noqa: A
 
 
 @register_interpolation("leader", LeaderOptions, asks_leader=True)
-def leader(options: LeaderOptions, own: Standing, peer: Standing) -> float:
+def leader(options: LeaderOptions, own: TrainingProgress, peer: TrainingProgress) -> float:
     """Factor f = strength if peer_loss < loss else 0; 0 when the peer's loss is unknown.
 
     The peer is the leader of all, as soon as one is known. Source: the pull toward a leader of LSGD
@@ -142,8 +142,8 @@ def divergence_scale(own_loss: float | None, threshold: float) -> float:
 def merge_factor(
     method: Interpolation,
     options: StrictModel,
-    own: Standing,
-    peer: Standing,
+    own: TrainingProgress,
+    peer: TrainingProgress,
     divergence_threshold: float,
 ) -> float:
     """Return the factor to merge with: the rule's, scaled by `divergence_scale`.

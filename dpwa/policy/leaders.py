@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 
 # No frozen dataclass: it takes three times as long to make, and each message takes 32.
-class Rumour(NamedTuple):
+class LossReport(NamedTuple):
     """What a node once said of itself.
 
     Attributes:
@@ -52,7 +52,7 @@ class Rumour(NamedTuple):
 
 
 class _Heard(NamedTuple):
-    """A rumour as it is remembered. The smaller leads: ties go by name, alike everywhere."""
+    """A loss report as it is remembered. The smaller leads: ties go by name, alike everywhere."""
 
     loss: float  # inf if it has none
     node: str
@@ -61,10 +61,10 @@ class _Heard(NamedTuple):
     version: int
     said_at: float  # on this node's clock
 
-    def rumour(self, now: float) -> Rumour:
+    def report(self, now: float) -> LossReport:
         loss, node, group, incarnation, version, said_at = self
         known = loss if loss < math.inf else None
-        return Rumour(node, group, known, incarnation, version, now - said_at)
+        return LossReport(node, group, known, incarnation, version, now - said_at)
 
 
 class _Grave(NamedTuple):
@@ -75,7 +75,7 @@ class _Grave(NamedTuple):
 _newness = attrgetter("incarnation", "version", "said_at")
 
 
-class Rumours:
+class LossReports:
     """What one node knows of itself and of the others.
 
     It is mutable and has no lock. `now` is in seconds, on any clock that never goes back.
@@ -83,7 +83,7 @@ class Rumours:
     Args:
         own: the name of this node.
         group: the group of this node.
-        incarnation: when this process began (see `Rumour`).
+        incarnation: when this process began (see `LossReport`).
         forget_after_s: news of that age is not believed any more, so a node that has been silent
             for so long leads no longer.
         most: how many other nodes to remember; what is oldest goes first.
@@ -109,19 +109,19 @@ class Rumours:
             version: the updates that this process has made.
             now: when this is said.
         """
-        said = Rumour(self._own, self._group, loss, self._incarnation, version, age_s=0.0)
+        said = LossReport(self._own, self._group, loss, self._incarnation, version, age_s=0.0)
         self._said = _heard(said, now)
 
-    def hear(self, rumours: Iterable[Rumour], now: float) -> None:
+    def hear(self, reports: Iterable[LossReport], now: float) -> None:
         """Take in what a peer passed on, as far as it is news.
 
         What is said of this node is ignored, as it knows best itself. So is what has aged out, what
         has no sensible age, and what an ended process said (see `forget`).
         """
         self._drop_aged(now)
-        for rumour in rumours:
-            if self._is_welcome(rumour, now):
-                self._take(_heard(rumour, now))
+        for report in reports:
+            if self._is_welcome(report, now):
+                self._take(_heard(report, now))
         excess = len(self._heard) - self._most
         for oldest in nsmallest(excess, self._heard.values(), key=attrgetter("said_at")):
             del self._heard[oldest.node]
@@ -140,7 +140,7 @@ class Rumours:
         if len(self._graves) > self._most:
             del self._graves[next(iter(self._graves))]
 
-    def news(self, now: float, rng: random.Random, most: int = 32) -> tuple[Rumour, ...]:
+    def news(self, now: float, rng: random.Random, most: int = 32) -> tuple[LossReport, ...]:
         """Choose what to pass on: each node at most once, and nothing that has aged out.
 
         First this node itself, then the two best of its group, the two best of all and the best of
@@ -157,11 +157,11 @@ class Rumours:
         rest = [heard for heard in fresh if heard.node not in first]
         room = max(0, most - len(first))
         chosen = [*first.values(), *rng.sample(rest, min(room, len(rest)))]
-        return tuple([heard.rumour(now) for heard in chosen[:most]])
+        return tuple([heard.report(now) for heard in chosen[:most]])
 
     def leader(
         self, now: float, group: str | None = None, among: Collection[str] | None = None
-    ) -> Rumour | None:
+    ) -> LossReport | None:
         """Return who has the lowest loss, of all or of one group; of equals the first by name.
 
         Args:
@@ -175,7 +175,7 @@ class Rumours:
         ranked = (heard for heard in self._fresh(now) if heard.loss < math.inf)
         members = (heard for heard in ranked if group is None or heard.group == group)
         best = min((h for h in members if among is None or h.node in among), default=None)
-        return None if best is None else best.rumour(now)
+        return None if best is None else best.report(now)
 
     def welcome(self, node: str) -> None:
         """Listen to a node again that was forgotten: it is back in view."""
@@ -206,9 +206,9 @@ class Rumours:
         told = (heard.version for heard in self._heard.values() if heard.loss < math.inf)
         return max(told, default=0)
 
-    def known(self, now: float) -> tuple[Rumour, ...]:
+    def known(self, now: float) -> tuple[LossReport, ...]:
         """Return all that is known, this node included, by name."""
-        known = (heard.rumour(now) for heard in self._fresh(now))
+        known = (heard.report(now) for heard in self._fresh(now))
         return tuple(sorted(known, key=attrgetter("node")))
 
     def _first(self, fresh: list[_Heard], rng: random.Random) -> list[_Heard]:
@@ -227,11 +227,11 @@ class Rumours:
         if old is None or _newness(news) > _newness(old):
             self._heard[news.node] = news
 
-    def _is_welcome(self, rumour: Rumour, now: float) -> bool:
-        if rumour.node == self._own or not 0.0 <= rumour.age_s < self._forget_after_s:
+    def _is_welcome(self, report: LossReport, now: float) -> bool:
+        if report.node == self._own or not 0.0 <= report.age_s < self._forget_after_s:
             return False
-        grave = self._graves.get(rumour.node)
-        return grave is None or now >= grave.until or rumour.incarnation > grave.incarnation
+        grave = self._graves.get(report.node)
+        return grave is None or now >= grave.until or report.incarnation > grave.incarnation
 
     def _fresh(self, now: float) -> list[_Heard]:
         """Everything that has not aged out, this node first."""
@@ -248,9 +248,9 @@ class Rumours:
             del self._heard[name]
 
 
-def _heard(rumour: Rumour, now: float) -> _Heard:
-    loss = math.inf if rumour.loss is None else rumour.loss
+def _heard(report: LossReport, now: float) -> _Heard:
+    loss = math.inf if report.loss is None else report.loss
     if not math.isfinite(loss):
         loss = math.inf
-    said_at = now - rumour.age_s
-    return _Heard(loss, rumour.node, rumour.group, rumour.incarnation, rumour.version, said_at)
+    said_at = now - report.age_s
+    return _Heard(loss, report.node, report.group, report.incarnation, report.version, said_at)

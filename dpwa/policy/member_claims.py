@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpwa.policy.member_states import HIGHEST_HEARSAY, Entry
+from dpwa.policy.member_states import HIGHEST_HEARSAY, MemberEntry
 
 CHECK_WITHIN_S = 5.0
 PAUSE_S = 1.0
@@ -19,7 +19,7 @@ MOST_AT_ONCE = 8  # that are looked into
 MOST_CLAIMS = 256
 
 
-def is_claim(news: Entry, known: Entry | None) -> bool:
+def is_claim(news: MemberEntry, known: MemberEntry | None) -> bool:
     """Tell whether news has to be checked, given what is known of the node."""
     if known is not None and (news.stamp <= known.stamp or _is_same_process(news, known)):
         return False
@@ -27,19 +27,19 @@ def is_claim(news: Entry, known: Entry | None) -> bool:
     return is_member or news.incarnation > HIGHEST_HEARSAY
 
 
-def is_rival(news: Entry, own: Entry) -> bool:
+def is_rival(news: MemberEntry, own: MemberEntry) -> bool:
     """Tell whether news is of a later process, elsewhere, with the name of this node."""
     is_later = news.stamp > own.stamp and news.status.is_member
     return is_later and news.endpoint != own.endpoint
 
 
-def _is_same_process(one: Entry, other: Entry) -> bool:
+def _is_same_process(one: MemberEntry, other: MemberEntry) -> bool:
     return (one.incarnation, one.endpoint) == (other.incarnation, other.endpoint)
 
 
 @dataclass
 class _Claim:
-    entry: Entry
+    entry: MemberEntry
     until: float
     is_asked: bool = False
 
@@ -50,14 +50,14 @@ class Claims:
     def __init__(self) -> None:
         self._claims: dict[str, _Claim] = {}
 
-    def put(self, entry: Entry, now: float) -> None:
+    def put(self, entry: MemberEntry, now: float) -> None:
         """Look into a claim, unless another one of this name is in the way."""
         other = self._claims.get(entry.name)
         has_room = other is not None or len(self._claims) < MOST_CLAIMS
         if has_room and (other is None or now >= other.until):
             self._claims[entry.name] = _Claim(entry, now + CHECK_WITHIN_S)
 
-    def to_check(self, now: float) -> list[Entry]:
+    def to_check(self, now: float) -> list[MemberEntry]:
         """Return who is to be called now, each once."""
         self._claims = {name: claim for name, claim in self._claims.items() if now < claim.until}
         asked = sum(claim.is_asked for claim in self._claims.values())

@@ -17,7 +17,7 @@ HIGHEST_HEARSAY = 2**52
 """Of incarnations that are believed without asking the node; far above Unix time in ms."""
 
 
-class Status(IntEnum):
+class MemberStatus(IntEnum):
     """What is said of a node; of two sayings of one version the greater holds."""
 
     ALIVE = 0
@@ -28,10 +28,10 @@ class Status(IntEnum):
     @property
     def is_member(self) -> bool:
         """Tell whether such a node is counted in."""
-        return self <= Status.SUSPECT
+        return self <= MemberStatus.SUSPECT
 
 
-class Entry(NamedTuple):
+class MemberEntry(NamedTuple):
     """What is said of one node. News of a node is ordered by (incarnation, version, status).
 
     Attributes:
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     endpoint: str
     incarnation: int
     version: int = 0
-    status: Status = Status.ALIVE
+    status: MemberStatus = MemberStatus.ALIVE
 
     @property
     def stamp(self) -> tuple[int, int]:
@@ -96,9 +96,9 @@ class Change(NamedTuple):
         why: for people.
     """
 
-    entry: Entry
-    before: Status | None
-    after: Status | None
+    entry: MemberEntry
+    before: MemberStatus | None
+    after: MemberStatus | None
     why: str
 
 
@@ -124,11 +124,11 @@ class Event(Enum):
     TIME_TO_FORGET = "it has been gone for long"
 
 
-_ALIVE, _SUSPECT, _DEAD, _LEFT = Status
+_ALIVE, _SUSPECT, _DEAD, _LEFT = MemberStatus
 _NONE = None  # unknown: never heard of, or forgotten; if it was said to be gone, there is a grave
 
 # fmt: off
-_TABLE: dict[Event, tuple[Status | None, ...]] = {
+_TABLE: dict[Event, tuple[MemberStatus | None, ...]] = {
     #                           unknown   ALIVE     SUSPECT   DEAD      LEFT
     Event.NEWER_ALIVE:         (_ALIVE,   _ALIVE,   _ALIVE,   _ALIVE,   _ALIVE),
     Event.NEWER_SUSPECT:       (_SUSPECT, _SUSPECT, _SUSPECT, _SUSPECT, _SUSPECT),
@@ -148,7 +148,7 @@ NEWER = (Event.NEWER_ALIVE, Event.NEWER_SUSPECT, Event.NEWER_DEAD, Event.NEWER_L
 _SAME = (Event.SAME_ALIVE, Event.SAME_SUSPECT, Event.SAME_DEAD, Event.SAME_LEFT)
 
 
-def news_event(news: Entry, known: Entry | None) -> Event | None:
+def news_event(news: MemberEntry, known: MemberEntry | None) -> Event | None:
     """Return what news means to somebody who knows an entry of the node, or its grave.
 
     Returns:
@@ -159,6 +159,6 @@ def news_event(news: Entry, known: Entry | None) -> Event | None:
     return _SAME[news.status] if news.stamp == known.stamp else None
 
 
-def after(event: Event, status: Status | None) -> Status | None:
+def after(event: Event, status: MemberStatus | None) -> MemberStatus | None:
     """Return what an event makes of a status; `None` is unknown."""
     return _TABLE[event][0 if status is None else status + 1]

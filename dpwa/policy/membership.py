@@ -45,15 +45,15 @@ hearsay lifts nobody further, and beyond that a node climbs by one for each cont
 No clocks are compared, so a node whose clock is wrong can take part; if it was set back between two
 lives of a node, the later one takes a higher incarnation than the earlier.
 
->>> a = Membership(Entry("a", "host-a", incarnation=1))
->>> b = Membership(Entry("b", "host-b", incarnation=1))
+>>> a = Membership(MemberEntry("a", "host-a", incarnation=1))
+>>> b = Membership(MemberEntry("b", "host-b", incarnation=1))
 >>> [change.why for change in a.hear(b.news(random.Random(1)), now=0.0)]
 ['it says that it is alive']
 >>> a.asked("b", now=1.0)
 >>> [now for now in range(1, 10) if a.tick(now)]
 [5, 8]
 >>> a.remembered
-(Entry(name='b', endpoint='host-b', incarnation=1, version=0, status=<Status.DEAD: 2>),)
+(MemberEntry(name='b', endpoint='host-b', incarnation=1, version=0, status=<MemberStatus.DEAD: 2>),)
 >>> [change.why for change in b.hear(a.news(random.Random(1), to="b"), now=9.0)]
 ['it says that it is alive', 'it contradicts what is said of it']
 >>> [entry.version for entry in a.hear(b.news(random.Random(1)), now=9.0) and a.peers]
@@ -78,9 +78,9 @@ from dpwa.policy.member_states import (
     HIGHEST_HEARSAY,
     NEWER,
     Change,
-    Entry,
     Event,
-    Status,
+    MemberEntry,
+    MemberStatus,
     Times,
     after,
     news_event,
@@ -95,7 +95,7 @@ MOST_REPEATED = 3  # questions, at once
 
 @dataclass(eq=False)
 class _Record:
-    entry: Entry
+    entry: MemberEntry
     since: float  # when it got its status, or was given fresh time
     tells: int = 0  # how often it is still to be passed on before others
     heard_at: float = -math.inf
@@ -107,7 +107,7 @@ class _Record:
 
 
 class _Grave(NamedTuple):
-    entry: Entry
+    entry: MemberEntry
     until: float
 
 
@@ -127,9 +127,9 @@ class Membership:
         replaced_by: another process that has this node's name and came later; there is no way back.
     """
 
-    def __init__(self, own: Entry, times: Times | None = None, most: int = 4096) -> None:
+    def __init__(self, own: MemberEntry, times: Times | None = None, most: int = 4096) -> None:
         self.own = own
-        self.replaced_by: Entry | None = None
+        self.replaced_by: MemberEntry | None = None
         self._times = times or Times()
         self._most = most
         self._records: dict[str, _Record] = {}
@@ -139,21 +139,21 @@ class Membership:
         self._digest: bytes | None = None
 
     @property
-    def peers(self) -> tuple[Entry, ...]:
+    def peers(self) -> tuple[MemberEntry, ...]:
         """All other members, by name: who is alive, or only suspected."""
         return self._known(lambda status: status.is_member)
 
     @property
-    def remembered(self) -> tuple[Entry, ...]:
+    def remembered(self) -> tuple[MemberEntry, ...]:
         """Dead nodes that may come back, by name."""
-        return self._known(lambda status: status is Status.DEAD)
+        return self._known(lambda status: status is MemberStatus.DEAD)
 
     @property
     def components(self) -> int:
         """How many parts of the cluster are known: 2 if dead nodes are remembered, else 1."""
         return 1 + bool(self.remembered)
 
-    def entry(self, name: str) -> Entry | None:
+    def entry(self, name: str) -> MemberEntry | None:
         """Return what is known of another node; `None` if nothing is."""
         record = self._records.get(name)
         return None if record is None else record.entry
@@ -171,7 +171,7 @@ class Membership:
 
     # What happens
 
-    def hear(self, news: Iterable[Entry], now: float) -> list[Change]:
+    def hear(self, news: Iterable[MemberEntry], now: float) -> list[Change]:
         """Take in what a peer passed on, as far as it is news.
 
         What is said of this node itself is contradicted: a change of its own entry. That a member
@@ -194,7 +194,7 @@ class Membership:
                 changes += self.believe(entry, now)
         return changes
 
-    def checked(self, claim: Entry, incarnation: int | None, now: float) -> list[Change]:
+    def checked(self, claim: MemberEntry, incarnation: int | None, now: float) -> list[Change]:
         """Take note of who has answered where a claim said that somebody is.
 
         If a later process has the name of this node, `replaced_by` says so, and the change leads to
@@ -215,11 +215,11 @@ class Membership:
             return [Change(claim, self.own.status, None, "another process has this node's name")]
         return self._contradict(claim)
 
-    def unchecked(self, claim: Entry) -> None:
+    def unchecked(self, claim: MemberEntry) -> None:
         """Take note that nobody could be called just now to check a claim."""
         self._claims.drop(claim.name)
 
-    def believe(self, news: Entry, now: float) -> list[Change]:
+    def believe(self, news: MemberEntry, now: float) -> list[Change]:
         """Take in news of another node that is certain, such as of one that was called."""
         record = self._records.get(news.name)
         grave = self._graves.get(news.name)
@@ -231,7 +231,7 @@ class Membership:
             return self._take(record, event, now, news)
         return self._meet(news, event, now)
 
-    def outlive(self, news: Iterable[Entry]) -> None:
+    def outlive(self, news: Iterable[MemberEntry]) -> None:
         """Take a higher incarnation than any that is told of this name.
 
         For a node that has just been let in: its name was free, so these are earlier lives of it,
@@ -258,7 +258,7 @@ class Membership:
         record.asked_at = None
         record.patience = 1
         record.is_accused = False
-        if record.entry.status is Status.SUSPECT:
+        if record.entry.status is MemberStatus.SUSPECT:
             record.since = now
 
     def heard_at(self, name: str) -> float:
@@ -296,15 +296,17 @@ class Membership:
             changes += self._pass_time(record, now)
         return changes
 
-    def leave(self) -> Entry:
+    def leave(self) -> MemberEntry:
         """Say good-bye: `news` tells it from now on, and nothing is contradicted any more."""
-        self.own = self.own._replace(status=Status.LEFT)
+        self.own = self.own._replace(status=MemberStatus.LEFT)
         self._digest = None
         return self.own
 
     # What to do
 
-    def news(self, rng: random.Random, most: int = 32, to: str | None = None) -> tuple[Entry, ...]:
+    def news(
+        self, rng: random.Random, most: int = 32, to: str | None = None
+    ) -> tuple[MemberEntry, ...]:
         """Choose what to pass on: each node at most once.
 
         First this node itself, then what is said of the receiver if that is not that it is alive,
@@ -326,7 +328,7 @@ class Membership:
             record.tells = max(0, record.tells - 1)
         return (*first, *(record.entry for record in chosen))[:most]
 
-    def to_ask(self, now: float, rng: random.Random) -> list[Entry]:
+    def to_ask(self, now: float, rng: random.Random) -> list[MemberEntry]:
         """Choose whom to ask for news now, and note that they were asked.
 
         One peer drawn at random, and a few that have not answered yet: a lost message is no
@@ -342,17 +344,17 @@ class Membership:
             self.asked(record.entry.name, now)
         return [record.entry for record in chosen]
 
-    def to_check(self, now: float) -> list[Entry]:
+    def to_check(self, now: float) -> list[MemberEntry]:
         """Return the claims that are to be checked now: whoever they mean is to be called there.
 
         What came of each is for `checked`, or `unchecked`.
         """
-        is_over = self.own.status is Status.LEFT or self.replaced_by is not None
+        is_over = self.own.status is MemberStatus.LEFT or self.replaced_by is not None
         return [] if is_over else self._claims.to_check(now)
 
-    def to_retry(self, now: float, rng: random.Random) -> list[Entry]:
+    def to_retry(self, now: float, rng: random.Random) -> list[MemberEntry]:
         """Return the dead nodes whose endpoints are to be tried now, and note that they were."""
-        dead = [r for r in self._records.values() if r.entry.status is Status.DEAD]
+        dead = [r for r in self._records.values() if r.entry.status is MemberStatus.DEAD]
         is_few = len(dead) < FEW_REMEMBERED
         longest_s = self._times.retry_few_s if is_few else self._times.retry_many_s
         due = [record for record in dead if now >= record.retry_at]
@@ -364,12 +366,12 @@ class Membership:
 
     # How
 
-    def _is_claim(self, news: Entry) -> bool:
+    def _is_claim(self, news: MemberEntry) -> bool:
         if news.name == self.own.name:
             return is_rival(news, self.own)
         return is_claim(news, self.entry(news.name))
 
-    def _meet(self, news: Entry, event: Event, now: float) -> list[Change]:
+    def _meet(self, news: MemberEntry, event: Event, now: float) -> list[Change]:
         """Take in a node that is unknown, or bury it."""
         status = after(event, None)
         if status is None:
@@ -386,7 +388,7 @@ class Membership:
         return [*changes, Change(entry, None, status, event.value)]
 
     def _take(
-        self, record: _Record, event: Event, now: float, news: Entry | None = None
+        self, record: _Record, event: Event, now: float, news: MemberEntry | None = None
     ) -> list[Change]:
         """Let the table say what becomes of a known node."""
         known = record.entry
@@ -402,7 +404,7 @@ class Membership:
         why = "it was restarted" if is_restarted else event.value
         return [Change(entry, known.status, status, why)]
 
-    def _renew(self, record: _Record, entry: Entry, now: float) -> None:
+    def _renew(self, record: _Record, entry: MemberEntry, now: float) -> None:
         known = record.entry
         record.entry = entry
         if entry.status is not known.status or entry.stamp != known.stamp:
@@ -411,10 +413,10 @@ class Membership:
         self._digest = None
         if entry.incarnation > known.incarnation:
             record.asked_at, record.patience, record.is_accused = None, 1, False
-        elif entry.status is Status.ALIVE and record.is_accused:
+        elif entry.status is MemberStatus.ALIVE and record.is_accused:
             record.asked_at, record.is_accused = None, False
             record.patience = min(MOST_PATIENCE, 2 * record.patience)
-        if entry.status is Status.DEAD:
+        if entry.status is MemberStatus.DEAD:
             record.pause_s, record.retry_at = 0.0, now + self._times.retry_first_s
 
     def _accuse(self, record: _Record, now: float) -> list[Change]:
@@ -424,7 +426,7 @@ class Membership:
 
     def _pass_time(self, record: _Record, now: float) -> list[Change]:
         times, status = self._times, record.entry.status
-        if status is Status.ALIVE:
+        if status is MemberStatus.ALIVE:
             limit_s = times.suspect_after_s * record.patience
             is_due = record.asked_at is not None and now - record.asked_at >= limit_s
             return self._accuse(record, now) if is_due else []
@@ -435,7 +437,7 @@ class Membership:
     def _give_fresh_time(self, now: float) -> None:
         for record in self._records.values():
             record.asked_at = None
-            if record.entry.status is Status.SUSPECT:
+            if record.entry.status is MemberStatus.SUSPECT:
                 record.since = now
 
     def _forget(self, record: _Record, event: Event, now: float) -> Change:
@@ -443,7 +445,7 @@ class Membership:
         self._bury(record.entry, now)
         return Change(record.entry, record.entry.status, None, event.value)
 
-    def _bury(self, entry: Entry, now: float) -> None:
+    def _bury(self, entry: MemberEntry, now: float) -> None:
         """Keep of an unknown node what it was that is over; the newest grave stands last."""
         self._graves.pop(entry.name, None)
         if len(self._graves) >= self._most:
@@ -458,9 +460,9 @@ class Membership:
         oldest = min(gone, key=lambda r: r.since, default=None)
         return [] if oldest is None else [self._forget(oldest, Event.TIME_TO_FORGET, now)]
 
-    def _contradict(self, news: Entry) -> list[Change]:
+    def _contradict(self, news: MemberEntry) -> list[Change]:
         own = self.own
-        is_over = own.status is Status.LEFT or self.replaced_by is not None
+        is_over = own.status is MemberStatus.LEFT or self.replaced_by is not None
         is_wild = news.incarnation > max(own.incarnation, HIGHEST_HEARSAY)  # nobody believes it
         if is_over or is_wild or news.stamp < own.stamp or news == own:
             return []
@@ -472,16 +474,16 @@ class Membership:
         self._digest = None
         return [Change(self.own, own.status, self.own.status, "it contradicts what is said of it")]
 
-    def _to_contradict(self, name: str | None) -> list[Entry]:
+    def _to_contradict(self, name: str | None) -> list[MemberEntry]:
         """What the reader of news has to hear first, if anything."""
         if name is None or name == self.own.name:
             return []
         if name in self._graves:
             return [self._graves[name].entry]
         entry = self.entry(name)
-        return [] if entry is None or entry.status is Status.ALIVE else [entry]
+        return [] if entry is None or entry.status is MemberStatus.ALIVE else [entry]
 
-    def _known(self, is_meant: Callable[[Status], bool]) -> tuple[Entry, ...]:
+    def _known(self, is_meant: Callable[[MemberStatus], bool]) -> tuple[MemberEntry, ...]:
         entries = (record.entry for record in self._records.values())
         return tuple(sorted(entry for entry in entries if is_meant(entry.status)))
 

@@ -23,15 +23,15 @@ what went with `w_r`; if more than one share is merged before the next snapshot,
 
 **A share that comes back** had left with an older x. If the model was merged into meanwhile, the
 sum of w is exact at once, but that of w x only if x goes back too, as if the share had come from
-elsewhere: x += `returned(deal)` * (the snapshot it had left with - published).
+elsewhere: x += `returned(transaction)` * (the snapshot it had left with - published).
 
 >>> giver, taker = Mass(), Mass()
 >>> giver.published()
->>> units = giver.share(b"deal-one")
+>>> units = giver.share(b"pair-one")
 >>> taker.factor(units)
 0.3333333333333333
 >>> taker.received(units)
->>> giver.delivered(b"deal-one")
+>>> giver.delivered(b"pair-one")
 >>> giver.weight, taker.weight
 (0.5, 1.5)
 """
@@ -67,7 +67,7 @@ class Mass:
 
     @property
     def in_flight(self) -> int:
-        """Units that were given under deals that are not over."""
+        """Units that were given under transactions that are not over."""
         return sum(share.units for share in self._shares.values())
 
     @property
@@ -79,36 +79,36 @@ class Mass:
         """Note that the newest snapshot is the model as it is: what is held goes with it."""
         self._is_giving = True
 
-    def share(self, deal: bytes) -> int | None:
+    def share(self, transaction: bytes) -> int | None:
         """Give half of what is held, rounded down, to go with the newest snapshot.
 
-        A deal that asks again gets the same share again, until it is over.
+        A transaction that asks again gets the same share again, until it is over.
 
         Returns:
             The units, or `None` if nothing can be given: less than 2 units are held, or the model
             is merged into since that snapshot, so that the two do not belong together.
         """
-        if deal in self._shares:
-            return self._shares[deal].units
+        if transaction in self._shares:
+            return self._shares[transaction].units
         if not self._is_giving or self.held < 2:
             return None
         units = self.held // 2
         self.held -= units
-        self._shares[deal] = _Share(units, self._merges)
+        self._shares[transaction] = _Share(units, self._merges)
         return units
 
-    def delivered(self, deal: bytes) -> None:
+    def delivered(self, transaction: bytes) -> None:
         """Note that the share was merged where it went to."""
-        self._shares.pop(deal, None)
+        self._shares.pop(transaction, None)
 
-    def returned(self, deal: bytes) -> float:
+    def returned(self, transaction: bytes) -> float:
         """Take back a share that was not merged.
 
         Returns:
             The factor to move x with toward the snapshot that the share had left with: its part of
             what is now held; 0.0 if the model was not merged into since, or no such share was out.
         """
-        share = self._shares.pop(deal, None)
+        share = self._shares.pop(transaction, None)
         if share is None:
             return 0.0
         self.held += share.units

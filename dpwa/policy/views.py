@@ -2,8 +2,8 @@
 
 A view lasts from one collective to a later one; its successor is decided by its own members, either
 when a collective ends or when it fails. Nobody counts votes against a majority: when the network
-splits, each part goes on with a view of its own, and `is_senior` says which part takes up the other
-once they hear of each other again.
+splits, each part goes on with a view of its own, and `has_precedence` says which part takes
+up the other once they hear of each other again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class View:
+class GroupView:
     """Who takes part from one collective on.
 
     Attributes:
@@ -62,7 +62,7 @@ class View:
 
     def after(
         self, number: int, lost: Iterable[str], joiners: Iterable[Member], ranks: Sequence[str]
-    ) -> View:
+    ) -> GroupView:
         """Return the view after a collective; this one if nothing has changed.
 
         Args:
@@ -79,11 +79,11 @@ class View:
         order = {name: rank for rank, name in enumerate(ranks)}
         together = {**stay, **fresh}.values()
         members = sorted(together, key=lambda m: (order.get(m.name, len(order)), m.name))
-        return View(tuple(members), number + 1)
+        return GroupView(tuple(members), number + 1)
 
 
 @dataclass(frozen=True)
-class Standing:
+class ViewRank:
     """What counts of a view when it meets another.
 
     Attributes:
@@ -97,7 +97,7 @@ class Standing:
     first: str
 
 
-def is_senior(one: Standing, other: Standing, ranks: Sequence[str]) -> bool:
+def has_precedence(one: ViewRank, other: ViewRank, ranks: Sequence[str]) -> bool:
     """Tell whether the first of two views goes on when they meet: the larger one.
 
     Of equally large ones it is that which has ended more collectives, so that a newcomer comes to

@@ -26,7 +26,7 @@ from dpwa.data.checksum import checksum
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.errors import DpwaError
-from dpwa.state.image import Part, State
+from dpwa.state.image import State, StatePart
 from dpwa.types import JsonObject
 
 log = logging.getLogger("dpwa.state")
@@ -46,7 +46,7 @@ class SavedPart:
     """A part of a state, as it was read.
 
     Attributes:
-        image, numbers: as of `Part`.
+        image, numbers: as of `StatePart`.
         fingerprint: of its kind.
         descriptions: of its kind, and `count`: how many there would be without a limit.
     """
@@ -248,7 +248,7 @@ def _record(state: State, name: str) -> dict[str, Any]:
     }
 
 
-def _entry(part: Part) -> dict[str, Any]:
+def _entry(part: StatePart) -> dict[str, Any]:
     return {
         "nbytes": part.image.nbytes,
         "checksum": checksum(part.image),

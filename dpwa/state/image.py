@@ -105,7 +105,7 @@ class ImageLayout:
 
 
 @dataclass(frozen=True)
-class Part:
+class StatePart:
     """One part of a state, such as that of the model.
 
     Attributes:
@@ -133,4 +133,4 @@ class State:
 
     clock: float
     updates: int
-    parts: Mapping[str, Part]
+    parts: Mapping[str, StatePart]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from typing import NamedTuple
 
-from dpwa.node.tx_thread import Listener
+from dpwa.node.service import Listener
 from dpwa.types import Frame
 from dpwa.wire.state import (
     OtherState,
@@ -21,7 +21,7 @@ MOST_WAITING = 256  # answers: whoever sends more than was asked for loses the r
 Answer = StateStanding | StateBusy | OtherState | StateOffer | StatePiece | StateGone
 
 
-class Received(NamedTuple):
+class DonorAnswer(NamedTuple):
     """An answer, from whom, and what came with it."""
 
     peer: str
@@ -35,7 +35,7 @@ class Inbox(Listener):
     handles = (StateStanding, StateBusy, OtherState, StateOffer, StatePiece, StateGone)
 
     def __init__(self) -> None:
-        self._received: queue.Queue[Received] = queue.Queue(MOST_WAITING)
+        self._received: queue.Queue[DonorAnswer] = queue.Queue(MOST_WAITING)
         self._is_open = False
 
     def open(self) -> None:
@@ -51,9 +51,9 @@ class Inbox(Listener):
     def receive(self, peer: str, message: Answer, payload: Frame) -> None:
         """Take in an answer; called on the TxThread."""
         if self._is_open and not self._received.full():
-            self._received.put(Received(peer, message, payload))
+            self._received.put(DonorAnswer(peer, message, payload))
 
-    def take(self, timeout_s: float) -> Received | None:
+    def take(self, timeout_s: float) -> DonorAnswer | None:
         """Return the next answer; `None` if there is none in time."""
         try:
             return self._received.get(block=timeout_s > 0.0, timeout=timeout_s or None)

@@ -18,7 +18,7 @@ from dpwa.errors import ProtocolError
 from dpwa.state.candidates import ASK_EVERY_S, SILENT_S, Candidates
 from dpwa.state.download import Download
 from dpwa.state.image import ImageLayout
-from dpwa.state.inbox import Inbox, Received
+from dpwa.state.inbox import DonorAnswer, Inbox
 from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire import limits
@@ -67,7 +67,7 @@ BRIEF = Patience(refused_s=0.0, connecting_s=0.3, silent_s=1.0, offered_s=5.0)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class StateTarget:
     """What a joiner asks for.
 
     Attributes:
@@ -115,7 +115,7 @@ class Fetched:
 
 
 @dataclass(frozen=True)
-class Result:
+class JoinResult:
     """How an attempt to fetch has ended.
 
     Attributes:
@@ -136,7 +136,7 @@ class Joiner:
         links: returns the peers in view, and the state of the connection to each.
         tell: sends a message to a peer.
         inbox: where the answers come.
-        clock: what time is taken from.
+        clock: time source.
         most_donors: how many give pieces at once.
 
     Attributes:
@@ -160,7 +160,7 @@ class Joiner:
         self.is_settled: Callable[[], bool] = lambda: True
         self.numbers = itertools.count(1)
 
-    def fetch(self, wanted: Wanted, timeout_s: float) -> Result:
+    def fetch(self, wanted: StateTarget, timeout_s: float) -> JoinResult:
         """Fetch a part; returns as soon as it is clear that there is none to be had."""
         attempt = _Attempt(self, wanted)
         self.inbox.open()
@@ -174,7 +174,7 @@ class Joiner:
 class _Attempt:
     """One fetch."""
 
-    def __init__(self, joiner: Joiner, wanted: Wanted) -> None:
+    def __init__(self, joiner: Joiner, wanted: StateTarget) -> None:
         self._joiner = joiner
         self._wanted = wanted
         most_donors = 1 if wanted.is_alone else joiner.most_donors
@@ -191,7 +191,7 @@ class _Attempt:
         self._seen: dict[str, float] = {}  # since when peers are in view
         self._hopeful = joiner.clock.now()  # when there was somebody to get it from
 
-    def run(self, deadline: Deadline) -> Result:
+    def run(self, deadline: Deadline) -> JoinResult:
         while not deadline.expired():
             is_settled = self._joiner.is_settled()  # first: then all are in view
             now, links = self._joiner.clock.now(), self._joiner.links()
@@ -201,10 +201,10 @@ class _Attempt:
             if received is not None:
                 self._hear(received)
             if self._download is not None and self._download.is_complete:
-                return Result(self._fetched(self._download))
+                return JoinResult(self._fetched(self._download))
             if self._is_hopeless(links, now) and is_settled:
                 break
-        return Result(None, self._candidates.differences, is_late=self._candidates.give)
+        return JoinResult(None, self._candidates.differences, is_late=self._candidates.give)
 
     def end(self) -> None:
         for donor in self._donors:
@@ -246,7 +246,7 @@ class _Attempt:
     def _requests(self, now: float) -> Iterator[tuple[str, int]]:
         return iter(()) if self._download is None else self._download.requests(now)
 
-    def _hear(self, received: Received) -> None:
+    def _hear(self, received: DonorAnswer) -> None:
         peer, message, payload = received
         now = self._joiner.clock.now()
         is_of_piece = isinstance(message, StatePiece | StateGone)

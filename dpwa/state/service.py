@@ -8,9 +8,9 @@ from collections import deque
 from dpwa import fault_points
 from dpwa.clock import Clock
 from dpwa.data.layout import Layout
-from dpwa.node.rx_thread import Reply, Service
+from dpwa.node.service import Reply, Service
 from dpwa.node.upload import Upload
-from dpwa.state.shelf import Copy, Shelf
+from dpwa.state.donor_snapshot import DonorSnapshot, DonorSnapshots
 from dpwa.wire import limits
 from dpwa.wire.messages import pack_layout
 from dpwa.wire.state import (
@@ -37,8 +37,8 @@ class StateService(Service):
     The copy is made by the training thread when the first joiner asks, and shared by all.
 
     Args:
-        shelf: where the copy is.
-        clock: what time is taken from.
+        donor_snapshots: where the copy is.
+        clock: time source.
         most_joiners: how many are served at once; the others are told to ask elsewhere.
         upload: of the node.
 
@@ -48,9 +48,11 @@ class StateService(Service):
 
     handles = (AskState, AskPiece, StateDone)
 
-    def __init__(self, shelf: Shelf, clock: Clock, most_joiners: int, upload: Upload) -> None:
+    def __init__(
+        self, donor_snapshots: DonorSnapshots, clock: Clock, most_joiners: int, upload: Upload
+    ) -> None:
         self._upload = upload
-        self._shelf = shelf
+        self._donor_snapshots = donor_snapshots
         self._clock = clock
         self._most_joiners = most_joiners
         self._joiners: dict[bytes, float] = {}  # by connection, and when it last asked
@@ -78,7 +80,7 @@ class StateService(Service):
             sender, ask, reply = self._waiting.popleft()
             if sender in self._joiners:
                 self._serve(sender, ask, reply)
-        self._shelf.expire()
+        self._donor_snapshots.expire()
         return bool(self._waiting)
 
     def _forget(self, sender: bytes) -> None:
@@ -86,9 +88,9 @@ class StateService(Service):
             self._upload.forget(sender.hex())
 
     def _consider(self, sender: bytes, ask: AskState, reply: Reply) -> None:
-        standing = self._shelf.standing
+        standing = self._donor_snapshots.standing
         is_trained = standing.clock > 0.0
-        kinds = self._shelf.kinds
+        kinds = self._donor_snapshots.kinds
         kind = kinds.get(ask.part, _NO_KIND)
         is_other = kind == _NO_KIND or ask.kind not in (b"", kind.fingerprint)
         if is_trained and kinds and is_other:  # without any kinds, a copy is to show them
@@ -99,8 +101,10 @@ class StateService(Service):
             reply(self._standing(ask))
 
     def _prepare(self, sender: bytes, ask: AskState, reply: Reply) -> None:
-        copy = self._shelf.current()
-        is_fit = copy is not None and (copy.token == ask.token or not self._shelf.is_stale(copy))
+        copy = self._donor_snapshots.current()
+        is_fit = copy is not None and (
+            copy.token == ask.token or not self._donor_snapshots.is_stale(copy)
+        )
         others = len(self._joiners) - (sender in self._joiners)
         if others >= self._most_joiners or (copy is not None and others and not is_fit):
             reply(StateBusy(request=ask.request, retry_after_s=RETRY_AFTER_S))
@@ -110,10 +114,10 @@ class StateService(Service):
         if copy is not None and is_fit:
             self._offer(copy, ask, reply)
         else:
-            self._shelf.want()
+            self._donor_snapshots.want()
             reply(self._standing(ask))
 
-    def _offer(self, copy: Copy, ask: AskState, reply: Reply) -> None:
+    def _offer(self, copy: DonorSnapshot, ask: AskState, reply: Reply) -> None:
         part = copy.state.parts.get(ask.part)
         if part is None:
             reply(OtherState(request=ask.request), pack_layout(_NO_KIND))
@@ -130,7 +134,7 @@ class StateService(Service):
         fault_points.reached("state.offered")
 
     def _standing(self, ask: AskState) -> StateStanding:
-        standing = self._shelf.standing
+        standing = self._donor_snapshots.standing
         return StateStanding(
             request=ask.request,
             clock=standing.clock,
@@ -139,7 +143,7 @@ class StateService(Service):
         )
 
     def _serve(self, sender: bytes, ask: AskPiece, reply: Reply) -> None:
-        copy = self._shelf.current()
+        copy = self._donor_snapshots.current()
         found = copy.piece(ask.part, ask.index) if copy and copy.token == ask.token else None
         if found is None:
             self._upload.forget(sender.hex())

@@ -10,14 +10,14 @@ import numpy.typing as npt
 from dpwa.data.layout import BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
-from dpwa.state.image import ImageLayout, Part
+from dpwa.state.image import ImageLayout, StatePart
 from dpwa.state.target import UnfitStateError
 from dpwa.wire.messages import pack, unpack
 
 _NUMERIC_KINDS = "biufc"
 
 
-def values_part(layout: Layout, source: npt.NDArray[Any]) -> dict[str, Part]:
+def values_part(layout: Layout, source: npt.NDArray[Any]) -> dict[str, StatePart]:
     """Copy raw parameters.
 
     Args:
@@ -30,7 +30,7 @@ def values_part(layout: Layout, source: npt.NDArray[Any]) -> dict[str, Part]:
     room = image[len(image_layout.header) :]
     np.copyto(room.view(source.dtype).reshape(source.shape), source)
     numbers = pack([spec.dtype, list(spec.shape)])
-    return {"values": Part(layout, image_layout, image, numbers)}
+    return {"values": StatePart(layout, image_layout, image, numbers)}
 
 
 def values_of(image: ByteArray, numbers: bytes) -> bytes | npt.NDArray[Any]:

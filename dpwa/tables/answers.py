@@ -11,7 +11,7 @@ import numpy as np
 
 from dpwa import fault_points
 from dpwa.data.segments import ByteArray
-from dpwa.node.rx_thread import Reply
+from dpwa.node.service import Reply
 from dpwa.wire import limits
 from dpwa.wire.tables import TableGot, TableRefused
 
@@ -20,7 +20,7 @@ MAX_ANSWER_BYTES = 1024**3  # waiting at once
 
 
 @dataclass
-class Answer:
+class ReadAnswer:
     """Rows, or why there are none.
 
     Attributes:
@@ -69,18 +69,18 @@ class Answers:
     """The answers of a node; sent by the RxThread.
 
     Args:
-        nudge: has the RxThread look for more.
+        wake: has the RxThread look for more.
     """
 
-    def __init__(self, nudge: Callable[[], None]) -> None:
-        self._nudge = nudge
-        self._fresh: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._waiting: deque[Answer] = deque()
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._fresh: queue.SimpleQueue[ReadAnswer] = queue.SimpleQueue()
+        self._waiting: deque[ReadAnswer] = deque()
 
-    def put(self, answer: Answer) -> None:
+    def put(self, answer: ReadAnswer) -> None:
         """Have an answer sent; from any thread."""
         self._fresh.put(answer)
-        self._nudge()
+        self._wake()
 
     def send(self, now: float) -> bool:
         """Send what is taken; return whether something is left."""

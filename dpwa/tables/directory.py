@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgpack
 
 from dpwa.errors import ProtocolError
-from dpwa.tables.placement import Copy, Placement, after, copies_to_make, initial
+from dpwa.tables.placement import ShardPlacement, ShardTransfer, after, copies_to_make, initial
 from dpwa.tables.specs import TableSpec, unpack_spec
 from dpwa.types import Frame
 from dpwa.wire import limits
@@ -26,7 +26,7 @@ DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldShard:
     """A complete copy of a shard.
 
     Attributes:
@@ -57,7 +57,7 @@ class Known:
     spec: TableSpec
     shards: int
     is_ready: bool = False
-    copies: tuple[Held, ...] = ()
+    copies: tuple[HeldShard, ...] = ()
     holders: tuple[tuple[str, ...], ...] = ()
 
 
@@ -92,7 +92,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TablePlan:
     """A table in a view.
 
     Attributes:
@@ -104,8 +104,8 @@ class Plan:
     spec: TableSpec
     shards: int
     is_ready: bool
-    placement: Placement
-    copies: tuple[Copy, ...] = ()
+    placement: ShardPlacement
+    copies: tuple[ShardTransfer, ...] = ()
 
 
 def digest_of(applied: Mapping[str, int]) -> bytes:
@@ -114,12 +114,14 @@ def digest_of(applied: Mapping[str, int]) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
 
 
-def new_plan(spec: TableSpec, shards: int, members: tuple[str, ...]) -> Plan:
+def new_plan(spec: TableSpec, shards: int, members: tuple[str, ...]) -> TablePlan:
     """Return the plan of a table that is made in a view."""
-    return Plan(spec, shards, is_ready=False, placement=initial(members, shards, spec.replicas))
+    return TablePlan(
+        spec, shards, is_ready=False, placement=initial(members, shards, spec.replicas)
+    )
 
 
-def plans(members: tuple[str, ...], told: Mapping[str, Told]) -> dict[int, Plan]:
+def plans(members: tuple[str, ...], told: Mapping[str, Told]) -> dict[int, TablePlan]:
     """Return the plans of all tables under a new view; the same on all members.
 
     Args:
@@ -130,7 +132,7 @@ def plans(members: tuple[str, ...], told: Mapping[str, Told]) -> dict[int, Plan]
     return {number: _plan(members, told, number) for number in numbers}
 
 
-def _plan(members: tuple[str, ...], told: Mapping[str, Told], number: int) -> Plan:
+def _plan(members: tuple[str, ...], told: Mapping[str, Told], number: int) -> TablePlan:
     known = {name: told[name].tables[number] for name in members if number in told[name].tables}
     first = next(iter(known.values()))
     is_ready = any(table.is_ready for table in known.values())
@@ -138,7 +140,7 @@ def _plan(members: tuple[str, ...], told: Mapping[str, Told], number: int) -> Pl
     copies = [_survivors(known, shard) for shard in range(first.shards)]
     # Without any copy, a table that nobody has used yet is as it was made: all zeros. But if nobody
     # is there who was to hold a shard, those may have gone on, and used it.
-    before = Placement(
+    before = ShardPlacement(
         tuple(
             names or (() if is_ready or _is_lost(known, members, shard) else fresh.holders[shard])
             for shard, names in enumerate(copies)
@@ -149,8 +151,8 @@ def _plan(members: tuple[str, ...], told: Mapping[str, Told], number: int) -> Pl
         names + tuple(n for n, t in known.items() if n not in names and _holds(t, shard))
         for shard, names in enumerate(before.holders)
     )
-    now = after(Placement(held), members, first.spec.replicas)
-    return Plan(first.spec, first.shards, is_ready, now, tuple(copies_to_make(before, now)))
+    now = after(ShardPlacement(held), members, first.spec.replicas)
+    return TablePlan(first.spec, first.shards, is_ready, now, tuple(copies_to_make(before, now)))
 
 
 def _survivors(known: Mapping[str, Known], shard: int) -> tuple[str, ...]:
@@ -201,7 +203,7 @@ def _unpack_known(
         raise ProtocolError("a table of an impossible number of shards")
     if len(holders) not in (0, shards):
         raise ProtocolError("a table of which not all shards have a place")
-    held = tuple(Held(int(s), int(e), int(r), _digest(d)) for s, e, r, d in copies)
+    held = tuple(HeldShard(int(s), int(e), int(r), _digest(d)) for s, e, r, d in copies)
     names = tuple(tuple(map(str, row)) for row in holders)
     return Known(unpack_spec(spec), shards, bool(is_ready), held, names)
 

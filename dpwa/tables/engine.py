@@ -22,18 +22,18 @@ from dpwa import fault_points
 from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
-from dpwa.collectives.runner import KNOCK_EVERY_S, MEET_S
+from dpwa.collectives.runner import ASK_EVERY_S, MEET_S
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError, TableLostError
-from dpwa.node.rx_thread import Reply
-from dpwa.policy.views import View
-from dpwa.tables.answers import Answer
+from dpwa.node.service import Reply
+from dpwa.policy.views import GroupView
+from dpwa.tables.answers import ReadAnswer
 from dpwa.tables.barriers import Barriers
-from dpwa.tables.correspondence import STALLED_S, Correspondence, Tell
-from dpwa.tables.desk import Addition, Ask, Desk, Key, Present
+from dpwa.tables.channels import STALLED_S, ReliableChannels, Tell
 from dpwa.tables.directory import Told, new_plan, plans, unpack_told
+from dpwa.tables.pending import Addition, Key, PendingOperations, PendingRead, Present
 from dpwa.tables.replication import Replication
-from dpwa.tables.shelf import Shelf
+from dpwa.tables.shard_store import ShardStore
 from dpwa.tables.specs import ID_BYTES, TableSpec, difference, unpack_spec
 from dpwa.tables.streams import WINDOW, Item
 from dpwa.types import Frame
@@ -66,7 +66,7 @@ class Settings:
     """What an `Engine` is told.
 
     Attributes:
-        clock: what time is taken from.
+        clock: time source.
         startup_s: how long to wait for all nodes at first.
         answer: takes the answer to a read, to send it.
         wake: has the RxThread look after a ballot.
@@ -74,7 +74,7 @@ class Settings:
 
     clock: Clock
     startup_s: float
-    answer: Callable[[Answer], None]
+    answer: Callable[[ReadAnswer], None]
     wake: Callable[[], None]
 
 
@@ -82,7 +82,7 @@ class Engine(threading.Thread):
     """Does what members and users want of tables.
 
     Args:
-        desk: shared with those who use the tables.
+        pending: shared with those who use the tables.
         group: says who takes part.
         contacts: who can be reached, and whose memory is shared.
         tell: sends a message to a peer.
@@ -90,20 +90,25 @@ class Engine(threading.Thread):
     """
 
     def __init__(
-        self, desk: Desk, group: Group, contacts: Contacts, tell: Tell, settings: Settings
+        self,
+        pending: PendingOperations,
+        group: Group,
+        contacts: Contacts,
+        tell: Tell,
+        settings: Settings,
     ) -> None:
         own = contacts.own
         super().__init__(name=f"dpwa-tables-{own.name}", daemon=True)
         self._own = own.name
         self._client = f"{own.name}:{own.incarnation.hex()}"
-        self._desk = desk
+        self._pending = pending
         self._group = group
         self._settings = settings
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._most_messages = 2 * WINDOW * (len(group.ranks) or limits.MAX_MEMBERS)
-        self._mail = Correspondence(group, contacts, tell)
-        self._shelf = Shelf(contacts)
-        self._replication = Replication(self._shelf, self._mail, self._say, group.note_work)
+        self._mail = ReliableChannels(group, contacts, tell)
+        self._store = ShardStore(contacts)
+        self._replication = Replication(self._store, self._mail, self._say, group.note_work)
         self._barriers = Barriers(own.name, self._mail.say_to_all)
         self._exits = 0
         self._told: dict[str, Told] = {}
@@ -115,13 +120,13 @@ class Engine(threading.Thread):
         self._acknowledged = 0  # additions of this node since a member was lost
         self._doubtful_until = 0.0  # what this node finds out: it has stood still itself
         self._looked = settings.clock.now()
-        self._doubted_at = self._knocked_at = 0.0
+        self._doubted_at = self._asked_at = 0.0
         self._is_busy = False
         self._is_stopping = False
 
     # Any thread
 
-    def view_changed(self, view: View) -> None:
+    def view_changed(self, view: GroupView) -> None:
         """Take note of a view; called with the lock of the group held."""
         self.order(partial(self._follow, view, self._group.exits))
 
@@ -138,7 +143,7 @@ class Engine(threading.Thread):
         """Have something done on this thread."""
         self._inbox.put(act)
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Have it look for additions of users."""
         self._inbox.put(None)
 
@@ -149,7 +154,7 @@ class Engine(threading.Thread):
     def stop(self) -> None:
         """Ask the thread to end, which gives all memory back."""
         self._is_stopping = True
-        self.nudge()
+        self.wake()
 
     # This thread
 
@@ -163,8 +168,8 @@ class Engine(threading.Thread):
                     self._do(self._inbox.get_nowait())
             self._do(self._go_on)
             patience_s = BUSY_S if self._is_busy else IDLE_S
-        self._shelf.clear()
-        self._desk.memories = {}
+        self._store.clear()
+        self._pending.memories = {}
 
     def _do(self, act: Callable[[], None] | None) -> None:
         """Do something; nothing that a member sends can end the thread."""
@@ -201,19 +206,19 @@ class Engine(threading.Thread):
         if not self._has_begun:
             self._start_if_told()
         if self._has_begun:
-            for addition in self._desk.take_fresh():
+            for addition in self._pending.take_fresh():
                 self._route(addition)
             if self._barriers.advance(now):
                 self._publish()
             if self._group.look_out() and self._acknowledged and self._has_company:
-                self._desk.note_left_out(
+                self._pending.note_left_out(
                     f"the connection between {self._own} and the others was lost, and each part "
                     "has gone on by itself; now the tables of the larger one count, and what "
                     f"{self._own} has added meanwhile is lost"
                 )
-        if self._group.is_outside and now - self._knocked_at >= KNOCK_EVERY_S:
-            self._knocked_at = now
-            self._group.knock()
+        if self._group.is_evicted and now - self._asked_at >= ASK_EVERY_S:
+            self._asked_at = now
+            self._group.ask_to_join()
         is_under_way = self._mail.pump()
         if now - self._doubted_at >= DOUBT_EVERY_S and self._has_doubts():
             self._doubted_at = now
@@ -221,10 +226,10 @@ class Engine(threading.Thread):
             self._group.doubt()
             self._settings.wake()
         self._is_busy = is_under_way or self._barriers.is_waiting or not self._has_begun
-        self._is_busy |= self._group.is_outside
+        self._is_busy |= self._group.is_evicted
 
     def _has_doubts(self) -> bool:
-        if self._group.is_outside or self._began is None:
+        if self._group.is_evicted or self._began is None:
             return False
         if self._mail.is_elsewhere():
             return True
@@ -235,19 +240,19 @@ class Engine(threading.Thread):
 
     # Views
 
-    def _follow(self, view: View, exits: int) -> None:
+    def _follow(self, view: GroupView, exits: int) -> None:
         if self._began is not None and view == self._mail.view:
             return
         if exits != self._exits:  # the others have gone on without this node
             self._exits = exits
-            self._shelf.clear()
+            self._store.clear()
             self._was_left_out = self._has_company
             self._acknowledged = 0
         if not set(self._mail.view.names) <= set(view.names):
             self._acknowledged = 0
             if self._has_stood_still:
                 gone = ", ".join(n for n in self._mail.view.names if n not in view.names)
-                self._desk.note_left_out(
+                self._pending.note_left_out(
                     f"{self._own} has stood still for too long, and {gone} cannot be reached any "
                     "more: they may have gone on without it"
                 )
@@ -255,13 +260,13 @@ class Engine(threading.Thread):
         self._is_first_view &= view.since == 0
         self._begin(view)
 
-    def _begin(self, view: View) -> None:
+    def _begin(self, view: GroupView) -> None:
         self._mail.begin(view)
         self._replication.begin()
-        self._shelf.drop_incomplete()
+        self._store.drop_incomplete()
         self._began, self._has_begun, self._told = self._mail.now, False, {}
         self._publish()
-        own = Told(self._shelf.known(), self._barriers.known, self._barriers.is_waiting)
+        own = Told(self._store.known(), self._barriers.known, self._barriers.is_waiting)
         self._mail.say_to_all(Item(TableHoldings, {}, own.pack()))
         fault_points.reached("table.holdings.told")
         self._hear_told(self._own, own)
@@ -277,7 +282,7 @@ class Engine(threading.Thread):
             # It begins alone, and what it would do now is lost if others have begun already.
             if self._group.is_outranked:
                 self._group.look_out()
-            if self._group.is_outside:
+            if self._group.is_evicted:
                 return
             meet_s = min(MEET_S, self._settings.startup_s / 2)
             if self._group.may_meet() and self._mail.now - self._began < meet_s:
@@ -291,25 +296,25 @@ class Engine(threading.Thread):
         is_old = self._barriers.known is not None or self._has_stood_still
         missed = self._barriers.missed(self._told)
         if self._was_left_out and is_old and missed:
-            self._desk.note_left_out(
+            self._pending.note_left_out(
                 f"{self._own} did not answer for too long, and the others have gone on without it: "
                 f"they have passed {missed} barriers to which it has not come"
             )
         self._was_left_out = False
         self._barriers.begin(self._told)
         for number, plan in plans(view.names, self._told).items():
-            self._shelf.settle(number, plan, view.since)
+            self._store.settle(number, plan, view.since)
             self._replication.copy(number, plan, self._own)
         self._publish()
         self._mail.want_all()
-        for addition in self._desk.take_again():
+        for addition in self._pending.take_again():
             self._route(addition)
         log.info("%s: tables among %s", self._own, ", ".join(view.names))
 
     def _publish(self) -> None:
-        self._desk.memories = self._shelf.memories()
-        tables, passed = dict(self._shelf.tables), self._barriers.passed
-        self._desk.publish(Present(self._mail.view, self._has_begun, tables, passed))
+        self._pending.memories = self._store.memories()
+        tables, passed = dict(self._store.tables), self._barriers.passed
+        self._pending.publish(Present(self._mail.view, self._has_begun, tables, passed))
 
     # Messages
 
@@ -325,7 +330,7 @@ class Engine(threading.Thread):
         """Tell whether the time has come for a message; it will be sent again."""
         if isinstance(message, TableAddition | TableGet):
             # Who sends it may have heard of the table before: its maker tells one after the other.
-            return self._has_begun and message.table in self._shelf.tables
+            return self._has_begun and message.table in self._store.tables
         return self._has_begun or isinstance(message, TableHoldings)
 
     def _most_bytes(self, message: Numbered) -> int:
@@ -335,7 +340,7 @@ class Engine(threading.Thread):
             return limits.MAX_KEYS_BYTES
         plan = None
         if isinstance(message, TableAddition):
-            plan = self._shelf.tables.get(message.table)
+            plan = self._store.tables.get(message.table)
         if plan is None:
             return limits.MAX_PUSH_BYTES
         if plan.spec.kind == "key_value":
@@ -380,7 +385,7 @@ class Engine(threading.Thread):
     def make(self, number: int, spec: TableSpec) -> None:
         """Make a table, if there is none of this number, and tell all others."""
         if self._has_begun:
-            plan = self._shelf.tables.get(number)
+            plan = self._store.tables.get(number)
             names = self._group.ranks or self._group.view.names
             shards = len(names) if plan is None else plan.shards
             made = Item(TableMade, {"table": number, "shards": shards}, spec.pack())
@@ -403,7 +408,7 @@ class Engine(threading.Thread):
         """Wait no longer."""
         self._barriers.give_up()
 
-    def order_rows(self, request: int, ask: Ask, primary: str) -> None:
+    def order_rows(self, request: int, ask: PendingRead, primary: str) -> None:
         """Ask the primary of a shard for rows."""
         if not self._has_begun:
             return
@@ -423,20 +428,20 @@ class Engine(threading.Thread):
     # Tables
 
     def _make(self, number: int, spec: TableSpec, shards: int) -> None:
-        plan = self._shelf.tables.get(number)
+        plan = self._store.tables.get(number)
         if plan is not None:
             if plan.spec != spec:
-                self._desk.note_mismatch(number, difference(plan.spec, spec))
+                self._pending.note_mismatch(number, difference(plan.spec, spec))
             return
         view = self._mail.view
-        self._shelf.settle(number, new_plan(spec, shards, view.names), view.since)
+        self._store.settle(number, new_plan(spec, shards, view.names), view.since)
         self._publish()
         self._mail.want_all()  # something may have come before
 
     def _be_ready(self, number: int) -> None:
-        plan = self._shelf.tables.get(number)
+        plan = self._store.tables.get(number)
         if plan is not None:
-            self._shelf.tables[number] = replace(plan, is_ready=True)
+            self._store.tables[number] = replace(plan, is_ready=True)
             self._publish()
 
     # Additions and reads
@@ -444,9 +449,9 @@ class Engine(threading.Thread):
     def _route(self, addition: Addition) -> None:
         """Send an addition of this node to the primary."""
         try:
-            (primary, *_) = self._shelf.holders(addition.key)
+            (primary, *_) = self._store.holders(addition.key)
         except (ProtocolError, ValueError):
-            self._desk.acknowledge(addition.key, addition.counter, lost_error(*addition.key))
+            self._pending.acknowledge(addition.key, addition.counter, lost_error(*addition.key))
             return
         fields = {
             "table": addition.key[0],
@@ -464,15 +469,15 @@ class Engine(threading.Thread):
         error = ProtocolError(f"an addition was refused: {message.refused}")
         key = message.table, message.shard
         refusal = error if message.refused else None
-        self._acknowledged += self._desk.acknowledge(key, message.counter, refusal)
+        self._acknowledged += self._pending.acknowledge(key, message.counter, refusal)
 
-    def _get_own(self, request: int, ask: Ask) -> None:
+    def _get_own(self, request: int, ask: PendingRead) -> None:
         try:
             rows = self._rows(ask.key, ask.ids)
         except ProtocolError as error:
-            self._desk.refused(request, str(error))
+            self._pending.refused(request, str(error))
         else:
-            self._desk.answered(request, 0, rows, 0)
+            self._pending.answered(request, 0, rows, 0)
 
     def _get(self, message: TableGet, data: Frame, reply: Reply | None) -> None:
         if reply is None:
@@ -482,13 +487,13 @@ class Engine(threading.Thread):
             ids = None if message.rows is None else np.frombuffer(data, np.int64)
             rows = self._rows(key, ids)
         except (ProtocolError, ValueError) as error:
-            self._settings.answer(Answer(message.request, reply, refused=str(error)))
+            self._settings.answer(ReadAnswer(message.request, reply, refused=str(error)))
         else:
-            image = self._shelf.copies[key].image
-            self._settings.answer(Answer(message.request, reply, rows, image))
+            image = self._store.copies[key].image
+            self._settings.answer(ReadAnswer(message.request, reply, rows, image))
 
     def _rows(self, key: Key, ids: np.ndarray | None) -> ByteArray:
-        rows = self._shelf.own_primary(key).state.read(ids)
+        rows = self._store.own_primary(key).state.read(ids)
         data: ByteArray = rows.reshape(-1).view(np.uint8)
         return data
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpwa.errors import ProtocolError, UserError
-from dpwa.tables.rows import Part, as_integers, by_shard, rows_shape
+from dpwa.tables.rows import ShardRows, as_integers, by_shard, rows_shape
 from dpwa.tables.state import ReplicatedState, check_ids, check_increasing, state_arrays
 from dpwa.tables.updaters import State, Updater
 from dpwa.types import JsonObject
@@ -48,7 +48,7 @@ def shard_of_keys(keys: np.ndarray, shards: int) -> np.ndarray:
     return indices
 
 
-def split_keys(keys: np.ndarray, shards: int) -> list[Part]:
+def split_keys(keys: np.ndarray, shards: int) -> list[ShardRows]:
     """Cut keys into parts for those shards that have some of them; `rows` are the keys.
 
     The keys of a part are in the order given.

@@ -15,7 +15,7 @@ from dpwa.errors import UserError
 
 
 @dataclass(frozen=True)
-class Shard:
+class TableShard:
     """Rows `start` (inclusive) to `stop` (exclusive) of a table; may be empty."""
 
     index: int
@@ -28,7 +28,7 @@ class Shard:
         return self.stop - self.start
 
 
-def cut(rows: int, shards: int) -> tuple[Shard, ...]:
+def cut(rows: int, shards: int) -> tuple[TableShard, ...]:
     """Cut a table into contiguous shards whose sizes differ by at most one row.
 
     With fewer rows than shards, the last ones are empty.
@@ -42,11 +42,11 @@ def cut(rows: int, shards: int) -> tuple[Shard, ...]:
         )
     size, larger = divmod(rows, shards)
     starts = [index * size + min(index, larger) for index in range(shards + 1)]
-    return tuple(Shard(index, *starts[index : index + 2]) for index in range(shards))
+    return tuple(TableShard(index, *starts[index : index + 2]) for index in range(shards))
 
 
 @dataclass(frozen=True)
-class Placement:
+class ShardPlacement:
     """Who holds what.
 
     Attributes:
@@ -80,7 +80,7 @@ class Placement:
         return tuple(i for i, holders in enumerate(self.holders) if not holders)
 
 
-class Copy(NamedTuple):
+class ShardTransfer(NamedTuple):
     """The state of a shard is to be sent from one member to another."""
 
     shard: int
@@ -88,7 +88,7 @@ class Copy(NamedTuple):
     target: str
 
 
-def initial(members: Sequence[str], shards: int, replicas: int) -> Placement:
+def initial(members: Sequence[str], shards: int, replicas: int) -> ShardPlacement:
     """Place new shards: primaries in turn over the members, replicas on those that follow in turn.
 
     Args:
@@ -102,7 +102,7 @@ def initial(members: Sequence[str], shards: int, replicas: int) -> Placement:
     if not members:
         raise UserError("a table needs at least one member to hold it")
     copies = 1 + min(replicas, len(members) - 1)
-    return Placement(
+    return ShardPlacement(
         tuple(
             tuple(members[(shard + turn) % len(members)] for turn in range(copies))
             for shard in range(shards)
@@ -110,12 +110,12 @@ def initial(members: Sequence[str], shards: int, replicas: int) -> Placement:
     )
 
 
-def after(placement: Placement, members: Sequence[str], replicas: int) -> Placement:
+def after(placement: ShardPlacement, members: Sequence[str], replicas: int) -> ShardPlacement:
     """Return the placement under a new view, equal for all who compute it.
 
     The copies that survive stay where they are, and the earliest of them is the primary. Missing
     replicas go to the members with the fewest copies, the first in the view among equals. A shard
-    of which no copy survives stays without holders: see `Placement.lost`.
+    of which no copy survives stays without holders: see `ShardPlacement.lost`.
 
     Args:
         placement: the last one, of copies that are complete (`without` the others).
@@ -134,10 +134,10 @@ def after(placement: Placement, members: Sequence[str], replicas: int) -> Placem
             chosen = min(others, key=copies.__getitem__)
             copies[chosen] += 1
             holders.append(chosen)
-    return Placement(tuple(tuple(holders) for holders in surviving))
+    return ShardPlacement(tuple(tuple(holders) for holders in surviving))
 
 
-def copies_to_make(before: Placement, now: Placement) -> list[Copy]:
+def copies_to_make(before: ShardPlacement, now: ShardPlacement) -> list[ShardTransfer]:
     """Return what has to be sent so that all holders have the state of their shards.
 
     Args:
@@ -145,7 +145,7 @@ def copies_to_make(before: Placement, now: Placement) -> list[Copy]:
         now: the one that `after` made of it.
     """
     return [
-        Copy(shard, holders[0], member)
+        ShardTransfer(shard, holders[0], member)
         for shard, holders in enumerate(now.holders)
         for member in holders
         if member not in before.holders[shard]

@@ -10,10 +10,10 @@ import numpy as np
 
 from dpwa import fault_points
 from dpwa.errors import ProtocolError
-from dpwa.tables.correspondence import Correspondence
-from dpwa.tables.desk import Key
-from dpwa.tables.directory import Plan
-from dpwa.tables.shelf import Shelf
+from dpwa.tables.channels import ReliableChannels
+from dpwa.tables.directory import TablePlan
+from dpwa.tables.pending import Key
+from dpwa.tables.shard_store import ShardStore
 from dpwa.tables.specs import ID_BYTES
 from dpwa.tables.streams import Item
 from dpwa.types import Frame
@@ -41,16 +41,16 @@ class Replication:
     them have applied it. While a new replica gets the state, additions to the shard wait.
 
     Args:
-        shelf: has the copies.
+        store: has the copies.
         mail: whose members are told.
         say: tells a member something, be it this node.
         note: called for every addition that is applied here.
     """
 
     def __init__(
-        self, shelf: Shelf, mail: Correspondence, say: Say, note: Callable[[], None]
+        self, store: ShardStore, mail: ReliableChannels, say: Say, note: Callable[[], None]
     ) -> None:
-        self._shelf = shelf
+        self._store = store
         self._mail = mail
         self._say = say
         self._note = note
@@ -73,14 +73,14 @@ class Replication:
             self._on_hold.setdefault(key, []).append((message, data))
             return
         try:
-            self._shelf.own_primary(key)
+            self._store.own_primary(key)
             message, data = self._as_it_counts(message, data)
             self._apply(message, data)
         except ProtocolError as error:
             self._acknowledge(message.name, message, str(error))
             return
         fault_points.reached("table.add.applied")
-        replicas = self._shelf.holders(key)[1:]
+        replicas = self._store.holders(key)[1:]
         if not replicas:
             self._acknowledge(message.name, message)
             return
@@ -103,14 +103,14 @@ class Replication:
 
     def _as_it_counts(self, message: TableAddition, data: Frame) -> tuple[TableAddition, Frame]:
         """Leave first values of a node that was the first one before: they come too late."""
-        is_ready = self._shelf.tables[message.table].is_ready
+        is_ready = self._store.tables[message.table].is_ready
         if message.is_first and (is_ready or message.name != self._mail.view.names[0]):
             return message.model_copy(update={"rows": 0}), b""
         return message, data
 
     def _apply(self, message: TableAddition, data: Frame) -> None:
-        copy = self._shelf.copies[message.table, message.shard]
-        spec = self._shelf.tables[message.table].spec
+        copy = self._store.copies[message.table, message.shard]
+        spec = self._store.tables[message.table].spec
         ids_bytes = 0 if message.rows is None else message.rows * ID_BYTES
         count, rest = divmod(len(data) - ids_bytes, spec.row_bytes)
         if count < 0 or rest:
@@ -142,7 +142,7 @@ class Replication:
             ProtocolError: somebody else has, or it is malformed.
         """
         key = message.table, message.shard
-        if self._shelf.holders(key)[:1] != (message.name,) or key not in self._shelf.copies:
+        if self._store.holders(key)[:1] != (message.name,) or key not in self._store.copies:
             raise ProtocolError("an addition was passed on by another node than the primary")
         self._apply(message, data)
         fault_points.reached("table.add.replicated")
@@ -151,7 +151,7 @@ class Replication:
 
     # States
 
-    def copy(self, number: int, plan: Plan, own: str) -> None:
+    def copy(self, number: int, plan: TablePlan, own: str) -> None:
         """Send the states that new replicas of a table need."""
         for copy in plan.copies:
             if copy.source == own:
@@ -161,7 +161,7 @@ class Replication:
 
     def take_state(self, message: TableState, data: Frame) -> None:
         """Take a piece of the state of a copy that is to come."""
-        copy = self._shelf.copies.get((message.table, message.shard))
+        copy = self._store.copies.get((message.table, message.shard))
         if copy is None or copy.incoming is None:
             return
         fields: dict[str, Any] = {"table": message.table, "shard": message.shard}
@@ -174,7 +174,7 @@ class Replication:
             return
         if is_whole:
             copy.incoming = None
-            self._shelf.completed((message.table, message.shard))
+            self._store.completed((message.table, message.shard))
             fault_points.reached("table.state.taken")
             self._say(message.name, Item(TableStateTaken, {**fields, "is_whole": True}))
 
@@ -198,7 +198,7 @@ class Replication:
             stream.put(self._state_items(key))
 
     def _state_items(self, key: Key) -> Iterator[Item]:
-        for part, piece in self._shelf.copies[key].state.export():
+        for part, piece in self._store.copies[key].state.export():
             yield Item(TableState, {"table": key[0], "shard": key[1], "part": part}, piece)
             fault_points.reached("table.state.sent")
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from dpwa.errors import UserError
-from dpwa.tables.placement import Shard
+from dpwa.tables.placement import TableShard
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardRows:
     """The part of a read or of an addition that goes to one shard.
 
     Attributes:
@@ -136,7 +136,7 @@ def is_increasing(ids: np.ndarray) -> bool:
     return bool((ids[1:] > ids[:-1]).all())
 
 
-def split(ids: np.ndarray | None, shards: Sequence[Shard]) -> list[Part]:
+def split(ids: np.ndarray | None, shards: Sequence[TableShard]) -> list[ShardRows]:
     """Cut the rows that a user has named into parts for those shards that have some of them.
 
     Args:
@@ -144,15 +144,15 @@ def split(ids: np.ndarray | None, shards: Sequence[Shard]) -> list[Part]:
         shards: as `cut` returns them.
     """
     if ids is None:
-        return [Part(s.index, slice(s.start, s.stop), None) for s in shards if s.rows]
+        return [ShardRows(s.index, slice(s.start, s.stop), None) for s in shards if s.rows]
     shard_of_id = np.searchsorted([shard.stop for shard in shards], ids, side="right")
     return [
-        Part(part.shard, part.where, ids[part.where] - shards[part.shard].start)
+        ShardRows(part.shard, part.where, ids[part.where] - shards[part.shard].start)
         for part in by_shard(shard_of_id, len(shards))
     ]
 
 
-def by_shard(shard_of_id: np.ndarray, shards: int) -> list[Part]:
+def by_shard(shard_of_id: np.ndarray, shards: int) -> list[ShardRows]:
     """Return the places of the ids of each shard; the parts name no rows.
 
     Args:
@@ -165,7 +165,7 @@ def by_shard(shard_of_id: np.ndarray, shards: int) -> list[Part]:
         shard_of_id = shard_of_id[order]
     bounds = np.searchsorted(shard_of_id, np.arange(shards + 1)).tolist()
     return [
-        Part(i, slice(start, stop) if order is None else order[start:stop], None)
+        ShardRows(i, slice(start, stop) if order is None else order[start:stop], None)
         for i, (start, stop) in enumerate(pairwise(bounds))
         if start < stop
     ]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpwa.node.rx_thread import Reply, Service
-from dpwa.node.tx_thread import Listener
+from dpwa.node.service import Listener, Reply, Service
 from dpwa.node.upload import Upload
 from dpwa.tables.answers import Answers
-from dpwa.tables.desk import Desk
 from dpwa.tables.engine import Engine
+from dpwa.tables.pending import PendingOperations
 from dpwa.types import Frame
 from dpwa.wire.tables import (
     FromMember,
@@ -73,8 +72,8 @@ class TableListener(Listener):
 
     handles = (TableGot, TableRefused)
 
-    def __init__(self, desk: Desk, engine: Engine) -> None:
-        self._desk = desk
+    def __init__(self, pending: PendingOperations, engine: Engine) -> None:
+        self._pending = pending
         self._engine = engine
 
     def link_changed(self, peer: str, *, is_up: bool) -> None:  # noqa: ARG002
@@ -90,6 +89,6 @@ class TableListener(Listener):
         """Take in an answer."""
         if isinstance(message, TableGot):
             data = np.frombuffer(payload, np.uint8)
-            self._desk.answered(message.request, message.start, data, message.image)
+            self._pending.answered(message.request, message.start, data, message.image)
         else:
-            self._desk.refused(message.request, message.reason)
+            self._pending.refused(message.request, message.reason)

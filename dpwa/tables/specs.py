@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from dpwa.config.reading import mistakes
 from dpwa.errors import ProtocolError, UserError
 from dpwa.tables.key_value import KeyValueStore
-from dpwa.tables.placement import Shard, cut
+from dpwa.tables.placement import TableShard, cut
 from dpwa.tables.rows import rows_shape
 from dpwa.tables.updaters import Updater, make_updater
 from dpwa.types import Frame, JsonObject, StrictModel
@@ -49,7 +49,7 @@ class TableSpec(StrictModel):
         """Return the shape of so many rows."""
         return rows_shape(rows, self.columns)
 
-    def shards(self, count: int) -> tuple[Shard, ...]:
+    def shards(self, count: int) -> tuple[TableShard, ...]:
         """Return the shards of an array."""
         return cut(self.rows, count)
 

@@ -79,14 +79,14 @@ class ShardMemory:
 
 
 @dataclass
-class Copy:
+class ShardCopy:
     """This node's copy of a shard.
 
     Attributes:
         state: what is in it.
         memory: where its values live; `None` for a key-value table.
         image: the number by which peers on this host find that; 0: they cannot.
-        epoch, rank: as in `dpwa.tables.directory.Held`.
+        epoch, rank: as in `dpwa.tables.directory.HeldShard`.
         incoming: takes the state that another member sends, until it is complete.
     """
 
@@ -121,7 +121,7 @@ class Copy:
             self.segment.close()
 
 
-def new_copy(spec: TableSpec, rows: int, contacts: Contacts) -> Copy:
+def new_copy(spec: TableSpec, rows: int, contacts: Contacts) -> ShardCopy:
     """Return a copy of a shard as it is at first: all zeros, or empty.
 
     Args:
@@ -130,12 +130,12 @@ def new_copy(spec: TableSpec, rows: int, contacts: Contacts) -> Copy:
         contacts: with whom memory is shared.
     """
     if spec.kind == "key_value":
-        return Copy(spec.make_key_value_store())
+        return ShardCopy(spec.make_key_value_store())
     nbytes = HEADER_BYTES + rows * spec.row_bytes
-    made = contacts.image(nbytes) if contacts.share() and READS_IN_ORDER else None
+    made = contacts.buffer(nbytes) if contacts.share() and READS_IN_ORDER else None
     image, segment = made or (NO_IMAGE, None)
     data = np.zeros(nbytes, np.uint8) if segment is None else segment.data
     memory = ShardMemory(data, spec, rows)
     updater = spec.make_updater()
     state = ShardState(rows, spec.columns, spec.dtype, updater, memory.values)
-    return Copy(state, memory, image, segment)
+    return ShardCopy(state, memory, image, segment)

@@ -49,7 +49,7 @@ class Item:
             yield {**self.fields, **place}, data[start : start + limits.MAX_PUSH_BYTES]
 
 
-class Outgoing:
+class OutgoingStream:
     """The stream to one member in one view.
 
     Args:
@@ -134,7 +134,7 @@ class Outgoing:
         return None
 
 
-class Incoming:
+class IncomingStream:
     """The stream from one member in one view.
 
     Attributes:

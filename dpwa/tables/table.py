@@ -11,9 +11,9 @@ import numpy as np
 
 from dpwa.data.segments import ByteArray
 from dpwa.errors import MismatchError, UserError
-from dpwa.tables.directory import Plan
+from dpwa.tables.directory import TablePlan
 from dpwa.tables.key_value import as_keys, split_keys
-from dpwa.tables.rows import Part, accumulate, as_row_ids, as_values, split
+from dpwa.tables.rows import ShardRows, accumulate, as_row_ids, as_values, split
 from dpwa.tables.specs import TableSpec, difference
 from dpwa.tables.user import User, check_size, packed
 
@@ -67,7 +67,7 @@ class Table:
                 made_in, has_put = present.view.identity, False
                 user.make(self._number, self.spec)
             plan = present.tables.get(self._number)
-            user.desk.check(self._number)
+            user.pending.check(self._number)
             if plan is not None and plan.spec != self.spec:
                 raise MismatchError(f"table {self._number}: {difference(self.spec, plan.spec)}")
             if plan is not None and plan.is_ready:
@@ -82,13 +82,13 @@ class Table:
             user.wait_for_news(self._number, present, deadline)
 
     def _parts_of(
-        self, plan: Plan, first: np.ndarray | None, values: np.ndarray
+        self, plan: TablePlan, first: np.ndarray | None, values: np.ndarray
     ) -> list[tuple[int, int | None, ByteArray]]:
         values = values if first is None else first
         parts = split(None, plan.spec.shards(plan.shards)) if plan.spec.kind == "array" else []
         return [(part.shard, None, packed(None, values[part.where])) for part in parts]
 
-    def _add(self, parts: list[Part], delta: np.ndarray, *, sync: bool) -> None:
+    def _add(self, parts: list[ShardRows], delta: np.ndarray, *, sync: bool) -> None:
         user, deadline = self._user, self._user.deadline()
         given = [
             (
@@ -102,7 +102,7 @@ class Table:
         if sync:
             user.flush(self._number, deadline)
 
-    def _read(self, parts: list[Part], wanted: np.ndarray | None, rows: int) -> np.ndarray:
+    def _read(self, parts: list[ShardRows], wanted: np.ndarray | None, rows: int) -> np.ndarray:
         """Return rows; in step, a call that timed out goes on from where it was."""
         with self._calls:
             user, deadline = self._user, self._user.deadline()

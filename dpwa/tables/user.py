@@ -24,9 +24,9 @@ from dpwa.errors import (
     UserError,
 )
 from dpwa.node.node import Node
-from dpwa.tables.desk import Ask, Desk, Key, Present
 from dpwa.tables.engine import Engine, lost_error
-from dpwa.tables.rows import Part
+from dpwa.tables.pending import Key, PendingOperations, PendingRead, Present
+from dpwa.tables.rows import ShardRows
 from dpwa.tables.specs import ID_BYTES, TableSpec
 from dpwa.tables.storage import ShardMemory
 from dpwa.wire import limits
@@ -57,12 +57,12 @@ class _Reading:
     spec: TableSpec
     result: np.ndarray
 
-    def ask(self, part: Part) -> Ask:
+    def ask(self, part: ShardRows) -> PendingRead:
         """Return what to ask for, for one part."""
         rows = len(self.result[part.where])
-        return Ask((self.table, part.shard), part.rows, rows * self.spec.row_bytes)
+        return PendingRead((self.table, part.shard), part.rows, rows * self.spec.row_bytes)
 
-    def take(self, part: Part, ask: Ask) -> None:
+    def take(self, part: ShardRows, ask: PendingRead) -> None:
         """Write what has come into the result."""
         flat = ask.data.view(self.spec.dtype)
         rows = len(flat) // (self.spec.columns or 1)
@@ -74,7 +74,7 @@ class User:
 
     Args:
         node: that they belong to.
-        desk: shared with the engine.
+        pending: shared with the engine.
         engine: whose methods are to be called on its thread.
         runner: by which a node that was left behind gets in again.
         contacts: whose memory is shared.
@@ -84,10 +84,15 @@ class User:
     """
 
     def __init__(
-        self, node: Node, desk: Desk, engine: Engine, runner: Runner, contacts: Contacts
+        self,
+        node: Node,
+        pending: PendingOperations,
+        engine: Engine,
+        runner: Runner,
+        contacts: Contacts,
     ) -> None:
         self._node = node
-        self.desk = desk
+        self.pending = pending
         self._engine = engine
         self._runner = runner
         self._contacts = contacts
@@ -114,19 +119,19 @@ class User:
             TableLostError: the others have gone on without this node.
             ClosedError: the tables were closed.
         """
-        with self._node.courier.lull():
+        with self._node.node_handle.unthrottled():
             return self._wait(check, deadline, what)
 
     def _wait(self, check: Callable[[], T | None], deadline: Deadline, what: str) -> T:
         while True:
-            with self.desk.changed:
+            with self.pending.changed:
                 self.check_open()
                 found = check()
                 if found is None:
-                    self.desk.changed.wait(min(LOOK_EVERY_S, deadline.remaining_s()))
+                    self.pending.changed.wait(min(LOOK_EVERY_S, deadline.remaining_s()))
                     found = check()
             if found is not None:
-                self.desk.raise_left_out()
+                self.pending.raise_left_out()
                 return found
             self._get_in(deadline)
             if deadline.expired():
@@ -148,15 +153,15 @@ class User:
         """
         if self.is_closed or self._node.closed:
             raise ClosedError("the tables of this node are closed")
-        self.desk.raise_left_out()
+        self.pending.raise_left_out()
 
     def _present(self) -> Present | None:
-        present, group = self.desk.present, self._runner.group
-        is_now = present.is_ready and present.view == group.view and not group.is_outside
+        present, group = self.pending.present, self._runner.group
+        is_now = present.is_ready and present.view == group.view and not group.is_evicted
         return present if is_now else None
 
     def _get_in(self, deadline: Deadline) -> None:
-        if not self._runner.group.is_outside:
+        if not self._runner.group.is_evicted:
             return
         try:
             self._runner.get_in(max(deadline.remaining_s(), LOOK_EVERY_S))
@@ -170,7 +175,7 @@ class User:
         group = self._runner.group
         unreachable = [n for n in group.view.names if not self._contacts.is_up(n)]
         others = [name for name in unreachable if name != self._contacts.own.name]
-        is_ready = self.desk.present.is_ready
+        is_ready = self.pending.present.is_ready
         return (
             f"members {', '.join(group.view.names)}; not connected: {', '.join(others) or 'none'}"
             f"{'' if is_ready else '; not all of them use tables yet'}"
@@ -194,16 +199,16 @@ class User:
         """Wait until something else holds, or another member has made another table."""
 
         def is_news() -> bool | None:
-            self.desk.check(number)
-            return None if self.desk.present is present else True
+            self.pending.check(number)
+            return None if self.pending.present is present else True
 
         self.wait(is_news, deadline, f"the making of table {number}")
 
     def close(self) -> None:
         """Let nobody wait any more, and have the memory given back."""
-        with self.desk.changed:
+        with self.pending.changed:
             self.is_closed = True
-            self.desk.changed.notify_all()
+            self.pending.changed.notify_all()
         self._engine.stop()
         self._engine.join(STOP_TIMEOUT_S)
 
@@ -233,28 +238,28 @@ class User:
         nbytes = sum(data.nbytes for _, _, data in parts)
 
         def has_room() -> bool | None:
-            waiting = self.desk.waiting_bytes
+            waiting = self.pending.waiting_bytes
             if waiting and waiting + nbytes > MAX_WAITING_BYTES:
                 return None
-            self.desk.add(number, parts, is_first=is_first)
-            self._engine.nudge()
+            self.pending.add(number, parts, is_first=is_first)
+            self._engine.wake()
             return True
 
-        self.desk.check(number)
-        self.desk.raise_failure(number)
+        self.pending.check(number)
+        self.pending.raise_failure(number)
         self.wait(has_room, deadline, "room for an addition")
 
     def flush(self, number: int | None, deadline: Deadline) -> None:
         """Wait until all additions of this node to a table, or to all, have taken effect."""
-        marks = self.desk.marks(number)
+        marks = self.pending.marks(number)
 
         def is_flushed() -> bool | None:
             if number is not None:
-                self.desk.check(number)
-            return True if self.desk.is_flushed(marks) else None
+                self.pending.check(number)
+            return True if self.pending.is_flushed(marks) else None
 
         self.wait(is_flushed, deadline, "the acknowledgement of an addition")
-        self.desk.raise_failure(number)
+        self.pending.raise_failure(number)
 
     # Reads
 
@@ -262,12 +267,12 @@ class User:
         self,
         number: int,
         spec: TableSpec,
-        parts: list[Part],
+        parts: list[ShardRows],
         result: np.ndarray,
         deadline: Deadline,
     ) -> None:
         """Read rows of a table into an array, part by part."""
-        self.desk.check(number)
+        self.pending.check(number)
         reading = _Reading(number, spec, result)
         while parts:
             present = self.present(deadline)
@@ -275,7 +280,7 @@ class User:
             if parts:
                 parts = self._read_there(reading, parts, present, deadline)
 
-    def _read_here(self, reading: _Reading, part: Part, present: Present) -> bool:
+    def _read_here(self, reading: _Reading, part: ShardRows, present: Present) -> bool:
         """Read from memory of this host, if that is possible; return whether it is done."""
         memory = self._memory(reading.table, part.shard, present)
         if memory is None:
@@ -294,16 +299,16 @@ class User:
         except LookupError:
             raise lost_error(number, shard) from None
         if primary == self._contacts.own.name:
-            return self.desk.memories.get(key)
+            return self.pending.memories.get(key)
         return self._mapped.get((present.view.identity, key))
 
     def _read_there(
-        self, reading: _Reading, parts: list[Part], present: Present, deadline: Deadline
-    ) -> list[Part]:
+        self, reading: _Reading, parts: list[ShardRows], present: Present, deadline: Deadline
+    ) -> list[ShardRows]:
         """Ask the primaries; return the parts that have not come."""
         for part in parts:
             check_size(0 if part.rows is None else part.rows.nbytes)
-        asks = {self.desk.ask(ask): (part, ask) for part in parts if (ask := reading.ask(part))}
+        asks = {self.pending.ask(ask): (part, ask) for part in parts if (ask := reading.ask(part))}
         for request, (part, ask) in asks.items():
             primary = present.tables[reading.table].placement.primary(part.shard)
             self._engine.order(partial(self._engine.order_rows, request, ask, primary))
@@ -311,7 +316,7 @@ class User:
 
         def is_over() -> bool | None:
             nonlocal patience, got_bytes
-            self.desk.check(reading.table)
+            self.pending.check(reading.table)
             now_bytes = sum(ask.got_bytes for _, ask in asks.values())
             if now_bytes > got_bytes:  # it is on its way
                 patience, got_bytes = Deadline(self._clock, ASK_AGAIN_S), now_bytes
@@ -322,8 +327,8 @@ class User:
         try:
             self.wait(is_over, deadline, "an answer")
         finally:
-            self.desk.forget(list(asks))
-        left: list[Part] = []
+            self.pending.forget(list(asks))
+        left: list[ShardRows] = []
         for part, ask in asks.values():
             if ask.refused is not None:
                 raise DpwaError(f"table {reading.table} cannot be read: {ask.refused}")
@@ -334,7 +339,7 @@ class User:
                 left.append(part)
         return left
 
-    def _map(self, reading: _Reading, part: Part, ask: Ask, present: Present) -> None:
+    def _map(self, reading: _Reading, part: ShardRows, ask: PendingRead, present: Present) -> None:
         """Map the memory that an answer speaks of, for the next time."""
         plan = present.tables[reading.table]
         if not ask.image or plan.spec.kind == "key_value":

@@ -13,7 +13,7 @@ import zmq
 
 from dpwa.errors import AddressError
 from dpwa.transport.addresses import is_ipv6
-from dpwa.transport.gate import Gate
+from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.keyring import LinkKeys
 from dpwa.types import Frame
 from dpwa.wire import limits
@@ -29,13 +29,13 @@ class Receipt(Protocol):
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedMessage:
     """A message and who sent it.
 
     Attributes:
         frames: of a ROUTER, the first one is the address to answer to.
-        user_id: what the gate has called whoever is at the other end of the connection (see
-            `Gate.name_of`); `None` when nobody had to say who it is.
+        user_id: what the authorizer has called whoever is at the other end of the connection (see
+            `Authorizer.name_of`); `None` when nobody had to say who it is.
         descriptor: of the connection that it came over.
     """
 
@@ -68,12 +68,12 @@ _TAUGHT_BYTES = 31 * 1024 * 1024
 def serving_socket(
     context: Context,
     endpoint: str,
-    gate: Gate | None = None,
+    authorizer: Authorizer | None = None,
     handshake_ms: int = HANDSHAKE_TIMEOUT_MS,
 ) -> Socket:
-    """Return a ROUTER that listens on the endpoint, behind a gate that has a gatekeeper.
+    """Return a ROUTER that listens on the endpoint, behind an authorizer that has an authenticator.
 
-    What it has received is not bounded here: see `dpwa.transport.brakes`.
+    What it has received is not bounded here: see `dpwa.transport.backpressure`.
 
     Raises:
         AddressError: the port is in use, or the address is not of this machine.
@@ -87,8 +87,8 @@ def serving_socket(
     router.tcp_maxrt = STALLED_MS
     router.router_mandatory = True  # a peer that is gone or does not read is told, not dropped
     try:
-        if gate is not None:
-            gate.guard(router)
+        if authorizer is not None:
+            authorizer.guard(router)
         router.bind(endpoint)
     except zmq.ZMQError as error:
         router.close(0)
@@ -139,18 +139,18 @@ def receive(socket: Socket) -> list[Frame] | None:
     return None if frames is None else [frame.buffer for frame in frames]
 
 
-def receive_from(socket: Socket, *, is_named: bool) -> Received | None:
+def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
     """Take one waiting message and who sent it, or return `None`; see `receive`.
 
     Args:
         socket: a ROUTER.
-        is_named: whether it has a gate that asks who connects.
+        is_named: whether it has an authorizer that asks who connects.
     """
     frames = _receive(socket)
     if frames is None:
         return None
     user_id = _user_id(frames[0]) if is_named else None
-    return Received([frame.buffer for frame in frames], user_id, _descriptor(frames[-1]))
+    return ReceivedMessage([frame.buffer for frame in frames], user_id, _descriptor(frames[-1]))
 
 
 def _receive(socket: Socket) -> list[zmq.Frame] | None:

@@ -1,4 +1,4 @@
-"""Messages of collectives: greetings, posts, votes, outcomes, knocks, and pulls of bulk data.
+"""Messages of collectives: greetings, posts, votes, outcomes, requests to join, pulls.
 
 All but pulls go from node to node without an answer; what they mean is in `dpwa.policy.ballots`.
 """
@@ -66,10 +66,10 @@ class Vote(_OfGroup):
     ready: bool
     expired: bool
     seen: Names
-    knocks: Members
+    join_requests: Members
 
 
-class Outcome(_OfGroup):
+class CollectiveOutcome(_OfGroup):
     """Tell what became of a collective, and who takes part from `since` on."""
 
     type: Literal["outcome"] = "outcome"
@@ -81,7 +81,7 @@ class Outcome(_OfGroup):
     since: Count
 
 
-class Outside(_OfGroup):
+class Evicted(_OfGroup):
     """The receiver is not of the sender's view, which has so many members.
 
     `ended`: how many collectives have come before the one that the sender calls now, or next.
@@ -89,7 +89,7 @@ class Outside(_OfGroup):
     it is in that one, it is left behind.
     """
 
-    type: Literal["outside"] = "outside"
+    type: Literal["evicted"] = "evicted"
     view: ViewId
     number: Count
     size: Count
@@ -97,13 +97,13 @@ class Outside(_OfGroup):
     first: Name
 
 
-class Knock(_OfGroup):
+class AskToJoinView(_OfGroup):
     """Ask to be let in; or, with a view of its own (`size` not 0), look for the others.
 
-    `size`, `ended` and `first` are as in `Outside`.
+    `size`, `ended` and `first` are as in `Evicted`.
     """
 
-    type: Literal["knock"] = "knock"
+    type: Literal["ask_to_join_view"] = "ask_to_join_view"
     size: Count
     ended: Count
     first: Name
@@ -132,4 +132,6 @@ class PulledPiece(BaseMessage):
     start: Count
 
 
-CollectiveMessage = Hello | Post | Vote | Outcome | Outside | Knock | Pull | PulledPiece
+CollectiveMessage = (
+    Hello | Post | Vote | CollectiveOutcome | Evicted | AskToJoinView | Pull | PulledPiece
+)

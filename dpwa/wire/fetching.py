@@ -11,14 +11,13 @@ from dpwa.errors import ProtocolError
 from dpwa.policy.health import Outcome
 from dpwa.types import Frame
 from dpwa.wire import limits
+from dpwa.wire.fields import News
 from dpwa.wire.messages import (
-    Busy,
     Chunk,
     Credit,
     Elsewhere,
     Fetch,
     Message,
-    News,
     NotReady,
     OtherAlgorithm,
     OtherModel,
@@ -29,6 +28,7 @@ from dpwa.wire.messages import (
     unpack_layout,
 )
 from dpwa.wire.shards import WHOLE, Shard
+from dpwa.wire.transaction_messages import Busy
 
 
 @dataclass(frozen=True)

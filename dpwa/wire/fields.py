@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field
 
+from dpwa.data.layout import FINGERPRINT_BYTES
 from dpwa.data.segments import NONCE_BYTES
 from dpwa.types import StrictModel
 from dpwa.wire import limits
@@ -15,6 +16,30 @@ Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 
 # As in configurations: in news, names of wide characters could fill a header.
 Name = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{0,{limits.MAX_NAME_CHARACTERS}}}$")]
+
+Unsigned = Annotated[int, Field(ge=0, lt=2**64)]
+Codec = Annotated[str, Field(min_length=1, max_length=limits.MAX_CODEC_CHARACTERS)]
+ChunkBytes = Annotated[
+    int,
+    Field(
+        ge=limits.MIN_CHUNK_BYTES,
+        le=limits.CHUNK_BYTES,
+        multiple_of=limits.CHUNK_MULTIPLE_BYTES,
+    ),
+]
+Fingerprint = Annotated[bytes, Field(min_length=FINGERPRINT_BYTES, max_length=FINGERPRINT_BYTES)]
+
+Transaction = Annotated[
+    bytes, Field(min_length=limits.TRANSACTION_BYTES, max_length=limits.TRANSACTION_BYTES)
+]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# Node, group, running loss, incarnation, version, age in seconds: a `LossReport`.
+# Not strict: msgpack makes lists of tuples.
+NewsItem = Annotated[
+    tuple[Name, Name, Annotated[float, Field(allow_inf_nan=False)] | None, Count, Count, Seconds],
+    Field(strict=False),
+]
+News = Annotated[tuple[NewsItem, ...], Field(strict=False, max_length=limits.MAX_NEWS)]
 
 
 class BaseMessage(StrictModel):

@@ -6,7 +6,7 @@ full.
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
@@ -28,8 +28,8 @@ MAX_CODEC_CHARACTERS = 32
 MAX_UNSTRUCTURED_BYTES = 64 * 1024**3  # a bytes-like payload, whose length the peer decides
 
 MAX_NAME_CHARACTERS = 64  # of a node, a group, an algorithm
-DEAL_BYTES = 8
-MAX_NEWS = 32  # rumours in one message: about 1.5 KB, 20 us to check
+TRANSACTION_BYTES = 8
+MAX_NEWS = 32  # loss reports in one message: about 1.5 KB, 20 us to check
 MAX_HOLDERS = 8
 
 INCARNATION_BYTES = 8

@@ -18,7 +18,7 @@ import msgpack
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpwa.errors import ProtocolError
-from dpwa.policy.member_states import HIGHEST, Entry, Status
+from dpwa.policy.member_states import HIGHEST, MemberEntry, MemberStatus
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.fields import BaseMessage, Count, Name
@@ -92,7 +92,9 @@ MemberMessage = Roster | JoinRequest | Welcome | TurnedAway | WhoIs | Here
 _Number = Annotated[int, Field(ge=0, le=HIGHEST)]
 _MemberName = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{1,{limits.MAX_NAME_CHARACTERS}}}$")]
 _Item = Annotated[
-    tuple[_MemberName, Endpoint, _Number, _Number, Annotated[int, Field(ge=0, le=max(Status))]],
+    tuple[
+        _MemberName, Endpoint, _Number, _Number, Annotated[int, Field(ge=0, le=max(MemberStatus))]
+    ],
     Field(strict=False),
 ]
 _ITEMS: TypeAdapter[tuple[_Item, ...]] = TypeAdapter(
@@ -101,12 +103,12 @@ _ITEMS: TypeAdapter[tuple[_Item, ...]] = TypeAdapter(
 )
 
 
-def pack_entries(entries: Iterable[Entry]) -> bytes:
+def pack_entries(entries: Iterable[MemberEntry]) -> bytes:
     """Pack news of members for a payload."""
     return bytes(msgpack.packb([(*entry[:4], int(entry.status)) for entry in entries]))
 
 
-def unpack_entries(payload: Frame) -> tuple[Entry, ...]:
+def unpack_entries(payload: Frame) -> tuple[MemberEntry, ...]:
     """Read news of members.
 
     Raises:
@@ -116,4 +118,4 @@ def unpack_entries(payload: Frame) -> tuple[Entry, ...]:
         items = _ITEMS.validate_python(msgpack.unpackb(payload, max_ext_len=0))
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException, ValidationError):
         raise ProtocolError("not news of members") from None
-    return tuple(Entry(*item[:4], Status(item[4])) for item in items)
+    return tuple(MemberEntry(*item[:4], MemberStatus(item[4])) for item in items)

@@ -1,6 +1,6 @@
 """Messages: a msgpack header with the protocol version, the type and its fields, then raw bytes.
 
-    frame 1   {"v": 3, "type": "fetch", "request": 7, ...}      at most MAX_HEADER_BYTES
+    frame 1   {"v": 7, "type": "fetch", "request": 7, ...}      at most MAX_HEADER_BYTES
     frame 2   payload, for the types that carry one             at most MAX_CHUNK_BYTES
 
 Everything that arrives is foreign: types, ranges and sizes are checked before use, and what breaks
@@ -16,37 +16,33 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgpack
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from dpwa.data.layout import DESCRIPTION_CHARACTERS, FINGERPRINT_BYTES, Layout
+from dpwa.data.layout import DESCRIPTION_CHARACTERS, Layout
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.types import TRACE_BYTES, Frame
 from dpwa.wire import limits
 from dpwa.wire.collecting import CollectiveMessage
-from dpwa.wire.fields import BaseMessage, Count, Name, Nonce
+from dpwa.wire.fields import (
+    BaseMessage,
+    ChunkBytes,
+    Codec,
+    Count,
+    Fingerprint,
+    Name,
+    News,
+    Nonce,
+    Unsigned,
+)
 from dpwa.wire.members import MemberMessage
 from dpwa.wire.state import StateMessage
 from dpwa.wire.tables import TableMessage
-
-Unsigned = Annotated[int, Field(ge=0, lt=2**64)]
-Codec = Annotated[str, Field(min_length=1, max_length=limits.MAX_CODEC_CHARACTERS)]
-ChunkBytes = Annotated[
-    int,
-    Field(
-        ge=limits.MIN_CHUNK_BYTES,
-        le=limits.CHUNK_BYTES,
-        multiple_of=limits.CHUNK_MULTIPLE_BYTES,
-    ),
-]
-Fingerprint = Annotated[bytes, Field(min_length=FINGERPRINT_BYTES, max_length=FINGERPRINT_BYTES)]
-
-Deal = Annotated[bytes, Field(min_length=limits.DEAL_BYTES, max_length=limits.DEAL_BYTES)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-# Node, group, running loss, incarnation, version, age in seconds; see `dpwa.policy.leaders.Rumour`.
-# Not strict: msgpack makes lists of tuples.
-NewsItem = Annotated[
-    tuple[Name, Name, Annotated[float, Field(allow_inf_nan=False)] | None, Count, Count, Seconds],
-    Field(strict=False),
-]
-News = Annotated[tuple[NewsItem, ...], Field(strict=False, max_length=limits.MAX_NEWS)]
+from dpwa.wire.transaction_messages import (
+    Agreed,
+    Busy,
+    DecisionAck,
+    Prepared,
+    Propose,
+    TransactionDecision,
+)
 
 
 class Fetch(BaseMessage):
@@ -177,69 +173,6 @@ class NewsMessage(BaseMessage):
     news: News
 
 
-class Propose(BaseMessage):
-    """Ask for a deal, on this node's snapshot of this version.
-
-    With `exchange` both ends will merge the other's snapshot, or neither; with `share` the serving
-    node gives half of its push-sum mass along with its own.
-    """
-
-    type: Literal["propose"] = "propose"
-    deal: Deal
-    name: Name
-    algorithm: Name
-    terms: Literal["exchange", "share"]
-    fingerprint: Fingerprint
-    version: Count
-    news: News
-    budget_ms: Annotated[int, Field(ge=0, le=2**31)]  # after that, the deal is off
-
-
-class Agreed(BaseMessage):
-    """Agree to a deal, on the serving node's snapshot of this version, with so much mass."""
-
-    type: Literal["agreed"] = "agreed"
-    deal: Deal
-    version: Count
-    clock: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    units: Count
-    news: News
-
-
-class Busy(BaseMessage):
-    """Decline a deal: the serving node is in another one."""
-
-    type: Literal["busy"] = "busy"
-    deal: Deal
-
-
-class Prepared(BaseMessage):
-    """Say whether all of the other's snapshot is there, and will be merged if it decides so.
-
-    If not, it could not be had or must not be merged, and the deal is off.
-    """
-
-    type: Literal["prepared"] = "prepared"
-    deal: Deal
-    name: Name
-    is_there: bool
-
-
-class Decided(BaseMessage):
-    """Say whether a deal holds; repeated until it is noted."""
-
-    type: Literal["decided"] = "decided"
-    deal: Deal
-    commit: bool
-
-
-class Noted(BaseMessage):
-    """Acknowledge a decision."""
-
-    type: Literal["noted"] = "noted"
-    deal: Deal
-
-
 class NotReady(BaseMessage):
     """Nothing was published yet."""
 
@@ -284,10 +217,10 @@ Message = (
     | NewsMessage
     | Propose
     | Prepared
-    | Decided
+    | TransactionDecision
     | Agreed
     | Busy
-    | Noted
+    | DecisionAck
     | Elsewhere
     | SharedMemoryName
     | SnapshotHeader

@@ -1,4 +1,4 @@
-"""The asking side of a deal, up to the agreement: messages in, events out."""
+"""The asking side of a transaction, up to the agreement: messages in, events out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Literal
 from dpwa.data.layout import Layout
 from dpwa.types import Frame
 from dpwa.wire.fetching import Ended, Greeting, refused
-from dpwa.wire.messages import Agreed, Message, News, Propose
+from dpwa.wire.fields import News
+from dpwa.wire.messages import Message
+from dpwa.wire.transaction_messages import Agreed, Propose
 
-DealTerms = Literal["exchange", "share"]
+TransactionTerms = Literal["exchange", "share"]
 
 
 @dataclass(frozen=True)
@@ -18,22 +20,22 @@ class Proposal:
     """What is proposed to a peer.
 
     Attributes:
-        deal: random bytes that name it.
+        transaction: random bytes that name it.
         terms: see `Propose`.
         version: of this node's snapshot.
         layout: of the snapshots of both.
         greeting: who asks.
     """
 
-    deal: bytes
-    terms: DealTerms
+    transaction: bytes
+    terms: TransactionTerms
     version: int
     layout: Layout
     greeting: Greeting
 
 
 @dataclass(frozen=True)
-class DealAgreed:
+class ProposalAgreed:
     """The peer agrees: its snapshot of this version, and so much mass, are this node's to fetch.
 
     `clock`: of the peer's training when it published the snapshot.
@@ -57,7 +59,7 @@ class ProposeSession:
         proposal = self.proposal
         return Propose(
             request=self.request,
-            deal=proposal.deal,
+            transaction=proposal.transaction,
             name=proposal.greeting.name,
             algorithm=proposal.greeting.algorithm,
             terms=proposal.terms,
@@ -67,12 +69,12 @@ class ProposeSession:
             budget_ms=budget_ms,
         )
 
-    def receive(self, message: Message, payload: Frame) -> DealAgreed | Ended:
+    def receive(self, message: Message, payload: Frame) -> ProposalAgreed | Ended:
         """Take the answer.
 
         Raises:
             ProtocolError: it is none.
         """
-        if isinstance(message, Agreed) and message.deal == self.proposal.deal:
-            return DealAgreed(message.version, message.clock, message.units, message.news)
+        if isinstance(message, Agreed) and message.transaction == self.proposal.transaction:
+            return ProposalAgreed(message.version, message.clock, message.units, message.news)
         return refused(message, payload, self.proposal.layout, self.proposal.greeting)

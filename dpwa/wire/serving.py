@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from dpwa.data.checksum import checksum
 from dpwa.data.codecs import Codec
-from dpwa.data.held import Held
+from dpwa.data.delta_base import DeltaBase
 from dpwa.data.layout import Piece
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot
 from dpwa.wire import limits
 from dpwa.wire.fetching import pieces_of
-from dpwa.wire.messages import Chunk, Fetch, News, SnapshotHeader
+from dpwa.wire.fields import News
+from dpwa.wire.messages import Chunk, Fetch, SnapshotHeader
 from dpwa.wire.shards import Shard
 
 Outgoing = tuple[SnapshotHeader | Chunk, ByteArray | None]
@@ -35,7 +36,7 @@ class ServeSession:
         fetch: Fetch,
         snapshot: Snapshot,
         codec: Codec,
-        held: Held | None = None,
+        held: DeltaBase | None = None,
         news: News = (),
     ) -> None:
         self._news = news

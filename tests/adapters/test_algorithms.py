@@ -47,7 +47,7 @@ def come_together(nodes, layer):
 
 
 def mass_in_flight(member):
-    return member.adapter.connection.node.report().get("deals", {}).get("units_in_flight", 0)
+    return member.adapter.connection.node.report().get("transactions", {}).get("units_in_flight", 0)
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
@@ -92,7 +92,7 @@ def test_peers_whose_models_differ_for_a_moment_come_together_afterwards(name):
                 member.net[1].weight.fill_(float(member.name[1:]))
         one, two = nodes
         two.net[0].weight.requires_grad_(False)
-        told = two.node._parts.book
+        told = two.node._context.peer_table
 
         def is_refused():
             in_lockstep(nodes, 2, by_value)

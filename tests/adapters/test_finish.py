@@ -17,7 +17,7 @@ from dpwa import DpwaConnection, FinishReport
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import ClosedError, ParametersError, UserError
-from dpwa.node.finishing import Averaged
+from dpwa.node.finish_run import Averaged
 from dpwa.policy.push_sum import UNIT
 from dpwa.wire.messages import Finishing
 
@@ -92,7 +92,7 @@ def test_nodes_that_finish_together_have_the_exact_mean_of_all():
 
 def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much(monkeypatch):
     # A busy machine may be late by more than a node waits for the others of its round.
-    monkeypatch.setattr("dpwa.node.finishing.PATIENCE_S", 60.0)
+    monkeypatch.setattr("dpwa.node.finish_run.PATIENCE_S", 60.0)
     with Nodes(3) as nodes:
         nodes.begin_to_finish(0)
         nodes.begin_to_finish(1)
@@ -109,8 +109,8 @@ def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much(monkeypatc
 @pytest.mark.parametrize("seed", range(4))
 def test_nodes_that_end_at_any_time_have_the_exact_mean_of_all(monkeypatch, seed):
     # Also when nobody waits until others have heard of who came last.
-    monkeypatch.setattr("dpwa.node.finishing.PATIENCE_S", 60.0)
-    monkeypatch.setattr("dpwa.node.finishing.HEARD_BY_ALL_S", 0.0)
+    monkeypatch.setattr("dpwa.node.finish_run.PATIENCE_S", 60.0)
+    monkeypatch.setattr("dpwa.node.finish_run.HEARD_BY_ALL_S", 0.0)
     rng = random.Random(seed)
     with Nodes(4) as nodes:
         for index in range(4):
@@ -212,7 +212,7 @@ def test_who_waits_keeps_its_share_of_the_mass():
 
         def has_its_share():
             nodes.train(1)
-            return waiting.report()["deals"]["units"] > UNIT / 4
+            return waiting.report()["transactions"]["units"] > UNIT / 4
 
         eventually(has_its_share, timeout_s=30.0)  # the trainer would have all but 2**-40 else
         nodes.begin_to_finish(1)
@@ -351,7 +351,7 @@ def test_only_arrays_of_floating_numbers_can_be_averaged():
 
 def test_a_peer_that_stays_silent_is_given_up(monkeypatch):
     monkeypatch.setattr("dpwa.policy.finishing.SILENT_AFTER_S", 0.5)
-    monkeypatch.setattr("dpwa.node.finishing.SILENT_AFTER_S", 0.5)
+    monkeypatch.setattr("dpwa.node.finish_run.SILENT_AFTER_S", 0.5)
     with Nodes(2) as nodes:
         service = type(nodes.nodes[1]._node.finish.endings)
         monkeypatch.setattr(service, "hear", lambda *_: None)  # nothing is ever heard
@@ -378,7 +378,7 @@ def test_a_peer_that_cannot_be_read_is_given_up(monkeypatch):
 
 def test_a_peer_in_quarantine_is_told_as_such():
     with Nodes(2) as nodes:
-        nodes.nodes[0].connection.node._parts.book.quarantine({"w2"})
+        nodes.nodes[0].connection.node._context.peer_table.quarantine({"w2"})
         nodes.begin_to_finish(0)
         nodes.begin_to_finish(1, timeout_s=1.0, seconds=1.0)
         report = nodes.report(0)
@@ -388,7 +388,7 @@ def test_a_peer_in_quarantine_is_told_as_such():
 
 def test_nodes_that_see_different_peers_end_all_the_same():
     with Nodes(3) as nodes:
-        nodes.nodes[0]._node._parts.book.quarantine({"w3"})
+        nodes.nodes[0]._node._context.peer_table.quarantine({"w3"})
         reports = nodes.finish_all()
     assert reports[0].missed == {"w3": "is in quarantine"}
     assert reports[0].took_part == ("w2",)
@@ -397,7 +397,7 @@ def test_nodes_that_see_different_peers_end_all_the_same():
 
 
 def test_more_nodes_than_are_read_in_a_round_come_to_agree(monkeypatch):
-    monkeypatch.setattr("dpwa.node.finishing.MOST_READ", 2)
+    monkeypatch.setattr("dpwa.node.finish_run.MOST_READ", 2)
     with Nodes(4) as nodes:
         reports = nodes.finish_all()
     assert all(not report.missed for report in reports)

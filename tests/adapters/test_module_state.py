@@ -12,7 +12,7 @@ from torch import nn
 
 from dpwa.adapters import merging, module_state, tiles, values
 from dpwa.adapters.device_side import DeviceSide
-from dpwa.adapters.merging import Terms
+from dpwa.adapters.merging import MergeTerms
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.values import TensorValues
 from dpwa.data.kernels import are_finite
@@ -127,7 +127,7 @@ def test_merging_matches_the_formula_in_whichever_ranges_the_bytes_come(
             entry.tensor.copy_(entry.tensor.double() + 1)  # a local step since
     own, before = exact(state), snapshot_of(state)
     undo = (peer if is_aliased else np.zeros(state.nbytes, np.uint8)) if with_undo else None
-    merge = state.merging(Terms(factor, published if with_delta else None, undo))
+    merge = state.merging(MergeTerms(factor, published if with_delta else None, undo))
     pieces = pieces_of(state, data.draw(piece_sizes))
     cuts = sorted(
         data.draw(st.sets(st.integers(1, len(pieces) - 1)) if len(pieces) > 1 else st.just(set()))
@@ -158,9 +158,9 @@ def test_buffers_have_a_factor_of_their_own_and_parameters_may_be_left_alone(
     before, peer = snapshot_of(state), snapshot_of(other)
     own, theirs, undo = exact(state), exact(other), np.zeros(state.nbytes, np.uint8)
     published = before.copy() if with_delta else None
-    merge = state.merging(Terms(factor, published, undo, buffers, with_parameters))
+    merge = state.merging(MergeTerms(factor, published, undo, buffers, with_parameters))
     merge.take(0, peer)
-    measured = state_of(net_of(described, 1)).merging(Terms(0.0))
+    measured = state_of(net_of(described, 1)).merging(MergeTerms(0.0))
     measured.take(0, peer)
     for entry, mine, then in zip(state.entries, own, theirs, strict=True):
         f = (factor if buffers is None else buffers) if entry.is_buffer else factor
@@ -179,7 +179,7 @@ def test_a_shard_changes_its_own_elements_only(described, factor, piece_bytes):
     own, theirs, peer = exact(state), exact(other), snapshot_of(other)
     for piece in pieces_of(state, piece_bytes):
         before = snapshot_of(state)
-        state.merging(Terms(factor)).take(piece.start, peer[piece.start : piece.stop])
+        state.merging(MergeTerms(factor)).take(piece.start, peer[piece.start : piece.stop])
         after = snapshot_of(state)
         for start, stop in ((0, piece.start), (piece.stop, state.nbytes)):
             assert after[start:stop].tobytes() == before[start:stop].tobytes()
@@ -198,7 +198,7 @@ def test_factor_1_copies_bit_for_bit_even_over_what_is_not_finite(described):
     for own_then in (None, published):
         with torch.no_grad():
             net.first.fill_(math.nan)
-        state.merging(Terms(1.0, own_then)).take(0, snapshot_of(other))
+        state.merging(MergeTerms(1.0, own_then)).take(0, snapshot_of(other))
         assert bits(state) == bits(other)
 
 
@@ -222,7 +222,7 @@ def test_undoing_brings_back_values_that_are_not_finite_bit_for_bit():
         state.entries[0].tensor.view(torch.int32).random_(0, 2**31 - 1)
     before, peer = np.zeros(state.nbytes, np.uint8), np.zeros(state.nbytes, np.uint8)
     state.copy_to(before, check_finite=False)
-    merge = state.merging(Terms(0.5, undo=peer))  # the bytes came into the room for old values
+    merge = state.merging(MergeTerms(0.5, undo=peer))  # the bytes came into the room for old values
     merge.take(0, peer)
     merge.undo()
     after = np.zeros(state.nbytes, np.uint8)
@@ -232,7 +232,7 @@ def test_undoing_brings_back_values_that_are_not_finite_bit_for_bit():
 
 def test_without_room_for_the_old_values_nothing_can_be_undone():
     with pytest.raises(ValueError, match="nothing was kept"):
-        state_of(nn.Linear(2, 2)).merging(Terms(0.5)).undo()
+        state_of(nn.Linear(2, 2)).merging(MergeTerms(0.5)).undo()
 
 
 @pytest.mark.parametrize("with_delta", [False, True])
@@ -248,7 +248,7 @@ def test_the_distance_of_a_middling_model_is_estimated_from_shares_of_its_few_ti
     squared = sum(float((a - b).square().sum()) for a, b in zip(theirs, mine, strict=True))
     estimates = []
     for _ in range(merging.SAMPLED_EVERY):
-        merge = state.merging(Terms(0.0, published if with_delta else None))
+        merge = state.merging(MergeTerms(0.0, published if with_delta else None))
         merge.take(0, peer)
         estimates.append(merge.consensus_distance)
     # All shares together are the whole; the last one has what does not divide.
@@ -267,12 +267,12 @@ def test_the_distance_of_a_large_model_is_estimated_from_another_sample_each_rou
     published, peer = snapshot_of(state), snapshot_of(other)
     estimates = []
     for _ in range(merging.SAMPLED_EVERY):
-        merge = state.merging(Terms(0.0, published if with_delta else None))
+        merge = state.merging(MergeTerms(0.0, published if with_delta else None))
         merge.take(0, peer)
         estimates.append(merge.consensus_distance)
     assert estimates == pytest.approx([float(two.norm())] * len(estimates), rel=0.1)
     assert len(set(estimates)) == len(estimates)
-    shard = state.merging(Terms(0.0))
+    shard = state.merging(MergeTerms(0.0))
     piece = pieces_of(state)[len(pieces_of(state)) // 2]
     shard.take(piece.start, peer[piece.start : piece.stop])
     assert shard.consensus_distance == pytest.approx(float(two.norm()), rel=0.1)
@@ -281,7 +281,7 @@ def test_the_distance_of_a_large_model_is_estimated_from_another_sample_each_rou
 def test_a_merge_of_buffers_alone_has_no_distance():
     state = state_of(nn.BatchNorm1d(16, affine=True))
     pieces = [p for p in pieces_of(state) if p.start >= 2 * 16 * 4]
-    merge = state.merging(Terms(0.5))
+    merge = state.merging(MergeTerms(0.5))
     for piece in pieces:
         merge.take(piece.start, snapshot_of(state)[piece.start : piece.stop])
     assert merge.consensus_distance == 0.0
@@ -332,7 +332,7 @@ def test_distances_that_overflow_are_infinite():
     state, peer = state_of(net), np.zeros(6 * 8, np.uint8)
     nn.init.constant_(net.weight, 1e200)
     assert state.distance(peer, 0, None) == math.inf
-    merge = state.merging(Terms(0.0))
+    merge = state.merging(MergeTerms(0.0))
     merge.take(0, peer)
     assert merge.consensus_distance == math.inf
 
@@ -396,7 +396,7 @@ def test_any_device_merges_like_the_host(described, factor, with_delta):
     one, two = (state_of(net_of(described, 1)) for _ in range(2))
     peer, published = snapshot_of(state_of(net_of(described, 2))), snapshot_of(one)
     undo = np.zeros(one.nbytes, np.uint8)
-    terms = Terms(factor, published if with_delta else None, undo)
+    terms = MergeTerms(factor, published if with_delta else None, undo)
     tensors = [(entry.tensor, entry.is_buffer) for entry in two.entries]
     device_side = DeviceSide(tiles.cut(tensors, two.layout))
     before = bits(two)
@@ -486,7 +486,7 @@ def test_a_change_of_the_module_is_noticed(change):
     assert all(a.tensor is b.tensor for a, b in zip(state.entries, fresh.entries, strict=True))
     assert bits(state) == bits(fresh)
     peer = np.zeros(state.nbytes, np.uint8)
-    state.merging(Terms(1.0)).take(0, peer)
+    state.merging(MergeTerms(1.0)).take(0, peer)
     assert all(not bool(entry.tensor.any()) for entry in fresh.entries)
 
 
@@ -536,7 +536,7 @@ def test_tensors_keep_their_identity_and_autograd_notices_a_merge():
     state = state_of(net)
     places = [(id(p), p.data_ptr()) for p in net.parameters()]
     loss = (net.weight * net.weight).sum()
-    state.merging(Terms(0.5)).take(0, np.zeros(state.nbytes, np.uint8))
+    state.merging(MergeTerms(0.5)).take(0, np.zeros(state.nbytes, np.uint8))
     assert [(id(p), p.data_ptr()) for p in net.parameters()] == places
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()

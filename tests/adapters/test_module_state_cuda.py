@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpwa.adapters.merging import Terms
+from dpwa.adapters.merging import MergeTerms
 from dpwa.adapters.module_state import ModuleState
 
 pytestmark = [
@@ -43,7 +43,7 @@ def test_a_module_on_a_device_is_copied_merged_and_undone_like_one_on_the_host(d
     host, device = state_of(net_of(1, ("cpu", "cpu"))), state_of(net_of(1, devices))
     before, peer = snapshot_of(device), snapshot_of(state_of(net_of(2, ("cpu", "cpu"))))
     assert before.tobytes() == snapshot_of(host).tobytes()
-    terms = Terms(0.25, before.copy() if with_delta else None, np.zeros_like(before))
+    terms = MergeTerms(0.25, before.copy() if with_delta else None, np.zeros_like(before))
     merges = host.merging(terms), device.merging(terms)
     for merge in merges:
         merge.take(0, peer)

@@ -116,7 +116,7 @@ def test_a_round_without_a_slot_to_publish_in_leaves_a_sound_model(algorithm, op
         eventually(lambda: one.node._threads.tx.reaches("w2"))
         other.round()
         one.round()
-        pool, held = one.node._parts.pool, []
+        pool, held = one.node._context.pool, []
         for _ in range(6):
             held.append(pool.newest())
             one.round()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.swarms import LONG_S, Settings, Swarm
 
 from dpwa.algorithms.lsgd import LSGD, LSGDOptions
-from dpwa.policy.leaders import Rumours
+from dpwa.policy.leaders import LossReports
 
 SEED = 53
 SIZE = 3
@@ -217,12 +217,12 @@ def test_a_leader_that_changes_is_followed_from_the_next_period_on_and_follows_i
 def leave(swarm, worker):
     swarm.workers.remove(worker)
     for other in swarm.workers:
-        other.rumours.forget(worker.name, swarm.now)
+        other.reports.forget(worker.name, swarm.now)
 
 
 def restart(swarm, worker):
     worker.updates = 0
-    worker.rumours = Rumours(worker.name, worker.group, incarnation=2, forget_after_s=LONG_S)
+    worker.reports = LossReports(worker.name, worker.group, incarnation=2, forget_after_s=LONG_S)
 
 
 @pytest.mark.parametrize("event", [leave, restart])

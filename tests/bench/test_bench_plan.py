@@ -2,10 +2,10 @@
 
 import pytest
 
-from dpwa.bench.catalogues.plane import LINKS, RAW_TCP
 from dpwa.bench.collectives import CollectivesSpec
-from dpwa.bench.plan import PlanePlan, Seat
+from dpwa.bench.plan import PlanePlan, Rank
 from dpwa.bench.plane import PlaneSpec
+from dpwa.bench.suites.plane import LINKS, RAW_TCP
 from dpwa.bench.tables import TablesSpec
 from dpwa.errors import UserError
 
@@ -61,15 +61,15 @@ def test_a_process_finds_its_seat_and_plan_in_its_environment(monkeypatch, tmp_p
     monkeypatch.setenv("DPWA_RANK", "1")
     monkeypatch.setenv("DPWA_WORLD_SIZE", "2")
     monkeypatch.setenv("DPWA_CONFIG", str(path))
-    seat = Seat.from_environment()
-    assert (seat.rank, seat.count, seat.name) == (1, 2, "w2")
-    assert seat.plan(PlanePlan) == plan
+    rank = Rank.from_environment()
+    assert (rank.index, rank.count, rank.name) == (1, 2, "w2")
+    assert rank.plan(PlanePlan) == plan
 
 
 @pytest.mark.parametrize("spec", [PlaneSpec(1), CollectivesSpec(1), TablesSpec()])
 def test_a_process_knows_which_benchmark_it_is_for(spec, tmp_path):
     plan = spec.plan()
     (tmp_path / "plan.json").write_text(plan.model_dump_json())
-    found = Seat(0, 2, tmp_path / "plan.json").benchmark_plan()
+    found = Rank(0, 2, tmp_path / "plan.json").benchmark_plan()
     assert found == plan
     assert type(found) is type(plan)

@@ -6,10 +6,10 @@ import sys
 import pytest
 from support.launched import assert_gone
 
-from dpwa.bench.plan import Plan
+from dpwa.bench.plan import BenchPlan
 from dpwa.bench.processes import BenchmarkError, run_processes
 
-PLAN = Plan(nbytes=4, hosts=("127.0.0.1", "127.0.0.1"), ports={})
+PLAN = BenchPlan(nbytes=4, hosts=("127.0.0.1", "127.0.0.1"), ports={})
 
 
 def run(code):
@@ -48,14 +48,14 @@ def test_one_that_fails_stops_the_others_and_is_named(tmp_path):
 def test_measures_take_turns_in_being_first():
     code = (
         "import json\n"
-        "from dpwa.bench.plan import Seat\n"
-        "from dpwa.bench.session import Group, repeat\n"
+        "from dpwa.bench.plan import Rank\n"
+        "from dpwa.bench.session import GlooGroup, repeat\n"
         "order = []\n"
         "class Named:\n"
         "    def __init__(self, name): self.name = name\n"
         "    def prepare(self): order.append(self.name)\n"
         "    def run(self): return {self.name: 1.0}\n"
-        "with Group(Seat.from_environment()) as group:\n"
+        "with GlooGroup(Rank.from_environment()) as group:\n"
         "    outcome = repeat(group, {name: Named(name) for name in 'abc'}, 3)\n"
         "    group.barrier()\n"
         "print(json.dumps([''.join(order), outcome.samples]))"
@@ -71,21 +71,21 @@ def test_raw_tcp_merges_what_the_neighbour_has():
     code = (
         "import torch\n"
         "from dpwa.bench.measures.raw_tcp import RawTcp\n"
-        "from dpwa.bench.plan import Seat\n"
-        "from dpwa.bench.session import Group\n"
+        "from dpwa.bench.plan import Rank\n"
+        "from dpwa.bench.session import GlooGroup\n"
         "from dpwa.launch.ports import free_ports\n"
-        "seat = Seat.from_environment()\n"
+        "rank = Rank.from_environment()\n"
         "addresses = [None, None]\n"
         "mine = torch.tensor(free_ports(1))\n"
-        "with Group(seat) as group:\n"
+        "with GlooGroup(rank) as group:\n"
         "    ports = [torch.zeros_like(mine) for _ in addresses]\n"
         "    torch.distributed.all_gather(ports, mine)\n"
         "    addresses = [('127.0.0.1', int(port)) for port in ports]\n"
-        "    flat = torch.full((1_000_000,), 4.0 * seat.rank)\n"
-        "    with RawTcp(flat, torch.zeros_like(flat), seat, addresses) as raw:\n"
+        "    flat = torch.full((1_000_000,), 4.0 * rank.index)\n"
+        "    with RawTcp(flat, torch.zeros_like(flat), rank, addresses) as raw:\n"
         "        group.barrier()\n"
         "        raw.connect()\n"
-        "        if seat.rank == 0: raw.fetch_and_merge()\n"
+        "        if rank.index == 0: raw.fetch_and_merge()\n"
         "        group.barrier()\n"
         "    print(float(flat.min()), float(flat.max()))"
     )

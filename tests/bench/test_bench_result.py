@@ -2,12 +2,12 @@
 
 import pytest
 
-from dpwa.bench.catalogues.collectives import COLLECTIVES
-from dpwa.bench.catalogues.plane import PLANE
-from dpwa.bench.catalogues.tables import TABLES
 from dpwa.bench.processes import BenchmarkError
 from dpwa.bench.records import Progress, SessionReport, parse_record
 from dpwa.bench.result import Figure, failures_of, figures_of, ratios_of
+from dpwa.bench.suites.collectives import COLLECTIVES
+from dpwa.bench.suites.plane import PLANE
+from dpwa.bench.suites.tables import TABLES
 from dpwa.bench.tables import TablesSpec
 
 
@@ -69,10 +69,10 @@ def test_what_moves_a_whole_table_is_told_as_a_rate_too():
     }
 
 
-@pytest.mark.parametrize("catalogue", [PLANE, COLLECTIVES, TABLES])
-def test_every_ratio_is_of_figures_that_some_measure_has(catalogue):
-    for ratio in catalogue.ratios:
-        assert {*ratio.above, *ratio.below} <= set(catalogue.titles)
+@pytest.mark.parametrize("suite", [PLANE, COLLECTIVES, TABLES])
+def test_every_ratio_is_of_figures_that_some_measure_has(suite):
+    for ratio in suite.ratios:
+        assert {*ratio.above, *ratio.below} <= set(suite.titles)
 
 
 @pytest.mark.parametrize(

@@ -161,10 +161,10 @@ def churn(seed, seconds, count, folder, stack, delay_s=DELAY_S):
 
     chance = random.Random(seed)
     swarm = Swarm(folder, seed, stack)
-    seats = [address(port) for port in free_ports(1)]
-    swarm.start("n0", {**SETTINGS, "join": [], "listen": seats[0]}, delay_s=delay_s)
+    ranks = [address(port) for port in free_ports(1)]
+    swarm.start("n0", {**SETTINGS, "join": [], "listen": ranks[0]}, delay_s=delay_s)
     for number in range(1, count):
-        swarm.start(f"n{number}", {**SETTINGS, "join": seats}, delay_s=delay_s)
+        swarm.start(f"n{number}", {**SETTINGS, "join": ranks}, delay_s=delay_s)
     names = set(swarm.nodes)
     wait_until(
         lambda: all(sees(n) == names for n in swarm.nodes.values()), FORMED_WITHIN_S, "all see all"
@@ -350,8 +350,8 @@ def partition(seed, seconds, count, folder, stack, delay_s=0.0):
     swarm = Swarm(folder, seed, stack)
     for number, host in enumerate(hosts):
         own = f"tcp://{host.address}:7000"
-        seats = [] if number == 0 else [f"tcp://{hosts[0].address}:7000"]
-        config = {**SETTINGS, "join": seats, "listen": own}
+        ranks = [] if number == 0 else [f"tcp://{hosts[0].address}:7000"]
+        config = {**SETTINGS, "join": ranks, "listen": own}
         swarm.start(f"n{number}", config, host.command([]))
     names = set(swarm.nodes)
     wait_until(

@@ -13,9 +13,9 @@ from support.commands import run_dpwa
 from support.launched import DPWA, assert_gone, interruptible
 from support.nodes import eventually
 
-from dpwa.bench.catalogues.collectives import COLLECTIVES
-from dpwa.bench.catalogues.plane import PLANE
-from dpwa.bench.catalogues.tables import TABLES, WHOLE
+from dpwa.bench.suites.collectives import COLLECTIVES
+from dpwa.bench.suites.plane import PLANE
+from dpwa.bench.suites.tables import TABLES, WHOLE
 
 SHARED = {"processes", "repetitions", "machine", "figures", "failed_rounds", "ratios"}
 
@@ -47,7 +47,7 @@ def two_workers(pid):
     return ready if len(ready) == 2 else None
 
 
-def measured(benchmark, catalogue, *options):
+def measured(benchmark, suite, *options):
     """Run a whole benchmark, quickly; return what is its own of the result."""
     for _ in range(4):
         done = run_dpwa("bench", benchmark, "--repetitions", 3, "--json", *options)
@@ -55,12 +55,12 @@ def measured(benchmark, catalogue, *options):
             break
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
-    assert set(result["figures"]) == set(catalogue.titles)
-    assert set(result["ratios"]) == {ratio.name for ratio in catalogue.ratios}
+    assert set(result["figures"]) == set(suite.titles)
+    assert set(result["ratios"]) == {ratio.name for ratio in suite.ratios}
     assert (result["processes"], result["repetitions"]) == (2, 3)
     for figure in result["figures"].values():
         assert 0 < figure["min_ms"] <= figure["median_ms"] <= figure["max_ms"]
-    for name in catalogue.titles:
+    for name in suite.titles:
         assert name in done.stderr
     return {key: value for key, value in result.items() if key not in SHARED}
 

@@ -171,7 +171,7 @@ def test_a_key_that_was_renewed_on_one_machine_only_is_told_as_a_key(tmp_path):
     ("reason", "advice"),
     [("unknown_key", "keys list"), ("protocol", "`security`"), ("put_off", "handshakes_per_s")],
 )
-def test_who_knocks_in_vain_is_told_with_what_to_compare(reason, advice):
+def test_who_asks_in_vain_is_told_with_what_to_compare(reason, advice):
     counts = {"unknown_key": 0, "protocol": 0, "broken_off": 0, "put_off": 0, reason: 3}
     (finding,) = diagnose({"a": report("a", handshakes_refused=counts)})
     assert finding.text.startswith("a has refused 3 connections")
@@ -179,7 +179,7 @@ def test_who_knocks_in_vain_is_told_with_what_to_compare(reason, advice):
 
 
 def report(name, **more):
-    return StatusAnswer({"name": name, "peers": [], "protocol": 6, **more}, ahead_s=0.1)
+    return StatusAnswer({"name": name, "peers": [], "protocol": 7, **more}, ahead_s=0.1)
 
 
 def test_a_version_an_algorithm_and_a_clock_that_differ_are_told():
@@ -190,7 +190,7 @@ def test_a_version_an_algorithm_and_a_clock_that_differ_are_told():
     }
     texts = [finding.text for finding in diagnose(answers)]
     assert texts == [
-        "c has protocol version 4, most others have 6",
+        "c has protocol version 4, most others have 7",
         "c has algorithm lsgd, most others have gossip",
         "c: its clock is 60 s behind this machine's",
     ]

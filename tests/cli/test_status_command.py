@@ -18,7 +18,7 @@ from support.terminals import on_terminal, plain_lines
 
 from dpwa import DpwaConnection
 from dpwa.cli.status import MEMORY_PARTS, _age, _number, _peer
-from dpwa.node.peers import PeerBook
+from dpwa.node.peers import PeerTable
 from dpwa.policy.health import Outcome
 from dpwa.wire.messages import NotReady, Status, encode, pack
 
@@ -188,24 +188,24 @@ class HandClock:
 
 def test_when_a_peer_was_last_heard_of():
     clock = HandClock()
-    book = PeerBook("w1", clock, random.Random(0))
-    book.add("w2", "tcp://a:1")
+    peer_table = PeerTable("w1", clock, random.Random(0))
+    peer_table.add("w2", "tcp://a:1")
 
     def heard_s():
-        return book.report()[0]["heard_s"]
+        return peer_table.report()[0]["heard_s"]
 
-    book.record("w2", Outcome.UNREACHABLE)
+    peer_table.record("w2", Outcome.UNREACHABLE)
     assert heard_s() is None
-    book.connected("w2")
+    peer_table.connected("w2")
     clock.advance(4.0)
-    book.record("w2", Outcome.TIMED_OUT)
+    peer_table.record("w2", Outcome.TIMED_OUT)
     assert heard_s() == 4.0
-    book.record("w2", Outcome.FETCHED)
+    peer_table.record("w2", Outcome.FETCHED)
     clock.advance(3.0)
     assert heard_s() == 3.0
-    book.trouble("w2", "the connection was lost")  # it was there until now
+    peer_table.trouble("w2", "the connection was lost")  # it was there until now
     clock.advance(2.0)
-    book.trouble("w2", "nothing answers")
+    peer_table.trouble("w2", "nothing answers")
     assert heard_s() == 2.0
 
 
@@ -317,7 +317,7 @@ def test_a_silent_node_is_waited_for_no_longer_than_asked(config, file):
         ([b"\xc1"], "not msgpack"),
         ([encode(NotReady(request=1))], "answered with 'not_ready' instead"),
         ([encode(Status(request=1)), pack([1])], "something that is no status"),
-        ([pack({"v": 9})], "the peer speaks protocol version 9, this node speaks 6"),
+        ([pack({"v": 9})], "the peer speaks protocol version 9, this node speaks 7"),
         ([], "connected, but no answer in time"),
     ],
 )

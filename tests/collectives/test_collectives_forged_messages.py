@@ -7,9 +7,9 @@ import pytest
 import zmq
 from support.collective_nodes import collective_nodes
 
+from dpwa.collectives.collectives import MAX_TAGS
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.entries import Entry
-from dpwa.collectives.face import MAX_TAGS
+from dpwa.collectives.entries import Contribution
 from dpwa.collectives.group import ENTERED, READY
 from dpwa.data.payload import Payload
 from dpwa.errors import CollectiveError, LeftBehindError, PeerLost
@@ -139,7 +139,7 @@ def entry(call, **fields):
     """The record of a call that is right, but for some fields."""
     layout = Payload(1.0).layout
     form = {"fingerprint": layout.fingerprint, "count": 1} if call == REDUCE else {}
-    return Entry(call, **{**form, **fields}).pack()
+    return Contribution(call, **{**form, **fields}).pack()
 
 
 def reduce(node):
@@ -154,7 +154,7 @@ REDUCE, GATHER = "all_reduce sum", "all_gather"
 NONSENSE = {
     "nothing": (reduce, ENTERED, b""),
     "no message": (reduce, ENTERED, b"\xc1"),
-    "numbers that knock": (reduce, READY, b"\x91\x01"),
+    "numbers that ask to join": (reduce, READY, b"\x91\x01"),
     "a short value": (reduce, ENTERED, entry(REDUCE, nbytes=8, inline=bytes(7))),
     "no value": (reduce, ENTERED, entry(REDUCE, nbytes=8)),
     "a short object": (gather, ENTERED, entry(GATHER, nbytes=9, inline=bytes(5))),

@@ -18,7 +18,7 @@ GRACE_S = 1.0
 
 def is_waiting(nodes, name, tag=""):
     """Whether a node has entered a collective, and waits."""
-    return nodes[name].collectives.runner(tag).group._roll.has_entered
+    return nodes[name].collectives.runner(tag).group._progress.has_entered
 
 
 def timed(call):

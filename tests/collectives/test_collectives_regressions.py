@@ -44,9 +44,12 @@ def group_of(nodes, name):
     return nodes[name].collectives.runner("").group
 
 
-def is_heard_knocking(nodes, name, by):
+def is_heard_asking(nodes, name, by):
     """Whether nodes know that another one wants to be let in."""
-    return all(name in [knock.name for knock in group_of(nodes, other).knocks()] for other in by)
+    return all(
+        name in [ask_to_join.name for ask_to_join in group_of(nodes, other).join_requests()]
+        for other in by
+    )
 
 
 def is_settled(nodes):
@@ -69,7 +72,7 @@ def call_until_let_in(name):
 
 
 def test_a_node_that_was_let_in_late_has_all_of_its_time_for_its_first_collective():
-    """Else the members, who do not know since when it knocks, would be too late for it."""
+    """Else the members, who do not know since when it join requests, would be too late for it."""
     timeout_s, others = 1.5, ("w1", "w2")
     with collective_nodes(3) as nodes:
         nodes.each(lambda node: node.barrier())
@@ -79,7 +82,7 @@ def test_a_node_that_was_let_in_late_has_all_of_its_time_for_its_first_collectiv
         began = time.monotonic()
         late = nodes.begin("w3", lambda node: node.all_reduce(1, timeout_s=timeout_s))
         time.sleep(0.6 * timeout_s)
-        assert is_heard_knocking(nodes, "w3", others)
+        assert is_heard_asking(nodes, "w3", others)
         nodes.each(call_until_let_in("w3"), others)
         time.sleep(began + 1.2 * timeout_s - time.monotonic())
         results = nodes.outcomes(lambda node: node.all_reduce(1), others)
@@ -126,7 +129,7 @@ def test_the_smaller_part_of_a_split_is_told_so_once_and_works_with_the_others_a
         with pytest.raises(LeftBehindError, match="the others have gone on without w3"):
             nodes["w3"].all_reduce(1, timeout_s=2.0)
         back = nodes.begin("w3", lambda node: node.all_reduce(1))
-        eventually(lambda: is_heard_knocking(nodes, "w3", others))
+        eventually(lambda: is_heard_asking(nodes, "w3", others))
         nodes.each(call_until_let_in("w3"), others)
 
         def call(node):

@@ -6,7 +6,7 @@ from dpwa.clock import SystemClock
 from dpwa.collectives.contacts import REMEMBERED_DEPARTED, Contacts
 from dpwa.collectives.group import ENTERED, READY, Group
 from dpwa.policy.views import VIEW_ID_BYTES, Member
-from dpwa.wire.collecting import Hello, Knock, Outcome, Outside, Post, Vote
+from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Hello, Post, Vote
 
 RANKS = ("w1", "w2", "w3")
 OWN = Member("w1", b"own-life")
@@ -93,7 +93,7 @@ def test_who_hears_that_others_are_further_asks_them_how_the_collective_ended(
 def outside(size, ended=0):
     fields = {"view": bytes(VIEW_ID_BYTES), "number": 0, "size": size}
     fields |= {"ended": ended, "first": "w2"}
-    return Outside(request=0, tag="", name="w3", incarnation=NEW, **fields)
+    return Evicted(request=0, tag="", name="w3", incarnation=NEW, **fields)
 
 
 @pytest.mark.parametrize(
@@ -103,25 +103,25 @@ def test_the_junior_view_gives_itself_up_before_the_next_collective(
     contacts, group, size, ended, moves
 ):
     contacts.link_changed("w3", is_up=True)
-    group.hear_outside(outside(size, ended))
+    group.hear_evicted(outside(size, ended))
     group.begin()
-    assert group.is_outside == moves
+    assert group.is_evicted == moves
     assert not group.told()  # it goes by itself
 
 
 def test_nobody_gives_itself_up_for_a_view_that_cannot_be_reached(group):
-    group.hear_outside(outside(2))
+    group.hear_evicted(outside(2))
     group.begin()
-    assert not group.is_outside
+    assert not group.is_evicted
 
 
 def test_what_a_view_has_ended_since_it_heard_of_another_counts(contacts, group):
     contacts.link_changed("w3", is_up=True)
-    group.hear_outside(outside(1, ended=1))
+    group.hear_evicted(outside(1, ended=1))
     assert group.is_outranked
     end_alone(group)
     group.begin()
-    assert not group.is_outside
+    assert not group.is_evicted
 
 
 def end_alone(group):
@@ -135,13 +135,13 @@ def test_who_has_been_let_in_is_no_reason_to_move(group):
     """It may have spoken of the larger view before this node has come to it."""
     group.begin()
     group.enter(b"record")
-    group.hear_outside(outside(2))
+    group.hear_evicted(outside(2))
     group.ready(b"record")
     assert set(group.records(READY)) == {"w1"}
     group.end([Member("w3", NEW)])
     group.finish()
     group.begin()
-    assert not group.is_outside
+    assert not group.is_evicted
     assert group.view.names == ("w1", "w3")
 
 
@@ -155,9 +155,9 @@ def open_group(contacts):
     return Group("", (), contacts, SystemClock())
 
 
-def knock(size=0, ended=0, first=""):
+def ask_to_join(size=0, ended=0, first=""):
     fields = {"size": size, "ended": ended, "first": first}
-    return Knock(request=0, tag="", name="w3", incarnation=NEW, **fields)
+    return AskToJoinView(request=0, tag="", name="w3", incarnation=NEW, **fields)
 
 
 def said_to_w3(told, kind):
@@ -167,42 +167,42 @@ def said_to_w3(told, kind):
 def test_who_calls_no_collectives_is_in_nobodys_way(open_group, told):
     """A message of a peer has made its group; others would move to it, and wait for ever."""
     told.clear()
-    open_group.hear_knock(knock(1, 0, "w3"))
-    open_group.hear_knock(knock())
-    assert not said_to_w3(told, Outside)
+    open_group.hear_join_request(ask_to_join(1, 0, "w3"))
+    open_group.hear_join_request(ask_to_join())
+    assert not said_to_w3(told, Evicted)
     open_group.may_meet()
     told.clear()
-    open_group.hear_knock(knock(1, 0, "w3"))
-    assert [message.first for message in said_to_w3(told, Outside)] == ["w1"]
+    open_group.hear_join_request(ask_to_join(1, 0, "w3"))
+    assert [message.first for message in said_to_w3(told, Evicted)] == ["w1"]
 
 
 def test_before_its_first_collective_a_node_looks_for_others_that_begin(open_group, told):
     assert open_group.may_meet()
-    assert [message.size for message in said_to_w3(told, Knock)] == [1]
-    open_group.hear_knock(knock())
+    assert [message.size for message in said_to_w3(told, AskToJoinView)] == [1]
+    open_group.hear_join_request(ask_to_join())
     assert open_group.may_meet()  # w2 may still come
     open_group.meet()
     assert open_group.view.names == ("w1", "w3")
-    assert said_to_w3(told, Outcome)
+    assert said_to_w3(told, CollectiveOutcome)
     assert open_group.decision is None  # its first collective is yet to come
     assert not open_group.may_meet()
 
 
 def test_who_hears_of_a_view_that_is_at_work_waits_for_nobody_else(open_group):
-    open_group.hear_outside(outside(1, ended=5))
+    open_group.hear_evicted(outside(1, ended=5))
     assert not open_group.may_meet()
     open_group.meet()
     open_group.begin()
-    assert open_group.is_outside
+    assert open_group.is_evicted
 
 
-def test_a_node_that_was_let_in_but_not_told_is_told_when_it_knocks_again(open_group, told):
+def test_a_node_that_was_let_in_but_not_told_is_told_when_it_asks_again(open_group, told):
     open_group.may_meet()
-    open_group.hear_knock(knock())
+    open_group.hear_join_request(ask_to_join())
     open_group.meet()
     told.clear()
-    open_group.hear_knock(knock())
-    (again,) = said_to_w3(told, Outcome)
+    open_group.hear_join_request(ask_to_join())
+    (again,) = said_to_w3(told, CollectiveOutcome)
     assert again.members == (("w1", b"own-life"), ("w3", NEW))
     assert again.since == open_group.number
 
@@ -210,14 +210,16 @@ def test_a_node_that_was_let_in_but_not_told_is_told_when_it_knocks_again(open_g
 def test_a_view_that_was_left_is_not_entered_again(open_group):
     open_group.begin()
     open_group.leave()
-    open_group.knock()
+    open_group.ask_to_join()
     fields = {"view": bytes(VIEW_ID_BYTES), "number": 0, "holds": True, "lost": (), "since": 0}
     members = (("w1", b"own-life"),)
-    said = Outcome(request=0, tag="", name="w3", incarnation=NEW, members=members, **fields)
+    said = CollectiveOutcome(
+        request=0, tag="", name="w3", incarnation=NEW, members=members, **fields
+    )
     open_group.hear_outcome(said)
-    assert open_group.is_outside
+    assert open_group.is_evicted
     open_group.hear_outcome(said.model_copy(update={"since": 1}))
-    assert not open_group.is_outside
+    assert not open_group.is_evicted
 
 
 # Introductions

@@ -62,7 +62,7 @@ class Own(Algorithm):
     '''An algorithm of the user's own.'''
     options_model = Options
 
-@register_algorithm("own-deals")
+@register_algorithm("own-transactions")
 class OwnDeals(Algorithm):
     '''Both ends merge.'''
     terms = Terms.EXCHANGE
@@ -265,10 +265,10 @@ def test_an_algorithm_of_ones_own_may_use_rules_and_parts(tmp_path: Path) -> Non
     assert load(text + "consensus_control: 1\n", tmp_path).interpolation == "loss"
 
 
-def test_deals_of_ones_own_keep_sums_exact_too(tmp_path: Path) -> None:
-    text = "plugins: [own_algorithms]\nalgorithm: own-deals\ncodec: int8\n"
+def test_transactions_of_ones_own_keep_sums_exact_too(tmp_path: Path) -> None:
+    text = "plugins: [own_algorithms]\nalgorithm: own-transactions\ncodec: int8\n"
     assert problems_of(text, tmp_path) == [
-        "4:8: codec: expected none, as algorithm: own-deals keeps sums exact (got int8)"
+        "4:8: codec: expected none, as algorithm: own-transactions keeps sums exact (got int8)"
     ]
 
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dpwa.data.held import MAX_SHARDS, NOTHING, Held, HeldByReaders
+from dpwa.data.delta_base import MAX_SHARDS, NOTHING, DeltaBase, ReaderBases
 
 NBYTES = 12
 WHOLE = (0, NBYTES)
@@ -17,7 +17,7 @@ RESYNC_EVERY = 4
 
 @pytest.fixture
 def served():
-    return HeldByReaders(LIMIT, RESYNC_EVERY)
+    return ReaderBases(LIMIT, RESYNC_EVERY)
 
 
 def fetch(served, reader, token, nbytes=NBYTES, shard=WHOLE):
@@ -75,7 +75,7 @@ def test_every_so_many_fetches_all_of_it_is_sent(served):
 
 
 def test_with_a_resynchronisation_at_every_fetch_nobody_ever_agrees():
-    served, token = HeldByReaders(LIMIT, resync_every=1), NOTHING
+    served, token = ReaderBases(LIMIT, resync_every=1), NOTHING
     for _ in range(3):
         token, agrees = fetch(served, b"reader", token)
         assert not agrees
@@ -136,7 +136,7 @@ class BothEnds(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.served = HeldByReaders(LIMIT, RESYNC_EVERY)
+        self.served = ReaderBases(LIMIT, RESYNC_EVERY)
         self.readers = {}
         self.synced = {}  # the bytes of a reader that were ever sent whole
         self.value = 0
@@ -149,7 +149,7 @@ class BothEnds(RuleBasedStateMachine):
     )
     def fetch(self, reader, shard, sent, received):
         """`sent` and `received`: 0 nothing (not even the header), 1 a part, 2 all of it."""
-        mine = self.readers.setdefault(reader, Held(np.zeros(NBYTES, np.uint8)))
+        mine = self.readers.setdefault(reader, DeltaBase(np.zeros(NBYTES, np.uint8)))
         synced = self.synced.setdefault(reader, np.zeros(NBYTES, bool))
         theirs, agrees = self.served.take(reader, mine.token, NBYTES, shard)
         start, stop = shard
@@ -177,7 +177,7 @@ class BothEnds(RuleBasedStateMachine):
 
     @rule()
     def restart_the_serving_node(self):
-        self.served = HeldByReaders(LIMIT, RESYNC_EVERY)
+        self.served = ReaderBases(LIMIT, RESYNC_EVERY)
 
     @invariant()
     def memory_is_bounded(self):

@@ -33,7 +33,7 @@ from dpwa.data.shared_memory import (
     sweep,
 )
 from dpwa.data.snapshot import SnapshotPool
-from dpwa.types import Standing
+from dpwa.types import TrainingProgress
 
 LAYOUT = Layout.of_bytes()
 LEASE_S = 5.0
@@ -65,7 +65,7 @@ def pool_of(shared, slots=2, clock=None):
 def publish(pool, nbytes=NBYTES, layout=LAYOUT):
     """Publish a snapshot whose bytes are its version; return that, or `None` when skipped."""
     value = (pool.version + 1) % 256
-    lease = pool.publish(layout, nbytes, Standing(clock=1.0), filling(value))
+    lease = pool.publish(layout, nbytes, TrainingProgress(clock=1.0), filling(value))
     if lease is not None:
         lease.release()
     return None if lease is None else lease.snapshot.version
@@ -130,7 +130,7 @@ def test_room_that_is_not_there_is_an_os_error_and_room_that_was_given_can_be_us
     nbytes=st.integers(0, 2**64 - 1),
 )
 def test_a_header_is_read_as_it_was_written(clock, loss, **fields):
-    header = SegmentHeader(standing=Standing(clock=clock, loss=loss), **fields)
+    header = SegmentHeader(standing=TrainingProgress(clock=clock, loss=loss), **fields)
     with mmap.mmap(-1, PAGE_BYTES) as page:
         page.write(header.pack())
         assert SegmentHeader.unpack(page) == header
@@ -148,7 +148,7 @@ def test_the_newest_snapshot_is_pinned_with_all_that_was_said_of_it(shared, tmp_
     with pool_of(shared) as pool, mapped(shared, tmp_path) as memory:
         assert memory.pin(LAYOUT) is None
         for version in range(1, 6):
-            standing = Standing(clock=version / 2, loss=float(version))
+            standing = TrainingProgress(clock=version / 2, loss=float(version))
             pool.publish(LAYOUT, 8, standing, filling(7)).release()
             with memory.pin(LAYOUT) as snapshot:
                 assert (snapshot.version, snapshot.standing) == (version, standing)

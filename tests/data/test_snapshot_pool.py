@@ -9,7 +9,7 @@ from support.writers import filling
 from dpwa.data.layout import Layout
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.data.snapshot import SnapshotPool
-from dpwa.types import Standing
+from dpwa.types import TrainingProgress
 
 LAYOUT = Layout.of_bytes()
 LEASE_S = 5.0
@@ -43,7 +43,7 @@ def make_pool(request, tmp_path):
 
 
 def publish(pool, value, nbytes=8):
-    standing = Standing(clock=float(value))
+    standing = TrainingProgress(clock=float(value))
 
     return pool.publish(LAYOUT, nbytes, standing, filling(value % 256))
 
@@ -73,7 +73,7 @@ def publish_late(pool, value):
         copies.append(LateCopy(data, value))
         return copies[0]
 
-    return pool.publish(LAYOUT, 8, Standing(clock=float(value)), write), copies[0]
+    return pool.publish(LAYOUT, 8, TrainingProgress(clock=float(value)), write), copies[0]
 
 
 def test_before_the_first_snapshot_there_is_none(make_pool):
@@ -131,7 +131,7 @@ def test_a_failed_write_publishes_nothing_and_loses_no_slot(make_pool):
 
     for _ in range(5):
         with pytest.raises(RuntimeError):
-            pool.publish(LAYOUT, 8, Standing(clock=9.0), fail)
+            pool.publish(LAYOUT, 8, TrainingProgress(clock=9.0), fail)
     assert pool.newest().snapshot.version == 1
     assert publish(pool, 2).snapshot.version == 2
 
@@ -221,7 +221,7 @@ def test_a_copy_that_fails_publishes_nothing_and_loses_no_slot(make_pool):
     pool = make_pool(slots=2)
     publish(pool, 1).release()
     for _ in range(3):
-        lease = pool.publish(LAYOUT, 8, Standing(clock=2.0), lambda data: Broken(data, 2))
+        lease = pool.publish(LAYOUT, 8, TrainingProgress(clock=2.0), lambda data: Broken(data, 2))
         with pytest.raises(RuntimeError):
             pool.settle()
         lease.release()

@@ -149,7 +149,7 @@ def test_shared_memory_of_nodes_that_were_killed_is_removed(
         "node = DpwaConnection(os.environ['DPWA_NAME'], os.environ['DPWA_CONFIG'])\n"
         "node.update_send(bytes(100_000))\n"
         "size = node.node.report()['memory']['slot_bytes']\n"
-        "print(size, node.node._parts.pool.shared.name, flush=True)\n"
+        "print(size, node.node._context.pool.shared.name, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     config = tmp_path / "dpwa.yaml"

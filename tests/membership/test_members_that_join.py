@@ -72,7 +72,7 @@ def test_one_file_serves_listed_nodes_and_newcomers():
     listed = [{"name": "a", "host": "127.0.0.1", "port": port}]
     with cluster(nodes=listed) as nodes:
         assert nodes.add("a").node.endpoint == f"tcp://127.0.0.1:{port}"
-        nodes.add("b")  # it knocks at those that are listed
+        nodes.add("b")  # it asks those that are listed
         nodes.add("c")
         nodes.agree()
 

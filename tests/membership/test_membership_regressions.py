@@ -20,7 +20,7 @@ from dpwa.config.endpoints import split_tcp
 from dpwa.connection import DpwaConnection
 from dpwa.errors import AddressError
 from dpwa.node import own_address
-from dpwa.policy.member_states import Entry, Status
+from dpwa.policy.member_states import MemberEntry, MemberStatus
 from dpwa.policy.membership import Membership
 from dpwa.transport.link import LinkState
 from dpwa.wire import limits
@@ -64,9 +64,9 @@ def test_who_joins_at_a_name_that_has_no_address_yet_does_not_listen_on_loopback
 
 
 def test_a_node_that_is_let_in_outlives_lives_of_hosts_whose_clock_was_ahead():
-    restarted = Membership(Entry("b", "tcp://h:2", incarnation=100))
-    stale = Entry("b", "tcp://h:1", incarnation=500, status=Status.SUSPECT)
-    restarted.outlive([Entry("a", "tcp://h:3", incarnation=900), stale])
+    restarted = Membership(MemberEntry("b", "tcp://h:2", incarnation=100))
+    stale = MemberEntry("b", "tcp://h:1", incarnation=500, status=MemberStatus.SUSPECT)
+    restarted.outlive([MemberEntry("a", "tcp://h:3", incarnation=900), stale])
     assert restarted.own.incarnation == 501
     restarted.hear([stale], now=0.0)
     assert restarted.replaced_by is None
@@ -85,16 +85,16 @@ def test_a_restart_with_a_clock_that_was_set_back_is_a_member(monkeypatch):
             eventually(lambda: all("c" in node.peers for node in nodes.nodes.values()))
         assert child.returncode == -signal.SIGKILL
         now = time.time()
-        monkeypatch.setattr("dpwa.membership.face.time.time", lambda: now - 3600.0)
+        monkeypatch.setattr("dpwa.membership.members.time.time", lambda: now - 3600.0)
         nodes.add("c", "a")
         nodes.agree(timeout_s=15.0)
-        assert not nodes.nodes["c"]._members._circle.is_replaced
+        assert not nodes.nodes["c"]._members._member_list.is_replaced
 
 
 def test_news_of_as_many_members_as_there_may_be_fit_a_message():
     longest = "tcp://" + "h" * (limits.MAX_ENDPOINT_CHARACTERS - 11) + ":7000"
     entries = [
-        Entry(str(n).rjust(limits.MAX_NAME_CHARACTERS, "w"), longest, 2**53 - 1, 2**53 - 1)
+        MemberEntry(str(n).rjust(limits.MAX_NAME_CHARACTERS, "w"), longest, 2**53 - 1, 2**53 - 1)
         for n in range(limits.MAX_ROSTER_ENTRIES)
     ]
     packed = pack_entries(entries)
@@ -110,7 +110,7 @@ def test_nobody_is_let_in_unchecked_while_another_call_goes_to_its_address():
         hole = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         where = nodes.endpoint("a")
         answers = [
-            question(where, request_of(name, hole), pack_entries([Entry(name, hole, 1)]))
+            question(where, request_of(name, hole), pack_entries([MemberEntry(name, hole, 1)]))
             for name in ("ghost1", "ghost2")
         ]
         assert all(isinstance(answer, TurnedAway) for answer in answers)
@@ -122,13 +122,13 @@ def test_who_says_that_it_is_where_this_node_is_becomes_no_peer():
         a = nodes.add("a")
         nodes.add("b", "a")
         roster = Roster(request=1, name="x", incarnation=1, digest=b"", asks=True)
-        forged = pack_entries([Entry("x", a.node.endpoint, 1)])
+        forged = pack_entries([MemberEntry("x", a.node.endpoint, 1)])
         assert isinstance(question(a.node.endpoint, roster, forged), Roster)
         nodes.agree()
         assert "x" not in a.peers
 
 
-def test_a_place_to_knock_at_that_is_the_node_itself_hides_no_other():
+def test_an_address_to_ask_that_is_the_node_itself_hides_no_other():
     ports = free_ports(2)
     places = [f"tcp://127.0.0.1:{port}" for port in ports]
     with cluster() as nodes:

@@ -14,7 +14,7 @@ from support.times import at_most
 
 from dpwa.connection import DpwaConnection
 from dpwa.errors import NameTakenError
-from dpwa.policy.member_states import HIGHEST, HIGHEST_HEARSAY, Entry, Status
+from dpwa.policy.member_states import HIGHEST, HIGHEST_HEARSAY, MemberEntry, MemberStatus
 from dpwa.testing import TcpProxy
 from dpwa.transport.link import LinkState
 from dpwa.wire.members import JoinRequest, Roster, TurnedAway, pack_entries
@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "join_and_wait
 
 def member(node, name):
     """What a node knows of another one."""
-    return node._members._circle.entry(name)
+    return node._members._member_list.entry(name)
 
 
 def tell(node, *entries):
@@ -49,7 +49,7 @@ def test_a_member_that_one_node_does_not_reach_keeps_its_name():
             with pytest.raises(NameTakenError, match="the name w1 is taken, by the living node at"):
                 DpwaConnection("w1", {"join": [places[0]], "seed": 8})
             nodes.agree()
-            assert not w1._members._circle.is_replaced
+            assert not w1._members._member_list.is_replaced
 
 
 @pytest.mark.parametrize("orphans", ["no", "orphans"])
@@ -76,10 +76,12 @@ def test_a_killed_node_that_is_started_elsewhere_has_its_name_in_a_few_seconds(o
 
 
 @pytest.mark.parametrize("incarnation", [HIGHEST_HEARSAY, HIGHEST])
-@pytest.mark.parametrize("status", [Status.ALIVE, Status.SUSPECT, Status.DEAD, Status.LEFT])
+@pytest.mark.parametrize(
+    "status", [MemberStatus.ALIVE, MemberStatus.SUSPECT, MemberStatus.DEAD, MemberStatus.LEFT]
+)
 def test_a_forged_life_of_a_member_moves_nobody_and_puts_nobody_out(incarnation, status):
     (port,) = free_ports(1)
-    lie = Entry("b", f"tcp://127.0.0.1:{port}", incarnation, 0, status)
+    lie = MemberEntry("b", f"tcp://127.0.0.1:{port}", incarnation, 0, status)
     with cluster() as nodes:
         a, b = nodes.add("a"), nodes.add("b", "a")
         nodes.agree()
@@ -87,9 +89,9 @@ def test_a_forged_life_of_a_member_moves_nobody_and_puts_nobody_out(incarnation,
         for node in (a, b, a):
             tell(node, lie)
             assert member(a, "b").endpoint == true
-        eventually(lambda: member(a, "b") == b._members._circle.own)
+        eventually(lambda: member(a, "b") == b._members._member_list.own)
         assert member(a, "b").endpoint == true
-        assert not b._members._circle.is_replaced
+        assert not b._members._member_list.is_replaced
         nodes.agree()
 
 
@@ -119,7 +121,7 @@ def test_two_that_have_one_name_and_meet_are_one_in_the_end():
         nodes._stack.callback(later.close)
         a = nodes.add("a", "w1")
         nodes.agree()
-        tell(a, later._members._circle.own)
-        eventually(lambda: elder._members._circle.is_replaced)
+        tell(a, later._members._member_list.own)
+        eventually(lambda: elder._members._member_list.is_replaced)
         eventually(lambda: member(a, "w1").endpoint == later.node.endpoint)
-        assert not later._members._circle.is_replaced
+        assert not later._members._member_list.is_replaced

@@ -20,8 +20,8 @@ from dpwa.config import load_config
 from dpwa.connection import DpwaConnection
 from dpwa.errors import AddressError, DpwaError, JoinTimeoutError
 from dpwa.membership import waiting
-from dpwa.membership.face import Members
-from dpwa.membership.verdict import Answer, Verdict
+from dpwa.membership.members import Members
+from dpwa.membership.verdict import JoinAnswer, JoinVerdict
 from dpwa.membership.waiting import Wait
 from dpwa.node.node import Node
 
@@ -280,7 +280,7 @@ def test_who_is_remembered_is_known_by_its_key(tmp_path):
 
 
 def test_a_first_node_that_remembers_nobody_alive_begins_anew(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("dpwa.membership.face.REMEMBERED_S", 0.5)
+    monkeypatch.setattr("dpwa.membership.members.REMEMBERED_S", 0.5)
     file = tmp_path / "a.members.json"
     place = address()
     file.write_text(json.dumps({"format": 1, "node": "a", "members": [["b", place]]}))
@@ -383,18 +383,18 @@ def test_a_try_that_takes_long_does_not_keep_it_from_saying_so():
 
 def test_a_place_is_a_nodes_own_if_only_other_loopback_addresses_are_left():
     place = "tcp://localhost:1"
-    verdict = Verdict([place])
+    verdict = JoinVerdict([place])
     assert not verdict.is_own(place)
     verdict.located(place, ("tcp://127.0.0.1:1", "tcp://[::1]:1"))
-    verdict.take("tcp://127.0.0.1:1", Answer("this node itself is there", "self"))
+    verdict.take("tcp://127.0.0.1:1", JoinAnswer("this node itself is there", "self"))
     assert verdict.is_own(place)
     verdict.located(place, ("tcp://127.0.0.1:1", "tcp://10.0.0.1:1"))
     assert not verdict.is_own(place)
 
 
 def test_nothing_is_kept_of_addresses_that_nobody_has_told_of():
-    verdict = Verdict(["tcp://h:1"])
-    verdict.take("tcp://h:2", Answer("nothing answers"))
+    verdict = JoinVerdict(["tcp://h:1"])
+    verdict.take("tcp://h:2", JoinAnswer("nothing answers"))
     assert list(verdict.answers) == ["tcp://h:1"]
-    verdict.take("tcp://h:1", Answer("nothing answers"))
+    verdict.take("tcp://h:1", JoinAnswer("nothing answers"))
     assert verdict.is_clear

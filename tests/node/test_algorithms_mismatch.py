@@ -73,12 +73,12 @@ def test_a_proposal_of_other_terms_is_refused():
                 answer = partner.ask(partner.proposal(**fields))
                 assert isinstance(answer, OtherAlgorithm)
                 assert answer.algorithm == "symmetric"
-            assert not member.desk._records
+            assert not member.transactions._records
     finally:
         member.adapter.close()
 
 
-def test_a_proposal_to_a_node_that_makes_no_deals_is_refused():
+def test_a_proposal_to_a_node_that_makes_no_transactions_is_refused():
     config = config_of(2, transport="tcp", fetch_probability=0.0)
     member = Member("w1", config, 1.0)
     try:

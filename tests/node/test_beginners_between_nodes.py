@@ -12,7 +12,7 @@ from support.state_donors import training
 
 from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.node.deal_desk import Settled
+from dpwa.node.transaction_manager import Settled
 from dpwa.policy.beginners import LEAD, is_far_behind
 
 TRANSPORTS = ("auto", "tcp")
@@ -166,7 +166,7 @@ def test_a_straggler_that_merges_is_merged():
 
 
 @pytest.mark.parametrize("is_returned", [False, True])
-def test_deals_of_parameters_that_were_given_up_are_not_merged(is_returned, monkeypatch):
+def test_transactions_of_parameters_that_were_given_up_are_not_merged(is_returned, monkeypatch):
     """Of two beginners that exchange, or of mass that comes back, while one takes over."""
     config = config_of(2, algorithm="symmetric")
     with members(config, [TRAINED, UNTRAINED]) as (one, late):
@@ -174,17 +174,17 @@ def test_deals_of_parameters_that_were_given_up_are_not_merged(is_returned, monk
 
         take_over = late.node.rounds._took_over
 
-        def take_over_while_a_deal_holds(arrival):
-            mine = late.node._parts.pool.newest()
+        def take_over_while_a_transaction_holds(arrival):
+            mine = late.node._context.pool.newest()
             take_over(arrival)
             if is_returned:
-                deal = Settled("w2", mine, returned=b"12345678")
+                transaction = Settled("w2", mine, returned=b"12345678")
             else:
-                deal = Settled("w1", one.node._parts.pool.newest(), mine)
-            late.desk._settled.append(deal)
+                transaction = Settled("w1", one.node._context.pool.newest(), mine)
+            late.transactions._settled.append(transaction)
 
-        monkeypatch.setattr(late.node.rounds, "_took_over", take_over_while_a_deal_holds)
-        monkeypatch.setattr(late.desk, "factor", lambda _: 0.5)
+        monkeypatch.setattr(late.node.rounds, "_took_over", take_over_while_a_transaction_holds)
+        monkeypatch.setattr(late.transactions, "factor", lambda _: 0.5)
 
         def catches_up():
             one.adapter.update_send()

@@ -57,9 +57,9 @@ def test_while_the_only_peer_rests_it_is_asked_within_seconds_and_found_to_be_ba
     with DpwaConnection("w1", config) as mine, DpwaConnection("w2", config) as theirs:
         theirs.update_send(PARAMETERS, 0.1)
         eventually(lambda: round_of(mine))
-        book = mine.node._parts.book
+        peer_table = mine.node._context.peer_table
         for _ in range(20):  # the connection stands, so that none anew ends the rest
-            book.record("w2", Outcome.TIMED_OUT)
+            peer_table.record("w2", Outcome.TIMED_OUT)
         assert status_of(mine, "w2")["rests"]
         eventually(lambda: round_of(mine), timeout_s=6.0)
         assert not status_of(mine, "w2")["rests"]

@@ -16,11 +16,11 @@ from dpwa.clock import SystemClock
 from dpwa.data.codecs import codec
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import SnapshotPool
-from dpwa.node.kept import KeptSnapshots
+from dpwa.node.snapshot_cache import SnapshotCache
 from dpwa.node.snapshot_service import Introduction, ServingSettings, SnapshotService
 from dpwa.node.upload import BURST_S, BYTES_PER_MBIT, Upload
 from dpwa.transport.sockets import receive
-from dpwa.types import Standing
+from dpwa.types import TrainingProgress
 from dpwa.wire import limits
 from dpwa.wire.messages import Cancel, Chunk, Credit, SnapshotHeader, decode, encode
 
@@ -83,11 +83,11 @@ class Reader:
 def serving(upload_mbps=None, sessions_per_peer=2, nbytes=8 * limits.CHUNK_BYTES, clock=None):
     clock = clock or SystemClock()
     with SnapshotPool(clock, 60.0, 3) as pool:
-        pool.publish(LAYOUT, nbytes, Standing(clock=1.0), filling(1))
+        pool.publish(LAYOUT, nbytes, TrainingProgress(clock=1.0), filling(1))
         settings = ServingSettings(60.0, codec, 50, sessions_per_peer)
         own = Introduction("w1", "gossip", lambda news: None, lambda: ())
         upload = Upload(upload_mbps, clock)
-        yield SnapshotService(own, pool, KeptSnapshots(), clock, settings, upload)
+        yield SnapshotService(own, pool, SnapshotCache(), clock, settings, upload)
 
 
 def test_those_who_read_at_once_are_sent_a_chunk_each_in_turn():
@@ -267,7 +267,7 @@ def test_of_real_readers_two_honest_ones_have_their_share_beside_a_greedy_one():
     with DpwaConnection("w1", config) as node, ExitStack() as stack:
         context = stack.enter_context(zmq.Context())
         node.update_send(np.ones(16 * MB, np.uint8), 0.1)
-        with node.node._parts.pool.newest() as snapshot:
+        with node.node._context.pool.newest() as snapshot:
             fingerprint = snapshot.layout.fingerprint
         port = config["nodes"][0]["port"]
         greedy = {"name": "greedy", "credit": 16, "chunk_bytes": limits.CHUNK_BYTES}

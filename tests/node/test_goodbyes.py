@@ -6,8 +6,7 @@ import time
 from support.members import members
 from support.nodes import config_of, eventually, is_connected
 
-from dpwa.node.rx_thread import Service
-from dpwa.node.tx_thread import Listener
+from dpwa.node.service import Listener, Service
 
 
 class Holdup(Service):
@@ -33,7 +32,7 @@ def hold_up(member, seconds):
     holdup = Holdup()
     member.node.attach(holdup, Listener())
     holdup.seconds = seconds
-    member.node.courier.nudge()
+    member.node.node_handle.wake()
     assert holdup.begun.wait(10.0)
     return holdup
 
@@ -54,7 +53,7 @@ def test_a_peer_that_is_busy_has_heard_it_too(monkeypatch):
         eventually(lambda: are_connected(one, two))
         hold_up(one, 0.5)
         two.adapter.close()
-        assert one.node._parts.book.has_ended("w2")
+        assert one.node._context.peer_table.has_ended("w2")
 
 
 def test_a_peer_that_hangs_does_not_keep_a_node_from_ending(monkeypatch):

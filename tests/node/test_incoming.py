@@ -13,7 +13,7 @@ from support.times import at_most
 
 from dpwa.clock import Deadline, SystemClock
 from dpwa.data.codecs import codec
-from dpwa.data.held import NOTHING, Held
+from dpwa.data.delta_base import NOTHING, DeltaBase
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
 from dpwa.node.incoming import QUEUED_PIECES, BrokenFetchError, Incoming
@@ -98,7 +98,7 @@ def test_parts_are_consecutive_and_whole_however_adding_and_reading_alternate(co
 @pytest.mark.parametrize("name", ["none", "int8", "topk"])
 @pytest.mark.parametrize("seed", range(5))
 def test_parts_are_whole_whatever_the_two_threads_do(name, seed):
-    held = Held(np.zeros(50 * PIECE_BYTES, np.uint8)) if name == "topk" else None
+    held = DeltaBase(np.zeros(50 * PIECE_BYTES, np.uint8)) if name == "topk" else None
     stream, rng = Stream(50, name, held), random.Random(seed)
     pauses = [rng.choice([0, 0, 0, rng.random() * 0.004]) for _ in stream.pieces]
 
@@ -115,7 +115,9 @@ def test_parts_are_whole_whatever_the_two_threads_do(name, seed):
         parts.append((start, part.copy()))
         time.sleep(rng.choice([0, 0, rng.random() * 0.004]))
     thread.join()
-    whole = Stream(50, name, None if held is None else Held(np.zeros(50 * PIECE_BYTES, np.uint8)))
+    whole = Stream(
+        50, name, None if held is None else DeltaBase(np.zeros(50 * PIECE_BYTES, np.uint8))
+    )
     whole.add()
     assert joined(parts) == joined(whole.parts())
     assert held is None or held.token == TOKEN
@@ -206,7 +208,7 @@ def test_what_cannot_be_decoded_or_is_not_finite_is_never_a_part(is_waiting):
 
 
 def test_what_is_abandoned_takes_no_more():
-    stream = Stream(3, "topk", Held(np.zeros(3 * PIECE_BYTES, np.uint8), token=3))
+    stream = Stream(3, "topk", DeltaBase(np.zeros(3 * PIECE_BYTES, np.uint8), token=3))
     assert stream.held.token == NOTHING  # from the announcement on
     stream.add(0, 2)
     before = stream.held.data.copy()
@@ -219,7 +221,7 @@ def test_what_is_abandoned_takes_no_more():
 @pytest.mark.parametrize("read", [0, 1, 7, 29])
 def test_what_is_held_is_all_there_once_it_is_agreed_on(read):
     """A reader that stops before the end leaves parts in the queue: they count as held, too."""
-    stream = Stream(30, "topk", Held(np.zeros(30 * PIECE_BYTES, np.uint8)))
+    stream = Stream(30, "topk", DeltaBase(np.zeros(30 * PIECE_BYTES, np.uint8)))
     stream.add(0, 1)
     reader = stream.parts()
     next(reader)
@@ -227,7 +229,7 @@ def test_what_is_held_is_all_there_once_it_is_agreed_on(read):
     for _ in range(read):
         next(reader)
     stream.incoming.abandon()
-    whole = Stream(30, "topk", Held(np.zeros(30 * PIECE_BYTES, np.uint8)))
+    whole = Stream(30, "topk", DeltaBase(np.zeros(30 * PIECE_BYTES, np.uint8)))
     whole.add()
     assert stream.held.token in (NOTHING, TOKEN)
     assert stream.held.token == NOTHING or np.array_equal(stream.held.data, whole.held.data)
@@ -235,7 +237,7 @@ def test_what_is_held_is_all_there_once_it_is_agreed_on(read):
 
 def test_what_is_held_is_agreed_on_when_all_of_it_was_read():
     for buffered in (0, 1, 29, 30):
-        stream = Stream(30, "topk", Held(np.zeros(30 * PIECE_BYTES, np.uint8)))
+        stream = Stream(30, "topk", DeltaBase(np.zeros(30 * PIECE_BYTES, np.uint8)))
         stream.add(0, buffered)
         reader = stream.parts()
         if buffered:

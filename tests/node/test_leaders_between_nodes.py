@@ -67,7 +67,9 @@ def test_boards_spread_news_without_a_message():
     with members(config, [1.0, 2.0]) as nodes:
         losses = {"w1": 0.5, "w2": 0.1}
         until_all_know(nodes, losses, [("w2", "w2")] * 2)
-        eventually(lambda: not any(m.node._parts.book.has_unmapped for m in nodes) or _round(nodes))
+        eventually(
+            lambda: not any(m.node._context.peer_table.has_unmapped for m in nodes) or _round(nodes)
+        )
         losses["w1"] = 0.01
         until_all_know(nodes, losses, [("w1", "w1")] * 2)
         assert [m.node.report()["bytes_sent"] for m in nodes] == [0, 0]
@@ -136,7 +138,7 @@ def test_a_leader_that_is_removed_from_view_leads_no_more():
 # A partner that is free to say what it likes
 
 
-def rumour(node="w2", group="", loss=0.1, incarnation=2**60, version=1, age_s=0.0):
+def report(node="w2", group="", loss=0.1, incarnation=2**60, version=1, age_s=0.0):
     return (node, group, loss, incarnation, version, age_s)
 
 
@@ -150,7 +152,7 @@ def one():
 
 def test_news_is_answered_with_news(one):
     member, partner = one
-    answer = partner.ask(NewsMessage(request=5, algorithm="gossip", news=(rumour(),)))
+    answer = partner.ask(NewsMessage(request=5, algorithm="gossip", news=(report(),)))
     assert isinstance(answer, NewsMessage)
     assert answer.request == 5
     assert answer.news[0][0] == "w1"
@@ -160,20 +162,20 @@ def test_news_is_answered_with_news(one):
 def test_a_goodbye_counts_once_the_connection_is_gone_whatever_is_said_later(one):
     member, partner = one
     eventually(lambda: member.node._threads.tx.reaches("w2"))
-    partner.ask(NewsMessage(request=1, algorithm="gossip", news=(rumour(),)))
+    partner.ask(NewsMessage(request=1, algorithm="gossip", news=(report(),)))
     partner.say(Goodbye(request=0, name="w2"))  # which anybody may say
     time.sleep(0.2)
     assert news_of(member)["leader"] == "w2"
     partner.hang_up()
     eventually(lambda: news_of(member)["leader"] == "w1")
-    partner.ask(NewsMessage(request=2, algorithm="gossip", news=(rumour(version=9),)))
+    partner.ask(NewsMessage(request=2, algorithm="gossip", news=(report(version=9),)))
     assert news_of(member)["leader"] == "w1"
 
 
 def test_news_of_oneself_is_not_believed(one):
     member, partner = one
     partner.ask(
-        NewsMessage(request=1, algorithm="gossip", news=(rumour("w1", loss=-9.0), rumour(loss=0.4)))
+        NewsMessage(request=1, algorithm="gossip", news=(report("w1", loss=-9.0), report(loss=0.4)))
     )
     assert news_of(member)["leader"] == "w2"
     assert news_of(member)["running_loss"] == 0.5
@@ -181,7 +183,7 @@ def test_news_of_oneself_is_not_believed(one):
 
 def test_a_node_that_is_not_in_view_is_nobodys_peer(one):
     member, partner = one
-    partner.ask(NewsMessage(request=1, algorithm="gossip", news=(rumour("stranger", loss=-9.0),)))
+    partner.ask(NewsMessage(request=1, algorithm="gossip", news=(report("stranger", loss=-9.0),)))
     assert member.adapter.leader in (None, "w1")
     member.round(0.5)  # and is asked for nothing
 
@@ -203,13 +205,13 @@ def test_a_node_that_is_not_in_view_is_nobodys_peer(one):
         pack([["w2", "", 0.1, 1, 1, -1.0]]),
         pack([["w2", "", 0.1, 1, 1, math.inf]]),
         pack([["w" * 65, "", 0.1, 1, 1, 0.0]]),
-        pack([list(rumour(incarnation=1))] * 33),
-        pack([list(rumour(incarnation=1))])[:-1],
+        pack([list(report(incarnation=1))] * 33),
+        pack([list(report(incarnation=1))])[:-1],
     ],
 )
 def test_garbage_on_a_board_is_no_news(one, garbage):
     member, _ = one
-    member.node._parts.newsroom.hear_packed(garbage)
+    member.node._context.leader_table.hear_packed(garbage)
     assert news_of(member)["known"] == 1
     assert news_of(member)["leader"] == "w1"
 

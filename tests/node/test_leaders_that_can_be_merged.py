@@ -11,7 +11,8 @@ from support.requests import fetch_of
 
 from dpwa.policy.lock_in import LockIn
 from dpwa.wire.limits import MAX_HEADER_BYTES, MAX_NAME_CHARACTERS, MAX_NEWS
-from dpwa.wire.messages import NewsMessage, OtherAlgorithm, Propose, encode
+from dpwa.wire.messages import NewsMessage, OtherAlgorithm, encode
+from dpwa.wire.transaction_messages import Propose
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def one_of_three(**settings):
         yield member, partner
 
 
-def rumour(node, loss=0.1, version=1, incarnation=2**60):
+def report(node, loss=0.1, version=1, incarnation=2**60):
     return (node, "", loss, incarnation, version, 0.0)
 
 
@@ -33,12 +34,12 @@ def told(partner, *news, algorithm="lsgd"):
     assert partner.ask(NewsMessage(request=1, algorithm=algorithm, news=news))
 
 
-def test_rumours_do_not_bring_back_a_leader_that_was_removed_from_view():
+def test_reports_do_not_bring_back_a_leader_that_was_removed_from_view():
     with one_of_three() as (member, partner):
-        told(partner, rumour("w2", 0.2), rumour("w3", 0.1))
+        told(partner, report("w2", 0.2), report("w3", 0.1))
         assert member.adapter.leader == "w3"
         member.node.remove_peer("w3")
-        told(partner, rumour("w3", 0.1, incarnation=2**60 + 1))  # it has been started again
+        told(partner, report("w3", 0.1, incarnation=2**60 + 1))  # it has been started again
         assert member.node.report()["news"]["known"] == 3
         assert member.adapter.leader == "w2"
         assert member.adapter._rounds.view.leader(of_all=False) == "w2"
@@ -46,31 +47,31 @@ def test_rumours_do_not_bring_back_a_leader_that_was_removed_from_view():
 
 def test_a_peer_that_is_added_again_may_lead_again():
     with one_of_three() as (member, partner):
-        told(partner, rumour("w3"))
+        told(partner, report("w3"))
         member.node.remove_peer("w3")
         port = member.node.config.node("w3").port
         member.node.add_peer("w3", "127.0.0.1", port)
-        told(partner, rumour("w3", version=2))
+        told(partner, report("w3", version=2))
         assert member.adapter.leader == "w3"
 
 
 def test_a_stranger_with_the_lowest_loss_does_not_keep_others_from_leading():
     with one_of_three() as (member, partner):
-        told(partner, rumour("stranger", -9.0), rumour("w2", 0.2))
+        told(partner, report("stranger", -9.0), report("w2", 0.2))
         assert member.adapter.leader == "w2"
 
 
 def test_a_peer_in_quarantine_does_not_lead():
     with one_of_three() as (member, partner):
-        told(partner, rumour("w2", 0.2), rumour("w3", 0.1))
-        member.node._parts.book.quarantine({"w3"})
+        told(partner, report("w2", 0.2), report("w3", 0.1))
+        member.node._context.peer_table.quarantine({"w3"})
         assert member.adapter.leader == "w2"
 
 
 @pytest.mark.parametrize("kind", ["news", "fetch", "proposal"])
 def test_who_runs_another_algorithm_is_not_believed(kind):
     with one_of_three() as (member, partner):
-        news = (rumour("w2", 0.01),)
+        news = (report("w2", 0.01),)
         if kind == "news":
             told(partner, *news, algorithm="gossip")
         elif kind == "fetch":
@@ -87,7 +88,7 @@ def test_who_runs_another_algorithm_is_not_believed(kind):
 def test_news_of_many_strangers_is_kept_of_a_few_only():
     with one_of_three() as (member, partner):
         for start in range(0, 4096, MAX_NEWS):
-            told(partner, *(rumour(f"x{start + index}") for index in range(MAX_NEWS)))
+            told(partner, *(report(f"x{start + index}") for index in range(MAX_NEWS)))
         assert member.node.report()["news"]["known"] < 128
 
 
@@ -119,7 +120,7 @@ def test_news_of_a_stranger_does_not_stop_jumps():
         in_lockstep(nodes, 40, each)
         before = sum(j is not None for j in jumps)
         jumps.clear()
-        nodes[1].node._parts.newsroom.hear((("stranger", "g", None, 1, 2**62, 0.0),))
+        nodes[1].node._context.leader_table.hear((("stranger", "g", None, 1, 2**62, 0.0),))
         in_lockstep(nodes, 40, each)
         after = sum(j is not None for j in jumps)
         assert after > before / 2

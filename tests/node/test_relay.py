@@ -9,7 +9,7 @@ from support.nodes import config_of, eventually
 from support.partners import partner_of
 from support.requests import fetch_of
 
-from dpwa.node.kept import KeptSnapshots
+from dpwa.node.snapshot_cache import SnapshotCache
 from dpwa.transport.link import LinkState
 from dpwa.wire.messages import Elsewhere, Fetch, NewsMessage, NotReady, SnapshotHeader
 
@@ -202,7 +202,7 @@ def test_a_copy_of_a_holder_is_kept_and_merged_as_that_of_its_origin():
         merge = follower.adapter.update_wait(0.5)
         assert merge is not None
         assert (follower.x == 3.0).all()
-        kept = follower.node._parts.kept
+        kept = follower.node._context.snapshot_cache
         lease = kept.lease("w2", 1)
         assert lease is not None, "kept under another name than that of its origin"
         lease.release()
@@ -239,17 +239,17 @@ def test_a_leader_that_sends_round_in_circles_costs_no_more_than_the_timeout():
 
 
 def test_no_more_than_two_origins_are_kept():
-    kept = KeptSnapshots()
+    kept = SnapshotCache()
     with members(following(2), [1.0]) as [member]:
         member.round(0.1)
-        with member.node._parts.pool.newest() as snapshot:
+        with member.node._context.pool.newest() as snapshot:
             for origin in ("w1", "w2", "w3", "w3"):
                 kept.keep(origin, snapshot)
         assert kept.nbytes == 2 * snapshot.data.nbytes
         assert kept.lease("w1", 1) is None
         assert kept.lease("w3", 2) is None
         held = kept.lease("w3", 1)
-        with member.node._parts.pool.newest() as snapshot:
+        with member.node._context.pool.newest() as snapshot:
             kept.keep("w3", snapshot)  # while it is being read: into other memory
         assert kept.lease("w3", 1).snapshot.data is not held.snapshot.data
 

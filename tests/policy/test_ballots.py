@@ -10,7 +10,7 @@ import pytest
 from support.ballot_network import MOMENTS, PATIENCE_S, TICK_S, Fault, Network, Schedule
 
 from dpwa.policy.ballots import Ballot, Decision, Stand
-from dpwa.policy.views import Member, View
+from dpwa.policy.views import GroupView, Member
 
 ABC = ("a", "b", "c")
 TICK = TICK_S[0]
@@ -205,10 +205,10 @@ def test_who_is_lost_stands_in_order_of_rank():
     assert ballot.decision().lost == ("d", "c", "a")
 
 
-def test_all_who_have_knocked_at_any_voter_are_let_in():
+def test_all_who_have_asked_any_voter_are_let_in():
     one, two = Member("x", b"1"), Member("y", b"2")
-    by_one = Stand(entered=True, ready=False, knocks=(two,))
-    by_both = Stand(entered=True, ready=False, knocks=(two, one))
+    by_one = Stand(entered=True, ready=False, join_requests=(two,))
+    by_both = Stand(entered=True, ready=False, join_requests=(two, one))
     assert decided({"a": by_one, "b": by_both, "c": AT_WORK}).joiners == (one, two)
     assert decided({"a": AT_WORK, "b": AT_WORK}, ["c"]).joiners == ()
 
@@ -236,7 +236,7 @@ def schedule_of(rng, stops_s=(), delay_s=MOST_DELAY_S):
         for name in rng.sample(names, rng.randint(0, len(names)))
     )
     schedule = Schedule(names, timeout_s, enters, works, faults, delay_s)
-    schedule.knocks_s = times(rng, names, 0.2, 1.5)
+    schedule.join_requests_s = times(rng, names, 0.2, 1.5)
     schedule.leaves_s = times(rng, names, 0.05, 1.5)
     schedule.awaits_the_ready = rng.random() < 0.5
     schedule.has_boards = rng.random() < 0.5
@@ -264,7 +264,7 @@ def run(seed, **drawn):
 def after(network, decision):
     """What a node makes of its decision: whether there is a result, and the next view."""
     names = network.schedule.names
-    view = View(tuple(Member(name) for name in names))
+    view = GroupView(tuple(Member(name) for name in names))
     return decision.holds, view.after(0, decision.lost, decision.joiners, names)
 
 

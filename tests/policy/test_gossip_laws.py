@@ -13,10 +13,10 @@ import pytest
 
 from dpwa.policy.flow_control import FlowControl
 from dpwa.policy.interpolation import constant, interpolation, merge_factor
-from dpwa.types import Standing
+from dpwa.types import TrainingProgress
 
 SEED = 11
-HERE = Standing(clock=1.0)
+HERE = TrainingProgress(clock=1.0)
 
 
 def factor_of(value):

@@ -15,11 +15,11 @@ from dpwa.policy.interpolation import (
     mixed_clock,
     register_interpolation,
 )
-from dpwa.types import Standing, StrictModel, loss_value
+from dpwa.types import StrictModel, TrainingProgress, loss_value
 
 clocks = st.floats(0, 1e12)
 losses = st.none() | st.just(math.inf) | st.floats(-1e6, 1e6)
-standings = st.builds(Standing, clock=clocks, loss=losses)
+standings = st.builds(TrainingProgress, clock=clocks, loss=losses)
 
 
 def factor(name, own, peer, threshold=0.0, **options):
@@ -31,7 +31,7 @@ def factor(name, own, peer, threshold=0.0, **options):
     ("own_clock", "peer_clock", "expected"), [(1, 3, 0.75), (3, 1, 0.25), (0, 0, 0.5), (5, 0, 0.0)]
 )
 def test_clock_weighs_by_share_of_the_clocks(own_clock, peer_clock, expected):
-    own, peer = Standing(clock=own_clock), Standing(clock=peer_clock)
+    own, peer = TrainingProgress(clock=own_clock), TrainingProgress(clock=peer_clock)
     assert factor("clock", own, peer) == expected
 
 
@@ -55,7 +55,7 @@ def test_clock_weighs_by_share_of_the_clocks(own_clock, peer_clock, expected):
     ],
 )
 def test_loss_weighs_by_share_of_the_losses(own_loss, peer_loss, expected):
-    own, peer = Standing(clock=1, loss=own_loss), Standing(clock=1, loss=peer_loss)
+    own, peer = TrainingProgress(clock=1, loss=own_loss), TrainingProgress(clock=1, loss=peer_loss)
     assert factor("loss", own, peer) == pytest.approx(expected)
 
 
@@ -73,7 +73,7 @@ def test_loss_weighs_by_share_of_the_losses(own_loss, peer_loss, expected):
     ],
 )
 def test_leader_pulls_only_toward_a_lower_loss(own_loss, peer_loss, expected):
-    own, peer = Standing(clock=1, loss=own_loss), Standing(clock=1, loss=peer_loss)
+    own, peer = TrainingProgress(clock=1, loss=own_loss), TrainingProgress(clock=1, loss=peer_loss)
     assert factor("leader", own, peer) == expected
 
 
@@ -89,7 +89,7 @@ def test_clock_and_loss_rules_of_both_ends_add_up_to_1(own, peer):
 
 
 def test_below_the_divergence_threshold_every_rule_takes_less():
-    own, peer = Standing(clock=1, loss=0.05), Standing(clock=1, loss=1.0)
+    own, peer = TrainingProgress(clock=1, loss=0.05), TrainingProgress(clock=1, loss=1.0)
     assert factor("constant", own, peer, threshold=0.2, value=0.8) == pytest.approx(0.2)
 
 
@@ -128,8 +128,11 @@ class TestRegistry:
             return min(options.limit, 0.5)
 
         assert "cautious" in interpolation_names()
-        assert factor("cautious", Standing(clock=1), Standing(clock=1)) == 0.25
-        assert factor("cautious", Standing(clock=1), Standing(clock=1), limit=0.1) == 0.1
+        assert factor("cautious", TrainingProgress(clock=1), TrainingProgress(clock=1)) == 0.25
+        assert (
+            factor("cautious", TrainingProgress(clock=1), TrainingProgress(clock=1), limit=0.1)
+            == 0.1
+        )
 
     def test_a_name_is_given_once(self):
         with pytest.raises(UserError, match="already registered"):
@@ -139,7 +142,7 @@ class TestRegistry:
     def test_an_impossible_factor_is_the_users_error(self, value):
         register_interpolation("broken")(lambda options, own, peer: value)
         with pytest.raises(UserError, match="'broken' returned"):
-            factor("broken", Standing(clock=1), Standing(clock=1))
+            factor("broken", TrainingProgress(clock=1), TrainingProgress(clock=1))
 
     def test_an_unknown_name_lists_the_known_ones(self):
         with pytest.raises(UnknownNameError, match="known: constant, clock, loss, leader"):

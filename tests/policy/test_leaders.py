@@ -1,4 +1,4 @@
-"""What nodes know of each other by rumour: newest news wins, ages out, and spreads in O(log N)."""
+"""What nodes know of each other by gossip: newest news wins, ages out, and spreads in O(log N)."""
 
 import math
 import random
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpwa.policy.leaders import Rumour, Rumours
+from dpwa.policy.leaders import LossReport, LossReports
 
 SEED = 17
 FORGET_S = 100.0
@@ -16,25 +16,25 @@ NAMES = ("a", "b", "c", "d")
 
 
 def said(node, loss=1.0, group="g", incarnation=1, version=1, age_s=0.0):
-    return Rumour(node, group, loss, incarnation, version, age_s)
+    return LossReport(node, group, loss, incarnation, version, age_s)
 
 
-def rumours_of(own="me", group="g", incarnation=1, **options):
-    return Rumours(own, group, incarnation, FORGET_S, **options)
+def reports_of(own="me", group="g", incarnation=1, **options):
+    return LossReports(own, group, incarnation, FORGET_S, **options)
 
 
-def after_hearing(*rumours, now=0.0, **options):
-    heard = rumours_of(**options)
-    heard.hear(rumours, now)
+def after_hearing(*reports, now=0.0, **options):
+    heard = reports_of(**options)
+    heard.hear(reports, now)
     return heard
 
 
-def names_of(rumours):
-    return [rumour.node for rumour in rumours]
+def names_of(reports):
+    return [report.node for report in reports]
 
 
-def leader_of(rumours, now=0.0, group=None):
-    leader = rumours.leader(now, group)
+def leader_of(reports, now=0.0, group=None):
+    leader = reports.leader(now, group)
     return None if leader is None else leader.node
 
 
@@ -60,7 +60,7 @@ def test_a_node_without_a_finite_loss_never_leads(loss):
     heard = after_hearing(said("a", loss))
     heard.tell(loss, 1, now=0.0)
     assert heard.leader(now=0.0) is None
-    assert [rumour.loss for rumour in heard.known(now=0.0)] == [None, None]
+    assert [report.loss for report in heard.known(now=0.0)] == [None, None]
     heard.hear([said("b", 1e300)], now=0.0)
     assert leader_of(heard) == "b"
 
@@ -68,7 +68,7 @@ def test_a_node_without_a_finite_loss_never_leads(loss):
 @given(st.permutations(NAMES), st.sampled_from([1.0, 0.0, -0.0]))
 def test_ties_are_broken_alike_by_all(order, loss):
     for own in NAMES:
-        node = rumours_of(own=own)
+        node = reports_of(own=own)
         node.tell(loss, 1, now=0.0)
         node.hear([said(name, -loss if loss == 0 else loss) for name in order], now=0.0)
         assert leader_of(node) == "a"
@@ -92,25 +92,25 @@ statements = st.builds(
 
 def newest_of(statements):
     newest = {}
-    for rumour in statements:
-        stamp = (rumour.incarnation, rumour.version)
-        newest[rumour.node] = max(newest.get(rumour.node, stamp), stamp)
+    for report in statements:
+        stamp = (report.incarnation, report.version)
+        newest[report.node] = max(newest.get(report.node, stamp), stamp)
     return newest
 
 
-def stamps_of(rumours, now):
-    return {r.node: (r.incarnation, r.version) for r in rumours.known(now)}
+def stamps_of(reports, now):
+    return {r.node: (r.incarnation, r.version) for r in reports.known(now)}
 
 
 @given(st.data(), st.lists(statements, min_size=1))
 def test_any_order_repetition_and_delay_of_messages_ends_with_the_newest(data, told):
     repeated = told + data.draw(st.lists(st.sampled_from(told)))
     deliveries = data.draw(st.permutations(repeated))
-    heard, now = rumours_of(), 0.0
-    for rumour in deliveries:
+    heard, now = reports_of(), 0.0
+    for report in deliveries:
         now += data.draw(st.floats(0, 0.1))
         age_s = data.draw(st.floats(0, now))  # all were said at 0, but the wire is not counted
-        heard.hear([rumour._replace(age_s=age_s)], now)
+        heard.hear([report._replace(age_s=age_s)], now)
     assert stamps_of(heard, now) == newest_of(told)
     assert all(r.loss == with_its_loss(r).loss for r in heard.known(now))
 
@@ -119,7 +119,7 @@ def test_any_order_repetition_and_delay_of_messages_ends_with_the_newest(data, t
 @given(st.data())
 def test_nodes_that_lost_messages_agree_as_soon_as_messages_flow(data):
     rng = random.Random(data.draw(st.integers(0, 2**32)))
-    nodes = {name: rumours_of(own=name) for name in NAMES}
+    nodes = {name: reports_of(own=name) for name in NAMES}
     versions = dict.fromkeys(NAMES, 0)
     for now in range(10):
         for name in data.draw(st.lists(st.sampled_from(NAMES), unique=True)):
@@ -137,7 +137,7 @@ def test_nodes_that_lost_messages_agree_as_soon_as_messages_flow(data):
 
 
 def test_a_node_knows_best_of_itself():
-    heard = rumours_of(own="me")
+    heard = reports_of(own="me")
     heard.hear([said("me", 0.1, incarnation=9, version=9)], now=0.0)
     assert heard.known(now=0.0) == ()
     heard.tell(2.0, 3, now=0.0)
@@ -187,7 +187,7 @@ def test_the_same_version_said_again_is_younger_and_never_older():
 
 
 def test_a_node_that_tells_nothing_leads_no_longer_not_even_itself_until_it_tells_again():
-    node = rumours_of()
+    node = reports_of()
     node.tell(1.0, 1, now=0.0)
     assert leader_of(node, FORGET_S - 1) == "me"
     assert node.leader(now=FORGET_S) is None
@@ -196,7 +196,7 @@ def test_a_node_that_tells_nothing_leads_no_longer_not_even_itself_until_it_tell
     assert leader_of(node, FORGET_S) == "me"
 
 
-def test_rumours_of_a_silent_leader_do_not_keep_each_other_alive():
+def test_reports_of_a_silent_leader_do_not_keep_each_other_alive():
     print(f"seed {SEED}")
     rng = random.Random(SEED)
     crowd = Crowd(16)
@@ -242,7 +242,7 @@ def test_a_node_that_was_removed_and_lives_is_heard_of_again_in_time():
 
 
 def test_news_of_a_node_that_ended_before_it_was_known_waits():
-    heard = rumours_of()
+    heard = reports_of()
     heard.forget("a", now=0.0)
     heard.hear([said("a", incarnation=7)], now=1.0)
     assert heard.known(now=1.0) == ()
@@ -259,7 +259,7 @@ def test_a_node_that_ended_long_ago_is_not_known_when_it_is_forgotten_again():
 
 
 def test_graves_are_no_more_than_the_nodes_that_are_remembered():
-    heard = rumours_of(most=2)
+    heard = reports_of(most=2)
     for name in "abc":
         heard.forget(name, now=0.0)
     heard.hear([said("a"), said("b"), said("c")], now=1.0)
@@ -270,7 +270,7 @@ def test_graves_are_no_more_than_the_nodes_that_are_remembered():
 
 
 def test_the_oldest_goes_when_the_table_is_full_but_never_this_node():
-    heard = rumours_of(most=2)
+    heard = reports_of(most=2)
     heard.tell(9.0, 1, now=0.0)
     heard.hear([said("a", age_s=3.0), said("b", age_s=9.0), said("c", age_s=1.0)], now=50.0)
     assert names_of(heard.known(now=50.0)) == ["a", "c", "me"]
@@ -283,7 +283,7 @@ def test_news_has_each_node_once_this_one_first_and_as_many_as_there_is_room_for
     others, most, seed
 ):
     rng = random.Random(seed)
-    node = rumours_of(group="g0")
+    node = reports_of(group="g0")
     node.tell(rng.random(), 1, now=0.0)
     losses = [None, *(rng.random() for _ in range(others))]
     node.hear([said(f"w{i}", losses[i], group=f"g{i % 3}") for i in range(others)], now=0.0)
@@ -312,8 +312,8 @@ def test_everybody_else_is_passed_on_by_chance():
     node = after_hearing(*(said(f"w{i:02}", float(i)) for i in range(20)))
     rng, counts = random.Random(SEED), dict.fromkeys((f"w{i:02}" for i in range(20)), 0)
     for _ in range(2_000):
-        for rumour in node.news(0.0, rng, most=8):
-            counts[rumour.node] += 1
+        for report in node.news(0.0, rng, most=8):
+            counts[report.node] += 1
     assert counts["w00"] == counts["w01"] == 2_000
     error = math.sqrt(2_000 * (6 / 18) * (12 / 18))  # 6 of 18 are drawn
     assert all(abs(counts[f"w{i:02}"] - 2_000 / 3) < 5 * error for i in range(2, 20))
@@ -331,7 +331,7 @@ def test_all_groups_have_their_turn_when_there_is_no_room_for_all():
 
 
 def test_nodes_not_heard_of_count_as_the_mean_of_the_known_ones():
-    heard = rumours_of()
+    heard = reports_of()
     assert heard.total_updates(now=0.0, nodes=8) == 0.0
     heard.tell(None, 10, now=0.0)
     assert heard.total_updates(now=0.0, nodes=8) == 80.0
@@ -359,7 +359,7 @@ class Crowd:
         self.rounds = 0
         self.group_of = {name: f"g{i % groups}" for i, name in enumerate(names)}
         self.loss_of = dict(zip(random.Random(seed).sample(names, size), range(size), strict=True))
-        self.nodes = {name: Rumours(name, g, 1, FORGET_S) for name, g in self.group_of.items()}
+        self.nodes = {name: LossReports(name, g, 1, FORGET_S) for name, g in self.group_of.items()}
         self.tell()
 
     def tell(self, without=None):

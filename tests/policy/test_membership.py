@@ -33,9 +33,9 @@ from dpwa.policy.member_claims import CHECK_WITHIN_S
 from dpwa.policy.member_states import (
     HIGHEST,
     HIGHEST_HEARSAY,
-    Entry,
     Event,
-    Status,
+    MemberEntry,
+    MemberStatus,
     Times,
     after,
     news_event,
@@ -43,14 +43,14 @@ from dpwa.policy.member_states import (
 from dpwa.policy.membership import FEW_REMEMBERED, Membership
 from dpwa.testing.network import Link
 
-ALIVE, SUSPECT, DEAD, LEFT = Status
+ALIVE, SUSPECT, DEAD, LEFT = MemberStatus
 TIMES = Times()
 SUSPECT_S, DEAD_S = TIMES.suspect_after_s, TIMES.dead_after_s
 NAMES = ("a", "b", "c", "d")
 
 
 def entry(name="x", status=ALIVE, version=0, incarnation=1, endpoint=None):
-    return Entry(name, endpoint or f"at-{name}", incarnation, version, status)
+    return MemberEntry(name, endpoint or f"at-{name}", incarnation, version, status)
 
 
 def view(*news, own="me", most=4096, times=TIMES, incarnation=1):
@@ -106,9 +106,9 @@ def test_the_docstring_is_true():
 
 STATUSES = (None, ALIVE, SUSPECT, DEAD, LEFT)
 NEWS = [
-    *(("newer", status) for status in Status),
-    *(("same", status) for status in Status),
-    *(("older", status) for status in Status),
+    *(("newer", status) for status in MemberStatus),
+    *(("same", status) for status in MemberStatus),
+    *(("older", status) for status in MemberStatus),
 ]
 
 
@@ -158,7 +158,7 @@ def test_what_news_makes_of_each_status(age, told, known):
     assert [(c.before, c.after) for c in changes] == [(known, expected)] * has_changed
 
 
-@pytest.mark.parametrize("told", Status)
+@pytest.mark.parametrize("told", MemberStatus)
 def test_news_of_a_node_never_heard_of(told):
     members = view(entry(status=told))
     assert status_of(members) is (told if told.is_member else None)
@@ -194,7 +194,7 @@ def test_what_each_other_event_makes_of_each_status(status):
 def test_the_table_has_an_answer_to_everything_and_keeps_to_the_rules():
     for event, status in itertools.product(Event, STATUSES):
         then = after(event, status)
-        assert then is None or then in Status
+        assert then is None or then in MemberStatus
         if status in (DEAD, LEFT):  # only its own, newer word brings a node back
             newer = (Event.NEWER_ALIVE, Event.NEWER_SUSPECT)
             assert event in newer or then is None or not then.is_member
@@ -220,7 +220,7 @@ told_of_some = st.lists(
     st.builds(
         entry,
         name=st.sampled_from(NAMES),
-        status=st.sampled_from(Status),
+        status=st.sampled_from(MemberStatus),
         version=st.integers(0, 3),
         incarnation=st.integers(0, 2),
     ),
@@ -343,7 +343,7 @@ def test_an_earlier_life_whose_clock_was_ahead_is_outlived(earlier):
 
 
 @pytest.mark.parametrize("incarnation", [9, HIGHEST_HEARSAY, HIGHEST])
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", MemberStatus)
 def test_a_forged_life_of_a_node_elsewhere_does_not_put_it_out(status, incarnation):
     members, lie = view(), entry("me", status, 3, incarnation, endpoint="elsewhere")
     members.hear([lie], 0.0)
@@ -368,7 +368,9 @@ def test_there_is_always_room_to_contradict(number):
     knows_x, never_met_x = view(entry()), view(own="other")
     for step in range(20):
         now = 100.0 * step
-        statuses_of_lies = [entry(status=s, version=HIGHEST, incarnation=number) for s in Status]
+        statuses_of_lies = [
+            entry(status=s, version=HIGHEST, incarnation=number) for s in MemberStatus
+        ]
         own = x.own
         for told in (*statuses_of_lies, own._replace(version=HIGHEST, status=DEAD)):
             for members in (x, knows_x, never_met_x):
@@ -512,7 +514,7 @@ def test_another_endpoint_is_believed_with_a_newer_version_only():
         entry(incarnation=2),
         entry(incarnation=HIGHEST),
         entry(version=1, endpoint="elsewhere"),
-        *(entry("x", status, 3, HIGHEST_HEARSAY, "elsewhere") for status in Status),
+        *(entry("x", status, 3, HIGHEST_HEARSAY, "elsewhere") for status in MemberStatus),
     ],
 )
 def test_a_forged_life_of_a_member_changes_nothing_if_nobody_answers_there(known, lie):
@@ -614,7 +616,7 @@ def test_old_news_does_not_bring_back_whom_a_node_has_forgotten():
     members = view_that_knows(DEAD)
     members.tick(DEAD_S + TIMES.remember_s)
     assert members.entry("x") is None
-    for status in Status:
+    for status in MemberStatus:
         assert members.hear([entry(version=5, status=status)], 5000.0) == []
     assert members.peers == ()
     assert [c.after for c in members.hear([entry(version=6)], 5000.0)] == [ALIVE]
@@ -909,7 +911,7 @@ def test_a_liar_that_is_believed_nothing_drops_and_moves_nobody():
         told = [
             entry(life.name, status, chance.randrange(9), chance.randrange(HIGHEST), "hole")
             for life in cluster.living()
-            for status in Status
+            for status in MemberStatus
         ]
         hearer = chance.choice(cluster.living())
         for lie in told:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from support.lossy_networks import LossyNetwork
 
 from dpwa.policy import push_sum
-from dpwa.policy.deals import Acceptance, Deals, Verdict
 from dpwa.policy.push_sum import UNIT, Mass
+from dpwa.policy.transactions import Acceptance, Transactions, Verdict
 
-ONE, TWO = b"deal-001", b"deal-002"
+ONE, TWO = b"pair-001", b"pair-002"
 SEED = 23
 
 
@@ -42,7 +42,7 @@ def test_each_share_is_half_of_what_is_left():
     assert (mass.held, mass.in_flight) == (UNIT // 4, 3 * UNIT // 4)
 
 
-def test_the_same_deal_gets_the_same_share_even_when_nothing_else_may_be_given():
+def test_the_same_transaction_gets_the_same_share_even_when_nothing_else_may_be_given():
     mass = published_mass()
     units = mass.share(ONE)
     mass.received(1)
@@ -124,18 +124,18 @@ def test_a_share_that_comes_back_to_a_merged_model_pulls_it_by_its_part():
 def test_no_unit_is_lost_or_made(steps):
     mass, received, gone = Mass(), 0, 0
     for what, number in steps:
-        deal = b"%8d" % number
+        transaction = b"%8d" % number
         before = mass.in_flight
         if what == 0:
             mass.published()
         elif what == 1:
-            units = mass.share(deal)
+            units = mass.share(transaction)
             assert units is None or units >= 1
         elif what == 2:
-            mass.delivered(deal)
+            mass.delivered(transaction)
             gone += before - mass.in_flight
         elif what == 3:
-            assert 0.0 <= mass.returned(deal) < 1.0
+            assert 0.0 <= mass.returned(transaction) < 1.0
         else:
             mass.received(number)
             received += number
@@ -148,7 +148,7 @@ def test_no_unit_is_lost_or_made(steps):
 
 @dataclass(frozen=True)
 class Sent:
-    """A share on its way, or that of a deal that is not over."""
+    """A share on its way, or that of a transaction that is not over."""
 
     units: int
     x: Fraction
@@ -161,7 +161,7 @@ class Node:
 
     def __init__(self, name, network, rng):
         self.name, self.network = name, network
-        self.deals = Deals(name, is_exclusive=False, remember_s=60.0)
+        self.transactions = Transactions(name, is_exclusive=False, remember_s=60.0)
         self.mass = Mass()
         self.x = self.published = Fraction(rng.randrange(-1000, 1000))
         self.asked, self.merged = {}, set()
@@ -174,56 +174,56 @@ class Node:
         self.published = self.x
         self.mass.published()
 
-    def propose(self, deal, peer, now):
-        if self.deals.propose(deal, peer, now, now + self.BUDGET_S):
-            self.asked[deal] = peer
-            self.send(now, peer, "propose", deal)
+    def propose(self, transaction, peer, now):
+        if self.transactions.propose(transaction, peer, now, now + self.BUDGET_S):
+            self.asked[transaction] = peer
+            self.send(now, peer, "propose", transaction)
 
     def tick(self, now):
-        for deal in self.deals.expire(now):
-            self._take_back(deal)
-        for deal, peer, commit in self.deals.undelivered(now):
-            self.send(now, peer, "decided", deal, commit)
+        for transaction in self.transactions.expire(now):
+            self._take_back(transaction)
+        for transaction, peer, commit in self.transactions.undelivered(now):
+            self.send(now, peer, "decision", transaction, commit)
 
     def receive(self, now, message):
-        peer, kind, deal, *rest = message
-        getattr(self, "on_" + kind)(now, peer, deal, *rest)
+        peer, kind, transaction, *rest = message
+        getattr(self, "on_" + kind)(now, peer, transaction, *rest)
 
-    def on_propose(self, now, peer, deal):
-        if self.deals.accept(deal, peer, now, now + self.BUDGET_S) is Acceptance.BUSY:
-            return self.send(now, peer, "refused", deal)
-        units = self.mass.share(deal)
+    def on_propose(self, now, peer, transaction):
+        if self.transactions.accept(transaction, peer, now, now + self.BUDGET_S) is Acceptance.BUSY:
+            return self.send(now, peer, "refused", transaction)
+        units = self.mass.share(transaction)
         if units is None:
-            self.deals.decided(deal, commit=False)
-            return self.send(now, peer, "refused", deal)
-        sent = self.given.setdefault(deal, Sent(units, self.published))
+            self.transactions.decided(transaction, commit=False)
+            return self.send(now, peer, "refused", transaction)
+        sent = self.given.setdefault(transaction, Sent(units, self.published))
         assert sent.units == units
-        return self.send(now, peer, "agreed", deal, sent)
+        return self.send(now, peer, "agreed", transaction, sent)
 
-    def on_refused(self, now, peer, deal):
-        self.deals.refused(deal)
+    def on_refused(self, now, peer, transaction):
+        self.transactions.refused(transaction)
 
-    def on_agreed(self, now, peer, deal, sent):
-        if not self.deals.agreed(deal):
-            committed = self.deals.decide(deal, commit=False, now=now)
-            self.send(now, peer, "decided", deal, committed)
-        elif self.deals.decide(deal, commit=True, now=now):
-            assert deal not in self.merged
-            self.merged.add(deal)
+    def on_agreed(self, now, peer, transaction, sent):
+        if not self.transactions.agreed(transaction):
+            committed = self.transactions.decide(transaction, commit=False, now=now)
+            self.send(now, peer, "decision", transaction, committed)
+        elif self.transactions.decide(transaction, commit=True, now=now):
+            assert transaction not in self.merged
+            self.merged.add(transaction)
             self.mass.received(self._pull(sent, self.mass.held + sent.units))
         self.tick(now)
 
-    def on_decided(self, now, peer, deal, commit):
-        verdict = self.deals.decided(deal, commit)
+    def on_decision(self, now, peer, transaction, commit):
+        verdict = self.transactions.decided(transaction, commit)
         if verdict is Verdict.COMMIT:
-            self.mass.delivered(deal)
-            del self.given[deal]
+            self.mass.delivered(transaction)
+            del self.given[transaction]
         elif verdict is Verdict.ABORT:
-            self._take_back(deal)
-        self.send(now, peer, "noted", deal)
+            self._take_back(transaction)
+        self.send(now, peer, "decision_ack", transaction)
 
-    def on_noted(self, now, peer, deal):
-        self.deals.noted(deal)
+    def on_decision_ack(self, now, peer, transaction):
+        self.transactions.noted(transaction)
 
     def _pull(self, sent, all_units):
         """Merge, with the exact factor; there are no steps, so that x itself is the reference."""
@@ -232,9 +232,9 @@ class Node:
         self.x += factor * (sent.x - self.x)
         return sent.units
 
-    def _take_back(self, deal):
-        factor = self.mass.returned(deal)
-        sent = self.given.pop(deal)
+    def _take_back(self, transaction):
+        factor = self.mass.returned(transaction)
+        sent = self.given.pop(transaction)
         if factor:
             assert factor == float(Fraction(sent.units, self.mass.held))
             self._pull(sent, self.mass.held)
@@ -246,7 +246,7 @@ def totals(nodes):
     shares = [Sent(node.mass.held, node.x) for node in nodes]
     for node in nodes:
         assert node.mass.in_flight == sum(sent.units for sent in node.given.values())
-        shares += [sent for deal, sent in node.given.items() if deal not in merged]
+        shares += [sent for transaction, sent in node.given.items() if transaction not in merged]
     return sum(s.units for s in shares), sum(s.units * s.x for s in shares)
 
 
@@ -268,7 +268,7 @@ def run(nodes, network, rng, seconds, is_asking):
 
 
 def total_of(nodes, what):
-    return sum(node.deals.report()[what] for node in nodes.values())
+    return sum(node.transactions.report()[what] for node in nodes.values())
 
 
 @given(
@@ -327,13 +327,16 @@ def lockstep_round(x, masses, graph, rng, number):
     published = x.copy()
     edges = [(here, there) for here, peers in enumerate(graph) for there in peers]
     rng.shuffle(edges)
-    deals = [b"%4d%4d" % (number, edge) for edge in range(len(edges))]
-    shares = [masses[there].share(deal) for deal, (_, there) in zip(deals, edges, strict=True)]
-    for deal, (here, there), units in zip(deals, edges, shares, strict=True):
+    transactions = [b"%4d%4d" % (number, edge) for edge in range(len(edges))]
+    shares = [
+        masses[there].share(transaction)
+        for transaction, (_, there) in zip(transactions, edges, strict=True)
+    ]
+    for transaction, (here, there), units in zip(transactions, edges, shares, strict=True):
         if units is not None:
             x[here] += masses[here].factor(units) * (published[there] - x[here])
             masses[here].received(units)
-            masses[there].delivered(deal)
+            masses[there].delivered(transaction)
 
 
 def errors_after(rounds, graph, rng):

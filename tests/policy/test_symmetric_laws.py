@@ -1,6 +1,7 @@
 """What symmetric exchange does to the disagreement V = sum |x_i - mean|^2, and to the mean.
 
-The pair goes through a whole deal of the real `Deals`; only the parameters are numbers here.
+The pair goes through a whole transaction of the real `Transactions`; only the parameters are
+numbers here.
 """
 
 from __future__ import annotations
@@ -11,31 +12,31 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpwa.policy.deals import Acceptance, Deals, Verdict
+from dpwa.policy.transactions import Acceptance, Transactions, Verdict
 
 SEED = 17
 TRIALS = 4_000
 
 
 def nodes_of(count):
-    return [Deals(f"w{i}", is_exclusive=True, remember_s=60.0) for i in range(count)]
+    return [Transactions(f"w{i}", is_exclusive=True, remember_s=60.0) for i in range(count)]
 
 
 def exchange(nodes, x, rng, f, now):
     """One exchange of a random pair."""
     i, j = rng.sample(range(len(nodes)), 2)
-    a, b, deal = nodes[i], nodes[j], rng.randbytes(8)
+    a, b, transaction = nodes[i], nodes[j], rng.randbytes(8)
     published = x[i], x[j]
-    assert a.propose(deal, f"w{j}", now, now + 1)
-    assert b.accept(deal, f"w{i}", now, now + 1) is Acceptance.ACCEPTED
-    assert a.agreed(deal)
-    assert b.ready(deal)
-    assert a.prepared(deal)
-    assert a.decide(deal, commit=True, now=now)
+    assert a.propose(transaction, f"w{j}", now, now + 1)
+    assert b.accept(transaction, f"w{i}", now, now + 1) is Acceptance.ACCEPTED
+    assert a.agreed(transaction)
+    assert b.ready(transaction)
+    assert a.prepared(transaction)
+    assert a.decide(transaction, commit=True, now=now)
     x[i] += f * (published[1] - published[0])
-    assert b.decided(deal, commit=True) is Verdict.COMMIT
+    assert b.decided(transaction, commit=True) is Verdict.COMMIT
     x[j] += f * (published[0] - published[1])
-    a.noted(deal)
+    a.noted(transaction)
 
 
 def disagreement(x):

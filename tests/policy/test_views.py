@@ -7,13 +7,13 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.views import UNKNOWN, VIEW_ID_BYTES, Member, Standing, View, is_senior
+from dpwa.policy.views import UNKNOWN, VIEW_ID_BYTES, GroupView, Member, ViewRank, has_precedence
 
 RANKS = ("d", "a", "c", "b")
 
 
 def view_of(names="dacb", since=0):
-    return View(tuple(Member(name, b"1") for name in names), since)
+    return GroupView(tuple(Member(name, b"1") for name in names), since)
 
 
 def test_a_member_of_the_first_view_is_any_life_of_its_node():
@@ -22,7 +22,7 @@ def test_a_member_of_the_first_view_is_any_life_of_its_node():
 
 
 def test_a_view_tells_names_in_order_of_rank_and_lives_by_name():
-    view = View((Member("d", b"4"), Member("a", b"1")))
+    view = GroupView((Member("d", b"4"), Member("a", b"1")))
     assert view.names == ("d", "a")
     assert view.incarnation_of("a") == b"1"
     assert view.incarnation_of("b") is None
@@ -39,10 +39,10 @@ def test_identity_tells_members_lives_order_and_beginning_apart():
         view_of(since=1),
         view_of("dac"),
         view_of("adcb"),
-        View((Member("d", b"2"), *view_of("acb").members)),
-        View(()),
-        View((Member("d1"),)),
-        View((Member("d", b"1"),)),
+        GroupView((Member("d", b"2"), *view_of("acb").members)),
+        GroupView(()),
+        GroupView((Member("d1"),)),
+        GroupView((Member("d", b"1"),)),
     ]
     assert len({view.identity for view in different}) == len(different)
 
@@ -94,29 +94,29 @@ def test_the_view_after_does_not_depend_on_the_order_of_what_was_told(joiners, l
     assert list(after.names) == sorted(after.names, key=RANKS.index)
 
 
-def test_the_larger_of_two_views_is_senior_then_the_busier_then_that_of_the_first_rank():
-    assert is_senior(Standing(3, 0, "b"), Standing(2, 9, "d"), RANKS)
-    assert not is_senior(Standing(2, 9, "d"), Standing(3, 0, "b"), RANKS)
-    assert is_senior(Standing(2, 7, "c"), Standing(2, 6, "a"), RANKS)
-    assert not is_senior(Standing(2, 6, "a"), Standing(2, 7, "c"), RANKS)
-    assert is_senior(Standing(2, 5, "a"), Standing(2, 5, "c"), RANKS)
-    assert not is_senior(Standing(2, 5, "c"), Standing(2, 5, "a"), RANKS)
-    assert is_senior(Standing(1, 0, "b"), Standing(1, 0, "stranger"), RANKS)
+def test_the_larger_of_two_views_has_precedence_then_the_busier_then_that_of_the_first_rank():
+    assert has_precedence(ViewRank(3, 0, "b"), ViewRank(2, 9, "d"), RANKS)
+    assert not has_precedence(ViewRank(2, 9, "d"), ViewRank(3, 0, "b"), RANKS)
+    assert has_precedence(ViewRank(2, 7, "c"), ViewRank(2, 6, "a"), RANKS)
+    assert not has_precedence(ViewRank(2, 6, "a"), ViewRank(2, 7, "c"), RANKS)
+    assert has_precedence(ViewRank(2, 5, "a"), ViewRank(2, 5, "c"), RANKS)
+    assert not has_precedence(ViewRank(2, 5, "c"), ViewRank(2, 5, "a"), RANKS)
+    assert has_precedence(ViewRank(1, 0, "b"), ViewRank(1, 0, "stranger"), RANKS)
 
 
-STANDINGS = st.builds(Standing, st.integers(1, 4), st.integers(0, 3), st.sampled_from(RANKS))
+STANDINGS = st.builds(ViewRank, st.integers(1, 4), st.integers(0, 3), st.sampled_from(RANKS))
 
 
 @given(STANDINGS, STANDINGS)
-def test_of_two_views_that_share_nobody_exactly_one_is_senior(one, other):
+def test_of_two_views_that_share_nobody_exactly_one_has_precedence(one, other):
     if one.first != other.first:
-        assert is_senior(one, other, RANKS) != is_senior(other, one, RANKS)
+        assert has_precedence(one, other, RANKS) != has_precedence(other, one, RANKS)
 
 
 @given(STANDINGS, STANDINGS, STANDINGS)
 def test_seniority_is_an_order(one, other, third):
-    if is_senior(one, other, RANKS) and is_senior(other, third, RANKS):
-        assert is_senior(one, third, RANKS)
+    if has_precedence(one, other, RANKS) and has_precedence(other, third, RANKS):
+        assert has_precedence(one, third, RANKS)
 
 
 def names_left(seed):
@@ -128,14 +128,14 @@ def names_left(seed):
     there = set(ended)
     for _ in range(30):
         name, other = rng.sample("da", 2)
-        own, event = Standing(1, ended[name], name), rng.choice(["end", "tell", "hear", "begin"])
+        own, event = ViewRank(1, ended[name], name), rng.choice(["end", "tell", "hear", "begin"])
         if event == "hear" and under_way[name]:
             heard[name].append(under_way[name].pop(0))
         elif event == "end":
             ended[name] += name in there
         elif event == "tell" and name in there:
             under_way[other].append(own)
-        elif event == "begin" and any(is_senior(told, own, RANKS) for told in heard[name]):
+        elif event == "begin" and any(has_precedence(told, own, RANKS) for told in heard[name]):
             there.discard(name)
     return there
 

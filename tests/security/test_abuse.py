@@ -91,7 +91,7 @@ def test_an_attack_does_no_harm(attack, tmp_path):
                 return parameters is not None
 
             eventually(exchange)
-            fingerprint = honest.node._parts.pool.layout().fingerprint
+            fingerprint = honest.node._context.pool.layout().fingerprint
             memory, files = resident_mb(victim.pid), entries(victim.pid, "fd")
             port = config.node("w1").port
             merged[0], most_mb, open_files = 0, 0.0, []

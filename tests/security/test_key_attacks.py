@@ -1,4 +1,4 @@
-"""Strangers at the gate of a node with keys, each kind for a moment: a storm is cut short.
+"""Strangers at the authorizer of a node with keys, each kind for a moment: a storm is cut short.
 
 How much slower the victim trains is measured in test_key_attacks_timed.py.
 """
@@ -20,7 +20,7 @@ LONGEST_S = 100  # of an attack, which is ended when all has been seen
 PER_S = 50
 CONNECTIONS = 100
 LIMITS = {"handshakes_per_s": PER_S, "handshake_timeout_s": 0.3, "connections": CONNECTIONS}
-BACKLOG = 100  # of libzmq: who has connected before the door was closed
+BACKLOG = 100  # of libzmq: who has connected before the accept limiter was closed
 GROWTH_MB = 50
 
 COUNTED = {

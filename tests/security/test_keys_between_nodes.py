@@ -18,12 +18,11 @@ from dpwa import DpwaConnection
 from dpwa.config import load_config
 from dpwa.data.shared_memory import SHARED_MEMORY_ROOT
 from dpwa.errors import ConfigError, UserError
-from dpwa.node.peers import STARTUP_GRACE_S, PeerBook
-from dpwa.node.rx_thread import Service
-from dpwa.node.tx_thread import Listener
+from dpwa.node.peers import STARTUP_GRACE_S, PeerTable
+from dpwa.node.service import Listener, Service
 from dpwa.policy.health import Outcome
-from dpwa.tables.face import Tables
-from dpwa.transport import gatekeeper
+from dpwa.tables.tables import Tables
+from dpwa.transport import authenticator
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.wire.messages import AskStatus, Goodbye
@@ -35,7 +34,7 @@ ELEMENTS = 1_000
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(gatekeeper, "RELOAD_EVERY_S", 0.05)
+    monkeypatch.setattr(authenticator, "RELOAD_EVERY_S", 0.05)
     monkeypatch.setattr("dpwa.node.tx_thread.RENEWAL_S", 0.1)
     monkeypatch.setattr("dpwa.node.tx_thread.IDLE_POLL_MS", 50)
 
@@ -155,7 +154,7 @@ def test_shared_memory_of_nodes_with_keys_is_for_their_user_only(tmp_path, own_s
     cluster.config["transport"] = "shm"
     with cluster.running() as (one, two):
         merges(one, two)
-        names = [node.node._parts.pool.shared.name for node in (one, two)]
+        names = [node.node._context.pool.shared.name for node in (one, two)]
         files = [path for name in names for path in (SHARED_MEMORY_ROOT / name).iterdir()]
         assert files
         assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o600"}
@@ -254,10 +253,10 @@ def test_nobody_speaks_in_the_name_of_another_node(tmp_path):
             assert link.send(Goodbye(request=0, name="w2"))
             assert link.send(AskStatus(request=1))
             eventually(link.receive)  # both were read by now
-        assert not one.node._parts.book.has_ended("w2")
+        assert not one.node._context.peer_table.has_ended("w2")
         with link_of(cluster, "w2", "w1") as link:  # its own it may say
             assert link.send(Goodbye(request=0, name="w2"))
-            eventually(lambda: one.node._parts.book.has_ended("w2"))
+            eventually(lambda: one.node._context.peer_table.has_ended("w2"))
 
 
 def test_the_name_of_a_joining_peer_says_which_key_it_must_have(tmp_path):
@@ -364,11 +363,11 @@ def test_the_health_of_a_peer_is_logged_with_the_reason(caplog):
             return self.time
 
     clock = Later()
-    book = PeerBook("w1", clock, random.Random(1))
-    book.add("w2", "tcp://127.0.0.1:1")
+    peer_table = PeerTable("w1", clock, random.Random(1))
+    peer_table.add("w2", "tcp://127.0.0.1:1")
     clock.time = STARTUP_GRACE_S + 1
-    book.trouble("w2", "no key of w2 in keys/allowed")
-    book.record("w2", Outcome.UNREACHABLE)
+    peer_table.trouble("w2", "no key of w2 in keys/allowed")
+    peer_table.record("w2", Outcome.UNREACHABLE)
     assert "peer w2 cannot be reached: no key of w2 in keys/allowed" in caplog.text
 
 
@@ -392,5 +391,12 @@ def test_no_secret_is_ever_shown(tmp_path, caplog, capfd):
 
 
 def _parts_of(node):
-    gate = node._threads.gate
-    return [gate, gate.keyring, gate.keyring.own, node._threads, node._threads.rx, node._threads.tx]
+    authorizer = node._threads.authorizer
+    return [
+        authorizer,
+        authorizer.keyring,
+        authorizer.keyring.own,
+        node._threads,
+        node._threads.rx,
+        node._threads.tx,
+    ]

@@ -15,7 +15,7 @@ from support.nodes import config_of, eventually, free_ports, is_connected
 from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.node import tx_thread
-from dpwa.tables.face import Tables
+from dpwa.tables.tables import Tables
 from dpwa.transport import sockets
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
@@ -35,9 +35,9 @@ class Keyed:
         stack.callback(self.recorder.close)
         self.one = stack.enter_context(DpwaConnection("w1", self._config_for("w1")))
         self.heard = []
-        gate = self.one.node._threads.gate
-        heard = gate.heard
-        gate.heard = lambda descriptor: (self.heard.append(descriptor), heard(descriptor))
+        authorizer = self.one.node._threads.authorizer
+        heard = authorizer.heard
+        authorizer.heard = lambda descriptor: (self.heard.append(descriptor), heard(descriptor))
 
     def _config_for(self, name):
         return {**self.config, "keys": str(self.folders[name].path)}
@@ -71,8 +71,10 @@ class Keyed:
     def what_counts(self):
         """What nobody may change who only repeats what others said."""
         report = self.one.node.report()
-        shown = {key: report[key] for key in ("merges", "snapshots_served", "clock", "deals")}
-        shown["has_ended"] = self.one.node._parts.book.has_ended("w2")
+        shown = {
+            key: report[key] for key in ("merges", "snapshots_served", "clock", "transactions")
+        }
+        shown["has_ended"] = self.one.node._context.peer_table.has_ended("w2")
         shown["peers"] = [p["name"] for p in report["peers"]]
         shown["news"] = report["news"]
         shown["heard"] = len(self.heard)
@@ -98,11 +100,13 @@ def merged(one, two):
 def test_with_keys_nothing_of_a_recorded_session_is_heard_over_a_new_connection(keyed, player):
     with keyed.two() as two:
         eventually(lambda: merged(keyed.one, two))
-    eventually(lambda: keyed.one.node._parts.book.has_ended("w2"))  # its farewell is recorded too
+    eventually(
+        lambda: keyed.one.node._context.peer_table.has_ended("w2")
+    )  # its farewell is recorded too
     recorded = max(map(bytes, keyed.recorder.sessions), key=len)
     assert len(recorded) > 500
     with keyed.two():
-        eventually(lambda: not keyed.one.node._parts.book.has_ended("w2"))
+        eventually(lambda: not keyed.one.node._context.peer_table.has_ended("w2"))
         eventually(lambda: is_connected(keyed.one, "w2"))
         keyed.recorder.cut()
     eventually(lambda: keyed.counts()["ended"] == keyed.counts()["accepted"])
@@ -135,10 +139,10 @@ def test_with_keys_a_farewell_is_worth_nothing_in_another_session_of_the_same_pe
         keyed.asks(link)
         before = len(keyed.recorder.sessions[-1])
         assert link.send(Goodbye(request=0, name="w2"))
-        eventually(lambda: keyed.one.node._parts.book.has_ended("w2"))
+        eventually(lambda: keyed.one.node._context.peer_table.has_ended("w2"))
     farewell = bytes(keyed.recorder.sessions[-1][before:])
     assert farewell
-    keyed.one.node._parts.book.connected("w2")
+    keyed.one.node._context.peer_table.connected("w2")
     with keyed.link() as link:
         keyed.asks(link)
         heard, counts = len(keyed.heard), keyed.counts()
@@ -147,7 +151,7 @@ def test_with_keys_a_farewell_is_worth_nothing_in_another_session_of_the_same_pe
         refusals = ("unknown_key", "protocol")
         assert sum(keyed.counts()[k] - counts[k] for k in refusals) == 1
         assert len(keyed.heard) == heard
-        assert not keyed.one.node._parts.book.has_ended("w2")
+        assert not keyed.one.node._context.peer_table.has_ended("w2")
 
 
 # Without keys whatever is repeated is heard, but it must do no harm
@@ -167,7 +171,7 @@ class Open:
     def watch(self, node):
         """Take note of what the node w1 hears."""
         self.node = node
-        node._threads.gate.heard = self.heard.append
+        node._threads.authorizer.heard = self.heard.append
 
     def add(self, name, make=DpwaConnection):
         """A member, which w2 becomes over the recorder."""
@@ -186,7 +190,7 @@ class Open:
         """What no request that is repeated may change."""
         report = self.node.report()
         membership = {key: report["membership"][key] for key in ("members", "view", "components")}
-        shown = {key: report[key] for key in ("clock", "version", "merges", "deals")}
+        shown = {key: report[key] for key in ("clock", "version", "merges", "transactions")}
         has_ended = {peer["name"]: peer["health"] == "gone" for peer in report["peers"]}
         return {**shown, **membership, "has_ended": has_ended}
 
@@ -249,7 +253,7 @@ def test_without_keys_a_repeated_session_changes_no_view_and_no_table(opened):
 
 
 class Training:
-    """A node that makes deals."""
+    """A node that makes transactions."""
 
     def __init__(self, name, config):
         torch.manual_seed(len(name))
@@ -266,7 +270,7 @@ class Training:
         return [p.detach().clone() for p in self.net.parameters()]
 
 
-def test_without_keys_a_repeated_session_makes_no_deal_and_changes_no_parameter(opened):
+def test_without_keys_a_repeated_session_makes_no_transaction_and_changes_no_parameter(opened):
     one = opened.add("w1", Training)
     opened.watch(one.node)
     two = opened.add("w2", Training)

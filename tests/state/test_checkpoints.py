@@ -310,9 +310,9 @@ def test_a_node_that_has_diverged_does_not_drive_out_its_good_checkpoints(tmp_pa
     with nodes(adapter_of(again, "w1", config)) as (node,):
         assert are_equal(state_of(again), good)
         assert node.clock == 1.0
-        assert node.connection.states._beginning._saved is not None
+        assert node.connection.states._restore._saved is not None
         node.update_send(0.5)
-        assert node.connection.states._beginning._saved is None  # its memory is given back
+        assert node.connection.states._restore._saved is None  # its memory is given back
     assert "w1-000002-2.safetensors is of no use" in caplog.text
 
 

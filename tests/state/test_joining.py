@@ -7,7 +7,7 @@ import pytest
 from support.state_answers import LAYOUT, PIECES, Donor, joiner_of
 
 from dpwa.state.inbox import MOST_WAITING, Inbox
-from dpwa.state.joining import Wanted
+from dpwa.state.joining import StateTarget
 from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.state import (
@@ -23,7 +23,7 @@ def fetched(donors, most_donors=2, timeout_s=5.0, links=None, **wanted):
     """What a joiner gets of these donors, by name."""
     joiner = joiner_of(donors, most_donors, links)
     wanted = {"kind": LAYOUT.tensors, "most_bytes": LAYOUT.nbytes, "layout": LAYOUT, **wanted}
-    return joiner.fetch(Wanted("model", **wanted), timeout_s)
+    return joiner.fetch(StateTarget("model", **wanted), timeout_s)
 
 
 def test_a_state_comes_from_two_donors_and_both_are_told_when_it_is_there():

@@ -163,7 +163,7 @@ def test_a_donor_serves_no_more_joiners_than_it_wants_and_gives_its_copy_back():
             assert all(are_equal(state_of(net), state_of(nets[0])) for net in nets)
         report = first.connection.node.report()["state"]
         assert report["copies"] < 3 + 1
-        first.connection.states._shelf._hold_s = 0.1
+        first.connection.states._donor_snapshots._hold_s = 0.1
         eventually(lambda: first.connection.node.report()["state"]["held_bytes"] == 0)
 
 

@@ -15,7 +15,7 @@ from support.state_donors import ALONE, adapter_of, are_equal, nodes, state_of, 
 from torch import nn
 
 from dpwa.clock import SystemClock
-from dpwa.state.beginning import Beginning, Suspects
+from dpwa.state.restore import StateRestore, Suspects
 from dpwa.state.target import Target, UnfitStateError
 from dpwa.testing import FaultPlan, FaultyProcess
 from dpwa.transport.link import LinkState
@@ -98,7 +98,7 @@ def began(donors, most_donors):
         loaded.append(values)
 
     joiner = joiner_of(donors, most_donors)
-    beginning = Beginning("w0", joiner, None, SystemClock(), 10.0)
+    beginning = StateRestore("w0", joiner, None, SystemClock(), 10.0)
     target = Target("model", LAYOUT.tensors, LAYOUT, LAYOUT.nbytes, load)
     origin = beginning.start(target, "peers")
     return origin, loaded, beginning.refused

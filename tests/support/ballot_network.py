@@ -45,7 +45,7 @@ class Schedule:
     works_s: dict[str, float]
     faults: tuple[Fault, ...] = ()
     delay_s: float = 0.05
-    knocks_s: dict[str, float] = field(default_factory=dict)
+    join_requests_s: dict[str, float] = field(default_factory=dict)
     leaves_s: dict[str, float] = field(default_factory=dict)
     has_boards: bool = False  # announcements overtake votes, and are overtaken
     awaits_the_ready: bool = False  # a ballot is held even if one who is gone was ready
@@ -61,7 +61,7 @@ class Node:
         self.entered: set[str] = set()
         self.ready: set[str] = set()
         self.down: set[str] = set()
-        self.knocks: tuple[Member, ...] = ()
+        self.join_requests: tuple[Member, ...] = ()
         self.deadline = math.inf
         self.called_at: float | None = None
         self.voted_at: float | None = None
@@ -117,8 +117,8 @@ class Node:
         else:
             self._hear_vote(sender, *message)
 
-    def hear_knock(self) -> None:
-        self.knocks = (Member("newcomer", b"1"),)
+    def hear_join_request(self) -> None:
+        self.join_requests = (Member("newcomer", b"1"),)
 
     def tick(self) -> None:
         if self.is_over:
@@ -156,7 +156,7 @@ class Node:
             self.name in self.ready,
             self._is_expired(),
             frozenset(self.ready),
-            self.knocks,
+            self.join_requests,
         )
         self.voted_at = self.network.now
         self.ballot = Ballot(self.name, self.schedule.names, stand, self.network.now)
@@ -264,7 +264,7 @@ class Network:
         planned = (
             (self.schedule.enters_s, node.enter),
             (self.schedule.leaves_s, node.leave),
-            (self.schedule.knocks_s, node.hear_knock),
+            (self.schedule.join_requests_s, node.hear_join_request),
         )
         for times, act in planned:
             if name in times:

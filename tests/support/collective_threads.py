@@ -36,7 +36,7 @@ class Call:
 
     Attributes:
         form: what all who contribute must agree on: the kind, then the rest.
-        value: what it brings; an image of bytes, or plain data.
+        value: what it brings; a buffer of bytes, or plain data.
     """
 
     form: tuple
@@ -61,14 +61,14 @@ class Sequence:
         members: who takes part, in order of rank.
         calls: who of them has called the present one.
         lost: members that will not call it.
-        knocks: calls of those who are let in with the next one.
+        join_requests: calls of those who are let in with the next one.
         log: kinds of all that have been performed, with those who contributed; and who was let in.
     """
 
     members: list[str]
     calls: dict[str, Call] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
-    knocks: dict[str, Call] = field(default_factory=dict)
+    join_requests: dict[str, Call] = field(default_factory=dict)
     log: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
 
@@ -131,7 +131,7 @@ class Threads:
     def is_waiting(self, name, tag):
         """Whether a node is in a collective, or waits to be let in."""
         sequence = self._sequences.get(tag)
-        return sequence is not None and name in {**sequence.calls, **sequence.knocks}
+        return sequence is not None and name in {**sequence.calls, **sequence.join_requests}
 
     def sequence(self, tag):
         """Return the collectives of a tag."""
@@ -143,7 +143,7 @@ class Threads:
             sequence = self.sequence(tag)
             self._count(name, sequence)
             is_member = name in sequence.members and name not in sequence.lost
-            (sequence.calls if is_member else sequence.knocks)[name] = call
+            (sequence.calls if is_member else sequence.join_requests)[name] = call
             self._advance(sequence)
             if not self._changed.wait_for(lambda: call.is_over, self.timeout_s):
                 raise DeadlockError(self._described(name, tag, sequence))
@@ -183,16 +183,16 @@ class Threads:
 
     def _is_complete(self, sequence):
         if not sequence.members:
-            return bool(sequence.knocks)  # the first of a new group
+            return bool(sequence.join_requests)  # the first of a new group
         return set(sequence.members) <= set(sequence.calls) | sequence.lost
 
     def _let_in(self, sequence):
-        sequence.calls.update(sequence.knocks)
-        together = {*sequence.members, *sequence.knocks}
+        sequence.calls.update(sequence.join_requests)
+        together = {*sequence.members, *sequence.join_requests}
         sequence.members = [name for name in self.names if name in together]
-        if sequence.knocks:
-            sequence.log.append(("let in", tuple(sequence.knocks)))
-        sequence.knocks.clear()
+        if sequence.join_requests:
+            sequence.log.append(("let in", tuple(sequence.join_requests)))
+        sequence.join_requests.clear()
 
     def _described(self, name, tag, sequence):
         within = {member: call.form[0] for member, call in sequence.calls.items()}
@@ -217,15 +217,15 @@ class ThreadNode:
         return len(self._members)
 
     def all_reduce(self, value, op="sum", timeout_s=None, tag=""):
-        image, payload = _image(value)
+        buffer, payload = _buffer(value)
         form = ("all_reduce", op, payload.layout.fingerprint)
-        reduced, contributors = self._perform(tag, Call(form, (image, payload.layout)))
+        reduced, contributors = self._perform(tag, Call(form, (buffer, payload.layout)))
         return _assigned(payload, reduced), contributors
 
     def broadcast(self, value, root, timeout_s=None, tag=""):
-        image, payload = _image(value)
+        buffer, payload = _buffer(value)
         form = ("broadcast", root, payload.layout.fingerprint)
-        return _assigned(payload, self._perform(tag, Call(form, image)))
+        return _assigned(payload, self._perform(tag, Call(form, buffer)))
 
     def all_gather(self, value, timeout_s=None, tag=""):
         packed = self._perform(tag, Call(("all_gather",), msgpack.packb(value)))
@@ -241,15 +241,15 @@ class ThreadNode:
             self._members = list(self._threads.sequence(tag).members)
 
 
-def _image(value):
+def _buffer(value):
     payload = Payload(value)
-    image = np.empty(payload.nbytes, np.uint8)
-    payload.copy_into(0, payload.nbytes, image)
-    return image, payload
+    buffer = np.empty(payload.nbytes, np.uint8)
+    payload.copy_into(0, payload.nbytes, buffer)
+    return buffer, payload
 
 
-def _assigned(payload, image):
-    payload.assign(0, payload.nbytes, image)
+def _assigned(payload, buffer):
+    payload.assign(0, payload.nbytes, buffer)
     return payload.result()
 
 
@@ -275,14 +275,14 @@ def _perform(sequence):
 
 
 def _all_reduced(calls, op):
-    images, layouts = zip(*(call.value for call in calls.values()), strict=True)
-    target, nbytes = images[0].copy(), images[0].nbytes
+    buffers, layouts = zip(*(call.value for call in calls.values()), strict=True)
+    target, nbytes = buffers[0].copy(), buffers[0].nbytes
     for piece in layouts[0].pieces(nbytes, nbytes):
         area = slice(piece.start, piece.stop)
-        others = [image[area] for image in images[1:]]
-        by = len(images) if op == "mean" else 1
+        others = [buffer[area] for buffer in buffers[1:]]
+        by = len(buffers) if op == "mean" else 1
         reduce_into(target[area], others, piece.dtype, op, by=by)
-    return target, len(images)
+    return target, len(buffers)
 
 
 def _broadcast(calls, root):

@@ -1,11 +1,11 @@
-"""Simulated nodes of symmetric exchange, on the real `Deals`; the model is one exact number."""
+"""Simulated nodes of symmetric exchange, on real `Transactions`; the model is one number."""
 
 from __future__ import annotations
 
 import random
 from fractions import Fraction
 
-from dpwa.policy.deals import Acceptance, Deals, Verdict
+from dpwa.policy.transactions import Acceptance, Transactions, Verdict
 from support.lossy_networks import LossyNetwork
 
 BUDGET_S = 2.0
@@ -17,21 +17,21 @@ class Node:
 
     def __init__(self, name, network, rng, remember_s=REMEMBER_S):
         self.name, self.network, self.rng = name, network, rng
-        self.deals = Deals(name, is_exclusive=True, remember_s=remember_s)
+        self.transactions = Transactions(name, is_exclusive=True, remember_s=remember_s)
         self.x = Fraction(rng.randrange(-1000, 1000))
         self.trained = self.x  # where it would be without gossip
-        self.peers, self.own, self.theirs = {}, {}, {}  # by deal, as long as it is open
+        self.peers, self.own, self.theirs = {}, {}, {}  # by transaction, as long as it is open
         self.asked, self.answered = set(), set()
-        self.applied = {}  # by deal: the delta
+        self.applied = {}  # by transaction: the delta
 
     def send(self, now, peer, *message):
         self.network.send(now, peer, (self.name, *message))
 
-    def propose(self, deal, peer, now):
-        if self.deals.propose(deal, peer, now, now + BUDGET_S):
-            self.asked.add(deal)
-            self._publish(deal, peer)
-            self.send(now, peer, "propose", deal)
+    def propose(self, transaction, peer, now):
+        if self.transactions.propose(transaction, peer, now, now + BUDGET_S):
+            self.asked.add(transaction)
+            self._publish(transaction, peer)
+            self.send(now, peer, "propose", transaction)
 
     def train(self):
         step = self.rng.randrange(-10, 11)
@@ -39,117 +39,117 @@ class Node:
         self.trained += step
 
     def tick(self, now):
-        for deal in self.deals.expire(now):
-            self._drop(deal)
-        for deal in list(self.asked & self.own.keys()):
-            self._go_on_asking(deal, now)
-        for deal in self.answered & self.own.keys():
-            self._go_on_answering(deal, now)
-        for deal, peer, commit in self.deals.undelivered(now):
-            self.send(now, peer, "decided", deal, commit)
+        for transaction in self.transactions.expire(now):
+            self._drop(transaction)
+        for transaction in list(self.asked & self.own.keys()):
+            self._go_on_asking(transaction, now)
+        for transaction in self.answered & self.own.keys():
+            self._go_on_answering(transaction, now)
+        for transaction, peer, commit in self.transactions.undelivered(now):
+            self.send(now, peer, "decision", transaction, commit)
 
     def forget(self, peer, now):
-        for deal in self.deals.forget_peer(peer, now):
-            self._drop(deal)
+        for transaction in self.transactions.forget_peer(peer, now):
+            self._drop(transaction)
 
     def receive(self, now, message):
-        peer, kind, deal, *rest = message
-        getattr(self, "on_" + kind)(now, peer, deal, *rest)
+        peer, kind, transaction, *rest = message
+        getattr(self, "on_" + kind)(now, peer, transaction, *rest)
 
-    def on_propose(self, now, peer, deal):
-        acceptance = self.deals.accept(deal, peer, now, now + BUDGET_S)
+    def on_propose(self, now, peer, transaction):
+        acceptance = self.transactions.accept(transaction, peer, now, now + BUDGET_S)
         if acceptance is Acceptance.ACCEPTED:
-            self.answered.add(deal)
-            self._publish(deal, peer)
-        self.send(now, peer, "refused" if acceptance is Acceptance.BUSY else "agreed", deal)
+            self.answered.add(transaction)
+            self._publish(transaction, peer)
+        self.send(now, peer, "refused" if acceptance is Acceptance.BUSY else "agreed", transaction)
         self.tick(now)
 
-    def on_refused(self, now, peer, deal):
-        self.deals.refused(deal)
+    def on_refused(self, now, peer, transaction):
+        self.transactions.refused(transaction)
 
-    def on_agreed(self, now, peer, deal):
-        if not self.deals.agreed(deal):
-            self.send(now, peer, "decided", deal, self._abort(deal, now))
+    def on_agreed(self, now, peer, transaction):
+        if not self.transactions.agreed(transaction):
+            self.send(now, peer, "decision", transaction, self._abort(transaction, now))
         self.tick(now)
 
-    def on_prepared(self, now, peer, deal):
-        if not self.deals.prepared(deal):
-            self.send(now, peer, "decided", deal, self._abort(deal, now))
+    def on_prepared(self, now, peer, transaction):
+        if not self.transactions.prepared(transaction):
+            self.send(now, peer, "decision", transaction, self._abort(transaction, now))
         self.tick(now)
 
-    def on_fetch(self, now, peer, deal):
-        if deal in self.own:
-            self.send(now, peer, "snapshot", deal, self.own[deal])
+    def on_fetch(self, now, peer, transaction):
+        if transaction in self.own:
+            self.send(now, peer, "snapshot", transaction, self.own[transaction])
 
-    def on_snapshot(self, now, peer, deal, x):
-        if deal in self.own:
-            self.theirs[deal] = x
+    def on_snapshot(self, now, peer, transaction, x):
+        if transaction in self.own:
+            self.theirs[transaction] = x
         self.tick(now)
 
-    def on_decided(self, now, peer, deal, commit):
-        verdict = self.deals.decided(deal, commit)
+    def on_decision(self, now, peer, transaction, commit):
+        verdict = self.transactions.decided(transaction, commit)
         if verdict is Verdict.COMMIT:
-            self._apply(deal)
+            self._apply(transaction)
         if verdict in (Verdict.COMMIT, Verdict.ABORT):
-            self._drop(deal)
-        self.send(now, peer, "noted", deal)
+            self._drop(transaction)
+        self.send(now, peer, "decision_ack", transaction)
 
-    def on_noted(self, now, peer, deal):
-        self.deals.noted(deal)
+    def on_decision_ack(self, now, peer, transaction):
+        self.transactions.noted(transaction)
 
-    def _abort(self, deal, now):
-        committed = self.deals.decide(deal, commit=False, now=now)
-        self._drop(deal)
+    def _abort(self, transaction, now):
+        committed = self.transactions.decide(transaction, commit=False, now=now)
+        self._drop(transaction)
         return committed
 
-    def _publish(self, deal, peer):
-        self.peers[deal], self.own[deal] = peer, self.x
+    def _publish(self, transaction, peer):
+        self.peers[transaction], self.own[transaction] = peer, self.x
 
-    def _go_on_asking(self, deal, now):
-        if deal not in self.theirs:
-            self.send(now, self.peers[deal], "propose", deal)
-            self.send(now, self.peers[deal], "fetch", deal)
-        if deal in self.theirs and self.deals.may_commit(deal, now):
-            assert self.deals.decide(deal, commit=True, now=now)
-            self._apply(deal)
-            self._drop(deal)
-        elif not self.deals.is_engaged(now):
-            self._abort(deal, now)
+    def _go_on_asking(self, transaction, now):
+        if transaction not in self.theirs:
+            self.send(now, self.peers[transaction], "propose", transaction)
+            self.send(now, self.peers[transaction], "fetch", transaction)
+        if transaction in self.theirs and self.transactions.may_commit(transaction, now):
+            assert self.transactions.decide(transaction, commit=True, now=now)
+            self._apply(transaction)
+            self._drop(transaction)
+        elif not self.transactions.is_engaged(now):
+            self._abort(transaction, now)
 
-    def _go_on_answering(self, deal, now):
-        if deal not in self.theirs:
-            self.send(now, self.peers[deal], "fetch", deal)
-        elif self.deals.ready(deal):
-            self.send(now, self.peers[deal], "prepared", deal)
+    def _go_on_answering(self, transaction, now):
+        if transaction not in self.theirs:
+            self.send(now, self.peers[transaction], "fetch", transaction)
+        elif self.transactions.ready(transaction):
+            self.send(now, self.peers[transaction], "prepared", transaction)
 
-    def _apply(self, deal):
-        assert deal not in self.applied
-        self.applied[deal] = (self.theirs[deal] - self.own[deal]) / 2
-        self.x += self.applied[deal]
+    def _apply(self, transaction):
+        assert transaction not in self.applied
+        self.applied[transaction] = (self.theirs[transaction] - self.own[transaction]) / 2
+        self.x += self.applied[transaction]
 
-    def _drop(self, deal):
-        for of_deals in (self.peers, self.own, self.theirs):
-            of_deals.pop(deal, None)
+    def _drop(self, transaction):
+        for of_transactions in (self.peers, self.own, self.theirs):
+            of_transactions.pop(transaction, None)
 
 
 def one_sided(nodes):
-    """Deals between two of these nodes that only one of them has applied."""
+    """Transactions between two of these nodes that only one of them has applied."""
     sides = {}
     for node in nodes:
-        for deal in node.asked | node.answered:
-            sides.setdefault(deal, []).append(node)
-    both_here = {deal: pair for deal, pair in sides.items() if len(pair) == 2}
+        for transaction in node.asked | node.answered:
+            sides.setdefault(transaction, []).append(node)
+    both_here = {transaction: pair for transaction, pair in sides.items() if len(pair) == 2}
     found = set()
-    for deal, (one, other) in both_here.items():
-        if (deal in one.applied) != (deal in other.applied):
-            found.add(deal)
-        elif deal in one.applied:
-            assert one.applied[deal] == -other.applied[deal]
+    for transaction, (one, other) in both_here.items():
+        if (transaction in one.applied) != (transaction in other.applied):
+            found.add(transaction)
+        elif transaction in one.applied:
+            assert one.applied[transaction] == -other.applied[transaction]
     return found
 
 
 def counted(nodes, what):
-    return sum(node.deals.report()[what] for node in nodes)
+    return sum(node.transactions.report()[what] for node in nodes)
 
 
 class World:
@@ -198,8 +198,8 @@ class World:
 
     def assert_all_waits_end(self):
         """After the last proposal: nobody is engaged beyond the deadline; then nothing is left."""
-        assert not any(node.deals.is_engaged(self.now) for node in self.nodes.values())
+        assert not any(node.transactions.is_engaged(self.now) for node in self.nodes.values())
         self.run(self.now + 2 * self.remember_s + 10, is_proposing=False)
         for node in self.nodes.values():
-            assert node.deals.undelivered(self.now) == ()
-            assert node.deals.expire(float("inf")) == ()
+            assert node.transactions.undelivered(self.now) == ()
+            assert node.transactions.expire(float("inf")) == ()

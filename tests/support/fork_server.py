@@ -27,7 +27,7 @@ def serve(channel):
     """Fork a program for each request, until nobody is left to ask for one."""
     gc.disable()  # for the time of the imports
     import dpwa.connection
-    import dpwa.tables.face  # noqa: F401
+    import dpwa.tables.tables  # noqa: F401
 
     gc.collect()
     gc.enable()

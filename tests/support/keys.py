@@ -4,9 +4,9 @@ import contextlib
 import types
 
 from dpwa.clock import SystemClock
-from dpwa.transport.door import Door
-from dpwa.transport.gate import CurveGate
-from dpwa.transport.gatekeeper import Gatekeeper
+from dpwa.transport.accept_limiter import AcceptLimiter
+from dpwa.transport.authenticator import Authenticator
+from dpwa.transport.authorizer import CurveAuthorizer
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
 from dpwa.transport.sockets import serving_socket
@@ -32,13 +32,15 @@ def key_folders(root, *names):
 
 @contextlib.contextmanager
 def guarded(context, folder, name, endpoint):
-    """A ROUTER behind a gate that goes by the keys of a node; what changes is noted."""
-    gate, changes = CurveGate(name, Keyring(folder, name)), []
-    keeps = (gate, Door(1000.0))
-    keeper = Gatekeeper(name, context, keeps, SystemClock(), lambda: changes.append(1))
+    """A ROUTER behind an authorizer that goes by the keys of a node; what changes is noted."""
+    authorizer, changes = CurveAuthorizer(name, Keyring(folder, name)), []
+    keeps = (authorizer, AcceptLimiter(1000.0))
+    keeper = Authenticator(name, context, keeps, SystemClock(), lambda: changes.append(1))
     keeper.start()
     try:
-        with serving_socket(context, endpoint, gate) as router:
-            yield types.SimpleNamespace(router=router, gate=gate, keeper=keeper, changes=changes)
+        with serving_socket(context, endpoint, authorizer) as router:
+            yield types.SimpleNamespace(
+                router=router, authorizer=authorizer, keeper=keeper, changes=changes
+            )
     finally:
         assert keeper.stop(5.0)

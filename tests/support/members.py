@@ -29,8 +29,8 @@ class Member:
         return self.adapter.connection.node
 
     @property
-    def desk(self):
-        return self.node._parts.desk
+    def transactions(self):
+        return self.node._context.transactions
 
     @property
     def x(self):
@@ -44,9 +44,9 @@ class Member:
 
     @property
     def is_settled(self):
-        """Whether no deal is under way, and nothing waits to be merged."""
-        desk = self.desk
-        return not (desk._records or desk._settled or desk.has_undelivered)
+        """Whether no transaction is under way, and nothing waits to be merged."""
+        transactions = self.transactions
+        return not (transactions._records or transactions._settled or transactions.has_undelivered)
 
 
 def vector(value, size=8):
@@ -103,7 +103,7 @@ def in_lockstep(nodes, rounds, each=Member.round):
 
 
 def settle(nodes, timeout_s=20.0):
-    """Merge what is agreed on, and wait until no deal is under way."""
+    """Merge what is agreed on, and wait until no transaction is under way."""
 
     def is_quiet():
         for member in nodes:

@@ -1,7 +1,7 @@
 """Nodes around `Membership` in a virtual network: they gossip, are killed, stopped and restarted.
 
 What a real node would do: every half second an exchange with a random peer, news of a change told
-at once to three peers and to those whom it is about, knocks at the addresses of the configuration,
+at once to three peers and to those whom it is about, join requests at the addresses of the file,
 and a lost connection noticed within a second, if the host is there to say so.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpwa.policy.member_states import Entry, Status, Times
+from dpwa.policy.member_states import MemberEntry, MemberStatus, Times
 from dpwa.policy.membership import Membership
 from dpwa.testing.network import Link, VirtualNetwork
 
 TICK_S = 0.25
 GOSSIP_S = 0.5
-KNOCK_S = 2.0
+ASK_S = 2.0
 AT_ONCE_S = 0.02
 FAN_OUT = 3
 NOTICE_S = 1.0  # a closed connection, or one that is refused
@@ -56,7 +56,7 @@ class Life:
         self.network.add(self.endpoint, self._arrive)
         self._repeat(TICK_S, self._tick)
         self._repeat(GOSSIP_S, self._gossip)
-        self._repeat(KNOCK_S, self._knock)
+        self._repeat(ASK_S, self._ask_to_join)
 
     @property
     def now(self):
@@ -109,7 +109,7 @@ class Life:
         for peer in self.members.to_ask(self.now, self.network.rng):
             self.say(peer.endpoint, peer.name, wants_answer=True)
 
-    def _knock(self):
+    def _ask_to_join(self):
         known = {self.endpoint, *(entry.endpoint for entry in self.members.peers)}
         for endpoint in self.cluster.join:
             if endpoint not in known:
@@ -171,7 +171,7 @@ class Life:
     def _note(self, changes):
         if changes:
             self.cluster.note(self, changes)
-        suspects = [c.entry for c in changes if c.after is Status.SUSPECT]
+        suspects = [c.entry for c in changes if c.after is MemberStatus.SUSPECT]
         if changes and not self._is_telling:
             self._is_telling = True
             self.network.call_later(AT_ONCE_S, lambda: self._do(self._tell))
@@ -202,7 +202,7 @@ class Cluster:
             earlier = [i for n, i in self.said if n == name]
             incarnation = max(1 + int(1000 * self.network.clock.now()), *earlier, 0) + 1
         self.said[name, incarnation] = 0
-        life = Life(self, Entry(name, endpoint or f"at-{name}", incarnation))
+        life = Life(self, MemberEntry(name, endpoint or f"at-{name}", incarnation))
         self.lives[name] = life
         return life
 

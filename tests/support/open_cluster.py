@@ -19,7 +19,7 @@ class Cluster:
         self.nodes = {}
 
     def add(self, name, *at, **settings):
-        """Start a node that knocks at these nodes or addresses."""
+        """Start a node that join requests at these nodes or addresses."""
         join = [self.endpoint(place) for place in at]
         node = DpwaConnection(name, {**self._settings, "join": join, **settings})
         self._stack.callback(node.close)

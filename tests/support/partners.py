@@ -1,4 +1,4 @@
-"""A partner in deals that does what a test wants, step by step, over real sockets."""
+"""A partner in transactions that does what a test wants, step by step, over real sockets."""
 
 import time
 from contextlib import contextmanager
@@ -7,17 +7,13 @@ import numpy as np
 import zmq
 
 from dpwa.data.checksum import checksum
-from dpwa.wire.messages import (
+from dpwa.wire.messages import Chunk, Fetch, SnapshotHeader, decode, encode
+from dpwa.wire.transaction_messages import (
     Agreed,
-    Chunk,
-    Decided,
-    Fetch,
-    Noted,
+    DecisionAck,
     Prepared,
     Propose,
-    SnapshotHeader,
-    decode,
-    encode,
+    TransactionDecision,
 )
 from support.requests import fetch_of
 from support.times import at_most
@@ -71,9 +67,11 @@ class Partner:
         self._router.send_multipart([self._identity, encode(message), *payload])
 
     def agree(self, proposal, **fields):
-        """Agree to a deal."""
+        """Agree to a transaction."""
         said = {"version": self.version, "clock": 1.0, "units": 0, "news": (), **fields}
-        self.answer(Agreed(**{"request": proposal.request, "deal": proposal.deal, **said}))
+        self.answer(
+            Agreed(**{"request": proposal.request, "transaction": proposal.transaction, **said})
+        )
 
     def serve(self, fetch, value=0.0, version=None, **fields):
         """Send a snapshot, all values the same."""
@@ -85,7 +83,7 @@ class Partner:
 
     def note(self, decided):
         """Take note of a decision."""
-        self.answer(Noted(request=decided.request, deal=decided.deal))
+        self.answer(DecisionAck(request=decided.request, transaction=decided.transaction))
 
     # What the real node answers
 
@@ -105,13 +103,13 @@ class Partner:
         message, payload = decode(self._dealer.recv_multipart())
         return (message, payload) if payload else message
 
-    def proposal(self, deal=b"deal-one", **fields):
+    def proposal(self, transaction=b"pair-one", **fields):
         """A proposal of this node to the real one."""
         config = self.member.node.config
         terms = "share" if config.algorithm == "push_sum" else "exchange"
         said = {
             "request": 1,
-            "deal": deal,
+            "transaction": transaction,
             "name": self.name,
             "algorithm": config.algorithm,
             "terms": terms,
@@ -131,21 +129,21 @@ class Partner:
         _, data = self.answered()
         return header, np.frombuffer(data)
 
-    def prepare(self, deal):
+    def prepare(self, transaction):
         """Say that the real node's snapshot is there."""
-        self.say(Prepared(request=0, deal=deal, name=self.name, is_there=True))
+        self.say(Prepared(request=0, transaction=transaction, name=self.name, is_there=True))
 
-    def decide(self, deal, *, commit):
+    def decide(self, transaction, *, commit):
         """Tell a decision; return whether it was noted."""
-        answer = self.ask(Decided(request=7, deal=deal, commit=commit))
-        return isinstance(answer, Noted) and answer.deal == deal
+        answer = self.ask(TransactionDecision(request=7, transaction=transaction, commit=commit))
+        return isinstance(answer, DecisionAck) and answer.transaction == transaction
 
-    def exchange(self, deal=b"deal-one", value=0.0):
+    def exchange(self, transaction=b"pair-one", value=0.0):
         """Propose an exchange, and let the real node prepare it; return what it agreed to."""
-        agreed = self.ask(self.proposal(deal))
+        agreed = self.ask(self.proposal(transaction))
         assert isinstance(agreed, Agreed), agreed
         self.serve(self.heard(Fetch), value)
-        assert self.heard(Prepared).deal == deal
+        assert self.heard(Prepared).transaction == transaction
         return agreed
 
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from dpwa.algorithms import Algorithm, Ask, Terms, algorithm
-from dpwa.policy.deals import Acceptance, Deals, Verdict
 from dpwa.policy.interpolation import interpolation, merge_factor
-from dpwa.policy.leaders import Rumours
+from dpwa.policy.leaders import LossReports
 from dpwa.policy.push_sum import Mass
 from dpwa.policy.running_loss import RunningLoss
 from dpwa.policy.topology import Topology, neighbours_of, topology
-from dpwa.types import NoOptions, Standing, StrictModel
+from dpwa.policy.transactions import Acceptance, Transactions, Verdict
+from dpwa.types import NoOptions, StrictModel, TrainingProgress
 
 LONG_S = 1e9
 
@@ -55,7 +55,7 @@ class Snapshot:
 
     values: ArrayValues
     buffers: ArrayValues
-    standing: Standing
+    standing: TrainingProgress
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Arrival:
     peer: Worker
     snapshot: Snapshot
     published: ArrayValues | None
-    deal: bytes = b""
+    transaction: bytes = b""
     units: int = 0
 
 
@@ -144,8 +144,8 @@ class Worker:
         self.asks_leader = interpolation(settings.interpolation).asks_leader
         self.number = len(swarm.workers)
         self.group = settings.groups[self.number] if settings.groups else ""
-        self.rumours = Rumours(name, self.group, incarnation=1, forget_after_s=LONG_S)
-        self.deals = Deals(name, is_exclusive=True, remember_s=LONG_S)
+        self.reports = LossReports(name, self.group, incarnation=1, forget_after_s=LONG_S)
+        self.transactions = Transactions(name, is_exclusive=True, remember_s=LONG_S)
         self.mass = Mass()
         self.snapshot: Snapshot | None = None
         self.published: ArrayValues | None = None  # in this round
@@ -162,24 +162,24 @@ class Worker:
         return tuple(w.name for w in self._swarm.workers if w is not self)
 
     def leader(self, *, of_all=True):
-        best = self.rumours.leader(self._swarm.now, None if of_all else self.group)
+        best = self.reports.leader(self._swarm.now, None if of_all else self.group)
         return None if best is None else best.node
 
     def has_groups(self):
-        return any(r.group != self.group for r in self.rumours.known(self._swarm.now))
+        return any(r.group != self.group for r in self.reports.known(self._swarm.now))
 
     def total_updates(self):
-        return self.rumours.total_updates(self._swarm.now, len(self._swarm.workers))
+        return self.reports.total_updates(self._swarm.now, len(self._swarm.workers))
 
     def publish(self) -> None:
         """Do what `update_send` does first."""
         self.updates += 1
         self._mean_loss.add(self.loss)
-        self.rumours.tell(self._mean_loss.mean, self.updates, self._swarm.now)
+        self.reports.tell(self._mean_loss.mean, self.updates, self._swarm.now)
         values = self.algorithm.publishes(self)
         self.published = None if values is None else values.clone()
         if self.published is not None:
-            standing = Standing(clock=float(self.updates), loss=self.loss)
+            standing = TrainingProgress(clock=float(self.updates), loss=self.loss)
             self.snapshot = Snapshot(self.published, self.buffers.clone(), standing)
             self.mass.published()
 
@@ -226,7 +226,7 @@ class Swarm:
         self._by_name = {worker.name: worker for worker in self.workers}
         self._follows = kind.follows_leaders or self.workers[0].asks_leader
         self._neighbours: dict[tuple[int, int], list[Worker]] = {}
-        self._deals: list[tuple[Worker, Worker, bytes]] = []
+        self._transactions: list[tuple[Worker, Worker, bytes]] = []
 
     @property
     def x(self) -> np.ndarray:
@@ -266,11 +266,11 @@ class Swarm:
 
     def merge(self, workers: Sequence[Worker]) -> None:
         """End the round: what has come is merged."""
-        for asker, answerer, deal in self._deals:
-            assert asker.deals.decide(deal, commit=True, now=self.now)
-            assert answerer.deals.decided(deal, commit=True) is Verdict.COMMIT
-            asker.deals.noted(deal)
-        self._deals.clear()
+        for asker, answerer, transaction in self._transactions:
+            assert asker.transactions.decide(transaction, commit=True, now=self.now)
+            assert answerer.transactions.decided(transaction, commit=True) is Verdict.COMMIT
+            asker.transactions.noted(transaction)
+        self._transactions.clear()
         for worker in workers:
             worker.merge()
 
@@ -279,15 +279,15 @@ class Swarm:
         if arrival.units:
             factor = worker.mass.factor(arrival.units)
             worker.mass.received(arrival.units)
-            arrival.peer.mass.delivered(arrival.deal)
+            arrival.peer.mass.delivered(arrival.transaction)
             return factor
-        own = Standing(clock=float(worker.updates), loss=worker.loss)
+        own = TrainingProgress(clock=float(worker.updates), loss=worker.loss)
         return merge_factor(self._rule, self._rule_options, own, arrival.snapshot.standing, 0.0)
 
     def _spread_news(self, speakers: Sequence[Worker]) -> None:
-        said = [worker.rumours.news(self.now, worker.rng, most=1) for worker in speakers]
+        said = [worker.reports.news(self.now, worker.rng, most=1) for worker in speakers]
         for worker in self.workers:
-            worker.rumours.hear([news for one in said for news in one], self.now)
+            worker.reports.hear([news for one in said for news in one], self.now)
 
     def _candidates(self, worker: Worker, ask: Ask) -> list[Worker]:
         """Whom to ask, in this order."""
@@ -310,25 +310,25 @@ class Swarm:
             worker.inbox.append(Arrival(peers[0], peers[0].snapshot, worker.published))
 
     def _share(self, worker: Worker, peers: Sequence[Worker]) -> None:
-        peer, deal = peers[0], self.rng.randbytes(8)
-        units = peer.mass.share(deal)
+        peer, transaction = peers[0], self.rng.randbytes(8)
+        units = peer.mass.share(transaction)
         if units is not None:
             assert peer.snapshot is not None
-            worker.inbox.append(Arrival(peer, peer.snapshot, worker.published, deal, units))
+            worker.inbox.append(Arrival(peer, peer.snapshot, worker.published, transaction, units))
 
     def _exchange(self, worker: Worker, peers: Sequence[Worker]) -> None:
-        """Agree on a deal with the first who is not engaged; both merge when it is decided."""
+        """Agree on one with the first who is not engaged; both merge when it is decided."""
         for peer in peers:
-            deal, expires = self.rng.randbytes(8), self.now + 1.0
-            if not worker.deals.propose(deal, peer.name, self.now, expires):
+            transaction, expires = self.rng.randbytes(8), self.now + 1.0
+            if not worker.transactions.propose(transaction, peer.name, self.now, expires):
                 return
-            answer = peer.deals.accept(deal, worker.name, self.now, expires)
+            answer = peer.transactions.accept(transaction, worker.name, self.now, expires)
             if answer is Acceptance.ACCEPTED:
-                assert worker.deals.agreed(deal)
-                assert peer.deals.ready(deal)
-                assert worker.deals.prepared(deal)
+                assert worker.transactions.agreed(transaction)
+                assert peer.transactions.ready(transaction)
+                assert worker.transactions.prepared(transaction)
                 worker.inbox.append(Arrival(peer, peer.snapshot, worker.published))
                 peer.inbox.append(Arrival(worker, worker.snapshot, peer.published))
-                self._deals.append((worker, peer, deal))
+                self._transactions.append((worker, peer, transaction))
                 return
-            worker.deals.refused(deal)
+            worker.transactions.refused(transaction)

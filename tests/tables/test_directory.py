@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpwa.errors import ProtocolError
-from dpwa.tables.directory import Held, Known, Told, digest_of, new_plan, plans, unpack_told
+from dpwa.tables.directory import HeldShard, Known, Told, digest_of, new_plan, plans, unpack_told
 from dpwa.tables.specs import TableSpec
 
 SPEC = TableSpec(rows=10, replicas=1)
@@ -11,7 +11,7 @@ ONE, OTHER = digest_of({"w1:1": 3}), digest_of({"w1:1": 4})
 
 
 def told(copies=(), *, is_ready=True, shards=1):
-    held = tuple(Held(*copy) for copy in copies)
+    held = tuple(HeldShard(*copy) for copy in copies)
     return Told({0: Known(SPEC, shards, is_ready, held)})
 
 
@@ -50,11 +50,11 @@ def test_a_shard_without_copies_is_lost_unless_nobody_has_used_it():
 def test_a_shard_of_which_nobody_is_there_who_was_to_hold_it_is_lost_though_none_has_used_it():
     """Those may have gone on without who is there, and used it."""
     placed = (("a", "b"), ("b", "c"))
-    known = Known(SPEC, 2, is_ready=False, copies=(Held(0, 5, 0, ONE),), holders=placed)
+    known = Known(SPEC, 2, is_ready=False, copies=(HeldShard(0, 5, 0, ONE),), holders=placed)
     assert holders({"a": Told({0: known})})[0] == (("a",), ())
     both = {"a": Told({0: known}), "c": Told({})}  # the second one has not heard of it
     assert holders(both)[0] == (("a", "c"), ("c", "a"))
-    later = Known(SPEC, 2, is_ready=False, copies=(Held(0, 6, 0, ONE),), holders=(("a",), ()))
+    later = Known(SPEC, 2, is_ready=False, copies=(HeldShard(0, 6, 0, ONE),), holders=(("a",), ()))
     assert holders({"a": Told({0: later}), "b": Told({})})[0][1] == ()  # it stays lost
 
 
@@ -77,7 +77,7 @@ def test_who_loses_no_more_members_than_replicas_loses_nothing(data, members, sh
     said = {}
     for name in rest:
         mine = placement.held_by(name)
-        held = tuple(Held(s, 7, placement.holders[s].index(name), ONE) for s in mine)
+        held = tuple(HeldShard(s, 7, placement.holders[s].index(name), ONE) for s in mine)
         said[name] = Told({0: Known(spec, shards, is_ready=True, copies=held)})
     plan = plans(rest, said)[0]
     assert not plan.placement.lost
@@ -91,7 +91,7 @@ def test_who_loses_no_more_members_than_replicas_loses_nothing(data, members, sh
 def test_what_is_told_survives_the_wire():
     said = Told(
         {
-            0: Known(SPEC, 3, is_ready=True, copies=(Held(1, 2, 0, ONE),)),
+            0: Known(SPEC, 3, is_ready=True, copies=(HeldShard(1, 2, 0, ONE),)),
             5: Known(SPEC, 1, holders=(("w1", "w2"),)),
         },
         passed=3,

@@ -5,11 +5,11 @@ import pytest
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.errors import TableLostError
-from dpwa.policy.views import Member, View
-from dpwa.tables.correspondence import STALLED_S, UNREACHABLE_S
-from dpwa.tables.desk import Desk
+from dpwa.policy.views import GroupView, Member
+from dpwa.tables.channels import STALLED_S, UNREACHABLE_S
 from dpwa.tables.directory import Told
 from dpwa.tables.engine import DOUBT_EVERY_S, Engine, Settings
+from dpwa.tables.pending import PendingOperations
 from dpwa.tables.specs import TableSpec
 from dpwa.wire.collecting import Hello, Vote
 from dpwa.wire.tables import TableHoldings, TableSeen
@@ -34,9 +34,9 @@ class Node:
         self.time, self.told = Time(), []
         self.contacts = Contacts(OWN, lambda: RANKS, self._tell, lambda peer: None, may_map=False)
         self.group = Group("", RANKS, self.contacts, self.time)
-        self.desk = Desk(self.group.view)
+        self.pending = PendingOperations(self.group.view)
         settings = Settings(self.time, STARTUP_S, lambda answer: None, lambda: None)
-        self.engine = Engine(self.desk, self.group, self.contacts, self._tell, settings)
+        self.engine = Engine(self.pending, self.group, self.contacts, self._tell, settings)
         self.group.watch(self.engine.view_changed)
         self.engine.view_changed(self.group.view)
         self.step()
@@ -87,7 +87,7 @@ class Node:
         lives = {"w1": OWN.incarnation}
         members = [Member(n, lives.get(n, b"life--" + n.encode())) for n in names]
         with self.group.changed:
-            self.group._enter_view(View(tuple(members), self.group.number + 1), 1)
+            self.group._enter_view(GroupView(tuple(members), self.group.number + 1), 1)
         self.step()
 
 
@@ -106,7 +106,7 @@ def begun(node):
     for name in ("w2", "w3"):
         node.answer(name, 1)
     node.step()
-    assert node.desk.present.is_ready
+    assert node.pending.present.is_ready
     return node
 
 
@@ -175,8 +175,8 @@ def test_who_has_stood_still_and_finds_others_gone_says_so(begun, slept_s):
     begun.enter("w1", "w2")
     if slept_s:
         with pytest.raises(TableLostError, match="w1 has stood still for too long, and w3 cannot"):
-            begun.desk.raise_left_out()
-    begun.desk.raise_left_out()  # once
+            begun.pending.raise_left_out()
+    begun.pending.raise_left_out()  # once
 
 
 @pytest.mark.parametrize(("passed", "missed"), [(0, 0), (1, 1), (3, 3)])
@@ -187,11 +187,11 @@ def test_who_was_left_out_is_told_if_the_others_have_passed_barriers_without_it(
     begun.enter("w1", "w2", "w3")
     begun.heard_of("w2", "w3", passed=passed)
     begun.step()
-    assert begun.desk.present.is_ready
+    assert begun.pending.present.is_ready
     if missed:
         with pytest.raises(TableLostError, match=f"they have passed {missed} barriers"):
-            begun.desk.raise_left_out()
-    begun.desk.raise_left_out()
+            begun.pending.raise_left_out()
+    begun.pending.raise_left_out()
 
 
 def test_a_worker_that_was_started_again_begins_where_the_others_are(node):
@@ -200,15 +200,15 @@ def test_a_worker_that_was_started_again_begins_where_the_others_are(node):
     node.connect("w2", "w3")
     node.heard_of("w2", "w3", passed=7)
     node.step()
-    assert node.desk.present.passed == 7
-    node.desk.raise_left_out()
+    assert node.pending.present.passed == 7
+    node.pending.raise_left_out()
 
 
 def _vote(node, name, suspects):
-    view, number = node.group._roll.key
+    view, number = node.group._progress.key
     signed = {"request": 0, "tag": "", "name": name, "incarnation": b"life--" + name.encode()}
     fields = {"view": view, "number": number, "suspects": suspects, "entered": False}
-    rest = {"ready": False, "expired": False, "seen": (), "knocks": ()}
+    rest = {"ready": False, "expired": False, "seen": (), "join_requests": ()}
     node.group.hear_vote(Vote(**signed, **fields, **rest))
 
 

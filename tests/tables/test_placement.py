@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpwa.errors import UserError
-from dpwa.tables.placement import Copy, Placement, after, copies_to_make, cut, initial
+from dpwa.tables.placement import ShardPlacement, ShardTransfer, after, copies_to_make, cut, initial
 
 NAMES = tuple("abcdefghijklmnopqrst")
 
@@ -96,7 +96,7 @@ def test_a_replica_becomes_primary_and_the_least_loaded_takes_its_place():
     now = after(before, "acd", 1)
     # All have 2 copies. Of c and d, c comes first; then of a and d, a.
     assert now.holders == (("a", "c"), ("c", "a"), ("c", "d"), ("d", "a"))
-    assert copies_to_make(before, now) == [Copy(0, "a", "c"), Copy(1, "c", "a")]
+    assert copies_to_make(before, now) == [ShardTransfer(0, "a", "c"), ShardTransfer(1, "c", "a")]
     # d has 2 copies, and a and c have 3.
     assert after(now, "acde", 2).holders[2] == ("c", "d", "e")
 
@@ -125,10 +125,10 @@ def test_a_shard_without_copies_is_lost_and_stays_lost():
 
 
 def test_a_copy_that_was_never_completed_does_not_become_primary():
-    completed = Placement((("a", "c"),))
+    completed = ShardPlacement((("a", "c"),))
     now = after(completed, "bc", 2)
     assert now.holders == (("c", "b"),)
-    assert copies_to_make(completed, now) == [Copy(0, "c", "b")]
+    assert copies_to_make(completed, now) == [ShardTransfer(0, "c", "b")]
 
 
 def test_the_placement_depends_on_nothing_but_its_arguments():

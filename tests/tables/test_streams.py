@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpwa.errors import ProtocolError
-from dpwa.tables.streams import RESEND_AFTER_S, WINDOW, Incoming, Item, Outgoing
+from dpwa.tables.streams import RESEND_AFTER_S, WINDOW, IncomingStream, Item, OutgoingStream
 from dpwa.wire import limits
 from dpwa.wire.tables import TableHoldings, TableReady
 
@@ -22,8 +22,8 @@ class Wire:
 
     def __init__(self, loss=0.0, seed=0):
         self.sent, self.taken = [], []
-        self.outgoing = Outgoing(HEADER, self._send)
-        self.incoming = Incoming()
+        self.outgoing = OutgoingStream(HEADER, self._send)
+        self.incoming = IncomingStream()
         self._loss, self._rng = loss, random.Random(seed)
 
     def _send(self, message, payload):
@@ -111,7 +111,7 @@ def test_what_is_not_seen_is_sent_again_less_and_less_often():
     ],
 )
 def test_pieces_that_do_not_fit_together_are_refused(pieces):
-    incoming = Incoming()
+    incoming = IncomingStream()
     with pytest.raises(ProtocolError, match="TableHoldings: bytes"):  # noqa: PT012
         for number, (start, nbytes, data) in enumerate(pieces, start=1):
             message = TableHoldings(**HEADER, number=number, start=start, nbytes=nbytes)

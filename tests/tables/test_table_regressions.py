@@ -11,7 +11,7 @@ from support.nodes import eventually
 from test_tables_between_nodes import Worker, barrier, matrices, on_all, vectors, workers
 
 from dpwa.errors import ProtocolError, TableLostError, TableTimeoutError, UserError
-from dpwa.policy.views import View
+from dpwa.policy.views import GroupView
 from dpwa.tables import answers, updaters, user
 from dpwa.tables.key_value import shard_of_keys
 from dpwa.tables.shared_variable import SharedVariable
@@ -38,7 +38,7 @@ def group_of(worker):
 
 
 def has_settled(worker, count):
-    return len(worker.tables.members) == count and worker.tables._user.desk.present.is_ready
+    return len(worker.tables.members) == count and worker.tables._user.pending.present.is_ready
 
 
 def test_an_updater_that_fails_is_told_and_loses_nothing_else(dislikes_seven):
@@ -52,13 +52,13 @@ def test_an_updater_that_fails_is_told_and_loses_nothing_else(dislikes_seven):
             wrong.get()
         wrong.add(np.ones(4), sync=True)
         assert wrong.get().tolist() == [1] * 4
-        assert made[0].tables._user.desk.waiting_bytes == 0
+        assert made[0].tables._user.pending.waiting_bytes == 0
 
 
 def test_what_comes_with_an_addition_that_fails_outlives_a_node(dislikes_seven):
     with workers(3, {"collective_timeout_s": 5.0}) as made:
         wrong, right = vectors(made, 3, updater=dislikes_seven), vectors(made, 3)
-        with made[0].tables._user.desk.changed:  # both are taken at once
+        with made[0].tables._user.pending.changed:  # both are taken at once
             wrong[0].add(np.full(3, 7.0))
             right[0].add(np.ones(3))
         right[0].add(np.full(3, 10.0), sync=True)
@@ -89,7 +89,7 @@ def test_who_uses_a_table_of_which_its_primary_has_not_heard_yet_waits():
         reading = threading.Thread(target=tables[1].get)
         reading.start()
         time.sleep(0.2)
-        assert not second._shelf.tables
+        assert not second._store.tables
         first._mail.say = say
         for item in held_back:
             first.order(lambda item=item: say("w2", item))
@@ -117,7 +117,7 @@ def test_a_primary_that_dies_while_copies_are_made_takes_nothing_acknowledged_al
             again.tables.wait_for_all()
             eventually(lambda: has_settled(second, 3))
             del living.replicate
-            copy = living._shelf.copies.get((0, 0))
+            copy = living._store.copies.get((0, 0))
             assert copy is None or not copy.state.is_whole  # the only one is the primary's
             first.kill()
             eventually(lambda: "w1" not in second.tables.members and has_settled(second, 2))
@@ -130,7 +130,7 @@ def test_a_primary_that_dies_while_copies_are_made_takes_nothing_acknowledged_al
 
 def test_a_read_may_take_long_as_long_as_bytes_come(monkeypatch):
     monkeypatch.setattr(user, "ASK_AGAIN_S", 0.3)
-    send_piece, sent = answers.Answer._send_piece, []
+    send_piece, sent = answers.ReadAnswer._send_piece, []
 
     def slowly(answer):
         if sent and time.monotonic() - sent[-1] < 0.1:
@@ -140,7 +140,7 @@ def test_a_read_may_take_long_as_long_as_bytes_come(monkeypatch):
             sent.append(time.monotonic())
         return is_sent
 
-    monkeypatch.setattr(answers.Answer, "_send_piece", slowly)
+    monkeypatch.setattr(answers.ReadAnswer, "_send_piece", slowly)
     with workers(2, {"collective_timeout_s": 60.0, "transport": "tcp"}) as made:
         table, _ = vectors(made, 4_000_000)
         assert table.get().shape == (4_000_000,)
@@ -203,7 +203,7 @@ def test_tables_are_cut_in_the_same_way_in_every_view():
         for group, members in zip(groups, (own[:2], own[:2], own[2:]), strict=True):
             group._around.seek = lambda *_: None  # the parts do not find each other yet
             with group.changed:
-                group._enter_view(View(tuple(members), 1), 1)
+                group._enter_view(GroupView(tuple(members), 1), 1)
         alone = made[2].tables.matrix(12, 1)
         table, _ = matrices(made[:2], 12, 1)
         for group in groups:
@@ -271,7 +271,7 @@ def test_a_barrier_that_is_passed_just_after_its_timeout_counts_once():
         def too_short(check, deadline, what):
             if what != "a barrier":
                 return wait(check, deadline, what)
-            eventually(lambda: late.desk.present.passed)  # after the last look
+            eventually(lambda: late.pending.present.passed)  # after the last look
             raise TableTimeoutError("a barrier did not happen in time")
 
         def first():
@@ -292,11 +292,11 @@ def test_a_worker_that_was_left_behind_and_only_adds_is_let_in_again():
         tables = vectors(made, 3)
         group = group_of(made[2])
         group.leave()
-        assert group.is_outside
+        assert group.is_evicted
 
         def is_back():
             tables[2].add(np.ones(3))
-            return not group.is_outside and has_settled(made[0], 3)
+            return not group.is_evicted and has_settled(made[0], 3)
 
         eventually(is_back, timeout_s=5.0, every_s=0.1)
         tables[2].add(np.ones(3), sync=True)

@@ -10,7 +10,7 @@ from support.members import at_once
 from support.nodes import config_of, eventually
 
 from dpwa import DpwaConnection
-from dpwa.collectives.surroundings import Surroundings
+from dpwa.collectives.view_discovery import ViewDiscovery
 from dpwa.errors import (
     ClosedError,
     MismatchError,
@@ -18,9 +18,9 @@ from dpwa.errors import (
     TableTimeoutError,
     UserError,
 )
-from dpwa.policy.views import View
+from dpwa.policy.views import GroupView
 from dpwa.tables import user
-from dpwa.tables.face import Tables
+from dpwa.tables.tables import Tables
 from dpwa.wire.tables import TableAdded, TableAddition
 
 
@@ -253,13 +253,13 @@ def test_additions_that_nobody_waits_for_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(user, "MAX_WAITING_BYTES", 100_000)
     with workers(2) as made:
         table, _ = vectors(made, 1000)
-        desk, most = made[0].tables._user.desk, 0
+        pending, most = made[0].tables._user.pending, 0
         for _ in range(300):
             table.add(np.ones(1000))
-            most = max(most, desk.waiting_bytes)
+            most = max(most, pending.waiting_bytes)
         assert 0 < most <= 100_000
         assert table.get().tolist() == [300] * 1000
-        assert desk.waiting_bytes == 0
+        assert pending.waiting_bytes == 0
 
 
 def test_what_was_given_may_be_changed_at_once():
@@ -322,11 +322,11 @@ def test_a_node_that_is_started_again_finds_the_tables():
 def test_parts_that_went_on_by_themselves_find_each_other_again(monkeypatch):
     with workers(2) as made:
         tables = vectors(made, 4)
-        monkeypatch.setattr(Surroundings, "seek", lambda *_: None)  # until both have gone on
+        monkeypatch.setattr(ViewDiscovery, "seek", lambda *_: None)  # until both have gone on
         for worker in made:  # each takes the other for lost
             group = worker.connection.collectives.runner("dpwa.tables").group
             with group.changed:
-                group._enter_view(View((worker.connection.collectives.contacts.own,), 1), 1)
+                group._enter_view(GroupView((worker.connection.collectives.contacts.own,), 1), 1)
         for _ in range(5):
             tables[0].add(np.ones(4), sync=True)
         tables[1].add(np.full(4, 7.0), sync=True)
@@ -467,8 +467,8 @@ def test_messages_of_strangers_and_nonsense_of_members_do_nothing():
             {"is_forwarded": True},
         ]:
             message = TableAddition(**{**fields, **changes})
-            node.courier.tell("w2", message, b"12345678")
-        node.courier.tell(
+            node.node_handle.tell("w2", message, b"12345678")
+        node.node_handle.tell(
             "w2",
             TableAdded(
                 **{k: fields[k] for k in ("request", "name", "incarnation", "view", "table")},

@@ -9,7 +9,7 @@ from support.nodes import config_of
 from support.times import at_most
 
 from dpwa import DpwaConnection
-from dpwa.tables.face import Tables
+from dpwa.tables.tables import Tables
 
 MB = 10**6
 

@@ -5,7 +5,7 @@ from threading import Thread
 import numpy as np
 from support.open_cluster import cluster
 
-from dpwa.tables.face import Tables
+from dpwa.tables.tables import Tables
 
 ONES = np.ones((10, 4), np.float32)
 

@@ -1,4 +1,4 @@
-"""Who gets through a gate of keys, what a link says that does not, and what files may be like."""
+"""Who gets through with keys, what a link says that does not, and what files may be like."""
 
 import contextlib
 import logging
@@ -16,12 +16,12 @@ from support.nodes import eventually, free_ports
 from dpwa.clock import SystemClock
 from dpwa.config.public_keys import key_bytes
 from dpwa.errors import UserError
-from dpwa.transport import gatekeeper as gatekeeper_module
+from dpwa.transport import authenticator as authenticator_module
 from dpwa.transport import keyring as keyring_module
 from dpwa.transport import sockets
-from dpwa.transport.door import Door
-from dpwa.transport.gate import CurveGate, Gate
-from dpwa.transport.gatekeeper import Gatekeeper
+from dpwa.transport.accept_limiter import AcceptLimiter
+from dpwa.transport.authenticator import Authenticator
+from dpwa.transport.authorizer import Authorizer, CurveAuthorizer
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder, KeyPair, SecretKey, read_public_key
 from dpwa.transport.link import LinkState, PeerLink
@@ -48,7 +48,7 @@ def tcp():
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(gatekeeper_module, "RELOAD_EVERY_S", 0.05)
+    monkeypatch.setattr(authenticator_module, "RELOAD_EVERY_S", 0.05)
 
 
 @contextlib.contextmanager
@@ -93,23 +93,23 @@ def test_a_message_comes_with_the_key_and_so_the_name_of_its_sender(context, end
         eventually(lambda: is_up(link))
         received = asked(link, here.router)
         assert received.user_id == folder.public_key("w2")
-        assert here.gate.name_of(received.user_id) == "w2"
-        assert here.gate.is_allowed(received.user_id)
-        assert here.gate.speaks_for(received.user_id, "w2")
-        assert not here.gate.speaks_for(received.user_id, "w1")
+        assert here.authorizer.name_of(received.user_id) == "w2"
+        assert here.authorizer.is_allowed(received.user_id)
+        assert here.authorizer.speaks_for(received.user_id, "w2")
+        assert not here.authorizer.speaks_for(received.user_id, "w1")
         assert link.problem == ""
-        assert here.gate.report() == {"unknown_key": 0, "protocol": 0, "broken_off": 0}
+        assert here.authorizer.report() == {"unknown_key": 0, "protocol": 0, "broken_off": 0}
 
 
 def test_without_keys_nobody_has_a_name(context, endpoint):
     with serving_socket(context, endpoint) as router, linked(context, endpoint) as link:
         eventually(lambda: is_up(link))
         received = asked(link, router)
-    gate = Gate()
+    authorizer = Authorizer()
     assert received.user_id is None
-    assert gate.is_allowed(None)
-    assert gate.speaks_for(None, "w7")
-    assert (gate.name_of(None), gate.keyring) == (None, None)
+    assert authorizer.is_allowed(None)
+    assert authorizer.speaks_for(None, "w7")
+    assert (authorizer.name_of(None), authorizer.keyring) == (None, None)
 
 
 def test_what_goes_over_the_wire_cannot_be_read(context, tcp, tmp_path):
@@ -172,10 +172,10 @@ def test_a_key_that_is_not_allowed_is_refused_counted_and_told(context, endpoint
     ):
         assert says(link, "does not let this node in")
         assert link.is_useless  # ZeroMQ does not try again
-        eventually(lambda: here.gate.report()["unknown_key"] == 1)
+        eventually(lambda: here.authorizer.report()["unknown_key"] == 1)
         with linked(context, endpoint, Keyring(stranger, "w9")) as again:
             assert says(again, "does not let this node in")
-        eventually(lambda: here.gate.report()["unknown_key"] == 2)
+        eventually(lambda: here.authorizer.report()["unknown_key"] == 2)
         renewed = link.renewed(context)
         try:
             assert renewed.problem == link.problem  # until more is known
@@ -195,19 +195,19 @@ def test_who_expects_another_key_here_is_counted_and_knows_why(context, tcp, tmp
     ):
         assert says(link, "its key is not the one known here")
         assert link.is_useless
-        eventually(lambda: here.gate.report()["unknown_key"] >= 1)
-        count = here.gate.report()["unknown_key"]
-        threading.Event().wait(0.3)  # a link that is refused does not knock on by itself
-        assert here.gate.report()["unknown_key"] <= count + 1
-        assert here.gate.report()["protocol"] == 0
+        eventually(lambda: here.authorizer.report()["unknown_key"] >= 1)
+        count = here.authorizer.report()["unknown_key"]
+        threading.Event().wait(0.3)  # a link that is refused does not try again by itself
+        assert here.authorizer.report()["unknown_key"] <= count + 1
+        assert here.authorizer.report()["protocol"] == 0
 
 
 def test_a_client_without_keys_does_not_get_in(context, tcp, tmp_path):
     folder = key_folder(tmp_path / "keys", "w1")
     with guarded(context, folder, "w1", tcp) as here, linked(context, tcp) as link:
         assert says(link, "curve")
-        eventually(lambda: here.gate.report()["protocol"] >= 1)
-        assert here.gate.report()["unknown_key"] == 0
+        eventually(lambda: here.authorizer.report()["protocol"] >= 1)
+        assert here.authorizer.report()["unknown_key"] == 0
         assert not link.send(AskStatus(request=1))
 
 
@@ -245,22 +245,24 @@ def test_nothing_listens_and_a_silent_listener_are_told_apart(context, tcp):
 def test_where_nobody_keeps_the_gate_nobody_gets_in(context, tcp, tmp_path, monkeypatch):
     monkeypatch.setattr(sockets, "HANDSHAKE_TIMEOUT_MS", 300)
     folder = key_folder(tmp_path / "keys", "w1", "w2")
-    gate = CurveGate("w1", Keyring(folder, "w1"))
+    authorizer = CurveAuthorizer("w1", Keyring(folder, "w1"))
     with (
         context.socket(zmq.PAIR) as monitor,
         contextlib.ExitStack() as stack,
     ):
         monitor.connect("inproc://dpwa-gate")
-        stack.enter_context(serving_socket(context, tcp, gate))
+        stack.enter_context(serving_socket(context, tcp, authorizer))
         link = stack.enter_context(linked(context, tcp, Keyring(folder, "w2")))
         eventually(lambda: problem_of(link))
         assert not link.send(AskStatus(request=1))
 
 
 @pytest.mark.parametrize("is_started", [True, False])
-def test_a_gatekeeper_that_ends_leaves_nothing_behind(context, tmp_path, is_started):
-    gate = CurveGate("w1", Keyring(key_folder(tmp_path / "keys", "w1"), "w1"))
-    keeper = Gatekeeper("w1", context, (gate, Door(1.0)), SystemClock(), lambda: None)
+def test_an_authenticator_that_ends_leaves_nothing_behind(context, tmp_path, is_started):
+    authorizer = CurveAuthorizer("w1", Keyring(key_folder(tmp_path / "keys", "w1"), "w1"))
+    keeper = Authenticator(
+        "w1", context, (authorizer, AcceptLimiter(1.0)), SystemClock(), lambda: None
+    )
     if is_started:
         keeper.start()
         assert keeper.stop(5.0)
@@ -282,18 +284,18 @@ def test_a_new_key_is_let_in_and_a_removed_one_is_not_heard_any_more(context, tc
         with linked(context, tcp, keyring) as link:
             assert says(link, "does not let this node in")
         folders["w1"].add("w2", public)
-        eventually(lambda: here.gate.is_allowed(public))
+        eventually(lambda: here.authorizer.is_allowed(public))
         with linked(context, tcp, keyring) as link:
             eventually(lambda: is_up(link))
-            assert here.gate.is_allowed(asked(link, here.router).user_id)
+            assert here.authorizer.is_allowed(asked(link, here.router).user_id)
             folders["w1"].remove("w2")
-            eventually(lambda: not here.gate.is_allowed(public))
+            eventually(lambda: not here.authorizer.is_allowed(public))
             received = asked(link, here.router)  # the connection is there still
             assert received.user_id == public
-            assert not here.gate.is_allowed(received.user_id)
-            assert not here.gate.speaks_for(received.user_id, "w2")
+            assert not here.authorizer.is_allowed(received.user_id)
+            assert not here.authorizer.speaks_for(received.user_id, "w2")
             folders["w1"].add("w2", public)
-            eventually(lambda: here.gate.is_allowed(public))
+            eventually(lambda: here.authorizer.is_allowed(public))
         assert len(here.changes) == 3
 
 

@@ -27,10 +27,11 @@ from support.valid_messages import valid_message
 from dpwa.config.limits import Limits
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
-from dpwa.node.intake import Intake
-from dpwa.node.rx_thread import RxThread, Service
-from dpwa.transport.gate import Gate
-from dpwa.transport.sockets import Received
+from dpwa.node.admission import AdmissionControl
+from dpwa.node.rx_thread import RxThread
+from dpwa.node.service import Service
+from dpwa.transport.authorizer import Authorizer
+from dpwa.transport.sockets import ReceivedMessage
 from dpwa.wire import limits
 from dpwa.wire.messages import (
     Message,
@@ -77,9 +78,9 @@ class Targets:
     """What is fuzzed: each takes bytes, and returns what tells outcomes apart."""
 
     def __init__(self):
-        intake = Intake(Gate(), Limits())
+        admission = AdmissionControl(Authorizer(), Limits())
         self._rx = RxThread.__new__(RxThread)
-        self._rx.intake = intake
+        self._rx.admission = admission
         self._rx._services = dict.fromkeys(Everything.handles, Everything())
         self._rx.bad_messages = self._rx.bytes_sent = 0
         self._router = FakeRouter()
@@ -91,7 +92,7 @@ class Targets:
         return type(decode([data, b"payload"])[0]).__name__
 
     def news(self, data):
-        return f"{len(unpack_news(data))} rumours"
+        return f"{len(unpack_news(data))} loss reports"
 
     def layout(self, data):
         unpack_layout(data)
@@ -102,7 +103,7 @@ class Targets:
         cut = len(data) // 2
         frames = [[data], [data, b"payload"], [data[:cut], data[cut:]], [data] * 3]
         for each in frames:
-            self._rx._answer_one(self._router, Received([b"peer", *each], None))
+            self._rx._answer_one(self._router, ReceivedMessage([b"peer", *each], None))
         return f"{self._rx.bad_messages - bad} bad"
 
     def all(self):

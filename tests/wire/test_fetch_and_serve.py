@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from dpwa.data.checksum import checksum
 from dpwa.data.codecs import codec
-from dpwa.data.held import Held
+from dpwa.data.delta_base import DeltaBase
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import ProtocolError
 from dpwa.policy.health import Outcome
-from dpwa.types import Standing
+from dpwa.types import TrainingProgress
 from dpwa.wire import limits
 from dpwa.wire.fetching import (
     Announced,
@@ -45,7 +45,9 @@ def layout_of(nbytes):
 
 def snapshot_of(nbytes, layout=None):
     data = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
-    return Snapshot(3, Standing(clock=2.0, loss=0.5), layout or layout_of(nbytes), data, True)
+    return Snapshot(
+        3, TrainingProgress(clock=2.0, loss=0.5), layout or layout_of(nbytes), data, True
+    )
 
 
 def header(**fields):
@@ -140,8 +142,8 @@ def test_differences_are_served_against_what_the_reader_holds():
     layout = Layout((TensorSpec("w", "float32", (1000,), 4),))
     encoder, decoder = codec("topk", keep=0.01), codec("topk", keep=0.01)
     values = np.linspace(0, 1, 1000, dtype=np.float32)
-    snapshot = Snapshot(1, Standing(clock=1.0), layout, values.view(np.uint8))
-    there, here = Held(np.zeros(4000, np.uint8), token=5), np.zeros(4000, np.uint8)
+    snapshot = Snapshot(1, TrainingProgress(clock=1.0), layout, values.view(np.uint8))
+    there, here = DeltaBase(np.zeros(4000, np.uint8), token=5), np.zeros(4000, np.uint8)
     plan = FetchPlan(layout, codec="topk", held=4)
     announced, arrived = fetched(snapshot, plan, there, encoder)
     assert (announced.header.codec, announced.header.token) == ("topk", 5)
@@ -154,7 +156,7 @@ def test_differences_are_served_against_what_the_reader_holds():
 
 def test_a_reader_that_holds_nothing_gets_everything():
     snapshot = snapshot_of(5000)
-    there = Held(np.zeros(5000, np.uint8), token=9)
+    there = DeltaBase(np.zeros(5000, np.uint8), token=9)
     plan = FetchPlan(snapshot.layout, codec="topk")
     announced, arrived = fetched(snapshot, plan, there, codec("none"))
     assert (announced.header.codec, announced.header.token) == ("none", 9)

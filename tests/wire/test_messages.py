@@ -10,25 +10,28 @@ from support.examples import examples
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.wire import limits
-from dpwa.wire.collecting import Hello, Knock, Outcome, Outside, Post, Pull, PulledPiece, Vote
+from dpwa.wire.collecting import (
+    AskToJoinView,
+    CollectiveOutcome,
+    Evicted,
+    Hello,
+    Post,
+    Pull,
+    PulledPiece,
+    Vote,
+)
 from dpwa.wire.messages import (
-    Agreed,
     AskStatus,
-    Busy,
     Cancel,
     Chunk,
     Credit,
-    Decided,
     Elsewhere,
     Fetch,
     Goodbye,
     NewsMessage,
-    Noted,
     NotReady,
     OtherAlgorithm,
     OtherModel,
-    Prepared,
-    Propose,
     Refused,
     SharedMemoryName,
     SnapshotHeader,
@@ -65,6 +68,14 @@ from dpwa.wire.tables import (
     TableSeen,
     TableState,
     TableStateTaken,
+)
+from dpwa.wire.transaction_messages import (
+    Agreed,
+    Busy,
+    DecisionAck,
+    Prepared,
+    Propose,
+    TransactionDecision,
 )
 
 FETCH = Fetch(
@@ -111,11 +122,11 @@ COLLECTIVE_MESSAGES = [
         ready=False,
         expired=True,
         seen=("w1",),
-        knocks=MEMBERS,
+        join_requests=MEMBERS,
     ),
-    Outcome(**OF_COLLECTIVE, holds=True, lost=("w3",), members=MEMBERS, since=4),
-    Outside(**OF_COLLECTIVE, size=2, ended=9, first="w1"),
-    Knock(**OF_GROUP, size=0, ended=0, first=""),
+    CollectiveOutcome(**OF_COLLECTIVE, holds=True, lost=("w3",), members=MEMBERS, since=4),
+    Evicted(**OF_COLLECTIVE, size=2, ended=9, first="w1"),
+    AskToJoinView(**OF_GROUP, size=0, ended=0, first=""),
     Pull(**OF_COLLECTIVE, area=1, start=0, stop=4096),
     PulledPiece(request=7, start=0),
 ]
@@ -134,7 +145,7 @@ MESSAGES = [
     NewsMessage(request=0, algorithm="gossip", news=FETCH.news),
     Propose(
         request=7,
-        deal=b"12345678",
+        transaction=b"12345678",
         name="w1",
         algorithm="symmetric",
         terms="exchange",
@@ -143,11 +154,11 @@ MESSAGES = [
         news=(),
         budget_ms=2500,
     ),
-    Agreed(request=7, deal=b"12345678", version=4, clock=3.5, units=2**40, news=()),
-    Busy(request=7, deal=b"12345678"),
-    Prepared(request=0, deal=b"12345678", name="w1", is_there=True),
-    Decided(request=8, deal=b"12345678", commit=True),
-    Noted(request=8, deal=b"12345678"),
+    Agreed(request=7, transaction=b"12345678", version=4, clock=3.5, units=2**40, news=()),
+    Busy(request=7, transaction=b"12345678"),
+    Prepared(request=0, transaction=b"12345678", name="w1", is_there=True),
+    TransactionDecision(request=8, transaction=b"12345678", commit=True),
+    DecisionAck(request=8, transaction=b"12345678"),
     Elsewhere(request=7, version=3, holders=("w2", "w3")),
     *COLLECTIVE_MESSAGES,
     OtherAlgorithm(request=7, algorithm="lsgd"),
@@ -214,9 +225,8 @@ def test_every_message_survives_the_wire(message):
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, -1, 2**63])
 def test_another_protocol_version_is_told_apart(version):
-    with pytest.raises(
-        VersionError, match=f"speaks protocol version {version}, this node speaks 6"
-    ):
+    told = f"speaks protocol version {version}, this node speaks {limits.PROTOCOL_VERSION}"
+    with pytest.raises(VersionError, match=told):
         decode([msgpack.packb(header(v=version))])
 
 

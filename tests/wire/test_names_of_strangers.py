@@ -6,7 +6,7 @@ import pytest
 from dpwa.errors import ProtocolError
 from dpwa.wire.messages import Goodbye, NewsMessage, decode, encode
 
-RUMOUR = ["w2", "a", 0.5, 1, 1, 0.0]
+REPORT = ["w2", "a", 0.5, 1, 1, 0.0]
 BAD = {
     "wide": "\U0001f600" * 64,
     "two lines": "w\n2",
@@ -23,12 +23,12 @@ def changed(message, **fields):
 
 @pytest.mark.parametrize("name", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_rumour_of_a_name_that_no_node_can_have_is_refused(name, place):
-    rumour = [*RUMOUR[:place], name, *RUMOUR[place + 1 :]]
+def test_a_report_of_a_name_that_no_node_can_have_is_refused(name, place):
+    report = [*REPORT[:place], name, *REPORT[place + 1 :]]
     news = NewsMessage(request=1, algorithm="gossip", news=())
-    assert decode(changed(news, news=[RUMOUR]))[0].news == (tuple(RUMOUR),)
+    assert decode(changed(news, news=[REPORT]))[0].news == (tuple(REPORT),)
     with pytest.raises(ProtocolError):
-        decode(changed(news, news=[rumour]))
+        decode(changed(news, news=[report]))
 
 
 @pytest.mark.parametrize("name", BAD.values(), ids=BAD)

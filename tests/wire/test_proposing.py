@@ -1,4 +1,4 @@
-"""The asking side of a deal, without sockets."""
+"""The asking side of a transaction, without sockets."""
 
 import msgpack
 import pytest
@@ -9,21 +9,18 @@ from dpwa.policy.health import Outcome
 from dpwa.wire.fetching import Ended, Greeting
 from dpwa.wire.limits import PROTOCOL_VERSION
 from dpwa.wire.messages import (
-    Agreed,
-    Busy,
-    Noted,
     NotReady,
     OtherAlgorithm,
     OtherModel,
-    Propose,
     Refused,
     decode,
     encode,
     pack_layout,
 )
-from dpwa.wire.proposing import DealAgreed, Proposal, ProposeSession
+from dpwa.wire.proposing import Proposal, ProposalAgreed, ProposeSession
+from dpwa.wire.transaction_messages import Agreed, Busy, DecisionAck, Propose
 
-DEAL = b"deal-one"
+TRANSACTION = b"pair-one"
 NEWS = (("w1", "a", 0.5, 1, 2, 0.25),)
 
 
@@ -33,12 +30,20 @@ def layout_of(*shape):
 
 def session(terms="exchange", layout=None):
     greeting = Greeting("w1", "symmetric", NEWS)
-    return ProposeSession(7, Proposal(DEAL, terms, 3, layout or layout_of(4), greeting))
+    return ProposeSession(7, Proposal(TRANSACTION, terms, 3, layout or layout_of(4), greeting))
 
 
 def agreed(**fields):
     return Agreed(
-        **{"request": 7, "deal": DEAL, "version": 5, "clock": 4.0, "units": 0, "news": (), **fields}
+        **{
+            "request": 7,
+            "transaction": TRANSACTION,
+            "version": 5,
+            "clock": 4.0,
+            "units": 0,
+            "news": (),
+            **fields,
+        }
     )
 
 
@@ -49,7 +54,7 @@ def test_a_proposal_says_who_asks_for_what(terms):
     assert again == message
     assert message == Propose(
         request=7,
-        deal=DEAL,
+        transaction=TRANSACTION,
         name="w1",
         algorithm="symmetric",
         terms=terms,
@@ -62,19 +67,19 @@ def test_a_proposal_says_who_asks_for_what(terms):
 
 def test_an_agreement_says_which_snapshot_and_how_much_mass():
     event = session().receive(agreed(version=9, units=2**40, news=NEWS), b"")
-    assert event == DealAgreed(version=9, clock=4.0, units=2**40, news=NEWS)
+    assert event == ProposalAgreed(version=9, clock=4.0, units=2**40, news=NEWS)
 
 
-def test_an_agreement_to_another_deal_is_no_answer():
+def test_an_agreement_to_another_transaction_is_no_answer():
     with pytest.raises(ProtocolError):
-        session().receive(agreed(deal=b"whatever"), b"")
+        session().receive(agreed(transaction=b"whatever"), b"")
 
 
 @pytest.mark.parametrize(
     ("answer", "outcome", "words"),
     [
         (NotReady(request=7), Outcome.NOT_READY, ""),
-        (Busy(request=7, deal=DEAL), Outcome.BUSY, ""),
+        (Busy(request=7, transaction=TRANSACTION), Outcome.BUSY, ""),
         (Refused(request=7, reason="no"), Outcome.MISBEHAVED, "it refuses: no"),
         (
             OtherAlgorithm(request=7, algorithm="push_sum"),
@@ -95,14 +100,14 @@ def test_another_model_is_described_by_its_first_difference():
 
 def test_what_is_no_answer_to_a_proposal_is_not_allowed():
     with pytest.raises(ProtocolError):
-        session().receive(Noted(request=7, deal=DEAL), b"")
+        session().receive(DecisionAck(request=7, transaction=TRANSACTION), b"")
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"deal": b"short"},
-        {"deal": b"nine-byte"},
+        {"transaction": b"short"},
+        {"transaction": b"nine-byte"},
         {"version": -1},
         {"version": 2**63},
         {"units": -1},

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from dpwa.bench.measures.timed import Work
 from dpwa.bench.model import MERGE_FACTOR
-from dpwa.bench.plan import Seat
+from dpwa.bench.plan import Rank
 from dpwa.bench.records import Sample
 
 
@@ -47,7 +47,7 @@ def barrier() -> None:
     dist.barrier()
 
 
-class PairExchange:
+class GlooPairExchange:
     """Every process sends its model to the next one, and merges that of the one before.
 
     Two processes are each other's partner; of more, each sends one model and gets one, too.
@@ -55,14 +55,14 @@ class PairExchange:
     Args:
         flat: the model of this process, shape `(n,)`.
         scratch: what arrives, shape `(n,)`.
-        seat: which process this is.
+        rank: which process this is.
     """
 
-    def __init__(self, flat: torch.Tensor, scratch: torch.Tensor, seat: Seat) -> None:
+    def __init__(self, flat: torch.Tensor, scratch: torch.Tensor, rank: Rank) -> None:
         self._flat = flat
         self._scratch = scratch
-        self._to = (seat.rank + 1) % seat.count
-        self._from = (seat.rank - 1) % seat.count
+        self._to = (rank.index + 1) % rank.count
+        self._from = (rank.index - 1) % rank.count
 
     def prepare(self) -> None:
         """Nothing."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from dpwa.bench.model import MERGE_FACTOR
-from dpwa.bench.plan import Seat
+from dpwa.bench.plan import Rank
 from dpwa.bench.processes import BenchmarkError
 from dpwa.lifecycle import Closeable
 
@@ -24,7 +24,7 @@ class RawTcp(Closeable):
     Args:
         flat: the model of this process, shape `(n,)`; it is sent as it is at the moment.
         scratch: what arrives, shape `(n,)`.
-        seat: which process this is.
+        rank: which process this is.
         addresses: where each process listens.
     """
 
@@ -32,15 +32,15 @@ class RawTcp(Closeable):
         self,
         flat: torch.Tensor,
         scratch: torch.Tensor,
-        seat: Seat,
+        rank: Rank,
         addresses: Sequence[tuple[str, int]],
     ) -> None:
         self._flat = flat
         self._scratch = scratch
-        self._listener = socket.create_server(addresses[seat.rank])
+        self._listener = socket.create_server(addresses[rank.index])
         self._server = threading.Thread(target=self._serve, name="raw-tcp", daemon=True)
         self._server.start()
-        self._address = addresses[(seat.rank + 1) % seat.count]
+        self._address = addresses[(rank.index + 1) % rank.count]
         self._client: socket.socket | None = None
 
     def connect(self) -> None:

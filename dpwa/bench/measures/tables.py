@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpwa.bench.catalogues.tables import ROWS_SHARE
 from dpwa.bench.measures.timed import Timed, Work
 from dpwa.bench.records import Sample
+from dpwa.bench.suites.tables import ROWS_SHARE
 
 if TYPE_CHECKING:
     from dpwa.tables.table import ArrayTable

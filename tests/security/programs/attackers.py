@@ -18,8 +18,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from support.requests import fetch_of
 
-from dpwa.wire.messages import AskStatus, Cancel, Decided, NewsMessage, Prepared, Propose, encode
+from dpwa.wire.messages import AskStatus, Cancel, NewsMessage, encode
 from dpwa.wire.tables import TableAddition
+from dpwa.wire.transaction_messages import Prepared, Propose, TransactionDecision
 
 GREETING = b"\xff" + b"\0" * 8 + b"\x7f" + b"\x03\x01NULL".ljust(54, b"\0")
 MORE, LONG, COMMAND = 1, 2, 4
@@ -263,7 +264,7 @@ def many_floods(attack):
 
 
 def news_flood(attack):
-    """News of 32 rumours."""
+    """News of 32 loss reports."""
     news = [(f"w{index}", "", 0.5, 1, 1, 0.0) for index in range(32)]
     flood(attack, message(encode(NewsMessage(request=1, algorithm="gossip", news=news))))
 
@@ -290,17 +291,19 @@ def fetch_flood(attack):
 
 
 def propose_flood(attack):
-    """Proposals under a thousand numbers, each with the end of another deal."""
+    """Proposals under a thousand numbers, each with the end of another transaction."""
     parts = []
     for _ in range(300):
-        deal = attack.rng.randbytes(8)
+        transaction = attack.rng.randbytes(8)
         proposal = Propose(
-            request=1, deal=deal, name="w2", algorithm="symmetric", terms="exchange",
+            request=1, transaction=transaction, name="w2", algorithm="symmetric", terms="exchange",
             fingerprint=attack.fingerprint, version=1, news=(), budget_ms=1000,
         )  # fmt: skip
         ends = [
-            Prepared(request=0, deal=deal, name="w2", is_there=False),
-            Decided(request=2, deal=deal, commit=bool(attack.rng.getrandbits(1))),
+            Prepared(request=0, transaction=transaction, name="w2", is_there=False),
+            TransactionDecision(
+                request=2, transaction=transaction, commit=bool(attack.rng.getrandbits(1))
+            ),
         ]
         parts += [message(encode(proposal)), message(encode(attack.rng.choice(ends)))]
     flood(attack, b"".join(parts))

@@ -39,7 +39,7 @@ try:
             report = conn._node.report()
             line = {"time": now, "steps_ms": steps_ms, "merges": report["merges"]}
             line |= {key: report.get(key) for key in ("bad_messages", "refused")}
-            line["fingerprint"] = conn._node._parts.pool.layout().fingerprint.hex()
+            line["fingerprint"] = conn._node._context.pool.layout().fingerprint.hex()
             print(json.dumps(line), flush=True)
             steps_ms, reported = [], now
         time.sleep(pause_ms / 1000)

@@ -21,7 +21,7 @@ from dpwa import DpwaConnection
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.launch.ports import free_ports
-from dpwa.tables.face import Tables
+from dpwa.tables.tables import Tables
 
 warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
 ports = free_ports(3)
@@ -149,7 +149,7 @@ class Holding(torch.utils.data.Dataset):
 
 
 merged(1.0)
-folder = Path("/dev/shm") / gossip.connection.node._parts.pool.shared.name
+folder = Path("/dev/shm") / gossip.connection.node._context.pool.shared.name
 ways = ["sys.exit", "os._exit", "multiprocessing", "collected", "inside with"]
 for number, way in enumerate(ways, start=2):
     found, status = ended(way)

@@ -14,7 +14,7 @@ from dpwa.clock import SystemClock
 from dpwa.data.layout import Layout
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.data.snapshot import FinishedCopy, SnapshotPool
-from dpwa.types import Standing
+from dpwa.types import TrainingProgress
 
 root, nbytes, slots = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 shared = SharedMemory(root)
@@ -36,7 +36,7 @@ def write_half(data):
 
 def publish(write=write):
     """Publish one snapshot; return its version, or `None` when the round was skipped."""
-    lease = pool.publish(Layout.of_bytes(), nbytes, Standing(clock=1.0), write)
+    lease = pool.publish(Layout.of_bytes(), nbytes, TrainingProgress(clock=1.0), write)
     if lease is not None:
         lease.release()
         return lease.snapshot.version

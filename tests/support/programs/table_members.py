@@ -18,12 +18,12 @@ import numpy as np
 
 from dpwa import DpwaConnection
 from dpwa.errors import DpwaError
-from dpwa.tables import correspondence, engine
-from dpwa.tables.face import Tables
+from dpwa.tables import channels, engine
 from dpwa.tables.placement import cut
+from dpwa.tables.tables import Tables
 from dpwa.testing import Fault, FaultPlan
 
-correspondence.STALLED_S = engine.STALLED_S = 1.0  # so that whoever is stopped is left out
+channels.STALLED_S = engine.STALLED_S = 1.0  # so that whoever is stopped is left out
 BASE = 1000
 SIZES = {"small": 10, "large": 150_000}  # of float64: told at once; in several pieces
 

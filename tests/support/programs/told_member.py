@@ -22,7 +22,7 @@ with torch.no_grad():
     net.weight.fill_(value)
 adapter = DpwaPyTorchAdapter(net, name, config)
 node = adapter.connection.node
-desk = node._parts.desk
+transactions = node._context.transactions
 
 
 def run(seconds, loss=None):
@@ -38,9 +38,9 @@ def run(seconds, loss=None):
 
 
 def settle():
-    """Merge what is agreed on; return whether no deal is under way."""
+    """Merge what is agreed on; return whether no transaction is under way."""
     adapter.update_wait()
-    return not (desk._records or desk._settled or desk.has_undelivered)
+    return not (transactions._records or transactions._settled or transactions.has_undelivered)
 
 
 def state():

@@ -1,0 +1,216 @@
+"""The collectives of a node, as users call them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from dpwa.clock import Clock, SystemClock
+from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.group import Group
+from dpwa.collectives.operations import Barrier, Gather, Join, Operation, Reduce
+from dpwa.collectives.pull_source import CollectiveService, PullSource
+from dpwa.collectives.pulling import PullListener
+from dpwa.collectives.runner import Runner
+from dpwa.collectives.workspace import Called
+from dpwa.data.payload import Payload
+from dpwa.errors import ClosedError, UnknownNameError, UserError
+from dpwa.lifecycle import Closeable, finalize, require_own_process
+from dpwa.node.node import Node
+from dpwa.policy.views import Member
+from dpwa.types import JsonObject
+from dpwa.wire import limits
+
+Value = TypeVar("Value")
+
+MAX_TAGS = 64
+
+
+class Collectives(Closeable):
+    """The collectives of one node: it serves those of its peers as soon as this is made.
+
+    Args:
+        node: on whose threads and connections they run.
+        are_known: tells whether all are peers by now of whom this node was told when it was let in.
+        clock: time source.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        are_known: Callable[[], bool] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        # Its threads know this: if this knew the node, one that is forgotten would never be closed.
+        self._name = node.name
+        self._patience_s = node.config.collective_timeout_s
+        self._clock = clock or SystemClock()
+        self._are_known = are_known or (lambda: True)
+        ranks = tuple(listed.name for listed in node.config.nodes)
+        # Where nodes come and go, each begins alone, and their order is that of their names.
+        self._ranks = () if node.config.is_open else ranks
+        names = node.names if node.config.is_open else lambda: ranks
+        own = Member(node.name, secrets.token_bytes(limits.INCARNATION_BYTES))
+        may_map = node.config.transport != "tcp"
+        self._lock = threading.RLock()
+        self._runners: dict[str, Runner] = {}
+        self._called: set[str] = set()  # tags, by this node
+        self._contacts = Contacts(
+            own, names, node.node_handle.tell, self._contact_changed, may_map=may_map
+        )
+        self._listener = PullListener(self._contacts)
+        self._pull_source = PullSource(node.node_handle.wake)
+        self._unthrottled = node.node_handle.unthrottled
+        self._service = CollectiveService(
+            self._contacts, self._group, self._groups, self._pull_source, node.upload
+        )
+        self._is_closed = False
+        self._owner = os.getpid()
+        node.attach(self._service, self._listener)
+        finalize(node, self.close)
+
+    def runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
+        """Return what runs the collectives of a tag, and knows its members.
+
+        Args:
+            tag: which one.
+            admits_at_once: see `Group`.
+        """
+        runner = self._runner(tag)
+        if admits_at_once:  # a message of a peer may have made the group
+            runner.group.admit_at_once()
+        return runner
+
+    @property
+    def contacts(self) -> Contacts:
+        """Who can be reached, for what stands on collectives."""
+        return self._contacts
+
+    def members(self, tag: str = "") -> tuple[str, ...]:
+        """Return the names of the members, in order of rank."""
+        return self._runner(tag).group.view.names
+
+    def rank(self) -> int:
+        """Return the place of this node among the members."""
+        members = self.members()
+        return members.index(self._name) if self._name in members else 0
+
+    def barrier(self, timeout_s: float | None, tag: str) -> None:
+        """See `DpwaConnection.barrier`."""
+        self._run(Barrier(), timeout_s, tag)
+
+    def broadcast(self, value: Value, root: str, timeout_s: float | None, tag: str) -> Value:
+        """See `DpwaConnection.broadcast`."""
+        if not self._contacts.knows(root):
+            known = ", ".join(self._contacts.names)
+            raise UnknownNameError(f"no node is named {root!r} (known: {known})")
+        payload = Payload(value)
+        self._run(Reduce(payload, "sum", root), timeout_s, tag)
+        return payload.result()  # type: ignore[return-value]  # of the structure of the value
+
+    def all_reduce(
+        self, value: Value, op: str, timeout_s: float | None, tag: str
+    ) -> tuple[Value, int]:
+        """See `DpwaConnection.all_reduce`."""
+        payload = Payload(value)
+        called = self._run(Reduce(payload, op), timeout_s, tag)
+        return payload.result(), len(called.contributors)  # type: ignore[return-value]
+
+    def all_gather(self, value: object, timeout_s: float | None, tag: str) -> dict[str, object]:
+        """See `DpwaConnection.all_gather`."""
+        gather = Gather(value)
+        self._run(gather, timeout_s, tag)
+        return gather.values
+
+    def join(self, timeout_s: float | None, tag: str) -> None:
+        """See `DpwaConnection.join`."""
+        while self._run(Join(), timeout_s, tag).contributors:
+            pass
+
+    def report(self) -> JsonObject:
+        """Describe them in plain data, for `dpwa status`."""
+        with self._lock:
+            runners = dict(self._runners)
+        return {
+            "members": {tag: list(runner.group.view.names) for tag, runner in runners.items()},
+            "bytes": sum(runner.nbytes for runner in runners.values()),
+            "pulled_bytes": self._listener.received_bytes,
+            "served_bytes": self._service.served_bytes,
+        }
+
+    def close(self) -> None:
+        """Tell the others, and give the memory back; before the node is closed."""
+        if os.getpid() != self._owner:
+            return  # a forked child: whoever held a lock is not there to give it back
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        for runner in self._runners.values():
+            runner.group.say_goodbye()
+            runner.close()
+        self._pull_source.clear()
+        self._contacts.close()
+
+    def _run(self, operation: Operation, timeout_s: float | None, tag: str) -> Called:
+        runner, patience_s = self._runner(tag), self._timeout_s(timeout_s)
+        with self._unthrottled():
+            return runner.run(operation, patience_s)
+
+    def _timeout_s(self, timeout_s: float | None) -> float:
+        if timeout_s is None:
+            return self._patience_s
+        if not 0 < timeout_s < float("inf"):
+            raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r}")
+        return timeout_s
+
+    def _runner(self, tag: str) -> Runner:
+        """Return what runs a tag that this node calls.
+
+        Raises:
+            ForkedError: this is a fork of the process that has made the node.
+        """
+        require_own_process(self._owner, self._name)  # first: who held the lock is not here
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError(f"node {self._name!r} is closed")
+            if len(self._ranks) > limits.MAX_MEMBERS:
+                raise UserError(
+                    f"collectives have at most {limits.MAX_MEMBERS} nodes, not {len(self._ranks)}"
+                )
+            if tag not in self._called:
+                if len(tag) > limits.MAX_NAME_CHARACTERS or len(self._called) >= MAX_TAGS:
+                    raise UserError(
+                        f"a tag has at most {limits.MAX_NAME_CHARACTERS} characters, and a node at "
+                        f"most {MAX_TAGS} of them; not {tag!r:.80}"
+                    )
+                self._called.add(tag)
+            return self._runners.get(tag) or self._add(tag)
+
+    def _add(self, tag: str) -> Runner:
+        group = Group(tag, self._ranks, self._contacts, self._clock, self._are_known)
+        places = self._contacts, self._listener, self._pull_source
+        runner = self._runners[tag] = Runner(group, *places, self._clock, self._groups)
+        return runner
+
+    def _group(self, tag: str) -> Group | None:
+        """Return a group for a message of a peer; `None` if there are too many.
+
+        Peers may be the first to use a tag. They cannot use up those of this node.
+        """
+        with self._lock:
+            runner = self._runners.get(tag)
+            if runner is None and not self._is_closed and len(self._runners) < 2 * MAX_TAGS:
+                runner = self._add(tag)
+            return None if runner is None else runner.group
+
+    def _groups(self) -> list[Group]:
+        with self._lock:
+            return [runner.group for runner in self._runners.values()]
+
+    def _contact_changed(self, peer: str) -> None:
+        for group in self._groups():
+            group.contact_changed(peer)

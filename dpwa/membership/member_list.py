@@ -1,0 +1,232 @@
+"""MemberList: what a node knows of the members, shared by its threads."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable
+
+from dpwa.clock import Clock
+from dpwa.policy.member_states import Change, MemberEntry, MemberStatus
+from dpwa.policy.membership import Membership
+from dpwa.types import JsonObject
+from dpwa.wire import limits
+from dpwa.wire.members import pack_entries
+from dpwa.wire.messages import printable
+
+log = logging.getLogger("dpwa.members")
+
+NEWS_ENTRIES = 32  # in one message, unless the reader knows other members
+
+
+class MemberList:
+    """The members, as this node sees them; every method may be called from any thread.
+
+    Args:
+        own: this node.
+        clock: time source.
+        rng: source of randomness.
+        changed: called, without the lock, after something has changed.
+
+    Attributes:
+        waits: whether this node waits to be let in itself; until then it lets nobody in.
+    """
+
+    def __init__(
+        self, own: MemberEntry, clock: Clock, rng: random.Random, changed: Callable[[], None]
+    ) -> None:
+        self._members = Membership(own, most=limits.MAX_ROSTER_ENTRIES - 1)
+        self._clock = clock
+        self._rng = rng
+        self._changed = changed
+        # Reentrant: a signal handler may close the node while its thread is in here.
+        self._lock = threading.RLock()
+        self._changes = 0
+        self._untold = False
+        self._suspects: set[str] = set()
+        self.waits = False
+
+    @property
+    def own(self) -> MemberEntry:
+        """This node."""
+        with self._lock:
+            return self._members.own
+
+    @property
+    def peers(self) -> tuple[MemberEntry, ...]:
+        """All other members."""
+        with self._lock:
+            return self._members.peers
+
+    @property
+    def changes(self) -> int:
+        """How often something has changed."""
+        return self._changes
+
+    def all_known(self) -> tuple[MemberEntry, ...]:
+        """Return the other members, and then those that are taken for dead and may come back."""
+        with self._lock:
+            return *self._members.peers, *self._members.remembered
+
+    def to_tell(self, most: int) -> set[str]:
+        """Return who should hear of what has changed since the last call.
+
+        Some members drawn at random, and some of those who are suspected, so that they contradict.
+        """
+        with self._lock:
+            changes, self._untold = self._untold, False
+            suspects, self._suspects = sorted(self._suspects), set()
+            if not changes:
+                return set()
+            peers = self._members.peers
+            drawn = {entry.name for entry in self._rng.sample(peers, min(most, len(peers)))}
+            return drawn | set(self._rng.sample(suspects, min(most, len(suspects))))
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another process has this node's name now."""
+        return self._members.replaced_by is not None
+
+    def entry(self, name: str) -> MemberEntry | None:
+        """Return what is known of another node."""
+        with self._lock:
+            return self._members.entry(name)
+
+    def digest(self) -> bytes:
+        """Return what is equal for nodes that agree on all members."""
+        with self._lock:
+            return self._members.digest()
+
+    def news(self, to: str | None = None, their_digest: bytes | None = None) -> bytes:
+        """Pack what to tell a node; all that is known if it knows other members."""
+        with self._lock:
+            agrees = their_digest is None or their_digest == self._members.digest()
+            most = NEWS_ENTRIES if agrees else limits.MAX_ROSTER_ENTRIES
+            return pack_entries(self._members.news(self._rng, most, to))
+
+    def hear(self, entries: Iterable[MemberEntry]) -> None:
+        """Take in what somebody has told."""
+        with self._lock:
+            changes = self._members.hear(entries, self._clock.now())
+        self._tell(changes)
+
+    def believe(self, entry: MemberEntry) -> None:
+        """Take in what is said of a node that was called, and was there."""
+        with self._lock:
+            changes = self._members.believe(entry, self._clock.now())
+        self._tell(changes)
+
+    def to_check(self) -> list[MemberEntry]:
+        """Return the claims that are to be checked now."""
+        with self._lock:
+            return self._members.to_check(self._clock.now())
+
+    def checked(self, claim: MemberEntry, incarnation: int | None) -> None:
+        """Take note of which life of a node has answered where a claim says it is, if any."""
+        with self._lock:
+            changes = self._members.checked(claim, incarnation, self._clock.now())
+        self._tell(changes)
+
+    def unchecked(self, claim: MemberEntry) -> None:
+        """Take note that nobody could be called just now to check a claim."""
+        with self._lock:
+            self._members.unchecked(claim)
+
+    def outlive(self, entries: Iterable[MemberEntry]) -> None:
+        """Take what was told of this node's name, when it was let in, for earlier lives of it."""
+        with self._lock:
+            self._members.outlive(entries)
+
+    def heard_from(self, name: str, incarnation: int) -> None:
+        """Take note of a message of a node itself."""
+        with self._lock:
+            self._members.heard_from(name, incarnation, self._clock.now())
+
+    def heard_at(self, name: str) -> float:
+        """Return when a node was last heard from."""
+        with self._lock:
+            return self._members.heard_at(name)
+
+    def to_ask(self) -> list[MemberEntry]:
+        """Return the members that are to be asked now."""
+        with self._lock:
+            return self._members.to_ask(self._clock.now(), self._rng)
+
+    def lost(self, name: str) -> None:
+        """Take note that the connection to a node is gone."""
+        with self._lock:
+            changes = self._members.lost(name, self._clock.now())
+        self._tell(changes)
+
+    def doubt(self, name: str) -> None:
+        """Suspect a node, to find out whether it contradicts."""
+        with self._lock:
+            changes = self._members.doubt(name, self._clock.now())
+        self._tell(changes)
+
+    def tick(self) -> None:
+        """Let time pass."""
+        with self._lock:
+            changes = self._members.tick(self._clock.now())
+        self._tell(changes)
+
+    def to_retry(self) -> list[MemberEntry]:
+        """Return the dead nodes that are to be tried now."""
+        with self._lock:
+            return self._members.to_retry(self._clock.now(), self._rng)
+
+    def leave(self) -> None:
+        """Say from now on that this node leaves."""
+        with self._lock:
+            self._members.leave()
+
+    def report(self) -> JsonObject:
+        """Describe the members in plain data."""
+        with self._lock:
+            entries = [self._members.own, *self._members.peers, *self._members.remembered]
+            components = self._members.components
+            digest = self._members.digest()
+        return {
+            "members": [
+                {
+                    "name": entry.name,
+                    "endpoint": entry.endpoint,
+                    "status": entry.status.name.lower(),
+                    "incarnation": entry.incarnation,
+                    "version": entry.version,
+                }
+                for entry in entries
+            ],
+            "components": components,
+            "waits": self.waits,
+            "changes": self._changes,
+            "view": digest.hex(),
+        }
+
+    def _tell(self, changes: list[Change]) -> None:
+        for change in changes:
+            self._log(change)
+        if not changes:
+            return
+        with self._lock:
+            self._changes += len(changes)
+            self._untold = True
+            self._suspects |= {c.entry.name for c in changes if c.after is MemberStatus.SUSPECT}
+        self._changed()
+
+    def _log(self, change: Change) -> None:
+        name, own = change.entry.name, self._members.own.name
+        if name == own and change.after is None:
+            log.error(
+                "%s: another process has this node's name now, at %s; this one is no member any "
+                "more: give each process a name of its own",
+                own,
+                printable(change.entry.endpoint),
+            )
+            return
+        is_expected = change.after in (MemberStatus.ALIVE, MemberStatus.LEFT, None)
+        level = logging.INFO if is_expected else logging.WARNING
+        after = "forgotten" if change.after is None else change.after.name.lower()
+        if change.after is not change.before:
+            log.log(level, "%s: member %s is %s: %s", own, name, after, change.why)

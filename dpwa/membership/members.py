@@ -1,0 +1,215 @@
+"""The membership of a node, as users see it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+
+from dpwa.clock import Clock, Deadline, SystemClock
+from dpwa.errors import JoinTimeoutError, NameTakenError
+from dpwa.lifecycle import Closeable, finalize
+from dpwa.membership.context import LookUp, MembershipContext
+from dpwa.membership.member_list import MemberList
+from dpwa.membership.peers import PeerKeeper
+from dpwa.membership.remembered import remembered_by
+from dpwa.membership.service import RosterListener, RosterService
+from dpwa.membership.thread import MembersThread
+from dpwa.membership.waiting import Wait
+from dpwa.node.node import Node
+from dpwa.policy.member_states import MemberEntry
+from dpwa.transport.addresses import all_resolved
+from dpwa.types import JsonObject
+from dpwa.wire.members import Roster
+
+log = logging.getLogger("dpwa.members")
+
+FIRST_ANSWER_S = 3.0  # for the constructor to wait for somebody who lets this node in
+DECISION_S = 12.0  # the same, if somebody has said that it is to ask again
+REMEMBERED_S = 10.0  # for members from an earlier life to answer, before a node begins a cluster
+STOP_TIMEOUT_S = 2.0
+LOOK_EVERY_S = 0.05
+LOOK_AGAIN_S = 0.2
+FOUND_S = 3.0  # in which whoever remembers this node has tried its address, see `Times`
+
+
+class Members(Closeable):
+    """Keeps a node among the members, from when it is made until it is closed.
+
+    Making it waits until somebody lets the node in, `join_timeout_s` at the most. A node that may
+    begin a cluster (`join: []`, or `alone: true`) waits a few seconds only, somewhat longer if it
+    remembers members or if it is being found out whether its name is free, and then begins.
+
+    Args:
+        node: whose peers the members become.
+        clock: time source.
+        look_up: finds the addresses of an endpoint with a host name.
+
+    Raises:
+        NameTakenError: another living node has this name.
+        JoinTimeoutError: nobody has let the node in, and it may not begin a cluster.
+    """
+
+    def __init__(
+        self, node: Node, clock: Clock | None = None, look_up: LookUp = all_resolved
+    ) -> None:
+        clock = clock or SystemClock()
+        self._clock = clock
+        self._started = clock.now()
+        self._owner = os.getpid()
+        self._is_closed = False
+        self._changed = threading.Condition()
+        # The wall clock: the number must rise from one process of this node to the next.
+        own = MemberEntry(node.name, node.endpoint, incarnation=int(time.time() * 1000))
+        self._member_list = MemberList(own, clock, node.rng("members"), self._wake)
+        self._node_handle = node.node_handle
+        self._names = node.names
+        self._config = node.config
+        memory = remembered_by(node.config, node.name)
+        self._remembered = () if memory is None else memory.read()
+        self._member_list.waits = not node.config.begins(node.name)
+        listener = self._listener = RosterListener(self._member_list)
+        context = MembershipContext(
+            node.node_handle,
+            node.keyring,
+            clock,
+            node.rng("asking"),
+            look_up,
+            memory,
+            self._remembered,
+        )
+        service = RosterService(
+            self._member_list,
+            node.config.algorithm,
+            context,
+            lambda who: self._thread.call_back(who),
+            lambda seed: self._thread.ask(seed),
+        )
+        self._thread = MembersThread(
+            self._member_list,
+            node.config,
+            context,
+            PeerKeeper(node, listener.dismiss),
+            service.called_back,
+        )
+        node.attach(service, listener)
+        node.describe("membership", self.report)
+        finalize(node, self.close)
+        self._thread.start()
+        try:
+            self._await_verdict()
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_for(self, count: int, timeout_s: float) -> bool:
+        """Wait until there are connections to so many others; return whether there are."""
+        deadline = Deadline(self._clock, timeout_s)
+        with self._changed:
+            while self._listener.connections < count and not deadline.expired():
+                self._changed.wait(min(LOOK_EVERY_S, deadline.remaining_s()))
+        return self._listener.connections >= count
+
+    def are_known(self) -> bool:
+        """Tell whether all are peers by now of whom this node was told when it was let in.
+
+        Also when nobody lets it in: then there is nobody to wait for.
+        """
+        members = {entry.name for entry in self._member_list.peers}
+        is_clear = self._thread.verdict.is_clear
+        return is_clear and self._thread.has_looked and members <= set(self._names())
+
+    def have_come(self) -> bool:
+        """Tell whether all peers are in view that can be expected at the start of a node.
+
+        Beside those that it was told of, others may remember it from its last life, although it
+        knows of none of them: they find it.
+        """
+        is_alone = not self._member_list.peers
+        is_too_early = self._clock.now() < self._started + FOUND_S
+        return self.are_known() and not (is_alone and is_too_early)
+
+    def report(self) -> JsonObject:
+        """Describe the members in plain data, for `dpwa status`."""
+        return self._member_list.report()
+
+    def close(self) -> None:
+        """Tell the members that this node leaves, and stop; before the node is closed."""
+        if os.getpid() != self._owner or self._is_closed:
+            return
+        self._is_closed = True
+        is_replaced = self._member_list.is_replaced
+        self._member_list.leave()
+        if not self._thread.stop(STOP_TIMEOUT_S):
+            log.error("thread %s did not stop within %g s", self._thread.name, STOP_TIMEOUT_S)
+        if not is_replaced:
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        own = self._member_list.own
+        for entry in self._member_list.peers:
+            roster = Roster(
+                request=0,
+                name=own.name,
+                incarnation=own.incarnation,
+                digest=self._member_list.digest(),
+                asks=False,
+            )
+            self._node_handle.tell(entry.name, roster, self._member_list.news(entry.name))
+
+    def _await_verdict(self) -> None:
+        """Wait for the first node that lets this one in, as long as that makes sense.
+
+        Raises:
+            NameTakenError, JoinTimeoutError: see above.
+        """
+        verdict, name = self._thread.verdict, self._member_list.own.name
+        if self._member_list.waits:
+            self._wait(self._config.join_timeout_s, gives_up=True)
+        if not self._member_list.waits and self._remembered:
+            self._wait(REMEMBERED_S, gives_up=False)
+        with verdict.changed:
+            verdict.changed.wait_for(lambda: verdict.is_clear, FIRST_ANSWER_S)
+            if verdict.is_undecided:
+                verdict.changed.wait_for(lambda: verdict.is_clear, DECISION_S)
+        if verdict.refused:
+            raise NameTakenError(f"{verdict.refused}: give this process a name of its own")
+        log.info("%s: %s", name, "let in" if verdict.is_in else "begins a cluster")
+
+    def _wait(self, timeout_s: float, *, gives_up: bool) -> None:
+        """Wait until somebody has let this node in, and say so now and then.
+
+        Raises:
+            JoinTimeoutError: nobody has, and it gives up then.
+        """
+        verdict = self._thread.verdict
+        wait = Wait(self._member_list.own.name, self._clock.now(), timeout_s, gives_up=gives_up)
+        while not (verdict.is_in or verdict.refused):
+            now = self._clock.now()
+            if gives_up and self._is_first():
+                self._member_list.waits = False
+                return
+            if wait.is_over(now) or (verdict.all_wait and not gives_up):
+                break
+            line = wait.line(now, verdict.problems, has_tried=verdict.has_tried)
+            if line is not None:
+                log.warning("%s", line)
+            with verdict.changed:
+                verdict.changed.wait(LOOK_AGAIN_S)
+        else:
+            return
+        if gives_up and not verdict.is_in:
+            text = wait.last_words(verdict.problems, someone_waits=verdict.someone_waits)
+            log.error("%s", text)
+            raise JoinTimeoutError(text)
+
+    def _is_first(self) -> bool:
+        """Tell whether `join` has no address but that of this node."""
+        places = [seed.endpoint for seed in self._config.seeds]
+        return bool(places) and all(map(self._thread.verdict.is_own, places))
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.wake()

@@ -1,0 +1,88 @@
+"""What the TxThread can be told to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpwa.node.fetch_request import FetchRequest
+from dpwa.node.peer_channel import ChannelSettings
+from dpwa.node.service import Listener
+from dpwa.types import Frame
+from dpwa.wire.messages import Message
+
+
+@dataclass(frozen=True)
+class AddPeer:
+    """Connect to a peer."""
+
+    name: str
+    endpoint: str
+    settings: ChannelSettings
+
+
+@dataclass(frozen=True)
+class RemovePeer:
+    """Disconnect from a peer."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Send a message to a peer, if there is a connection."""
+
+    peer: str
+    message: Message
+    payload: Frame | None = None
+
+
+@dataclass(frozen=True)
+class Attach:
+    """Let something hear of connections, beginning with those that there are."""
+
+    listener: Listener
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the thread."""
+
+
+@dataclass(frozen=True)
+class PartnerPrepared:
+    """A peer has all of this node's snapshot, for a transaction; or it cannot have it."""
+
+    transaction: bytes
+    name: str
+    is_there: bool
+
+
+@dataclass(frozen=True)
+class PeerEnded:
+    """A peer has said goodbye."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class PassOnNews:
+    """Tell a peer, drawn at random, what this node knows, and hear what that one does."""
+
+
+@dataclass(frozen=True)
+class RenewLinks:
+    """Other keys are allowed than before."""
+
+
+Command = (
+    FetchRequest
+    | AddPeer
+    | RemovePeer
+    | PartnerPrepared
+    | PeerEnded
+    | PassOnNews
+    | Tell
+    | Attach
+    | RenewLinks
+    | Stop
+)

@@ -1,0 +1,112 @@
+"""What a node is made of, beside its threads: the parts that several of its objects share."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from dpwa.algorithms import algorithm
+from dpwa.clock import Clock
+from dpwa.config import Config
+from dpwa.data.snapshot import SnapshotPool
+from dpwa.node.assembly import shared_memory_of
+from dpwa.node.leader_table import LeaderTable
+from dpwa.node.peers import PeerTable
+from dpwa.node.snapshot_cache import SnapshotCache
+from dpwa.node.transaction_manager import TransactionManager
+from dpwa.node.upload import Upload
+from dpwa.wire import limits
+from dpwa.wire.fetching import Greeting
+
+FEWEST_KNOWN = 64  # nodes that may join later
+KNOWN_PER_NODE = 4  # so that strangers cannot make the news grow for ever
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """The parts of one node.
+
+    Attributes:
+        name, config, seed, clock: as given.
+        peer_table: its peers.
+        leader_table: what it knows of losses and leaders.
+        pool: its snapshots.
+        snapshot_cache: snapshots of others that it serves.
+        transactions: its transactions.
+        upload: how fast it sends payloads.
+    """
+
+    name: str
+    config: Config
+    seed: int
+    clock: Clock
+    peer_table: PeerTable
+    leader_table: LeaderTable
+    pool: SnapshotPool
+    snapshot_cache: SnapshotCache
+    transactions: TransactionManager
+    upload: Upload
+
+    @classmethod
+    def of(cls, name: str, config: Config, seed: int, clock: Clock) -> NodeContext:
+        """Make the parts of a node.
+
+        Raises:
+            UserError: the configuration needs shared memory, and there is none.
+        """
+        group = config.group_of(name)
+        chance = random.Random(f"{seed}/{name}/news")
+        leader_table = LeaderTable(
+            name,
+            group,
+            config.loss_window,
+            config.leader_silence_s,
+            FEWEST_KNOWN + KNOWN_PER_NODE * most_nodes(config),
+            clock,
+            chance,
+        )
+        pool = SnapshotPool(clock, longest_s(config), config.slots, shared_memory_of(config))
+        terms = algorithm(config.algorithm).terms
+        transactions = TransactionManager(name, terms, pool, clock, longest_s(config))
+        peer_table = PeerTable(name, clock, random.Random(f"{seed}/{name}/rests"))
+        snapshot_cache, upload = SnapshotCache(), Upload(config.max_upload_mbps, clock)
+        return cls(
+            name,
+            config,
+            seed,
+            clock,
+            peer_table,
+            leader_table,
+            pool,
+            snapshot_cache,
+            transactions,
+            upload,
+        )
+
+    def rng(self, purpose: str) -> random.Random:
+        """Return randomness of its own for a purpose."""
+        return random.Random(f"{self.seed}/{self.name}/{purpose}")
+
+    def greeting(self) -> Greeting:
+        """Return what requests say of this node."""
+        return Greeting(self.name, self.config.algorithm, self.leader_table.news())
+
+    def forget(self, peer: str) -> None:
+        """End the transactions with a peer, and what is known of its loss."""
+        self.transactions.gone(peer)
+        self.leader_table.forget(peer)
+
+    def close(self) -> None:
+        """Let go of all memory."""
+        self.transactions.close()
+        self.pool.close()
+
+
+def longest_s(config: Config) -> float:
+    """Return the most that serving a snapshot may take, whatever the peer asks."""
+    return 2 * config.timeout_ms / 1000
+
+
+def most_nodes(config: Config) -> int:
+    """Return how many nodes there may be at once, with those that are still to join."""
+    return limits.MAX_MEMBERS if config.is_open else len(config.nodes)

@@ -1,0 +1,156 @@
+"""What a node knows of the others' losses and updates, shared by its threads."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Collection, Iterable
+
+from dpwa.clock import Clock
+from dpwa.errors import ProtocolError
+from dpwa.policy.beginners import is_far_behind
+from dpwa.policy.leaders import LossReport, LossReports
+from dpwa.policy.lock_in import LockIn
+from dpwa.policy.running_loss import RunningLoss
+from dpwa.types import JsonObject
+from dpwa.wire.fields import News
+from dpwa.wire.limits import MAX_NEWS
+from dpwa.wire.messages import pack, unpack_news
+
+log = logging.getLogger("dpwa.leaders")
+
+MADE_EVERY_S = 0.002
+
+
+class LeaderTable:
+    """Takes in loss reports and passes them on; every method may be called from any thread.
+
+    Args:
+        name: of this node.
+        group: of this node; empty for none.
+        loss_window: updates whose mean loss counts.
+        silence_s: after which a node that nobody hears of leads no longer.
+        most: how many other nodes to know of.
+        clock: time source.
+        rng: source of randomness.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        group: str,
+        loss_window: int,
+        silence_s: float,
+        most: int,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._name = name
+        self._group = group
+        self._clock = clock
+        self._rng = rng
+        # Reentrant: a signal handler may close the node while its thread is in here.
+        self._lock = threading.RLock()
+        self._loss = RunningLoss(loss_window)
+        # The wall clock: the number must rise from one process of this node to the next.
+        self._reports = LossReports(name, group, int(time.time() * 1000), silence_s, most)
+        self._lock_in = LockIn()
+        self._news: News = ()
+        self._made_at = -math.inf
+
+    def measured(self, loss: float | None) -> None:
+        """Take one more training loss into the running mean."""
+        with self._lock:
+            self._loss.add(loss)
+
+    def tell(self, updates: int, clock: float) -> None:
+        """Say how good this node is after so many updates; as long as it is far behind, nothing.
+
+        A beginner with a low loss, by chance or by easy examples, must not lead those who train.
+        """
+        with self._lock:
+            now, mean = self._clock.now(), self._loss.mean
+            can_lead = mean is not None and math.isfinite(mean)
+            can_lead = can_lead and not is_far_behind(clock, self._reports.most_updates(now))
+            self._reports.tell(mean if can_lead else None, updates, now)
+
+    def hear(self, news: News) -> None:
+        """Take in what a peer knows."""
+        with self._lock:
+            self._reports.hear((LossReport(*item) for item in news), self._clock.now())
+
+    def hear_packed(self, news: bytes) -> None:
+        """Take in what stands on a peer's board; what cannot be read is left."""
+        try:
+            self.hear(unpack_news(news))
+        except ProtocolError:
+            return  # it was being written
+
+    def news(self) -> News:
+        """Return what to pass on, made anew every few milliseconds."""
+        with self._lock:
+            now = self._clock.now()  # not before: others may tell something while this one waits
+            if now - self._made_at >= MADE_EVERY_S:
+                reports = self._reports.news(now, self._rng, MAX_NEWS)
+                self._news = tuple(
+                    (r.node, r.group, r.loss, r.incarnation, r.version, r.age_s) for r in reports
+                )
+                self._made_at = now
+            return self._news
+
+    def packed(self, most_bytes: int) -> bytes:
+        """Return what to pass on as bytes, as much as fits."""
+        news = self.news()
+        while len(packed := pack(news)) > most_bytes:
+            news = news[: len(news) // 2]
+        return packed
+
+    def forget(self, node: str) -> None:
+        """Drop a node that has ended."""
+        with self._lock:
+            self._reports.forget(node, self._clock.now())
+
+    def welcome(self, node: str) -> None:
+        """Listen to a node that is back in view."""
+        with self._lock:
+            self._reports.welcome(node)
+
+    def leader(self, *, of_all: bool, among: Collection[str] | None = None) -> str | None:
+        """Return the node with the lowest loss, of all or of the own group."""
+        with self._lock:
+            group = None if of_all else self._group
+            best = self._reports.leader(self._clock.now(), group, among)
+        return None if best is None else best.node
+
+    def note_leader(self, leader: str) -> None:
+        """Count a round for its leader; warn when one node leads nearly all of them."""
+        with self._lock:
+            warning = self._lock_in.note(leader)
+        if warning:
+            log.warning("%s: %s", self._name, warning)
+
+    def total_updates(self, peers: Collection[str]) -> float:
+        """Estimate how many updates this node and its peers have made."""
+        with self._lock:
+            return self._reports.total_updates(self._clock.now(), len(peers) + 1, peers)
+
+    def has_groups(self, peers: Collection[str]) -> bool:
+        """Tell whether any of these peers is known to be of another group."""
+        with self._lock:
+            known: Iterable[LossReport] = self._reports.known(self._clock.now())
+            return any(r.group != self._group for r in known if r.node in peers)
+
+    def report(self) -> JsonObject:
+        """Describe what is known in plain data."""
+        with self._lock:
+            mean = self._loss.mean
+            known = self._reports.known(self._clock.now())
+        return {
+            "running_loss": mean if mean is not None and math.isfinite(mean) else None,
+            "leader": self.leader(of_all=True),
+            "group_leader": self.leader(of_all=False),
+            "known": len(known),
+        }

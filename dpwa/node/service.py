@@ -1,0 +1,67 @@
+"""What a node is extended with: services that answer peers, and listeners that hear from them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from dpwa.transport.sockets import (
+    Receipt,
+)
+from dpwa.types import Frame
+from dpwa.wire.messages import Message
+
+
+class Reply(Protocol):
+    """Sends an answer to whoever asked; returns a receipt, or `None` when it was not taken.
+
+    `is_lent`: the payload stays as it is until the receipt is done.
+    """
+
+    def __call__(
+        self, message: Message, payload: Frame | None = None, *, is_lent: bool = False
+    ) -> Receipt | None:
+        """Send."""
+        ...
+
+
+class Service:
+    """Something that answers certain messages; called on the RxThread only."""
+
+    handles: tuple[type[Any], ...]
+
+    def handle(self, sender: bytes, message: Any, reply: Reply) -> None:
+        """Answer one message with `reply`."""
+        raise NotImplementedError
+
+    def receive(
+        self,
+        sender: bytes,
+        message: Any,
+        payload: Frame,  # noqa: ARG002
+        reply: Reply,
+    ) -> None:
+        """Answer one message that may carry a payload; by default, that is ignored."""
+        self.handle(sender, message, reply)
+
+    def tick(self, now: float) -> bool:  # noqa: ARG002
+        """Do what has become due; return whether to be called again within `BUSY_POLL_MS`.
+
+        Called after every message, and at least every `IDLE_POLL_MS`.
+        """
+        return False
+
+
+class Listener:
+    """Something that hears of connections and of answers; called on the TxThread only.
+
+    Attributes:
+        handles: types of answers that are for it.
+    """
+
+    handles: tuple[type[Any], ...] = ()
+
+    def link_changed(self, peer: str, *, is_up: bool) -> None:
+        """Take note that the connection to a peer has come up, or is gone."""
+
+    def receive(self, peer: str, message: Any, payload: Frame) -> None:
+        """Take in an answer."""

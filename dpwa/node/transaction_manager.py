@@ -1,0 +1,471 @@
+"""The transactions of a node: what it has agreed with peers, with the snapshots and mass in them.
+
+Both threads and the trainer come here. A transaction that holds is kept for the trainer, who
+merges it in its next `wait`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import threading
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+
+from dpwa.algorithms import Terms
+from dpwa.clock import Clock
+from dpwa.data.snapshot import Lease, SnapshotPool
+from dpwa.node.incoming import IsFinite
+from dpwa.policy.push_sum import Mass
+from dpwa.policy.transactions import Acceptance, Transactions, Verdict
+from dpwa.types import JsonObject
+from dpwa.wire.limits import TRANSACTION_BYTES
+
+log = logging.getLogger("dpwa.transactions")
+
+REMEMBER_S = 60.0
+RESEND_S = 0.25
+MARGIN_S = 0.05
+MOST_OF_ONE_PEER = 4  # proposals: one, and those of which it does not know yet how they ended
+
+
+@dataclass
+class Settled:
+    """A snapshot that is to be merged, because a transaction holds or mass has come back.
+
+    Attributes:
+        peer: whose.
+        theirs: the snapshot.
+        own: this node's in the transaction; `None`: the one it has published in the round.
+        units: of push-sum mass that come with it.
+        returned: the transaction that is off, if the mass is this node's own.
+    """
+
+    peer: str
+    theirs: Lease
+    own: Lease | None = None
+    units: int = 0
+    returned: bytes | None = None
+
+    def release(self) -> None:
+        """Give the snapshots back."""
+        self.theirs.release()
+        if self.own is not None:
+            self.own.release()
+
+
+@dataclass
+class _Record:
+    peer: str
+    own: Lease
+    is_asked: bool  # whether this node has proposed it
+    theirs: Lease | None = None
+    units: int = 0
+
+
+class Declined(Enum):
+    """What to answer to a proposal that cannot be agreed to."""
+
+    BUSY = "busy"
+    NOT_READY = "not_ready"
+    NOT_YET = "not_yet"  # the newest snapshot is still being copied
+
+
+@dataclass(frozen=True)
+class AgreedTerms:
+    """What to answer to one that can: this node's snapshot, and the mass that goes with it."""
+
+    version: int
+    clock: float
+    units: int
+    is_new: bool
+
+
+class TransactionManager:
+    """All transactions of one node; every method may be called from any thread.
+
+    Args:
+        name: of this node.
+        terms: of its transactions.
+        pool: where its snapshots are.
+        clock: time source.
+        longest_s: how long a transaction may take at the most, whatever the peer asks.
+
+    Attributes:
+        is_finite: tells whether the values that a partner sends are finite numbers; `None` to take
+            any.
+    """
+
+    def __init__(
+        self, name: str, terms: Terms, pool: SnapshotPool, clock: Clock, longest_s: float
+    ) -> None:
+        self.terms = terms
+        self.is_finite: IsFinite | None = None
+        self.longest_s = longest_s
+        self._name = name
+        self._pool = pool
+        self._clock = clock
+        # Reentrant: a signal handler may close the node while its thread is in here.
+        self._lock = threading.RLock()
+        self._transactions = Transactions(
+            name, is_exclusive=terms is Terms.EXCHANGE, remember_s=REMEMBER_S
+        )
+        self._mass = Mass()
+        self._records: dict[bytes, _Record] = {}
+        self._settled: deque[Settled] = deque()
+        self._sent_at: dict[bytes, float] = {}
+        self._traded_version = 0  # the snapshot of the last exchange: each is traded once
+        self._published_version = 0  # the snapshot that the mass goes with
+        self._lost_before = 0
+
+    # The training thread
+
+    @property
+    def is_engaged(self) -> bool:
+        """Whether a transaction keeps this node from asking for another."""
+        with self._lock:
+            return self._transactions.is_engaged(self._clock.now())
+
+    def published(self, version: int) -> None:
+        """Note that the snapshot of this version is the model as it is now."""
+        with self._lock:
+            self._published_version = version
+            self._mass.published()
+
+    def take(self) -> Settled | None:
+        """Take one of what is to be merged now, and must be released then."""
+        with self._lock:
+            return self._settled.popleft() if self._settled else None
+
+    def factor(self, settled: Settled) -> float:
+        """Return the weight to merge with; the mass that comes counts as received."""
+        with self._lock:
+            if self.terms is Terms.EXCHANGE:
+                return 0.5
+            if settled.returned is not None:
+                return self._mass.returned(settled.returned)
+            factor = self._mass.factor(settled.units)
+            self._mass.received(settled.units)
+            return factor
+
+    # The asking side: the TxThread
+
+    def propose(self, peer: str, own_version: int, expires: float) -> bytes | None:
+        """Open a transaction; `None` if this node is engaged, or its snapshot will not do."""
+        with self._lock:
+            transaction, now = secrets.token_bytes(TRANSACTION_BYTES), self._clock.now()
+            if self.terms is Terms.EXCHANGE and own_version <= self._traded_version:
+                return None
+            own = self._pool.at(own_version)
+            if own is None:
+                return None
+            if _has_diverged(own) or not self._transactions.propose(
+                transaction, peer, now, expires
+            ):
+                own.release()
+                return None
+            self._records[transaction] = _Record(peer, own, is_asked=True)
+            return transaction
+
+    def agreed(self, transaction: bytes, units: int) -> bool:
+        """Take that the peer has agreed; return whether the transaction is still wanted."""
+        with self._lock:
+            record = self._records.get(transaction)
+            if record is None or not self._transactions.agreed(transaction):
+                return False
+            record.units = units
+            return True
+
+    def refused(self, transaction: bytes) -> None:
+        """Take that the peer has not."""
+        with self._lock:
+            self._transactions.refused(transaction)
+            self._drop(transaction)
+
+    def complete(self, transaction: bytes, theirs: Lease) -> bool:
+        """Note that the peer's snapshot is there; return whether the transaction holds by that."""
+        with self._lock:
+            record = self._records.get(transaction)
+            if record is None or record.theirs is not None:
+                theirs.release()
+                return False
+            record.theirs = theirs
+            return self._try_commit(transaction)
+
+    def prepared(self, transaction: bytes) -> bool | None:
+        """Take that the peer has this node's snapshot.
+
+        Returns:
+            Whether the transaction holds by that; `None` when it is over, or was never proposed.
+        """
+        with self._lock:
+            record = self._records.get(transaction)
+            if record is not None and not record.is_asked:
+                return False  # it is the peer's own to decide
+            return (
+                self._try_commit(transaction) if self._transactions.prepared(transaction) else None
+            )
+
+    def outcome(self, transaction: bytes) -> bool:
+        """Return how an own proposal ended; one that is not known was never to be."""
+        with self._lock:
+            return self._transactions.decide(transaction, commit=False, now=self._clock.now())
+
+    def abort(self, transaction: bytes) -> None:
+        """Give up an own proposal that is not decided yet."""
+        with self._lock:
+            record = self._records.get(transaction)
+            if record is not None and not record.is_asked:
+                return
+            if not self._transactions.decide(transaction, commit=False, now=self._clock.now()):
+                self._drop(transaction)
+
+    def decisions_due(self) -> list[tuple[bytes, str, bool]]:
+        """Return what to tell, now or again: the transaction, the peer, whether it holds."""
+        if self.terms is Terms.PULL:
+            return []
+        with self._lock:
+            now = self._clock.now()
+            undelivered = self._transactions.undelivered(now)
+            still = {transaction for transaction, _, _ in undelivered}
+            self._sent_at = {
+                transaction: at for transaction, at in self._sent_at.items() if transaction in still
+            }
+            due = [d for d in undelivered if now - self._sent_at.get(d[0], -RESEND_S) >= RESEND_S]
+            self._sent_at.update((transaction, now) for transaction, _, _ in due)
+            return due
+
+    def decisions_for(self, peer: str) -> list[tuple[bytes, bool]]:
+        """Return all that a peer has not noted."""
+        with self._lock:
+            undelivered = self._transactions.undelivered(self._clock.now())
+            return [
+                (transaction, commit) for transaction, name, commit in undelivered if name == peer
+            ]
+
+    @property
+    def has_undelivered(self) -> bool:
+        """Whether there are decisions that a peer has not noted."""
+        if self.terms is Terms.PULL:
+            return False
+        with self._lock:
+            return bool(self._transactions.undelivered(self._clock.now()))
+
+    def noted(self, transaction: bytes) -> None:
+        """Take that the peer knows the decision."""
+        with self._lock:
+            self._transactions.noted(transaction)
+
+    # The answering side: the RxThread, and the TxThread that collects for it
+
+    def accept(self, transaction: bytes, peer: str, budget_s: float) -> AgreedTerms | Declined:
+        """Take a proposal, or say why not."""
+        with self._lock:
+            known = self._records.get(transaction)
+            if known is not None:  # it is repeated
+                return _agreement(known, is_new=False)
+            own = self._pool.newest()
+            if own is None:
+                return Declined.NOT_READY
+            is_model = own.snapshot.version == self._published_version  # else it is on its way
+            if self.terms is Terms.SHARE and not is_model:
+                own.release()
+                return Declined.NOT_YET
+            now = self._clock.now()
+            # Not before it expires for the peer.
+            expires = now + min(budget_s, self.longest_s) + MARGIN_S
+            if (
+                _has_diverged(own)
+                or self._is_traded(own)
+                or self._holds_too_many(own)
+                or self._has_too_many_of(peer)
+                or self._transactions.accept(transaction, peer, now, expires)
+                is not Acceptance.ACCEPTED
+            ):
+                own.release()
+                return Declined.BUSY
+            return self._accepted(transaction, peer, own)
+
+    def _accepted(self, transaction: bytes, peer: str, own: Lease) -> AgreedTerms | Declined:
+        units = 0
+        if self.terms is Terms.SHARE:
+            share = self._mass.share(transaction)
+            if share is None:
+                self._transactions.decided(transaction, commit=False)
+                own.release()
+                return Declined.NOT_READY
+            units = share
+        record = self._records[transaction] = _Record(peer, own, is_asked=False, units=units)
+        self._forget_decided()
+        return _agreement(record, is_new=True)
+
+    def clock_of(self, transaction: bytes) -> float:
+        """Return the training clock of this node's snapshot in a transaction; 0 when it is over."""
+        with self._lock:
+            record = self._records.get(transaction)
+            return 0.0 if record is None else record.own.snapshot.standing.clock
+
+    def collected(self, transaction: bytes, theirs: Lease) -> bool:
+        """Note that the asking side's snapshot is there; return whether to say so."""
+        with self._lock:
+            record = self._records.get(transaction)
+            if (
+                record is None
+                or record.theirs is not None
+                or not self._transactions.ready(transaction)
+            ):
+                theirs.release()
+                return False
+            record.theirs = theirs
+            return True
+
+    def collect_failed(self, transaction: bytes) -> bool:
+        """Note that it cannot be had; return whether the transaction is off by that."""
+        with self._lock:
+            record = self._records.get(transaction)
+            if record is None or record.theirs is not None:
+                return False
+            self.decided(transaction, commit=False)
+            return True
+
+    def decided(self, transaction: bytes, *, commit: bool) -> None:
+        """Take the asking side's decision."""
+        with self._lock:
+            verdict = self._transactions.decided(transaction, commit)
+            if verdict is Verdict.COMMIT:
+                self._settle(transaction)
+            elif verdict is Verdict.ABORT:
+                self._take_back(transaction)
+
+    # Both
+
+    def gone(self, peer: str) -> None:
+        """End the transactions with a process that has ended."""
+        with self._lock:
+            for transaction in self._transactions.forget_peer(peer, self._clock.now()):
+                self._take_back(transaction)
+            self._forget_decided()
+
+    def expire(self) -> None:
+        """End what has run out of time; called after every message, so free when there is none."""
+        if self.terms is Terms.PULL:
+            return
+        with self._lock:
+            for transaction in self._transactions.expire(self._clock.now()):
+                self._take_back(transaction)
+            self._forget_decided()
+            self._warn_of_losses()
+
+    def report(self) -> JsonObject:
+        """Describe transactions and mass in plain data."""
+        with self._lock:
+            counts: JsonObject = dict(self._transactions.report())
+            if self.terms is Terms.SHARE:
+                counts["weight"] = self._mass.weight
+                counts["units"] = self._mass.held
+                counts["units_in_flight"] = self._mass.in_flight
+            return counts
+
+    def close(self) -> None:
+        """Let go of all snapshots."""
+        with self._lock:
+            for transaction in list(self._records):
+                self._drop(transaction)
+            while (settled := self.take()) is not None:
+                settled.release()
+
+    def _is_traded(self, own: Lease) -> bool:
+        is_exchange = self.terms is Terms.EXCHANGE
+        return is_exchange and own.snapshot.version <= self._traded_version
+
+    def _holds_too_many(self, newest: Lease) -> bool:
+        """Tell whether transactions keep so many snapshots that there may be no room for more."""
+        versions = {record.own.snapshot.version for record in self._records.values()}
+        return len(versions - {newest.snapshot.version}) >= self._pool.most_slots
+
+    def _has_too_many_of(self, peer: str) -> bool:
+        """Tell whether one peer has more proposals open than it has reason to."""
+        names = [record.peer for record in self._records.values() if not record.is_asked]
+        return names.count(peer) >= MOST_OF_ONE_PEER
+
+    def _try_commit(self, transaction: bytes) -> bool:
+        """Decide for the transaction if both snapshots are where they belong."""
+        now, record = self._clock.now(), self._records.get(transaction)
+        if (
+            record is None
+            or record.theirs is None
+            or not self._transactions.may_commit(transaction, now)
+        ):
+            return False
+        if not self._transactions.decide(transaction, commit=True, now=now):
+            return False
+        if self.terms is Terms.SHARE:
+            del self._records[transaction]
+            record.own.release()  # the trainer has published a newer one by the time it merges
+            self._settled.append(Settled(record.peer, record.theirs, units=record.units))
+        else:
+            self._settle(transaction)
+        return True
+
+    def _settle(self, transaction: bytes) -> None:
+        """Put a transaction that holds where the trainer finds it."""
+        record = self._records.pop(transaction)
+        if self.terms is Terms.SHARE:
+            self._mass.delivered(transaction)
+            record.own.release()
+        elif record.theirs is not None:
+            self._traded_version = max(self._traded_version, record.own.snapshot.version)
+            self._settled.append(Settled(record.peer, record.theirs, record.own))
+
+    def _take_back(self, transaction: bytes) -> None:
+        """Undo what was promised: mass that was given is to be merged again."""
+        record = self._records.get(transaction)
+        if record is None:
+            return
+        if self.terms is Terms.SHARE:
+            del self._records[transaction]
+            back = Settled(self._name, record.own, units=record.units, returned=transaction)
+            self._settled.append(back)
+        else:
+            self._drop(transaction)
+
+    def _drop(self, transaction: bytes) -> None:
+        record = self._records.pop(transaction, None)
+        if record is not None:
+            record.own.release()
+            if record.theirs is not None:
+                record.theirs.release()
+
+    def _forget_decided(self) -> None:
+        """Drop what an own proposal held that was aborted, to accept another one or by its time."""
+        for transaction, _, commit in self._transactions.undelivered(self._clock.now()):
+            if not commit:
+                self._drop(transaction)
+
+    def _warn_of_losses(self) -> None:
+        counts = self._transactions.report()
+        lost = counts["unresolved"] + counts["given_up"]
+        if lost > self._lost_before:
+            self._lost_before = lost
+            what = "mass of push_sum" if self.terms is Terms.SHARE else "exchanges"
+            log.warning(
+                "%s: %d of %d transactions ended without an answer for %g s: "
+                "%s may be counted twice or lost; is the network cut?",
+                self._name,
+                lost,
+                lost + counts["committed"],
+                REMEMBER_S,
+                what,
+            )
+
+
+def _agreement(record: _Record, *, is_new: bool) -> AgreedTerms:
+    own = record.own.snapshot
+    return AgreedTerms(own.version, own.standing.clock, record.units, is_new)
+
+
+def _has_diverged(own: Lease) -> bool:
+    """Tell whether nobody would take this snapshot."""
+    return own.snapshot.is_finite is False or own.snapshot.standing.loss == math.inf

@@ -1,0 +1,394 @@
+"""Transactions: two nodes do something both, or neither, over messages that get lost.
+
+Two rules need that. Symmetric exchange, where both ends of a random pair take the average, as
+deltas on the pair of published snapshots (X. Lian et al., Asynchronous Decentralized Parallel
+Stochastic Gradient Descent, 2018):
+
+    x_A += f (pub_B - pub_A),    x_B += f (pub_A - pub_B),    f = 1/2
+
+And push-sum, where mass leaves one node exactly if it comes to the other (`policy/push_sum.py`).
+
+A transaction is a two-phase commit of two (J. Gray, Notes on Data Base Operating Systems, 1978). A,
+the asking side, decides; `TransactionDecision` is sent again and again until it is noted:
+
+    A                                        B
+    propose    ──────── Propose ────────►    accept
+    agreed     ◄─── Agreed (or Busy) ────    (each fetches the snapshot of the other)
+    prepared   ◄─────── Prepared ────────    ready
+    decide     ── TransactionDecision ──►    decided
+    noted      ◄────── DecisionAck ──────
+
+**Both or neither.** A commits only what B has prepared, and before the deadline. B gives up by
+itself what it has not prepared; what it has, it keeps until it hears the decision. That may come
+late, as deltas add up in any order. Who is asked about a transaction that he does not know answers
+abort. So the ends differ only if they cannot talk for `remember_s` after the decision; that is
+counted. No clocks are compared: `expires` is each side's own, and B's must not be earlier than A's.
+No message may live longer than `remember_s`, or be taken by another process than the one it was
+sent to.
+
+**Exclusive transactions** (symmetric exchange): a node takes part in one undecided transaction at a
+time. Until its own proposal is agreed, it accepts another one with a smaller id, and gives up its
+own.
+
+No dead-lock: nobody ever waits for a lock, as Busy is an answer. Progress, if no message is lost:
+the smallest proposal is refused only where another transaction was accepted, so one is; and the
+smallest one that was accepted succeeds, as its asker gives it up only by accepting a smaller one.
+
+>>> a = Transactions("a", is_exclusive=True, remember_s=60.0)
+>>> b = Transactions("b", is_exclusive=True, remember_s=60.0)
+>>> a.propose(b"pair-one", "b", now=0.0, expires=2.0)
+True
+>>> b.accept(b"pair-one", "a", now=0.1, expires=2.1)
+<Acceptance.ACCEPTED: 'accepted'>
+>>> a.agreed(b"pair-one"), b.ready(b"pair-one"), a.prepared(b"pair-one")
+(True, True, True)
+>>> a.decide(b"pair-one", commit=True, now=0.3)
+True
+>>> a.undelivered(now=0.3)
+((b'pair-one', 'b', True),)
+>>> b.decided(b"pair-one", commit=True)
+<Verdict.COMMIT: 'commit'>
+>>> a.noted(b"pair-one")
+>>> a.undelivered(now=0.4)
+()
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+MOST_REMEMBERED = 1024
+MOST_OPEN = 1024
+MOST_COPIES = 4
+"""Those that an exclusive node may be answering: one and those in doubt, each with a model."""
+
+
+class Acceptance(Enum):
+    """What to answer to a proposal: Agreed, the same Agreed once more, or Busy."""
+
+    ACCEPTED = "accepted"
+    REPEATED = "repeated"
+    BUSY = "busy"
+
+
+class Verdict(Enum):
+    """What a decision means to the answering side. All are to be noted; one is to be applied."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    KNOWN = "known"
+    UNKNOWN = "unknown"
+
+
+@dataclass
+class _Asked:
+    peer: str
+    expires: float
+    is_agreed: bool = False
+    is_prepared: bool = False
+
+    def may_commit(self, now: float) -> bool:
+        return self.is_prepared and now < self.expires
+
+
+@dataclass
+class _Answered:
+    peer: str
+    expires: float
+    is_ready: bool
+
+
+@dataclass(frozen=True)
+class _Decision:
+    peer: str
+    commit: bool
+    until: float
+
+
+class _Finished:
+    """Transactions that are over, and whether each was committed.
+
+    In two generations: the older one is dropped once in `remember_s`, and when the younger is full.
+    So each is remembered for one to two `remember_s`, and at least the last 512 are.
+    """
+
+    def __init__(self, remember_s: float) -> None:
+        self._remember_s = remember_s
+        self._turned_at = float("-inf")
+        self._young: dict[bytes, bool] = {}
+        self._old: dict[bytes, bool] = {}
+
+    def add(self, transaction: bytes, committed: bool) -> None:
+        if len(self._young) >= MOST_REMEMBERED // 2:
+            self._turn()
+        self._young[transaction] = committed
+
+    def __contains__(self, transaction: bytes) -> bool:
+        return transaction in self._young or transaction in self._old
+
+    def is_committed(self, transaction: bytes) -> bool:
+        return self._young.get(transaction, False) or self._old.get(transaction, False)
+
+    def age(self, now: float) -> None:
+        if now - self._turned_at >= self._remember_s:
+            self._turned_at = now
+            self._turn()
+
+    def _turn(self) -> None:
+        self._old, self._young = self._young, {}
+
+
+class Transactions:
+    """All transactions of one node, in both roles. Not thread-safe; `now`: seconds of a clock.
+
+    Call `undelivered` and `expire` several times within the time that a transaction may take.
+
+    Args:
+        own: the name of this node.
+        is_exclusive: whether the node takes part in one undecided transaction at a time, and the
+            answering side has something to prepare. Otherwise (push-sum) it is prepared when it
+            accepts.
+        remember_s: for how long to try to agree on the end of a transaction.
+    """
+
+    def __init__(self, own: str, *, is_exclusive: bool, remember_s: float) -> None:
+        self._own = own
+        self._is_exclusive = is_exclusive
+        self._remember_s = remember_s
+        self._most_answered = MOST_COPIES if is_exclusive else MOST_OPEN
+        self._asked: dict[bytes, _Asked] = {}
+        self._decisions: dict[bytes, _Decision] = {}
+        self._answered: dict[bytes, _Answered] = {}
+        self._finished = _Finished(remember_s)
+        self._counts = dict.fromkeys(("committed", "aborted", "busy", "unresolved", "given_up"), 0)
+
+    # Both sides
+
+    def is_engaged(self, now: float) -> bool:
+        """Tell whether an undecided one keeps this node from others; its deadline ends that."""
+        deadlines = [asked.expires for asked in self._asked.values()]
+        deadlines += [answered.expires for answered in self._answered.values()]
+        return self._is_exclusive and now < max(deadlines, default=now)
+
+    def expire(self, now: float) -> tuple[bytes, ...]:
+        """Abort what has run out of time; return the transactions that this side was answering.
+
+        A transaction that is not prepared ends at its deadline. A prepared one stays in doubt, as
+        the peer may have committed, until `remember_s` later: then it ends as `unresolved`.
+        """
+        for transaction in [
+            transaction for transaction, asked in self._asked.items() if asked.expires <= now
+        ]:
+            self.decide(transaction, commit=False, now=now)
+        over = tuple(
+            transaction
+            for transaction, answered in self._answered.items()
+            if self._ends(answered, now)
+        )
+        for transaction in over:
+            self._end(
+                transaction, "unresolved" if self._answered[transaction].is_ready else "aborted"
+            )
+        self._finished.age(now)
+        return over
+
+    def forget_peer(self, peer: str, now: float) -> tuple[bytes, ...]:
+        """Abort what is open with a peer that has ended, or was removed.
+
+        What was decided stands, and is sent to it as long as it can be. A transaction that this
+        side has prepared stays in doubt like any other: the peer may have committed.
+
+        Returns:
+            The transactions that this side was answering and that are over now.
+        """
+        for transaction in [
+            transaction for transaction, asked in self._asked.items() if asked.peer == peer
+        ]:
+            self.decide(transaction, commit=False, now=now)
+        over = tuple(
+            transaction
+            for transaction, answered in self._answered.items()
+            if answered.peer == peer and not answered.is_ready
+        )
+        for transaction in over:
+            self._end(transaction, "aborted")
+        return over
+
+    def report(self) -> dict[str, int]:
+        """Return how the transactions of this node ended, whichever side it was on.
+
+        `committed` and `aborted`; `busy`: refused by the peer; `unresolved`: prepared, but no
+        decision came; `given_up`: commits that were never noted, so that the peer may not have
+        applied them (they are among `committed` too).
+        """
+        return dict(self._counts)
+
+    # The asking side
+
+    def propose(self, transaction: bytes, peer: str, now: float, expires: float) -> bool:
+        """Propose to a peer; `False` if this node is engaged, and nothing is to be sent.
+
+        Args:
+            transaction: a new id, of 8 random bytes.
+            peer: who is asked.
+            now: the time.
+            expires: when the transaction is aborted unless it was decided.
+        """
+        if peer == self._own or self.is_engaged(now) or len(self._asked) >= MOST_OPEN:
+            return False
+        self._asked[transaction] = _Asked(peer, expires)
+        return True
+
+    def agreed(self, transaction: bytes) -> bool:
+        """Take that the peer has accepted; `False` if it is over, or was never proposed.
+
+        Then tell the peer what `decide(transaction, commit=False, now)` returns.
+        """
+        asked = self._asked.get(transaction)
+        if asked is None:
+            return False
+        asked.is_agreed = True
+        asked.is_prepared = asked.is_prepared or not self._is_exclusive
+        return True
+
+    def refused(self, transaction: bytes) -> None:
+        """Take that the peer was busy: it has kept nothing of the transaction."""
+        if self._asked.pop(transaction, None) is not None:
+            self._counts["busy"] += 1
+            self._finished.add(transaction, committed=False)
+        elif transaction in self._decisions and not self._decisions[transaction].commit:
+            self.noted(transaction)
+
+    def prepared(self, transaction: bytes) -> bool:
+        """Take that the peer holds this node's snapshot, and so has accepted; else as `agreed`."""
+        if not self.agreed(transaction):
+            return False
+        self._asked[transaction].is_prepared = True
+        return True
+
+    def may_commit(self, transaction: bytes, now: float) -> bool:
+        """Tell whether `decide` would commit now: prepared, not decided yet, and in time."""
+        return transaction in self._asked and self._asked[transaction].may_commit(now)
+
+    def decide(self, transaction: bytes, *, commit: bool, now: float) -> bool:
+        """Decide a transaction, once and for all; return whether it is committed.
+
+        What may not be committed is aborted. A transaction that was decided before stays as it is;
+        one that is not known is aborted.
+        """
+        asked = self._asked.pop(transaction, None)
+        if asked is None:
+            made = self._decisions.get(transaction)
+            return self._finished.is_committed(transaction) if made is None else made.commit
+        commit = commit and asked.may_commit(now)
+        self._counts["committed" if commit else "aborted"] += 1
+        if len(self._decisions) >= MOST_OPEN:
+            self._give_up(next(iter(self._decisions)))
+        self._decisions[transaction] = _Decision(asked.peer, commit, now + self._remember_s)
+        return commit
+
+    def noted(self, transaction: bytes) -> None:
+        """Take that the peer knows the decision."""
+        made = self._decisions.pop(transaction, None)
+        if made is not None:
+            self._finished.add(transaction, made.commit)
+
+    def undelivered(self, now: float) -> tuple[tuple[bytes, str, bool], ...]:
+        """Return (transaction, peer, commit) of all decisions to send, now or again.
+
+        A decision that is not noted within `remember_s` is given up.
+        """
+        for transaction in [
+            transaction for transaction, made in self._decisions.items() if made.until <= now
+        ]:
+            self._give_up(transaction)
+        return tuple(
+            (transaction, made.peer, made.commit) for transaction, made in self._decisions.items()
+        )
+
+    # The answering side
+
+    def accept(self, transaction: bytes, peer: str, now: float, expires: float) -> Acceptance:
+        """Take a proposal, or refuse it for good: the same transaction is never taken later.
+
+        An own proposal that gives way to this one is aborted, and turns up in `undelivered`.
+
+        Args:
+            transaction: the id that the peer has given it.
+            peer: who asks.
+            now: the time.
+            expires: until when the peer may commit, or later.
+        """
+        if transaction in self._answered:
+            return Acceptance.REPEATED
+        if transaction in self._finished:
+            return Acceptance.BUSY
+        if peer == self._own or expires <= now or not self._has_room(transaction, now):
+            self._finished.add(transaction, committed=False)
+            return Acceptance.BUSY
+        if self._is_exclusive:
+            for own_transaction in list(self._asked):
+                self.decide(own_transaction, commit=False, now=now)
+        self._answered[transaction] = _Answered(peer, expires, is_ready=not self._is_exclusive)
+        return Acceptance.ACCEPTED
+
+    def ready(self, transaction: bytes) -> bool:
+        """Note that this side can commit: it has the peer's snapshot, all of it.
+
+        Returns:
+            Whether to say Prepared, now or again: the transaction is not over.
+        """
+        answered = self._answered.get(transaction)
+        if answered is None:
+            return False
+        answered.is_ready = True
+        return True
+
+    def decided(self, transaction: bytes, commit: bool) -> Verdict:
+        """Take the peer's decision. `COMMIT` is to be applied, and comes once for each transaction.
+
+        A commit of what this side had not prepared cannot be applied: `ABORT`, and `unresolved`.
+        """
+        answered = self._answered.get(transaction)
+        if answered is None:
+            return self._verdict_of_none(transaction)
+        if commit and not answered.is_ready:
+            self._end(transaction, "unresolved")
+            return Verdict.ABORT
+        self._end(transaction, "committed" if commit else "aborted")
+        return Verdict.COMMIT if commit else Verdict.ABORT
+
+    def _verdict_of_none(self, transaction: bytes) -> Verdict:
+        if transaction in self._finished:
+            return Verdict.KNOWN
+        self._finished.add(
+            transaction, committed=False
+        )  # its proposal, if it is still to come, is late
+        return Verdict.UNKNOWN
+
+    def _has_room(self, transaction: bytes, now: float) -> bool:
+        """Tell whether this proposal can be taken beside, or instead of, what is under way."""
+        if len(self._answered) >= self._most_answered:
+            return False
+        if not self._is_exclusive:
+            return True
+        firm = [
+            asked.expires
+            for own, asked in self._asked.items()
+            if asked.is_agreed or own < transaction
+        ]
+        firm += [answered.expires for answered in self._answered.values()]
+        return now >= max(firm, default=now)
+
+    def _ends(self, answered: _Answered, now: float) -> bool:
+        return now >= answered.expires + (self._remember_s if answered.is_ready else 0.0)
+
+    def _end(self, transaction: bytes, how: str) -> None:
+        del self._answered[transaction]
+        self._counts[how] += 1
+        self._finished.add(transaction, committed=how == "committed")
+
+    def _give_up(self, transaction: bytes) -> None:
+        self._counts["given_up"] += self._decisions[transaction].commit
+        self.noted(transaction)

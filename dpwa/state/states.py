@@ -1,0 +1,196 @@
+"""States: how a node gets the state of the training, hands it on, and keeps it on disk."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from dpwa import fault_points
+from dpwa.clock import Clock, SystemClock
+from dpwa.config import Config
+from dpwa.lifecycle import Closeable, finalize
+from dpwa.node.node import Node
+from dpwa.state.donor_snapshot import DonorSnapshots
+from dpwa.state.image import State, StatePart
+from dpwa.state.inbox import Inbox
+from dpwa.state.joining import Joiner
+from dpwa.state.restore import StateRestore
+from dpwa.state.service import StateService
+from dpwa.state.target import Origin, Target
+from dpwa.state.writer import CheckpointWriter
+from dpwa.types import JsonObject
+
+log = logging.getLogger("dpwa.state")
+
+Capture = Callable[[], Mapping[str, StatePart]]
+
+
+class States(Closeable):
+    """The state of the training of one node.
+
+    Args:
+        node: on whose threads and connections it comes and goes.
+        is_settled: tells whether all peers that can be expected are in view, where they are found
+            one after the other; until then, `start` waits for the first.
+        clock: time source.
+
+    Attributes:
+        origin: where the state came from; `None`: it is the node's own.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        is_settled: Callable[[], bool] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        config, clock = node.config, clock or SystemClock()
+        self._node = node
+        self._config = config
+        self._donor_snapshots = DonorSnapshots(clock)
+        self._service = StateService(
+            self._donor_snapshots, clock, config.state_serving, node.upload
+        )
+        inbox = Inbox()
+        self._joiner = Joiner(
+            lambda: node.links, node.node_handle.tell, inbox, clock, config.state_donors
+        )
+        if is_settled is not None:
+            self._joiner.is_settled = is_settled
+        self._writer = _writer_of(config, node.name)
+        self._saved_at = 0  # which update was looked at last
+        self._problem = ""  # of the last copy
+        self._owner = os.getpid()
+        self._restore = StateRestore(
+            node.name,
+            self._joiner,
+            None if self._writer is None else self._writer.folder,
+            clock,
+            config.initial_state_timeout_s,
+        )
+        self._has_begun = False
+        self.origin: Origin | None = None
+        node.attach(self._service, inbox)
+        node.describe("state", self.report)
+        finalize(node, _close, self._donor_snapshots, self._writer, self._owner)
+
+    def start(self, target: Target, initial_state: str | None = None) -> Origin | None:
+        """Get the state to begin with, before the first step; at most `initial_state_timeout_s`.
+
+        Args:
+            target: the part that is to be replaced; `add` has more, if it was.
+            initial_state: where from; by default as the configuration has it.
+
+        Returns:
+            Where it came from; `None` when the node begins with its own.
+        """
+        self._node.check_process()
+        if target.kind is not None:
+            self._donor_snapshots.kinds = {target.part: target.kind}
+        self.origin = self._restore.start(target, initial_state or initial_state_of(self._config))
+        if self.origin is not None:
+            self._node.rounds.resume(self.origin.clock, self.origin.updates)
+            self._donor_snapshots.standing = self._node.rounds.standing
+            self._saved_at = self.origin.updates
+        return self.origin
+
+    def add(self, target: Target) -> None:
+        """Get one more part from where the others came from, if they did; before the first step."""
+        self._node.check_process()
+        if target.kind is not None:
+            self._donor_snapshots.kinds = {**self._donor_snapshots.kinds, target.part: target.kind}
+        if self.origin is not None and not self._has_begun:
+            self._restore.add(target)
+
+    def turn(self, capture: Capture, *, saves: bool = True) -> None:
+        """Do what has become due, on the training thread: copy the state if somebody wants it.
+
+        Args:
+            capture: copies all parts.
+            saves: whether the update is complete, so that it may be kept on disk.
+        """
+        self._has_begun = True
+        self._restore.end()
+        self._donor_snapshots.standing = self._node.rounds.standing
+        is_due = saves and self._is_checkpoint_due()
+        if not self._donor_snapshots.is_wanted and not is_due:
+            return
+        state = self._captured(capture)
+        if state is None:
+            return
+        self._donor_snapshots.kinds = {name: part.kind for name, part in state.parts.items()}
+        if self._donor_snapshots.is_wanted:
+            self._donor_snapshots.put(state)
+            fault_points.reached("state.captured")
+        if is_due and self._writer is not None:
+            self._writer.write(state)
+
+    def report(self) -> JsonObject:
+        """Describe it in plain data, for `dpwa status`."""
+        origin = self.origin
+        return {
+            "donors": [] if origin is None else sorted(origin.donors),
+            "refused": list(self._restore.refused),
+            "restored": "" if origin is None else origin.checkpoint,
+            "copies": self._donor_snapshots.copies,
+            "held_bytes": self._donor_snapshots.held_bytes,
+            "served_bytes": self._service.served_bytes,
+            "checkpoints": None if self._writer is None else self._writer.report(),
+        }
+
+    def close(self) -> None:
+        """Finish the checkpoint that is being written; hold nothing any more."""
+        _close(self._donor_snapshots, self._writer, self._owner)
+
+    # In training
+
+    def _is_checkpoint_due(self) -> bool:
+        updates = self._node.rounds.view.updates
+        if self._writer is None or updates == self._saved_at:
+            return False
+        self._saved_at = updates
+        loss = self._node.rounds.standing.loss
+        if loss is not None and math.isinf(loss):  # it would drive out the good ones
+            return False
+        return updates % self._config.checkpoint.every_steps == 0 and self._writer.is_free()
+
+    def _captured(self, capture: Capture) -> State | None:
+        try:
+            parts = capture()
+        except Exception as error:  # noqa: BLE001 - of whatever optimizer: the training goes on
+            self._donor_snapshots.clear()
+            problem = f"{type(error).__name__}: {error}"
+            if problem != self._problem:
+                self._problem = problem
+                log.warning("%s: no copy of its state can be made: %s", self._node.name, problem)
+            return None
+        rounds = self._node.rounds
+        return State(rounds.standing.clock, rounds.view.updates, parts)
+
+
+def initial_state_of(config: Config) -> str:
+    """Return where nodes take their first state from: see `StateRestore.start`."""
+    if config.initial_state is not None:
+        return config.initial_state
+    if config.is_open:
+        return "peers"
+    # Who clips does not trust what peers say of themselves, such as how far they are.
+    return "ahead" if config.robust == "none" else "own"
+
+
+def _writer_of(config: Config, node: str) -> CheckpointWriter | None:
+    checkpoint = config.checkpoint
+    if not checkpoint.dir:
+        return None
+    return CheckpointWriter(Path(checkpoint.dir), node, checkpoint.keep)
+
+
+def _close(donor_snapshots: DonorSnapshots, writer: CheckpointWriter | None, owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a forked child has no thread that writes
+    donor_snapshots.clear()
+    if writer is not None:
+        writer.close()

@@ -1,0 +1,184 @@
+"""ReliableChannels: what the engine says to the other members of its view, and hears from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.group import Group
+from dpwa.policy.views import GroupView
+from dpwa.tables.streams import IncomingStream, Item, OutgoingStream
+from dpwa.types import Frame
+from dpwa.wire.messages import Message
+from dpwa.wire.tables import FromMember, Numbered, TableElsewhere, TableSeen
+
+STALLED_S = 5.0  # after which a member that does not answer, or was not reached yet, is doubted
+UNREACHABLE_S = 0.3  # likewise, one whose connection is gone
+TELL_ELSEWHERE_S = 0.05  # to one member, not more often
+
+Tell = Callable[[str, Message, Frame | None], None]
+
+
+class ReliableChannels:
+    """The streams to and from all other members.
+
+    Args:
+        group: says who takes part.
+        contacts: who can be reached.
+        tell: sends a message to a peer.
+
+    Attributes:
+        view: that all messages are of.
+        now: of the engine, in seconds.
+    """
+
+    def __init__(self, group: Group, contacts: Contacts, tell: Tell) -> None:
+        self._group = group
+        self._contacts = contacts
+        self._own = contacts.own
+        self._tell = tell
+        self._out: dict[str, OutgoingStream] = {}
+        self._in: dict[str, IncomingStream] = {}
+        self._missing_since: dict[str, float] = {}
+        self._elsewhere_at: float | None = None
+        self._told_elsewhere: dict[str, float] = {}
+        self.view: GroupView = group.view
+        self.now = 0.0
+
+    def begin(self, view: GroupView) -> None:
+        """Go on in a view; all that was under way is forgotten."""
+        self.view = view
+        header = {"request": 0, **self._signed}
+        others = [name for name in view.names if name != self._own.name]
+        self._in = {name: IncomingStream() for name in others}
+        self._out = {name: OutgoingStream(header, partial(self._tell, name)) for name in others}
+        self._missing_since, self._elsewhere_at = {}, None
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Names of the other members, in order of rank."""
+        return tuple(self._out)
+
+    # Saying
+
+    def say(self, name: str, item: Item) -> None:
+        """Tell another member something."""
+        outgoing = self._out.get(name)
+        if outgoing is not None:
+            outgoing.put([item])
+            outgoing.pump(self.now)
+
+    def say_to_all(self, item: Item) -> None:
+        """Tell all others."""
+        for name in self._out:
+            self.say(name, item)
+
+    def stream(self, name: str) -> OutgoingStream | None:
+        """Return the stream to a member; `None` if it is none."""
+        return self._out.get(name)
+
+    def to_self(self, item: Item) -> Numbered:
+        """Return what this node says to itself."""
+        fields = {"request": 0, **self._signed, **item.fields, "number": 0}
+        if "start" in item.kind.model_fields:
+            fields |= {"start": 0, "nbytes": 0}
+        return item.kind(**fields)
+
+    def link_changed(self, name: str) -> None:
+        """Send again what a member has not seen; its silence counts from when it can be reached."""
+        outgoing = self._out.get(name)
+        if outgoing is not None and self._contacts.is_up(name):
+            outgoing.heard(self.now)
+            outgoing.resend(self.now)
+
+    def want_all(self) -> None:
+        """Have everybody send again what could not be taken until now."""
+        for incoming in self._in.values():
+            incoming.is_owed = incoming.wants = True
+
+    def pump(self) -> bool:
+        """Send what is due; return whether anything is under way."""
+        for name, incoming in self._in.items():
+            if incoming.is_owed:
+                seen = TableSeen(
+                    request=0, **self._signed, number=incoming.last, wants=incoming.wants
+                )
+                incoming.is_owed = incoming.wants = False
+                self._tell(name, seen, None)
+        for outgoing in self._out.values():
+            outgoing.pump(self.now)
+        is_busy = any(outgoing.is_busy for outgoing in self._out.values())
+        return is_busy or bool(self._missing_since) or self._elsewhere_at is not None
+
+    # Hearing
+
+    def admit(self, message: FromMember) -> IncomingStream | None:
+        """Take in a message; return its stream if it is the next one there."""
+        if isinstance(message, TableElsewhere):
+            if message.view == self.view.identity and self._elsewhere_at is None:
+                self._elsewhere_at = self.now
+            return None
+        if not self._is_of_view(message):
+            self._tell_elsewhere(message)
+            return None
+        if message.name in self._out:
+            self._out[message.name].heard(self.now)
+        if isinstance(message, TableSeen):
+            self._seen(message)
+        elif isinstance(message, Numbered):
+            incoming = self._in.get(message.name)
+            if incoming is not None and incoming.is_next(message.number):
+                return incoming
+        return None
+
+    def _is_of_view(self, message: FromMember) -> bool:
+        return message.view == self.view.identity and self._group.is_member(
+            message.name, message.incarnation
+        )
+
+    def _seen(self, message: TableSeen) -> None:
+        outgoing = self._out.get(message.name)
+        if outgoing is not None:
+            outgoing.seen(message.number, self.now)
+            if message.wants:
+                outgoing.resend(self.now)
+
+    def _tell_elsewhere(self, message: FromMember) -> None:
+        name, last = message.name, self._told_elsewhere.get(message.name, -TELL_ELSEWHERE_S)
+        is_known = name in self._group.others
+        if is_known and self.now - last >= TELL_ELSEWHERE_S and isinstance(message, Numbered):
+            self._told_elsewhere[name] = self.now
+            fields = {"request": 0, **self._signed, "view": message.view}
+            self._tell(name, TableElsewhere(**fields), None)
+
+    # Doubts
+
+    def is_elsewhere(self) -> bool:
+        """Tell whether another member has said that it is in another view, and nothing follows."""
+        if self._elsewhere_at is None or self.now - self._elsewhere_at <= UNREACHABLE_S:
+            return False
+        self._elsewhere_at = None
+        return True
+
+    def has_silent_members(self) -> bool:
+        """Tell whether a member does not answer, or has no connection, for too long."""
+        return any(map(self._is_silent, self._out))
+
+    def _is_silent(self, name: str) -> bool:
+        """Tell whether a member does not answer; or has no connection, even with nothing to say.
+
+        For what a member that is gone held is to be copied while others still have it. One that
+        was not reached yet may have come just now: it takes a while until both have connected.
+        """
+        if self._contacts.is_up(name):
+            self._missing_since.pop(name, None)
+            return self._out[name].stalled_s(self.now) > STALLED_S
+        missing_s = self.now - self._missing_since.setdefault(name, self.now)
+        return missing_s > (UNREACHABLE_S if name in self._group.gone() else STALLED_S)
+
+    @property
+    def _signed(self) -> dict[str, Any]:
+        own, view = self._own, self.view.identity
+        return {"name": own.name, "incarnation": own.incarnation, "view": view}

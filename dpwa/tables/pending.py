@@ -1,0 +1,234 @@
+"""PendingOperations: where the threads that use tables and the engine meet.
+
+Users leave additions, and wait; the engine takes them, and lays out what holds in the present view.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dpwa.data.segments import ByteArray
+from dpwa.errors import DpwaError, MismatchError, TableLostError
+from dpwa.policy.views import GroupView
+from dpwa.tables.directory import TablePlan
+from dpwa.tables.storage import ShardMemory
+
+Key = tuple[int, int]  # number of a table, index of a shard
+
+
+@dataclass(frozen=True)
+class Present:
+    """What holds in a view; never changed, but replaced.
+
+    Attributes:
+        view: who takes part.
+        is_ready: whether all members have told what they have.
+        tables: by number.
+        passed: barriers that this node has passed.
+    """
+
+    view: GroupView
+    is_ready: bool = False
+    tables: Mapping[int, TablePlan] = field(default_factory=dict)
+    passed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Addition:
+    """An addition to one shard.
+
+    Attributes:
+        key: of the shard.
+        counter: counts the additions of this node to the shard.
+        rows: number of ids at the beginning of the data; `None`: all rows.
+        data: ids, then the delta.
+        is_first: whether it replaces the values.
+    """
+
+    key: Key
+    counter: int
+    rows: int | None
+    data: ByteArray
+    is_first: bool = False
+
+
+class PendingRead:
+    """Rows that somebody has asked another member for.
+
+    Args:
+        key: of the shard.
+        ids: which; `None`: all.
+        nbytes: size of the answer.
+    """
+
+    def __init__(self, key: Key, ids: np.ndarray | None, nbytes: int) -> None:
+        self.key = key
+        self.ids = ids
+        self.data: ByteArray = np.empty(nbytes, np.uint8)
+        self.got_bytes = 0
+        self.image = 0
+        self.refused: str | None = None
+        self.is_answered = False
+
+
+class PendingOperations:
+    """What users and the engine share.
+
+    Attributes:
+        changed: guards it, and is notified when users may go on.
+        present: what holds now.
+        memories: of this node's own copies.
+    """
+
+    def __init__(self, view: GroupView) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.present = Present(view)
+        self.memories: dict[Key, ShardMemory] = {}
+        self._counters: dict[Key, int] = {}
+        self._unseen: dict[Key, OrderedDict[int, Addition]] = {}
+        self._fresh: deque[Addition] = deque()
+        self._failed: dict[int, DpwaError] = {}
+        self._asked: dict[int, PendingRead] = {}
+        self._requests = 0
+        self._mismatches: dict[int, str] = {}
+        self._left_out = ""
+        self.waiting_bytes = 0  # of additions that were not acknowledged
+
+    # Users
+
+    def add(
+        self, table: int, parts: list[tuple[int, int | None, ByteArray]], *, is_first: bool
+    ) -> None:
+        """Leave additions to shards of one table.
+
+        Args:
+            table: its number.
+            parts: shard, number of ids, and data of each.
+            is_first: whether they replace the values.
+        """
+        with self.changed:
+            for shard, rows, data in parts:
+                key = table, shard
+                counter = self._counters[key] = self._counters.get(key, 0) + 1
+                addition = Addition(key, counter, rows, data, is_first)
+                self._unseen.setdefault(key, OrderedDict())[counter] = addition
+                self._fresh.append(addition)
+                self.waiting_bytes += data.nbytes
+
+    def marks(self, table: int | None = None) -> dict[Key, int]:
+        """Return how many additions this node has made to each shard of a table, or of all."""
+        with self.changed:
+            return {k: n for k, n in self._counters.items() if table in (None, k[0])}
+
+    def is_flushed(self, marks: Mapping[Key, int]) -> bool:
+        """Tell whether all additions up to these were acknowledged."""
+        return all(next(iter(self._unseen[key]), mark + 1) > mark for key, mark in marks.items())
+
+    def raise_failure(self, table: int | None = None) -> None:
+        """Raise what became of an addition to a table, or to any, that has failed; once."""
+        with self.changed:
+            number = next(iter(self._failed), None) if table is None else table
+            error = None if number is None else self._failed.pop(number, None)
+        if error is not None:
+            raise error
+
+    def check(self, table: int) -> None:
+        """Raise a `MismatchError` if another member has made another table of this number."""
+        if table in self._mismatches:
+            raise MismatchError(f"table {table}: {self._mismatches[table]}")
+
+    def raise_left_out(self) -> None:
+        """Raise a `TableLostError`, once, if the others have gone on without this node."""
+        with self.changed:
+            reason, self._left_out = self._left_out, ""
+        if reason:
+            raise TableLostError(reason)
+
+    def ask(self, ask: PendingRead) -> int:
+        """Note that something is asked for; return a number that its answer must have."""
+        with self.changed:
+            self._requests += 1
+            self._asked[self._requests] = ask
+            return self._requests
+
+    def forget(self, requests: list[int]) -> None:
+        """Drop what comes for these requests."""
+        with self.changed:
+            for request in requests:
+                self._asked.pop(request, None)
+
+    # The engine, and the TxThread
+
+    def publish(self, present: Present) -> None:
+        """Say what holds now."""
+        with self.changed:
+            self.present = present
+            self.changed.notify_all()
+
+    def note_mismatch(self, table: int, difference: str) -> None:
+        """Take note that another member has made another table of this number."""
+        with self.changed:
+            self._mismatches[table] = difference
+            self.changed.notify_all()
+
+    def note_left_out(self, reason: str) -> None:
+        """Take note that the others have gone on without this node."""
+        with self.changed:
+            self._left_out = self._left_out or reason
+            self.changed.notify_all()
+
+    def take_fresh(self) -> list[Addition]:
+        """Return the additions that were not taken yet."""
+        with self.changed:
+            fresh = list(self._fresh)
+            self._fresh.clear()
+            return fresh
+
+    def take_again(self) -> list[Addition]:
+        """Return all additions that were not acknowledged, in their order."""
+        with self.changed:
+            self._fresh.clear()
+            return [addition for unseen in self._unseen.values() for addition in unseen.values()]
+
+    def acknowledge(self, key: Key, counter: int, error: DpwaError | None = None) -> bool:
+        """Take note that an addition is in all copies of its shard, or has failed.
+
+        Returns:
+            Whether it is one that a user has made, and has not failed.
+        """
+        with self.changed:
+            addition = self._unseen.get(key, OrderedDict()).pop(counter, None)
+            if addition is None:
+                return False
+            self.waiting_bytes -= addition.data.nbytes
+            if error is not None:
+                self._failed[key[0]] = error
+            self.changed.notify_all()
+        return error is None and not addition.is_first
+
+    def answered(self, request: int, start: int, data: ByteArray, image: int) -> None:
+        """Take in a piece of an answer; drop what nobody has asked for."""
+        with self.changed:
+            ask = self._asked.get(request)
+            if ask is None or start != ask.got_bytes or start + data.nbytes > ask.data.nbytes:
+                return
+        ask.data[start : start + data.nbytes] = data  # one thread takes in all the pieces
+        with self.changed:
+            ask.got_bytes += data.nbytes
+            if ask.got_bytes == ask.data.nbytes:
+                ask.image, ask.is_answered = image, True
+                self._asked.pop(request, None)
+                self.changed.notify_all()
+
+    def refused(self, request: int, reason: str) -> None:
+        """Take note that something is not to be had."""
+        with self.changed:
+            ask = self._asked.pop(request, None)
+            if ask is not None:
+                ask.refused, ask.is_answered = reason, True
+                self.changed.notify_all()

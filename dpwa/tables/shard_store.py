@@ -1,0 +1,125 @@
+"""ShardStore: the tables that a node knows, and its copies of their shards."""
+
+from __future__ import annotations
+
+from dpwa.collectives.contacts import Contacts
+from dpwa.errors import ProtocolError
+from dpwa.tables.directory import HeldShard, Known, TablePlan, digest_of
+from dpwa.tables.pending import Key
+from dpwa.tables.storage import ShardCopy, ShardMemory, new_copy
+
+
+class ShardStore:
+    """Belongs to the engine.
+
+    Args:
+        contacts: with whom memory is shared.
+
+    Attributes:
+        tables: by number.
+        copies: that this node has, or is to get.
+    """
+
+    def __init__(self, contacts: Contacts) -> None:
+        self._contacts = contacts
+        self._own = contacts.own.name
+        self.tables: dict[int, TablePlan] = {}
+        self.copies: dict[Key, ShardCopy] = {}
+        self._former: dict[Key, ShardCopy] = {}  # until what is to come in their place is there
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for key in list(self.copies):
+            self._drop(key)
+            self.completed(key)
+        self.tables = {}
+
+    def drop_incomplete(self) -> None:
+        """Drop copies that were still to come; what was there before holds all acknowledged."""
+        for key in [key for key, copy in self.copies.items() if not copy.state.is_whole]:
+            self._drop(key)
+            if key in self._former:
+                self.copies[key] = self._former.pop(key)
+
+    def completed(self, key: Key) -> None:
+        """Drop what was there before a copy that has come."""
+        former = self._former.pop(key, None)
+        if former is not None:
+            former.close()
+
+    def known(self) -> dict[int, Known]:
+        """Return what to tell the others."""
+        return {
+            number: Known(
+                plan.spec,
+                plan.shards,
+                plan.is_ready,
+                self._held(number),
+                plan.placement.holders,
+            )
+            for number, plan in self.tables.items()
+        }
+
+    def memories(self) -> dict[Key, ShardMemory]:
+        """Return the memory of all copies."""
+        return {k: copy.memory for k, copy in self.copies.items() if copy.memory is not None}
+
+    def settle(self, number: int, plan: TablePlan, epoch: int) -> None:
+        """Make and drop copies of a table as planned.
+
+        Args:
+            number: of the table.
+            plan: for the view that begins.
+            epoch: of the view.
+        """
+        self.tables[number] = plan
+        mine = plan.placement.held_by(self._own)
+        for key in [k for k in self.copies if k[0] == number and k[1] not in mine]:
+            self._drop(key)
+        to_come = {copy.shard for copy in plan.copies if copy.target == self._own}
+        for shard in mine:
+            copy = self._place((number, shard), plan, is_to_come=shard in to_come)
+            copy.epoch = epoch
+            copy.rank = plan.placement.holders[shard].index(self._own)
+
+    def holders(self, key: Key) -> tuple[str, ...]:
+        """Return who holds a shard, the primary first.
+
+        Raises:
+            ProtocolError: there is no such shard.
+        """
+        plan = self.tables.get(key[0])
+        if plan is None or key[1] >= plan.shards:
+            raise ProtocolError(f"there is no shard {key[1]} of a table {key[0]}")
+        return plan.placement.holders[key[1]]
+
+    def own_primary(self, key: Key) -> ShardCopy:
+        """Return the copy of a shard of which this node is the primary.
+
+        Raises:
+            ProtocolError: it is not.
+        """
+        copy = self.copies.get(key)
+        if copy is None or self.holders(key)[:1] != (self._own,):
+            raise ProtocolError(f"{self._own} is not the primary of shard {key[1]}")
+        return copy
+
+    def _place(self, key: Key, plan: TablePlan, *, is_to_come: bool) -> ShardCopy:
+        if is_to_come and key in self.copies:
+            self._former[key] = self.copies.pop(key)
+        if key not in self.copies:
+            is_array = plan.spec.kind == "array"
+            rows = plan.spec.shards(plan.shards)[key[1]].rows if is_array else 0
+            copy = self.copies[key] = new_copy(plan.spec, rows, self._contacts)
+            copy.incoming = copy.state.importing() if is_to_come else None
+        return self.copies[key]
+
+    def _held(self, number: int) -> tuple[HeldShard, ...]:
+        return tuple(
+            HeldShard(shard, copy.epoch, copy.rank, digest_of(copy.state.applied))
+            for (table, shard), copy in sorted(self.copies.items())
+            if table == number
+        )
+
+    def _drop(self, key: Key) -> None:
+        self.copies.pop(key).close()

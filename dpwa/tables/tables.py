@@ -1,0 +1,185 @@
+"""Tables: all tables of a node."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dpwa.clock import SystemClock
+from dpwa.collectives.group import Group
+from dpwa.connection import DpwaConnection
+from dpwa.errors import DpwaError, UserError
+from dpwa.lifecycle import Closeable, finalize
+from dpwa.tables.answers import Answers
+from dpwa.tables.engine import Engine, Settings
+from dpwa.tables.pending import PendingOperations
+from dpwa.tables.rows import as_values
+from dpwa.tables.serving import TableListener, TableService
+from dpwa.tables.specs import TableSpec, make_spec
+from dpwa.tables.table import ArrayTable, KeyValueTable
+from dpwa.tables.user import User
+from dpwa.wire import limits
+
+log = logging.getLogger("dpwa.tables")
+
+T = TypeVar("T")
+
+TAG = "dpwa.tables"
+
+_USED: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()
+
+
+class Tables(Closeable):
+    """The tables of one node, shared with all other nodes that make the same ones.
+
+    All nodes make the same tables in the same order. Rows are cut into shards over the nodes
+    themselves; there is no server. Each shard has `replicas` further copies on other nodes: when a
+    node dies, the others go on, and nothing that was acknowledged is lost.
+
+    Args:
+        connection: of the node.
+        sync: whether all nodes call `add` and `get` in the same order and number; the i-th `get`
+            of all of them then returns the same, with all i-th additions in it.
+        timeout_s: how long anything may take; `None`: `collective_timeout_s` of the configuration.
+
+    Raises:
+        UserError: the connection has tables already.
+    """
+
+    def __init__(
+        self, connection: DpwaConnection, *, sync: bool = False, timeout_s: float | None = None
+    ) -> None:
+        node, collectives = connection.node, connection.collectives
+        if connection in _USED:
+            raise UserError(
+                f"node {node.name!r} has tables already, and they can be made only once"
+            )
+        _USED.add(connection)
+        self._connection = connection  # which lives as long as this does
+        self._sync = sync
+        self._made = 0
+        self._runner = collectives.runner(TAG, admits_at_once=True)
+        group, contacts, clock = self._runner.group, collectives.contacts, SystemClock()
+        patience_s = node.config.collective_timeout_s if timeout_s is None else timeout_s
+        contacts.share()
+        pending, node_handle = PendingOperations(group.view), node.node_handle
+        answers = Answers(node_handle.wake)
+        settings = Settings(clock, patience_s, answers.put, node_handle.wake)
+        engine = Engine(pending, group, contacts, node_handle.tell, settings)
+        with group.changed:  # no view may come in between
+            group.watch(engine.view_changed)
+            engine.view_changed(group.view)
+        self._user = User(node, pending, engine, self._runner, contacts)
+        self._user.timeout_s = patience_s
+        engine.start()
+        finalize(self._user, _retire, engine, group)
+        node.attach(TableService(engine, answers, node.upload), TableListener(pending, engine))
+
+    def array(
+        self, size: int, init_value: Any = None, *, dtype: str = "float32", **options: Any
+    ) -> ArrayTable:
+        """Make a vector.
+
+        Args:
+            size: number of values.
+            init_value: first values, of which only those of the first node count; `None`: zeros.
+            dtype: float32 or float64.
+            options: `updater`, `options` (of the updater), `replicas`.
+
+        Raises:
+            UserError: that cannot be.
+            MismatchError: another node makes another table.
+            TableTimeoutError: the first node does not make it in time.
+        """
+        return self._array(make_spec(rows=size, dtype=dtype, **options), init_value)
+
+    def matrix(
+        self,
+        rows: int,
+        columns: int,
+        init_value: Any = None,
+        *,
+        dtype: str = "float32",
+        **options: Any,
+    ) -> ArrayTable:
+        """Make a matrix; see `array`."""
+        spec = make_spec(rows=rows, columns=columns, dtype=dtype, **options)
+        return self._array(spec, init_value)
+
+    def key_value(
+        self, columns: int | None = None, *, dtype: str = "float32", **options: Any
+    ) -> KeyValueTable:
+        """Make a table whose rows have keys; see `array`.
+
+        Args:
+            columns: of a row; `None`: a row is one number.
+            dtype: float32 or float64.
+            options: as for `array`, and `default`.
+        """
+        spec = make_spec(kind="key_value", columns=columns, dtype=dtype, **options)
+        return self._counted(
+            lambda number: KeyValueTable(self._user, number, spec, None, is_in_step=self._sync)
+        )
+
+    def wait_for_all(self) -> None:
+        """Wait until all nodes use tables."""
+        self._user.present(self._user.deadline())
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of those who take part at present, in order of rank."""
+        return self._runner.group.view.names
+
+    def barrier(self, timeout_s: float | None = None) -> None:
+        """Wait until all nodes are here; a `get` after it sees every addition before it.
+
+        Raises:
+            TableTimeoutError: somebody has not come in time.
+        """
+        self._user.barrier(self._user.deadline(timeout_s))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything that this node has added is in all copies."""
+        self._user.flush(None, self._user.deadline(timeout_s))
+
+    def close(self) -> None:
+        """Wait until what was added is in all copies; then leave the others to themselves.
+
+        In a forked child it does nothing.
+        """
+        if self._user.is_closed or not self._connection.node.is_own:
+            return
+        try:
+            self._user.flush(None, self._user.deadline())
+        except DpwaError as error:
+            log.warning("additions may be lost: %s", error)
+        finally:
+            self._user.close()
+            self._runner.group.leave()
+
+    def _counted(self, make: Callable[[int], T]) -> T:
+        """Return a table; one that was not made in time has no number, and may be tried again."""
+        self._user.check_open()
+        if self._made >= limits.MAX_TABLES:
+            raise UserError(f"a node has at most {limits.MAX_TABLES} tables")
+        table = make(self._made)
+        self._made += 1
+        return table
+
+    def _array(self, spec: TableSpec, init_value: Any) -> ArrayTable:
+        first = None
+        if init_value is not None:
+            first = as_values(init_value, spec.shape(spec.rows), np.dtype(spec.dtype))
+        return self._counted(
+            lambda number: ArrayTable(self._user, number, spec, first, is_in_step=self._sync)
+        )
+
+
+def _retire(engine: Engine, group: Group) -> None:
+    """End what works for tables that were forgotten."""
+    engine.stop()
+    group.leave()

@@ -1,0 +1,107 @@
+import time
+from contextlib import contextmanager
+
+import zmq
+from support.nodes import eventually
+
+from dpwa.config.limits import Limits
+from dpwa.node.admission import MOST_CHARGED_S, AdmissionControl
+from dpwa.transport.authorizer import Authorizer
+from dpwa.transport.sockets import ReceivedMessage
+from dpwa.wire.messages import AskStatus, Goodbye
+
+
+class TwoKeys(Authorizer):
+    """Knows the key of w2; that of w3 was revoked."""
+
+    def is_allowed(self, user_id):
+        return user_id == "key of w2"
+
+    def speaks_for(self, user_id, name):
+        return (user_id, name) == ("key of w2", "w2")
+
+
+def said(user_id):
+    return ReceivedMessage([b"address", b"frame"], user_id)
+
+
+def test_who_is_revoked_is_not_heard_and_counted():
+    admission = AdmissionControl(TwoKeys(), Limits())
+    assert admission.is_heard(said("key of w2"))
+    assert not admission.is_heard(said("key of w3"))
+    assert admission.report()["revoked"] == 1
+
+
+def test_a_message_in_another_ones_name_is_forged_and_counted():
+    admission = AdmissionControl(TwoKeys(), Limits())
+    own, other = (Goodbye(request=0, name=name) for name in ("w2", "w1"))
+    assert not admission.is_forged(said("key of w2"), own)
+    assert not admission.is_forged(said("key of w2"), AskStatus(request=1))
+    assert admission.is_forged(said("key of w2"), other)
+    assert admission.report()["forged"] == 1
+
+
+def test_without_security_nobody_is_forged_or_revoked():
+    admission = AdmissionControl(Authorizer(), Limits())
+    assert admission.is_heard(said(None))
+    assert not admission.is_forged(said(None), Goodbye(request=0, name="w1"))
+    assert admission.report()["forged"] == admission.report()["revoked"] == 0
+
+
+@contextmanager
+def flooded_router(messages):
+    """A ROUTER at which so many messages wait."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.bind("inproc://router")
+        with context.socket(zmq.DEALER) as dealer:
+            dealer.connect("inproc://router")
+            for _ in range(messages):
+                dealer.send(b"request")
+            yield router
+
+
+def use_a_core(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_requests_that_cost_more_than_their_share_are_followed_by_a_pause():
+    admission = AdmissionControl(Authorizer(), Limits(serving_share=0.001, serving_burst_ms=1.5))
+    with flooded_router(messages=3) as router:
+        cheap = admission.take(router)
+        admission.served(cheap)
+        assert not admission.is_paused
+        dear = admission.take(router)
+        use_a_core(MOST_CHARGED_S)  # 1.5 ms are a burst, the rest lasts for half a second
+        admission.served(dear)
+        assert admission.is_paused
+        assert admission.take(router) is None
+        assert admission.report()["over_budget"] == 1
+
+
+def test_while_the_trainer_waits_for_its_peers_there_is_no_limit():
+    admission = AdmissionControl(Authorizer(), Limits(serving_share=0.001, serving_burst_ms=0))
+    with flooded_router(messages=3) as router:
+        dear = admission.take(router)
+        use_a_core(MOST_CHARGED_S)
+        admission.served(dear)
+        assert admission.is_paused
+        admission.begin_unthrottled()
+        assert not admission.is_paused
+        another = admission.take(router)
+        use_a_core(MOST_CHARGED_S)
+        admission.served(another)
+        admission.end_unthrottled()
+        assert admission.is_paused
+        assert admission.report()["over_budget"] == 1
+
+
+def test_work_that_a_request_sets_going_stops_nobody_for_long():
+    admission = AdmissionControl(Authorizer(), Limits(serving_share=0.1, serving_burst_ms=0))
+    with flooded_router(messages=2) as router:
+        slow = admission.take(router)
+        use_a_core(0.2)  # to import a module, or to encode a large snapshot
+        admission.served(slow)
+        assert admission.is_paused
+        eventually(lambda: admission.take(router) is not None, timeout_s=1.0)

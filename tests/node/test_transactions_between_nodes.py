@@ -1,0 +1,641 @@
+"""Symmetric exchange and push-sum between real nodes: both ends or neither, and no mass is lost."""
+
+import math
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+from support.members import Member, gossip, members, settle, vector
+from support.nodes import config_of, eventually, status_of
+from support.partners import partner_of
+from support.times import at_most
+
+from dpwa.policy import beginners
+from dpwa.wire.messages import Fetch, NotReady
+from dpwa.wire.transaction_messages import Agreed, Busy, Prepared, Propose, TransactionDecision
+
+UNIT = 2**40
+TRANSPORTS = ("auto", "tcp")
+TIMEOUT_MS = 400
+SMALLEST = bytes(8)  # a proposal that goes before all others
+LARGEST = b"\xff" * 8
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_a_beginner(monkeypatch):
+    """Threads begin ten rounds apart at times: who then took over would not keep the sum."""
+    monkeypatch.setattr(beginners, "LEAD", math.inf)
+
+
+def transactions_of(member):
+    return member.node.report()["transactions"]
+
+
+def vector_of(value, size=8):
+    return torch.full((size,), float(value), dtype=torch.float64)
+
+
+@contextmanager
+def pair(algorithm="symmetric", value=1.0, asks=True, **settings):
+    """A node w1 and a partner w2 that plays by the rules only as far as a test wants."""
+    if algorithm == "symmetric":
+        settings = {"fetch_probability": float(asks), **settings}
+    else:
+        settings = {"push_sum": {"probability": float(asks)}, **settings}
+    settings = {"transport": "tcp", "timeout_ms": TIMEOUT_MS, **settings}
+    config = config_of(2, algorithm=algorithm, **settings)
+    with members(config, [value]) as [member], partner_of(member) as partner:
+        eventually(lambda: member.node._threads.tx.reaches("w2"))
+        yield member, partner
+
+
+def waited(member):
+    """Wait for what was asked for; return what was merged, having checked the bound."""
+    start = time.monotonic()
+    merge = member.adapter.update_wait()
+    assert time.monotonic() - start <= at_most((TIMEOUT_MS + 50) / 1000)
+    return merge
+
+
+def assert_nothing_is_held(member):
+    """After the last transaction: no record, no lease, and the node publishes as before."""
+    eventually(lambda: not member.transactions._records)
+    assert not member.transactions._settled
+    member.adapter.update_wait()  # which ends the round
+    pool = member.node._context.pool
+    eventually(lambda: not any(slot.leases for slot in (*pool._slots, *pool._lost)))
+    before = member.node.version
+    for _ in range(4):
+        member.adapter.update_send()
+        member.adapter._rounds.skip()
+    assert member.node.version == before + 4
+    report = member.node.report()
+    assert report["rounds_skipped"] == 0
+    assert report["bad_messages"] == 0
+
+
+# Symmetric exchange among nodes that play by the rules
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_quiet_network_keeps_its_sum_and_comes_to_agree(transport):
+    config = config_of(4, algorithm="symmetric", transport=transport)
+    with members(config, [1.0, 2.0, 3.0, 4.0]) as nodes:
+        eventually(lambda: _gossip_and_spread(nodes) < 1e-3)
+        settle(nodes)
+        ended = [transactions_of(member) for member in nodes]
+        assert (
+            sum(transactions["committed"] for transactions in ended) % 2 == 0
+        )  # both ends count each
+        assert not any(
+            transactions["unresolved"] + transactions["given_up"] for transactions in ended
+        )
+        total = torch.stack([member.x for member in nodes]).sum(0)
+        torch.testing.assert_close(total, vector_of(10.0))
+        assert not any(
+            member.transactions._records or member.transactions._sent_at for member in nodes
+        )
+
+
+def _gossip_and_spread(nodes):
+    gossip(nodes, 10)
+    values = torch.stack([member.x for member in nodes])
+    return (values.max(0).values - values.min(0).values).max()
+
+
+def test_no_round_waits_for_a_deadline_while_all_are_well():
+    timeout_ms = 10_000
+    config = config_of(4, algorithm="symmetric", timeout_ms=timeout_ms)
+    slowest = []
+
+    def each(member):
+        start = time.monotonic()
+        member.round()
+        slowest.append(time.monotonic() - start)
+
+    with members(config, [1.0, 2.0, 3.0, 4.0]) as nodes:
+        gossip(nodes, 100, each)
+        assert max(slowest) < at_most(timeout_ms / 1000 / 4)
+
+
+def test_a_snapshot_is_exchanged_once():
+    with pair() as (member, partner):
+        member.adapter.update_send()
+        waited(member)
+        first = partner.exchange(SMALLEST, 3.0)
+        assert partner.decide(first.transaction, commit=True)
+        assert isinstance(partner.ask(partner.proposal(b"a second")), Busy)
+
+
+# The asking side: a partner that stops at each step
+
+
+def asked(member, partner):
+    """Let the node ask; return its proposal."""
+    member.adapter.update_send()
+    return partner.heard(Propose)
+
+
+def test_both_ends_move_half_way():
+    with pair(value=1.0) as (member, partner):
+        proposal = asked(member, partner)
+        partner.agree(proposal)
+        partner.serve(partner.heard(Fetch), 3.0)
+        _, values = partner.fetched(proposal.version)
+        assert (values == 1.0).all()
+        partner.prepare(proposal.transaction)
+        decided = partner.heard(TransactionDecision)
+        assert decided.commit
+        partner.note(decided)
+        assert waited(member).factor == 0.5
+        torch.testing.assert_close(member.x, vector_of(2.0))
+        eventually(lambda: member.is_settled)
+        assert_nothing_is_held(member)
+
+
+@pytest.mark.parametrize("last_step", ["nothing", "agreed", "served", "fetched"])
+def test_a_partner_that_stops_leaves_the_asking_side_as_it_was(last_step):
+    with pair() as (member, partner):
+        proposal = asked(member, partner)
+        if last_step != "nothing":
+            partner.agree(proposal)
+        if last_step in ("served", "fetched"):
+            partner.serve(partner.heard(Fetch), 3.0)
+        if last_step == "fetched":
+            partner.fetched(proposal.version)
+        assert waited(member) is None
+        torch.testing.assert_close(member.x, vector_of(1.0))
+        assert not partner.heard(TransactionDecision).commit
+        assert status_of(member.adapter.connection, "w2")["health"] == "silent"
+        assert_nothing_is_held(member)
+
+
+def test_prepared_before_the_own_fetch_is_complete_is_as_good_as_after():
+    with pair() as (member, partner):
+        proposal = asked(member, partner)
+        partner.agree(proposal)
+        fetch = partner.heard(Fetch)
+        partner.prepare(proposal.transaction)
+        partner.prepare(proposal.transaction)
+        partner.serve(fetch, 3.0)
+        assert partner.heard(TransactionDecision).commit
+        assert waited(member).factor == 0.5
+        torch.testing.assert_close(member.x, vector_of(2.0))
+
+
+def test_prepared_after_the_deadline_commits_nothing():
+    with pair() as (member, partner):
+        proposal = asked(member, partner)
+        partner.agree(proposal)
+        partner.serve(partner.heard(Fetch), 3.0)
+        assert waited(member) is None
+        partner.prepare(proposal.transaction)
+        assert not partner.heard(TransactionDecision).commit
+        member.adapter.update_wait()
+        torch.testing.assert_close(member.x, vector_of(1.0))
+
+
+def test_who_is_prepared_for_a_transaction_that_nobody_knows_is_told_that_it_is_off():
+    with pair(asks=False) as (member, partner):
+        member.round()
+        partner.prepare(b"whatever")
+        decided = partner.heard(TransactionDecision)
+        assert (decided.transaction, decided.commit) == (b"whatever", False)
+        assert_nothing_is_held(member)
+
+
+def test_a_decision_is_told_until_it_is_noted():
+    with pair() as (member, partner):
+        proposal = asked(member, partner)
+        partner.agree(proposal)
+        partner.serve(partner.heard(Fetch), 3.0)
+        partner.prepare(proposal.transaction)
+        told = [partner.heard(TransactionDecision) for _ in range(3)]
+        assert all(
+            decided.commit and decided.transaction == proposal.transaction for decided in told
+        )
+        partner.note(told[0])
+        eventually(lambda: not member.transactions.has_undelivered)
+        waited(member)
+        member.adapter.update_wait()
+        torch.testing.assert_close(member.x, vector_of(2.0))  # merged once
+
+
+@pytest.mark.parametrize("what", ["agreed to another version", "another transaction", "no number"])
+def test_garbage_in_place_of_an_answer_is_no_transaction(what):
+    with pair() as (member, partner):
+        proposal = asked(member, partner)
+        if what == "another transaction":
+            partner.agree(proposal, transaction=b"whatever")
+        else:
+            partner.agree(proposal, version=2**62)
+            serves = {"version": 5} if what == "agreed to another version" else {"value": math.nan}
+            partner.serve(partner.heard(Fetch), **{"version": 2**62, **serves})
+        assert not partner.heard(TransactionDecision).commit
+        assert waited(member) is None
+        torch.testing.assert_close(member.x, vector_of(1.0))
+        outcome = {"agreed to another version": "lost", "no number": "diverged"}
+        outcomes = status_of(member.adapter.connection, "w2")["outcomes"]
+        assert outcomes == {outcome.get(what, "misbehaved"): 1}
+        assert_nothing_is_held(member)
+
+
+def test_a_busy_partner_costs_no_time_and_no_blame():
+    with pair() as (member, partner):
+        proposal = asked(member, partner)
+        start = time.monotonic()
+        partner.answer(Busy(request=proposal.request, transaction=proposal.transaction))
+        assert waited(member) is None
+        assert time.monotonic() - start < at_most(TIMEOUT_MS / 2000)
+        assert status_of(member.adapter.connection, "w2")["outcomes"] == {"busy": 1}
+        assert_nothing_is_held(member)
+
+
+# The answering side
+
+
+@pytest.mark.parametrize("last_step", ["proposed", "served"])
+def test_an_asker_that_vanishes_leaves_the_answering_side_free_after_the_deadline(last_step):
+    with pair(asks=False) as (member, partner):
+        member.round()
+        partner.ask(partner.proposal(SMALLEST))
+        fetch = partner.heard(Fetch)
+        if last_step == "served":
+            partner.serve(fetch, 3.0)
+            partner.heard(Prepared)
+        assert isinstance(partner.ask(partner.proposal(LARGEST, request=2)), Busy)
+        eventually(lambda: not member.transactions.is_engaged, timeout_s=1.0)
+        member.round()
+        torch.testing.assert_close(member.x, vector_of(1.0))
+        if last_step == "proposed":
+            assert_nothing_is_held(member)
+        else:  # in doubt: it might be told yet that the transaction holds
+            assert partner.decide(SMALLEST, commit=True)
+            member.adapter.update_wait()
+            torch.testing.assert_close(member.x, vector_of(2.0))
+            assert_nothing_is_held(member)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_decision_counts_once_however_often_it_is_told(commit):
+    with pair(asks=False) as (member, partner):
+        member.round()
+        partner.exchange(SMALLEST, 3.0)
+        for _ in range(3):
+            assert partner.decide(SMALLEST, commit=commit)
+        assert partner.decide(SMALLEST, commit=not commit)  # it is noted, and means nothing
+        member.round()
+        member.adapter.update_wait()
+        torch.testing.assert_close(member.x, vector_of(2.0 if commit else 1.0))
+        assert transactions_of(member)["committed"] == commit
+        assert_nothing_is_held(member)
+
+
+def test_a_proposal_that_comes_twice_is_agreed_to_alike_and_collected_once():
+    with pair(asks=False) as (member, partner):
+        member.round()
+        first = partner.ask(partner.proposal(SMALLEST))
+        member.round()
+        again = partner.ask(partner.proposal(SMALLEST, request=2))
+        assert (
+            (again.transaction, again.version)
+            == (first.transaction, first.version)
+            == (SMALLEST, 1)
+        )
+        partner.heard(Fetch)
+        partner.hears_no(Fetch, 0.2)
+
+
+def test_a_commit_of_what_was_not_prepared_is_not_applied():
+    with pair(asks=False) as (member, partner):
+        member.round()
+        partner.ask(partner.proposal(SMALLEST))
+        assert partner.decide(SMALLEST, commit=True)
+        member.round()
+        torch.testing.assert_close(member.x, vector_of(1.0))
+        assert transactions_of(member)["unresolved"] == 1
+        assert_nothing_is_held(member)
+
+
+def test_prepared_for_a_transaction_that_the_node_itself_prepares_changes_nothing():
+    with pair(asks=False) as (member, partner):
+        member.round()
+        partner.exchange(SMALLEST, 3.0)
+        partner.prepare(SMALLEST)
+        partner.hears_no(TransactionDecision, 0.2)
+        assert partner.decide(SMALLEST, commit=True)
+        member.round()
+        torch.testing.assert_close(member.x, vector_of(2.0))
+        assert_nothing_is_held(member)
+
+
+def test_values_that_are_not_finite_are_not_taken_by_the_answering_side():
+    with pair(asks=False) as (member, partner):
+        member.round()
+        partner.ask(partner.proposal(SMALLEST))
+        partner.serve(partner.heard(Fetch), math.nan)
+        assert not partner.heard(Prepared).is_there
+        assert not member.transactions.is_engaged
+        assert status_of(member.adapter.connection, "w2")["health"] == "diverged"
+        assert partner.decide(SMALLEST, commit=True)
+        member.round()
+        torch.testing.assert_close(member.x, vector_of(1.0))
+
+
+@pytest.mark.parametrize("algorithm", ["symmetric", "push_sum"])
+def test_a_node_that_has_diverged_proposes_nothing(algorithm):
+    with pair(algorithm, value=math.nan) as (member, partner):
+        member.adapter.update_send()
+        partner.hears_no(Propose, 0.2)
+        assert waited(member) is None
+
+
+def test_a_proposal_may_not_ask_for_more_time_than_a_transaction_takes():
+    with pair(asks=False) as (member, partner):
+        member.round()
+        assert isinstance(partner.ask(partner.proposal(SMALLEST, budget_ms=2**31)), Agreed)
+        eventually(lambda: not member.transactions.is_engaged, timeout_s=3 * TIMEOUT_MS / 1000)
+
+
+def test_who_cannot_be_reached_is_told_to_come_later():
+    config = config_of(3, algorithm="symmetric", fetch_probability=0.0, transport="tcp")
+    with members(config, [1.0]) as [member], partner_of(member, "w2") as partner:
+        member.round()
+        stranger = partner.proposal(SMALLEST, name="w3")  # of whom only this message is heard
+        assert isinstance(partner.ask(stranger), Busy)
+        assert_nothing_is_held(member)
+
+
+def test_before_the_first_snapshot_nothing_is_agreed_to():
+    with pair(asks=False) as (_, partner):
+        assert isinstance(partner.ask(partner.proposal(SMALLEST)), NotReady)
+
+
+def test_of_two_proposals_that_cross_the_smaller_goes_first():
+    with pair() as (member, partner):
+        proposal = asked(member, partner)
+        agreed = partner.ask(partner.proposal(SMALLEST))
+        assert isinstance(agreed, Agreed)
+        partner.agree(proposal)  # too late
+        partner.serve(partner.heard(Fetch), 3.0)
+        partner.heard(Prepared)
+        assert partner.decide(SMALLEST, commit=True)
+        member.adapter.update_wait()
+        torch.testing.assert_close(member.x, vector_of(2.0))
+
+
+def test_a_larger_proposal_that_crosses_is_refused():
+    with pair() as (member, partner):
+        asked(member, partner)
+        assert isinstance(partner.ask(partner.proposal(LARGEST)), Busy)
+
+
+def test_records_do_not_grow_with_partners_that_never_answer():
+    with pair(timeout_ms=30) as (member, partner):
+        for index in range(20):
+            member.round()
+            partner.ask(partner.proposal(bytes([index] * 8), budget_ms=20), timeout_s=0.05)
+        eventually(lambda: not member.transactions._records)
+        assert len(member.transactions._sent_at) <= 20
+        assert member.node.report()["rounds_skipped"] == 0
+
+
+def test_askers_in_doubt_keep_no_more_snapshots_than_there_is_room_for():
+    with pair(asks=False, timeout_ms=100) as (member, partner):
+        for index in range(8):
+            member.round()
+            answer = partner.ask(partner.proposal(bytes([index] * 8)))
+            if isinstance(answer, Agreed):
+                partner.serve(partner.heard(Fetch), 3.0)
+                partner.heard(Prepared)
+            eventually(lambda: not member.transactions.is_engaged)
+        assert isinstance(answer, Busy)
+        before = member.node.version
+        eventually(lambda: member.round() or member.node.version > before + 3, timeout_s=3.0)
+        assert len(member.transactions._records) <= 4
+
+
+# Push-sum
+
+
+def units_of(member):
+    """What a node holds, what it has given and nobody has confirmed, and what is to be merged."""
+    transactions = transactions_of(member)
+    waiting = [s.units for s in tuple(member.transactions._settled) if s.returned is None]
+    return transactions["units"] + transactions["units_in_flight"] + sum(waiting)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_push_sum_keeps_every_unit_and_the_weighted_sum(transport):
+    config = config_of(4, algorithm="push_sum", transport=transport, push_sum={"probability": 0.8})
+    with members(config, [1.0, 2.0, 3.0, 4.0]) as nodes:
+        gossip(nodes, 60)
+        settle(nodes)
+        transactions = [transactions_of(member) for member in nodes]
+        assert min(d["committed"] for d in transactions) > 5
+        assert sum(d["units"] for d in transactions) == 4 * UNIT
+        assert not any(d["units_in_flight"] for d in transactions)
+        weighted = sum(
+            d["weight"] * member.x for d, member in zip(transactions, nodes, strict=True)
+        )
+        torch.testing.assert_close(weighted, vector_of(10.0))
+
+
+def given(partner, transaction=SMALLEST, **fields):
+    """Ask for a share; return what was agreed to."""
+    agreed = partner.ask(partner.proposal(transaction, **fields))
+    assert isinstance(agreed, Agreed), agreed
+    return agreed
+
+
+def test_a_share_is_half_and_the_same_when_it_is_asked_for_again():
+    with pair("push_sum", asks=False) as (member, partner):
+        member.round()
+        shares = [given(partner, request=index).units for index in (1, 2, 3)]
+        assert shares == [UNIT // 2] * 3
+        assert (transactions_of(member)["units"], transactions_of(member)["units_in_flight"]) == (
+            UNIT // 2,
+        ) * 2
+        assert partner.decide(SMALLEST, commit=True)
+        assert partner.decide(SMALLEST, commit=True)
+        member.round()
+        assert (transactions_of(member)["units"], transactions_of(member)["units_in_flight"]) == (
+            UNIT // 2,
+            0,
+        )
+        assert_nothing_is_held(member)
+
+
+def test_a_share_that_is_not_taken_comes_back():
+    with pair("push_sum", asks=False) as (member, partner):
+        member.round()
+        given(partner)
+        assert partner.decide(SMALLEST, commit=False)
+        member.round()
+        assert (transactions_of(member)["units"], transactions_of(member)["units_in_flight"]) == (
+            UNIT,
+            0,
+        )
+        torch.testing.assert_close(member.x, vector_of(1.0))
+        assert_nothing_is_held(member)
+
+
+def taken(member, partner, value, units):
+    """Let the node take a share of the partner."""
+    proposal = asked(member, partner)
+    partner.agree(proposal, units=units)
+    partner.serve(partner.heard(Fetch), value)
+    decided = partner.heard(TransactionDecision)
+    assert decided.commit
+    partner.note(decided)
+    return waited(member)
+
+
+def test_a_share_that_comes_back_after_a_merge_brings_its_parameters_along():
+    with pair("push_sum", value=1.0) as (member, partner):
+        asked(member, partner)
+        assert waited(member) is None
+        given(partner)  # half of 1, with x = 1
+        merge = taken(member, partner, value=4.0, units=UNIT)  # (1/2 * 1 + 1 * 4) / (3/2) = 3
+        assert merge.factor == pytest.approx(2 / 3)
+        torch.testing.assert_close(member.x, vector_of(3.0))
+        assert partner.decide(SMALLEST, commit=False)
+        member.adapter.update_wait()
+        torch.testing.assert_close(member.x, vector_of(2.5))  # (1 * 1 + 1 * 4) / 2
+        assert transactions_of(member)["units"] == 2 * UNIT
+
+
+def test_nothing_is_given_between_a_merge_and_the_next_snapshot():
+    with pair("push_sum") as (member, partner):
+        taken(member, partner, value=4.0, units=UNIT)
+        assert isinstance(partner.ask(partner.proposal(SMALLEST)), NotReady)
+        member.adapter.update_send()
+        assert given(partner, LARGEST).units == UNIT
+
+
+def test_a_share_of_which_the_parameters_do_not_come_is_not_taken():
+    with pair("push_sum") as (member, partner):
+        proposal = asked(member, partner)
+        partner.agree(proposal, units=UNIT)
+        partner.heard(Fetch)
+        assert waited(member) is None
+        assert not partner.heard(TransactionDecision).commit
+        assert units_of(member) == UNIT
+
+
+def test_a_decision_for_a_share_is_told_until_it_is_noted_and_counts_once():
+    with pair("push_sum") as (member, partner):
+        proposal = asked(member, partner)
+        partner.agree(proposal, units=UNIT)
+        partner.serve(partner.heard(Fetch), 3.0)
+        told = [partner.heard(TransactionDecision) for _ in range(2)]
+        assert all(decided.commit for decided in told)
+        partner.note(told[0])
+        waited(member)
+        member.adapter.update_wait()
+        torch.testing.assert_close(member.x, vector_of(2.0))
+        assert transactions_of(member)["units"] == 2 * UNIT
+
+
+def test_askers_of_shares_that_vanish_stop_neither_snapshots_nor_memory():
+    with pair("push_sum", asks=False, timeout_ms=100) as (member, partner):
+        answers = []
+        for index in range(30):
+            member.round()
+            answers.append(partner.ask(partner.proposal(bytes([index] * 8))))
+            time.sleep(0.02)
+        assert isinstance(answers[-1], Busy)
+        before = member.node.version
+        for _ in range(5):
+            member.round()
+        assert member.node.version == before + 5
+        assert units_of(member) == UNIT
+        memory = member.node.report()["memory"]
+        assert memory["slots"] + memory["lost_slots"] <= 6
+
+
+def test_a_share_of_a_peer_that_has_ended_is_in_doubt_until_its_word_is_here():
+    with pair("push_sum", asks=False) as (member, partner):
+        member.round()
+        given(partner)
+        member.node._context.forget("w2")
+        member.round()
+        assert transactions_of(member)["units_in_flight"] == UNIT // 2
+        partner.decide(SMALLEST, commit=False)
+        member.round()
+        assert (transactions_of(member)["units"], transactions_of(member)["units_in_flight"]) == (
+            UNIT,
+            0,
+        )
+
+
+# A model that changes in the middle
+
+
+def freeze(net):
+    net[0].weight.requires_grad_(False)
+
+
+def two_layers(value):
+    return torch.nn.Sequential(vector(value), vector(value))
+
+
+def changing(algorithm, partner_takes_part):
+    """A node of two layers that has agreed to a transaction and then freezes one of them."""
+    config = config_of(
+        2, algorithm=algorithm, transport="tcp", timeout_ms=TIMEOUT_MS, fetch_probability=0.0
+    )
+    member = Member("w1", config, net=two_layers(1.0))
+    try:
+        with partner_of(member) as partner:
+            eventually(lambda: member.node._threads.tx.reaches("w2"))
+            member.round()
+            partner_takes_part(partner)
+            freeze(member.net)
+            member.round()
+            assert partner.decide(SMALLEST, commit=algorithm == "symmetric")
+            member.round()
+            return member.x, units_of(member) if algorithm == "push_sum" else None
+    finally:
+        member.adapter.close()
+
+
+def test_what_was_agreed_on_another_model_is_left():
+    x, _ = changing("symmetric", lambda partner: partner.exchange(SMALLEST, 3.0))
+    assert (x == 1.0).all()
+
+
+def test_what_waits_to_be_merged_when_the_model_changes_is_left():
+    def exchange(partner):
+        partner.exchange(SMALLEST, 3.0)
+        assert partner.decide(SMALLEST, commit=True)
+
+    x, _ = changing("symmetric", exchange)
+    assert (x == 1.0).all()
+
+
+def test_mass_stays_when_the_model_changes():
+    config = config_of(2, algorithm="push_sum", transport="tcp", push_sum={"probability": 1.0})
+    member = Member("w1", config, net=two_layers(1.0))
+    try:
+        with partner_of(member) as partner:
+            eventually(lambda: member.node._threads.tx.reaches("w2"))
+            proposal = asked(member, partner)
+            partner.agree(proposal, units=UNIT)
+            partner.serve(partner.heard(Fetch), 3.0)
+            partner.note(partner.heard(TransactionDecision))
+            freeze(member.net)
+            assert member.adapter.update_wait() is None
+            assert (member.x == 1.0).all()
+            assert transactions_of(member)["units"] == 2 * UNIT
+    finally:
+        member.adapter.close()
+
+
+def test_a_transaction_may_be_under_way_when_a_node_closes():
+    with pair(asks=False) as (member, partner):
+        member.round()
+        partner.exchange(SMALLEST, 3.0)
+        member.adapter.close()
+        assert (member.x == 1.0).all()
