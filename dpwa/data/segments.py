@@ -141,7 +141,7 @@ class SharedSegment(Segment):
         """Get the right to write, if nobody in another process reads; `release` gives it back."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except (BlockingIOError, ValueError):  # or a signal handler has closed it just now
             return False
         self._map[: _HEADER.size] = bytes(_HEADER.size)
         return True

@@ -297,7 +297,8 @@ class SnapshotPool(Closeable):
                     return slot
                 slot.segment.close()  # of a model that had another size
                 self._slots.remove(slot)
-            if len(self._slots) >= self._limit and not self._lose_one():
+            is_full = len(self._slots) >= self._limit and not self._lose_one()
+            if is_full or self._is_closed:  # by a signal handler, meanwhile
                 return None
             slot = _Slot(self._allocate(nbytes))
             slot.try_claim()

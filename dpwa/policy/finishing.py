@@ -16,7 +16,9 @@ from dataclasses import dataclass
 SILENT_AFTER_S = 10.0  # a peer that answers nothing for so long is not waited for
 IDLE_AFTER_S = 60.0  # nor is one that lives, but trains no more
 AGREEMENT = 1e-5  # distance between two nodes, relative to the length of the parameters
-STILL_FALLS = 0.9  # a distance that is a greater part of the least one so far does not fall
+STILL_FALLS = (
+    0.9  # a distance that is a greater part of what it was when it fell last does not fall
+)
 FLAT_ROUNDS = 3  # after so many that do not fall, they will not
 
 
@@ -117,7 +119,7 @@ class Agreement:
     True
     """
 
-    least: float = math.inf
+    reference: float = math.inf  # the distance when it fell last
     flat_rounds: int = 0
     is_equal: bool = False
 
@@ -128,9 +130,9 @@ class Agreement:
 
     def measured(self, distance: float, length: float) -> Agreement:
         """Take the largest distance of a round, and the length of the parameters."""
-        falls = distance < STILL_FALLS * self.least
+        falls = distance < STILL_FALLS * self.reference
         return Agreement(
-            least=min(self.least, distance),
+            reference=distance if falls else self.reference,
             flat_rounds=0 if falls else self.flat_rounds + 1,
             is_equal=distance <= AGREEMENT * length,
         )

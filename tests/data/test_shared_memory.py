@@ -32,7 +32,7 @@ from dpwa.data.shared_memory import (
     remains,
     sweep,
 )
-from dpwa.data.snapshot import SnapshotPool
+from dpwa.data.snapshot import SnapshotPool, _Slot
 from dpwa.types import TrainingProgress
 
 LAYOUT = Layout.of_bytes()
@@ -522,3 +522,19 @@ def test_no_reader_of_a_board_ever_sees_half_of_one_news_and_half_of_another(tmp
     assert len({news[0] for news in whole}) > 10
     for news in whole:
         assert news == bytes([news[0]]) * (1 + 15 * news[0])
+
+
+def test_a_pool_that_a_signal_handler_closes_while_a_slot_is_sought_skips_the_round(
+    tmp_path, monkeypatch
+):
+    with SharedMemory(tmp_path) as shared, pool_of(shared) as pool:
+        assert [publish(pool), publish(pool)] == [1, 2]
+        claim = _Slot.try_claim
+
+        def interrupted(slot):
+            pool.close()
+            return claim(slot)
+
+        monkeypatch.setattr(_Slot, "try_claim", interrupted)
+        assert publish(pool) is None
+    assert list(tmp_path.iterdir()) == []
