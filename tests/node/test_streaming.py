@@ -245,6 +245,7 @@ def round_of(gossip, net, during=lambda: None):
     during()
     merge = gossip.update_wait()
     # The factor is 1 if the peer has taken ten steps before the first round.
+    assert merge is None or merge.factor in (0.25, 1.0)
     expected = before if merge is None else before + merge.factor * (2.0 - before)
     low, high = torch.aminmax(net.weight.detach())
     assert low == high
