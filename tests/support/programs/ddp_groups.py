@@ -28,6 +28,10 @@ from dpwa.launch.ports import free_ports
 
 PATIENCE_S = 60.0
 SILENCE_S = 15.0
+# Modules are kept until the process ends: the last reference to one destroys its process group, and
+# PyTorch's destructor holds the GIL while it waits for Gloo's thread, which may wait for the GIL to
+# drop the tensors of the last broadcast (pytorch/pytorch#56297).
+KEPT = []
 
 
 def module(value):
@@ -211,6 +215,7 @@ def run(scenario, index, rank, config, folder):
     seen = folder / "seen"
     seen.mkdir(exist_ok=True)
     net = DistributedDataParallel(Cast(float(index + 1)))
+    KEPT.append(net)
     found = globals()[scenario](net, name, rank, config, seen)
     # In one piece, as other ranks write, too.
     sys.stdout.write(json.dumps([scenario, name, rank, found]) + "\n")
