@@ -46,8 +46,9 @@ class Process:
 
 @contextmanager
 def processes(tmp_path, algorithm, transport="auto", values=VALUES, size=1000, **settings):
-    """One process for each value."""
+    """One process for each value, which it keeps even if others have gossiped before it begins."""
     path = tmp_path / "nodes.yaml"
+    settings = {"initial_state": "own", **settings}
     config = config_of(
         len(values), algorithm=algorithm, transport=transport, timeout_ms=TIMEOUT_MS, **settings
     )
