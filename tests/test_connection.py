@@ -198,7 +198,9 @@ def test_sending_again_without_waiting_replaces_the_fetch(pair):
     exchanged(one, two, b"x", b"y")
     for _ in range(50):
         one.update_send(b"x", 0.1)
-    assert one.update_wait(0.1)[0] == b"y"
+    two.update_send(b"z", 0.1)
+    one.update_send(b"x", 0.1)
+    assert one.update_wait(0.1)[0] == b"z"
     assert one.update_wait(0.1)[0] is None
 
 

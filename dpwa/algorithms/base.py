@@ -201,6 +201,8 @@ class Algorithm:
             update.
         keeps: whether a node keeps what it fetches, and serves it to others who want the same.
         uses_rule: whether it goes by `Received.factor`, that of the configured interpolation rule.
+        repeats: whether a snapshot of a peer that was merged before is merged again while there is
+            no newer one, unless `repeat` says otherwise.
         needs_whole: whether it needs all values of a peer at once, and not a part of them.
         has_center: whether nodes are drawn to a center.
         center: this node's copy of it; `None` before the first update, and for others.
@@ -212,6 +214,7 @@ class Algorithm:
     follows_leaders: ClassVar[bool] = False
     keeps: ClassVar[bool] = False
     uses_rule: ClassVar[bool] = True
+    repeats: ClassVar[bool] = False
     needs_whole: ClassVar[bool] = False
     has_center: ClassVar[bool] = False
 

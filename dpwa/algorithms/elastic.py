@@ -63,6 +63,7 @@ class Elastic(Algorithm):
 
     options_model = ElasticOptions
     uses_rule = False
+    repeats = True
     needs_whole = True
     has_center = True
 

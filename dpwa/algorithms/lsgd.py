@@ -77,6 +77,7 @@ class LSGD(Algorithm):
     follows_leaders = True
     keeps = True
     uses_rule = False
+    repeats = True
     needs_whole = True
 
     def __init__(self, options: Any = None) -> None:

@@ -25,6 +25,7 @@ class OuterSteps(Algorithm):
 
     options_model = OuterStepOptions
     uses_rule = False
+    repeats = True
     needs_whole = True
 
     def __init__(self, options: Any = None) -> None:

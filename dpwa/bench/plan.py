@@ -48,6 +48,7 @@ class BenchPlan(StrictModel):
             {
                 "nodes": nodes,
                 "timeout_ms": timeout_ms,
+                "repeat": "merge",  # every round is to be a whole one, whoever is ahead
                 "collective_timeout_s": PATIENCE_S,
                 "seed": 0,
                 "log_level": "error",  # nodes come and go within seconds, and would warn about it

@@ -120,6 +120,11 @@ class Config(StrictModel):
         description="clip limits how far a merge may move a node, by a radius that it learns, so "
         "that a peer that sends nonsense cannot ruin it",
     )
+    repeat: Literal["skip", "merge"] | None = Field(
+        default=None,
+        description="whether a snapshot of a peer that was merged before is merged again while the "
+        "peer has published no other; skip for gossip, and as the algorithm is made else",
+    )
     consensus_control: float = Field(
         default=0.0,
         ge=0.0,

@@ -11,6 +11,7 @@ from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.node.incoming import Incoming, IsFinite
+from dpwa.node.repeats import MergedVersions
 from dpwa.wire.shards import WHOLE, Shard
 
 
@@ -29,6 +30,7 @@ class FetchTarget:
         own_version: of this node's snapshot in a transaction.
         keeps: whether this node keeps it, to serve it to others.
         clock: of this node's training; a peer that is far behind will not do.
+        merged: what was merged before, and is not wanted again; `None`: it is wanted all the same.
     """
 
     layout: Layout
@@ -41,6 +43,11 @@ class FetchTarget:
     own_version: int = 0
     keeps: bool = False
     clock: float = 0.0
+    merged: MergedVersions | None = None
+
+    def merged_of(self, peer: str) -> int:
+        """Return the version of a peer's snapshot that is not wanted again; 0: any will do."""
+        return 0 if self.merged is None else self.merged.of(peer, self.shard)
 
 
 @dataclass(frozen=True)

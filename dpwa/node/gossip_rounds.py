@@ -98,6 +98,8 @@ class GossipRounds:
         self._deadline: Deadline | None = None  # of all fetches of this update
         self._turn = 0  # which shard of the parameters is next
         self._fingerprint = b""  # of the layout of the model
+        default = "merge" if self.algorithm.repeats else "skip"
+        self._repeats = (config.repeat or default) == "merge"
         self._wants_all = False  # of a peer, to take over its parameters
         self._taken_over_at = 0  # the last version that was published before that
         self._has_warned = False  # that nodes began with unrelated parameters
@@ -370,9 +372,11 @@ class GossipRounds:
 
     def _wanted(self, ask: Ask, layout: Layout, terms: FetchTerms) -> FetchTarget:
         is_whole = ask.terms is not Terms.PULL or self.algorithm.keeps or self._wants_all
-        peers, own = self._context.peer_table.names, self._round.snapshot
-        version = self._context.pool.version if own is None else own.version
+        context = self._context
+        peers, own = context.peer_table.names, self._round.snapshot
+        version = context.pool.version if own is None else own.version
         is_tagged = ask.peer is None and self._neighbours.are_tagged
+        skips = ask.terms is Terms.PULL and not self._repeats
         self._turn += 1
         return FetchTarget(
             layout=layout,
@@ -382,9 +386,10 @@ class GossipRounds:
             only=ask.peer,
             among=None if ask.peer else self._neighbours.among(peers, self.view.updates - 1),
             version=version if is_tagged else 0,
-            own_version=self._context.pool.version,  # that is complete
+            own_version=context.pool.version,  # that is complete
             keeps=self.algorithm.keeps,
             clock=self._own_clock,
+            merged=context.peer_table.merged if skips else None,
         )
 
     def _fetched(
@@ -413,7 +418,10 @@ class GossipRounds:
         if self._wants_all or (order.wanted.terms is not Terms.PULL and not arrival.takes_over):
             arrival.release()  # a part will not do; without a transaction, only a take-over
             return None
-        return self._merge(arrival, merge, share)
+        merged = self._merge(arrival, merge, share)
+        if merged is not None and merged.factor > 0.0:
+            self._context.peer_table.merged.add(merged.peer, merged.version, order.wanted.shard)
+        return merged
 
     def _is_to_take_over(self, arrival: Arrival) -> bool:
         """Tell whether the peer is so far ahead that its parameters are taken in full.

@@ -68,13 +68,16 @@ class PeerChannel:
 
     def plan(self, order: FetchRequest, greeting: Greeting) -> FetchPlan:
         """Return what to ask the peer for, and who asks."""
+        codec = self._settings.codec
         return FetchPlan(
             layout=order.layout,
-            codec=self._settings.codec.name,
+            codec=codec.name,
             can_map=self._is_mappable and (order.may_map or not self.may_stream),
             held=0 if self._held is None else self._held.token,
             shard=order.wanted.shard,
             version=order.wanted.version,
+            # Differences of one snapshot come in several fetches, the largest values first.
+            merged=0 if codec.is_delta else order.wanted.merged_of(self.peer),
             keeps=order.wanted.keeps,
             greeting=greeting,
         )

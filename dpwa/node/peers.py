@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from dpwa.clock import Clock
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.errors import UnknownNameError, UserError
+from dpwa.node.repeats import MergedVersions
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.flow_control import FlowControl
 from dpwa.policy.health import Health, Outcome, health_after, is_failure
@@ -69,6 +70,9 @@ class PeerTable:
         own_name: of this node.
         clock: time source.
         rng: where the chance in rests comes from.
+
+    Attributes:
+        merged: which snapshots of them were merged.
     """
 
     def __init__(self, own_name: str, clock: Clock, rng: random.Random) -> None:
@@ -80,6 +84,7 @@ class PeerTable:
         self._peers: dict[str, _Peer] = {}
         self._flow = FlowControl()
         self._quarantined: frozenset[str] = frozenset()
+        self.merged = MergedVersions()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -283,6 +288,7 @@ class PeerTable:
             if peer is None:
                 return
             self._flow = self._flow.connected(name)
+            self.merged.forget(name)
             peer.is_connected, peer.heard = True, self._clock.now()
             if peer.health is Health.GONE:
                 peer.health = Health.UNKNOWN

@@ -43,11 +43,11 @@ class SnapshotCache:
             if len(self._copies) >= MOST_ORIGINS:
                 del self._copies[next(iter(self._copies))]
         np.copyto(room, snapshot.data)
-        snapshot_cache = Snapshot(
+        copy = Snapshot(
             snapshot.version, snapshot.standing, snapshot.layout, room, snapshot.is_finite
         )
         with self._lock:
-            self._copies[origin] = _Copy(snapshot_cache)
+            self._copies[origin] = _Copy(copy)
 
     def lease(self, origin: str, version: int) -> Lease | None:
         """Lease the copy of a node's snapshot, if it is of this version or a later one."""

@@ -211,6 +211,10 @@ class SnapshotService(Service):
         if lease is None:
             self._decline(sender, request)
             return
+        if lease.snapshot.version == fetch.merged:
+            lease.release()
+            reply(NotReady(request=fetch.request))
+            return
         layout, shared = lease.snapshot.layout, self._pool.shared
         if layout.fingerprint != fetch.fingerprint:
             lease.release()

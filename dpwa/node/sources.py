@@ -48,6 +48,10 @@ class Sources:
         lease = self._pinned(found.source, order)
         if lease is None:
             return self._missing(found.peer, order, may_ask=may_ask)
+        if lease.snapshot.version == order.wanted.merged_of(found.peer):
+            lease.release()
+            self._peer_table.record(found.peer, Outcome.NOT_READY)
+            return None
         why_not = objection(lease.snapshot, order)
         if why_not is not None:
             lease.release()

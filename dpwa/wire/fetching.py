@@ -51,6 +51,7 @@ class FetchPlan:
         held: the token of what is still held from this peer, for codecs that send differences.
         shard: which pieces.
         version: of the snapshot that is wanted; 0 for the newest.
+        merged: the version that was merged before, and will not do again; 0: any will do.
         origin: the node whose snapshot it is, if not the peer's own.
         keeps: whether this node keeps it for others.
         greeting: who asks.
@@ -62,6 +63,7 @@ class FetchPlan:
     held: int = 0
     shard: Shard = WHOLE
     version: int = 0
+    merged: int = 0
     origin: str = ""
     keeps: bool = False
     greeting: Greeting = Greeting()
@@ -135,6 +137,7 @@ class FetchSession:
             origin=plan.origin,
             keeps=plan.keeps,
             version=plan.version,
+            merged=plan.merged,
             news=plan.greeting.news,
             fingerprint=plan.layout.fingerprint,
             can_map=plan.can_map,

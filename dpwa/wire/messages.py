@@ -52,9 +52,10 @@ class Fetch(BaseMessage):
     `first` on). `can_map` asks for shared memory instead, if the serving node has any. `held` is
     the token of the snapshot that the asking side still has from this node, for a codec that sends
     differences; 0 when it has none. `version`, unless it is 0, names the snapshot that is wanted: a
-    later one will do if it is gone, and an earlier one is not sent. `origin`, unless it is empty,
-    names another node, whose snapshot the serving one has kept; with `keeps` the asking side will
-    keep what it gets, and serve it to others.
+    later one will do if it is gone, and an earlier one is not sent. `merged`, unless it is 0, is
+    the version that the asking side has merged before and does not want again. `origin`, unless it
+    is empty, names another node, whose snapshot the serving one has kept; with `keeps` the asking
+    side will keep what it gets, and serve it to others.
     """
 
     type: Literal["fetch"] = "fetch"
@@ -63,6 +64,7 @@ class Fetch(BaseMessage):
     origin: Name
     keeps: bool
     version: Count
+    merged: Count
     news: News
     fingerprint: Fingerprint
     can_map: bool
@@ -174,7 +176,7 @@ class NewsMessage(BaseMessage):
 
 
 class NotReady(BaseMessage):
-    """Nothing was published yet."""
+    """Nothing was published yet, or nothing since what the asking side has merged."""
 
     type: Literal["not_ready"] = "not_ready"
 

@@ -20,6 +20,7 @@ from dpwa import DpwaConnection
 from dpwa.cli.status import MEMORY_PARTS, _age, _number, _peer
 from dpwa.node.peers import PeerTable
 from dpwa.policy.health import Outcome
+from dpwa.wire.limits import PROTOCOL_VERSION
 from dpwa.wire.messages import NotReady, Status, encode, pack
 
 
@@ -317,7 +318,10 @@ def test_a_silent_node_is_waited_for_no_longer_than_asked(config, file):
         ([b"\xc1"], "not msgpack"),
         ([encode(NotReady(request=1))], "answered with 'not_ready' instead"),
         ([encode(Status(request=1)), pack([1])], "something that is no status"),
-        ([pack({"v": 9})], "the peer speaks protocol version 9, this node speaks 7"),
+        (
+            [pack({"v": 9})],
+            f"the peer speaks protocol version 9, this node speaks {PROTOCOL_VERSION}",
+        ),
         ([], "connected, but no answer in time"),
     ],
 )

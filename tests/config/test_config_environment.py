@@ -137,8 +137,8 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
             "unknown variable, expected one of DPWA_FETCH_PROBABILITY, DPWA_TIMEOUT_MS, "
             "DPWA_ALGORITHM, DPWA_TOPOLOGY, DPWA_INTERPOLATION, DPWA_DIVERGENCE_THRESHOLD, "
             "DPWA_MERGE, DPWA_BUFFERS, DPWA_TRANSPORT, DPWA_SLOTS, DPWA_CODEC, DPWA_TOPK__KEEP, "
-            "DPWA_TOPK__RESYNC_EVERY, DPWA_FRACTION, DPWA_GUARD, DPWA_ROBUST, "
-            "DPWA_CONSENSUS_CONTROL, DPWA_QUARANTINE_S, DPWA_LOSS_WINDOW, DPWA_LEADER_SILENCE_S "
+            "DPWA_TOPK__RESYNC_EVERY, DPWA_FRACTION, DPWA_GUARD, DPWA_ROBUST, DPWA_REPEAT, "
+            "DPWA_CONSENSUS_CONTROL, DPWA_QUARANTINE_S, DPWA_LOSS_WINDOW "
             f"and {len(_variables()) - 20} more",
         ),
         ("DPWA_TIMEOUT_MS", "fast", "expected a whole number from 1 to 3600000 (got fast)"),

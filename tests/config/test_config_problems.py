@@ -146,8 +146,8 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
             "quite_else: 1",
             "2:1: quite_else: unknown key, expected one of nodes, fetch_probability, timeout_ms, "
             "algorithm, topology, interpolation, divergence_threshold, merge, buffers, transport, "
-            "slots, codec, topk, links, fraction, guard, robust, consensus_control, quarantine_s, "
-            "loss_window and ",
+            "slots, codec, topk, links, fraction, guard, robust, repeat, consensus_control, "
+            "quarantine_s and ",
         ),
         (
             "algorithm: push-sum",

@@ -162,7 +162,7 @@ def test_a_straggler_that_merges_is_merged():
         for _ in range(5):
             round_of_the_slow_one()
         assert outcomes(fast, "w2").get("behind", 0) == before
-        assert fast.node.report()["merges"] == merges + 50
+        assert fast.node.report()["merges"] == merges + 5  # each version of the slow one once
 
 
 @pytest.mark.parametrize("is_returned", [False, True])

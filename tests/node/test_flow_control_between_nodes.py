@@ -33,7 +33,7 @@ def failures(connection):
 
 
 def test_a_peer_that_fails_again_and_again_is_left_alone_until_it_is_connected_anew():
-    config = config_of(2, transport="tcp", timeout_ms=500, log_level="error")
+    config = config_of(2, transport="tcp", timeout_ms=500, repeat="merge", log_level="error")
     with DpwaConnection("w1", config) as mine:
         with imposter(config["nodes"][1]["port"], refuse):
             eventually(lambda: round_of(mine) or failures(mine) >= 3)
@@ -53,7 +53,7 @@ def test_a_peer_that_fails_again_and_again_is_left_alone_until_it_is_connected_a
 
 
 def test_while_the_only_peer_rests_it_is_asked_within_seconds_and_found_to_be_back():
-    config = config_of(2, transport="tcp", log_level="error")
+    config = config_of(2, transport="tcp", repeat="merge", log_level="error")
     with DpwaConnection("w1", config) as mine, DpwaConnection("w2", config) as theirs:
         theirs.update_send(PARAMETERS, 0.1)
         eventually(lambda: round_of(mine))
@@ -70,7 +70,7 @@ class Star:
     """w1, and peers that it reaches through proxies of these settings (`None`: directly)."""
 
     def __init__(self, stack, *links, **settings):
-        config = config_of(1 + len(links), transport="tcp", **settings)
+        config = config_of(1 + len(links), transport="tcp", repeat="merge", **settings)
         nodes = config["nodes"]
         self.peers = [stack.enter_context(DpwaConnection(n["name"], config)) for n in nodes[1:]]
         seen = [nodes[0]]

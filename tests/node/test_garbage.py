@@ -95,7 +95,7 @@ def test_garbage_changes_nothing(seconds):
         {"name": "w1", "host": "127.0.0.1", "port": port},
         {"name": "w2", "host": "127.0.0.1", "port": own_port},
     ]
-    config = load_config({"nodes": nodes, "timeout_ms": 5000})
+    config = load_config({"nodes": nodes, "timeout_ms": 5000, "repeat": "merge"})
     victim = start("serve.py", port)
     with ended(victim), DpwaConnection("w2", config) as connection:
         assert victim.stdout.readline() == "serving\n"

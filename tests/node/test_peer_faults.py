@@ -74,7 +74,7 @@ def rounds_until(connection, outcome):
 
 @pytest.fixture
 def config():
-    return config_of(2, timeout_ms=TIMEOUT_MS)
+    return config_of(2, timeout_ms=TIMEOUT_MS, repeat="merge")  # peers stand still here
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_a_goodbye_from_a_stranger_is_ignored(node, config):
 
 
 def test_a_round_finds_a_living_peer_when_others_are_down():
-    config = config_of(5, timeout_ms=2000)
+    config = config_of(5, timeout_ms=2000, repeat="merge")
     with DpwaConnection("w1", config) as node, DpwaConnection("w4", config) as peer:
         peer.update_send(PARAMETERS, 0.1)
         eventually(lambda: timed_round(node)[0] is not None)
@@ -296,7 +296,7 @@ def test_a_flood_of_details_does_not_hold_the_trainer(node, port):
 
 
 def test_a_flood_of_answers_that_nobody_asked_for_stops_neither_fetches_nor_deadlines():
-    config = config_of(3, timeout_ms=TIMEOUT_MS)
+    config = config_of(3, timeout_ms=TIMEOUT_MS, repeat="merge")
     flood = [encode(NotReady(request=10**6))]
     with (
         DpwaConnection("w1", config) as node,

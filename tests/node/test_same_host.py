@@ -328,6 +328,7 @@ def test_a_stopped_peer_is_merged_out_of_its_memory(config):
 
 def merged_while_stopped(reader, publisher):
     """Stop a peer between a fetch and its merging; return the values in what is merged."""
+    publisher.tell("send", 2)
     reader.tell("send", 1)
     reader.tell("report")  # the peer, if it is asked, has the time to answer
     publisher.process.send_signal(signal.SIGSTOP)

@@ -397,7 +397,7 @@ def timed_round(gossip):
 
 
 def test_a_peer_that_falls_silent_costs_little_of_the_timeout_and_another_one_is_asked():
-    config = config_of(3, transport="tcp", timeout_ms=2500)
+    config = config_of(3, transport="tcp", timeout_ms=2500, repeat="merge")
     promises = Promises(20, lambda: False)
     with (
         imposter(config["nodes"][1]["port"], promises.answer),
@@ -420,7 +420,7 @@ def test_a_peer_that_falls_silent_costs_little_of_the_timeout_and_another_one_is
 
 
 def test_a_peer_that_becomes_slow_for_good_is_merged_from_again():
-    config = config_of(2, transport="tcp", timeout_ms=2500)
+    config = config_of(2, transport="tcp", timeout_ms=2500, repeat="merge")
     promises = Promises(20, lambda: time.sleep(0.3) or True, clock=1e6)  # of no beginner
     with (
         imposter(config["nodes"][1]["port"], promises.answer),

@@ -85,6 +85,7 @@ FETCH = Fetch(
     origin="",
     keeps=False,
     version=0,
+    merged=0,
     news=(("w1", "", 0.5, 1, 2, 0.25), ("w2", "left", None, 1, 2, 0.0)),
     fingerprint=b"f" * 16,
     can_map=True,

@@ -1,0 +1,41 @@
+"""Repeats: which snapshots of peers a node has merged, so that it need not merge them again.
+
+A peer that trains ten times slower publishes once while others update ten times. Whoever merges
+each time what it has published last is drawn to the same point again and again, by
+1 - (1 - f)^10 in all: the slower the peer, the more it weighs. With `repeat: skip` a version
+counts once, as each update of a peer does in the analysis of asynchronous gossip (X. Lian et al.,
+Asynchronous Decentralized Parallel Stochastic Gradient Descent, 2018).
+
+>>> merged = MergedVersions()
+>>> merged.add("w2", 7, WHOLE)
+>>> merged.of("w2", WHOLE), merged.of("w3", WHOLE)
+(7, 0)
+"""
+
+from __future__ import annotations
+
+from dpwa.wire.shards import WHOLE, Shard
+
+
+class MergedVersions:
+    """The version of each peer that was merged last, and which shards of it.
+
+    One thread adds; any may ask, or forget.
+    """
+
+    def __init__(self) -> None:
+        self._merged: dict[str, tuple[int, frozenset[Shard]]] = {}
+
+    def add(self, peer: str, version: int, shard: Shard) -> None:
+        """Note that this was merged; versions are whole numbers from 1 on."""
+        before, shards = self._merged.get(peer, (0, frozenset[Shard]()))
+        self._merged[peer] = (version, (shards if version == before else frozenset()) | {shard})
+
+    def forget(self, peer: str) -> None:
+        """Begin anew with a peer: it may have been started again, and count from 1."""
+        self._merged.pop(peer, None)
+
+    def of(self, peer: str, shard: Shard) -> int:
+        """Return the version of which this shard is not wanted again; 0: there is none."""
+        version, shards = self._merged.get(peer, (0, frozenset[Shard]()))
+        return version if shard in shards or WHOLE in shards else 0

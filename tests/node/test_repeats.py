@@ -1,0 +1,114 @@
+"""What a peer has published is merged once, unless the configuration or the algorithm repeats."""
+
+import numpy as np
+import pytest
+import torch
+from support.nodes import config_of, eventually
+from torch import nn
+
+from dpwa import DpwaConnection
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+
+TRANSPORTS = ("auto", "tcp")
+ONE, TWO = np.ones(100), np.full(100, 2.0)
+
+
+def merged(connection):
+    """The values that a round brings, all alike; `None` if it brings none."""
+    connection.update_send(np.zeros(100))
+    parameters, _ = connection.update_wait()
+    return None if parameters is None else parameters[0]
+
+
+def rounds(connection, count=5):
+    return [merged(connection) for _ in range(count)]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_version_is_merged_once_and_the_next_one_again(transport):
+    config = config_of(2, transport=transport)
+    with DpwaConnection("w1", config) as quick, DpwaConnection("w2", config) as slow:
+        slow.update_send(ONE)
+        assert eventually(lambda: merged(quick)) == 1.0
+        assert rounds(quick) == [None] * 5
+        slow.update_send(TWO)
+        assert eventually(lambda: merged(quick)) == 2.0
+        assert rounds(quick) == [None] * 5
+        told = quick.node.report()["peers"][0]
+        assert (told["health"], told["score"]) == ("alive", 1000)
+        assert told["outcomes"]["not_ready"] >= 10
+
+
+def test_nothing_is_sent_that_was_merged_before():
+    config = config_of(2, transport="tcp")
+    with DpwaConnection("w1", config) as quick, DpwaConnection("w2", config) as slow:
+        slow.update_send(ONE)
+        eventually(lambda: merged(quick))
+        before = quick.node.report()["bytes_received"]
+        rounds(quick)
+        assert quick.node.report()["bytes_received"] - before < ONE.nbytes
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_it_is_merged_again_where_that_is_asked_for(transport):
+    config = config_of(2, transport=transport, repeat="merge")
+    with DpwaConnection("w1", config) as quick, DpwaConnection("w2", config) as slow:
+        slow.update_send(ONE)
+        eventually(lambda: merged(quick))
+        assert rounds(quick) == [1.0] * 5
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_each_shard_of_a_version_is_merged_once(transport):
+    config = config_of(2, transport=transport, fraction=0.5, initial_state="own")
+    nets = [nn.Linear(40_000, 1, bias=False) for _ in range(2)]
+    with torch.no_grad():
+        nets[0].weight.fill_(0.0)
+        nets[1].weight.fill_(1.0)
+    with (
+        DpwaPyTorchAdapter(nets[0], "w1", config) as quick,
+        DpwaPyTorchAdapter(nets[1], "w2", config) as slow,
+    ):
+        slow.update_send()
+        brought = []
+
+        def has_all():
+            quick.update_send()
+            brought.append(quick.update_wait() is not None)
+            return nets[0].weight.min().item() > 0.0
+
+        eventually(has_all)
+        for _ in range(6):
+            has_all()
+        assert sum(brought) == 2
+        assert torch.equal(nets[0].weight, torch.full_like(nets[0].weight, 0.5))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_peer_that_was_started_again_is_merged_though_it_counts_from_one(transport):
+    config = config_of(2, transport=transport)
+    with DpwaConnection("w1", config) as quick:
+        for value in (ONE, TWO):
+            with DpwaConnection("w2", config) as slow:
+                slow.update_send(value)
+                assert slow.node.version == 1
+                assert eventually(lambda: merged(quick)) == value[0]
+
+
+def test_algorithms_that_are_drawn_to_where_a_peer_stands_repeat():
+    config = config_of(2, algorithm="lsgd", lsgd={"local_period": 1, "global_period": 1})
+    config["loss_window"] = 1
+    with (
+        DpwaPyTorchAdapter(nn.Linear(4, 1), "w1", config) as quick,
+        DpwaPyTorchAdapter(nn.Linear(4, 1), "w2", config) as leader,
+    ):
+        leader.update_send(0.1)
+        count = 0
+
+        def is_pulled_often():
+            nonlocal count
+            quick.update_send(9.0)
+            count += quick.update_wait(9.0) is not None
+            return count >= 3
+
+        eventually(is_pulled_often)
