@@ -25,7 +25,8 @@ LEAST_INTERVAL_S = 0.1
 LONGEST_INTERVAL_S = 86_400.0
 # What a node keeps in memory; what it maps is counted where it belongs, at its peer.
 MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
-_ABSENT = ("unreachable", "silent", "gone")
+_NOT_THERE = ("unreachable", "gone")  # and not asked, whatever their score
+_ABSENT = (*_NOT_THERE, "silent")
 
 
 def status(
@@ -228,7 +229,7 @@ def _size(value: object) -> str:
 
 
 def _peer(peer: object) -> str:
-    """Say how a peer is: its score, unless it was never seen, and what is wrong, if anything is."""
+    """Say how a peer is: its score, if it is there, and what is wrong, if anything is."""
     if not isinstance(peer, dict):
         return "?"
     name, health = peer.get("name", "?"), str(peer.get("health", "?"))
@@ -238,7 +239,7 @@ def _peer(peer: object) -> str:
     is_well = health in ("alive", "unknown")
     if is_well and peer.get("problem"):  # not connected any more, and nobody has asked it since
         is_well, health = False, "unreachable"
-    remarks = [str(peer.get("score", "?"))]
+    remarks = [] if health in _NOT_THERE else [str(peer.get("score", "?"))]
     if not is_well:
         remarks.append(health.replace("_", " "))
     if health in _ABSENT and isinstance(heard_s, (int, float)) and "heard_s" in peer:

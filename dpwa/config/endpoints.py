@@ -12,6 +12,7 @@ _IPC = "ipc://"
 _TCP = re.compile(
     r"tcp://(\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]{1,253})):(?P<port>[0-9]{1,5})"
 )
+WILDCARDS = ("*", "0.0.0.0", "::")  # noqa: S104 - all addresses of a machine, to listen on
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 

@@ -17,6 +17,7 @@ from pydantic import (
 from dpwa.config.endpoints import (
     MAX_IPC_PATH_BYTES,
     MAX_PORT,
+    WILDCARDS,
     ipc_path,
     is_ipv6_address,
     split_tcp,
@@ -42,13 +43,17 @@ def _check_label(value: str) -> str:
 
 
 def _check_host(value: str) -> str:
-    if not _HOST.fullmatch(value) and not is_ipv6_address(value):
-        raise refusal("a host name or IP address without scheme, port or brackets")
-    return value
+    if value in WILDCARDS:
+        raise refusal("an address that peers can reach; to listen on all of them, set bind")
+    return _check_bind(value)
 
 
 def _check_bind(value: str) -> str:
-    return value if value == "*" else _check_host(value)
+    if value == "*":
+        return value
+    if not _HOST.fullmatch(value) and not is_ipv6_address(value):
+        raise refusal("a host name or IP address without scheme, port or brackets")
+    return value
 
 
 def _check_endpoint(value: str) -> str:

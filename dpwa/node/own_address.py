@@ -6,13 +6,12 @@ import ipaddress
 from dataclasses import dataclass
 
 from dpwa.config import Config
-from dpwa.config.endpoints import split_tcp, tcp_endpoint
+from dpwa.config.endpoints import WILDCARDS, split_tcp, tcp_endpoint
 from dpwa.errors import AddressError
 from dpwa.transport.addresses import has_address, local_address, resolved
 
 ANY_PORT = 0
 ELSEWHERE = "192.0.2.1"  # of no machine (RFC 5737): the way there is the way out
-_WILDCARDS = ("0.0.0.0", "::", "*")  # noqa: S104 - to be recognised
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class OwnAddress:
         if self.advertised is not None:
             return self.advertised
         host, _, port = bound.removeprefix("tcp://").rpartition(":")
-        if not bound.startswith("tcp://") or host.strip("[]") not in _WILDCARDS:
+        if not bound.startswith("tcp://") or host.strip("[]") not in WILDCARDS:
             return bound
         return tcp_endpoint(self.host, int(port))
 
@@ -73,7 +72,7 @@ def _reachable_host(config: Config, hosts: list[str]) -> str:
         if not _is_loopback(host):
             return host
     listened = split_tcp(config.listen or "")
-    is_anywhere = listened is None or listened[0] in _WILDCARDS
+    is_anywhere = listened is None or listened[0] in WILDCARDS
     if not hosts and is_anywhere and config.advertise is None:
         raise AddressError(
             f"listens on {config.listen}, and no address is known that others could use: set "

@@ -23,6 +23,7 @@ from dpwa.types import JsonObject
 log = logging.getLogger("dpwa.peers")
 
 STARTUP_GRACE_S = 10.0  # nodes of a run never start at the same moment
+SAME_AGAIN_S = 60.0  # from one warning that a peer is slow to the next
 MS_PER_S = 1e3
 MBIT_PER_BYTE = 8e-6
 RECONSIDERED_AFTER_S = 2.0  # two nodes that change their model do not do so at the same moment
@@ -61,6 +62,7 @@ class _Peer:
     link: LinkEstimate = field(default_factory=LinkEstimate)
     problem: str = ""  # why it is not connected
     outcomes: Counter[Outcome] = field(default_factory=Counter)
+    silent_told: float = -math.inf  # when it was last said to be slow
 
 
 class PeerTable:
@@ -174,8 +176,11 @@ class PeerTable:
                 self._flow = self._flow.failed(name, self._clock.now(), self._rng)
             if outcome is Outcome.TIMED_OUT:
                 peer.times = peer.times.timed_out()
+            is_told = peer.health is Health.SILENT and peer.judged - peer.silent_told < SAME_AGAIN_S
+            if peer.health is Health.SILENT and before is not Health.SILENT and not is_told:
+                peer.silent_told = peer.judged
         if before is not peer.health:
-            self._log_change(name, peer.health, detail or _place(peer))
+            self._log_change(name, peer.health, detail or _place(peer), is_told=is_told)
 
     def share(self, name: str, memory: PeerMemory | None) -> None:
         """Note the shared memory of a peer that is connected, or that there is none any more."""
@@ -330,9 +335,9 @@ class PeerTable:
                 for name, peer in self._peers.items()
             ]
 
-    def _log_change(self, name: str, health: Health, detail: str) -> None:
+    def _log_change(self, name: str, health: Health, detail: str, *, is_told: bool = False) -> None:
         is_trouble = health not in (Health.ALIVE, Health.GONE, Health.BEHIND)
-        level = logging.WARNING if is_trouble else logging.INFO
+        level = logging.WARNING if is_trouble and not is_told else logging.INFO
         because = f": {detail}" if detail else ""
         log.log(level, "%s: peer %s %s%s", self._own_name, name, _IN_WORDS[health], because)
 

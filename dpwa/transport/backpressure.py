@@ -25,13 +25,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dpwa.config.endpoints import split_tcp
+from dpwa.config.endpoints import WILDCARDS, split_tcp
 from dpwa.transport.foreign_sockets import copy_of, drop_packets, let_packets_in
 
 _DESCRIPTORS = "/proc/self/fd"
 _TCP_INFO_BYTES, _BYTES_RECEIVED_AT = 136, 128
 
-_WILDCARDS = ("*", "0.0.0.0", "::")  # noqa: S104 - to be recognised
 
 LEAST_ALLOWED_BYTES = 1024 * 1024  # unread, for each connection, however many there are
 FULL_CONNECTIONS = 4  # that may fill all of what they are allowed at once
@@ -197,7 +196,7 @@ class Backpressure:
 
     def _is_here(self, host: str, port: int) -> bool:
         """Tell whether an address is the one that is listened on."""
-        is_host = self._host in (host.removeprefix("::ffff:"), host, *_WILDCARDS)
+        is_host = self._host in (host.removeprefix("::ffff:"), host, *WILDCARDS)
         return is_host and port == self._port
 
     def _measure(self, connection: ServedConnection, *, is_drained: bool) -> int:

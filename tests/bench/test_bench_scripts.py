@@ -25,7 +25,7 @@ def run(name, *arguments, **environment):
 
 
 def test_all_scripts_are_here():
-    assert len(NAMES) == 8
+    assert len(NAMES) == 9
 
 
 @pytest.mark.parametrize("name", NAMES)

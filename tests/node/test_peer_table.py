@@ -1,0 +1,31 @@
+"""What is logged of a peer: what changes, and not the same again and again."""
+
+import logging
+import random
+from types import SimpleNamespace
+
+from dpwa.node.peers import SAME_AGAIN_S, PeerTable
+from dpwa.policy.health import Outcome
+
+
+def test_a_peer_that_is_slow_now_and_then_is_warned_of_once_a_minute(caplog):
+    now = 0.0
+    peers = PeerTable("w1", SimpleNamespace(now=lambda: now), random.Random(0))
+    peers.add("w2", "tcp://10.0.0.2:7000")
+    with caplog.at_level(logging.WARNING, logger="dpwa.peers"):
+        for _ in range(int(2.5 * SAME_AGAIN_S)):
+            now += 1.0
+            peers.record("w2", (Outcome.TIMED_OUT, Outcome.FETCHED)[int(now) % 2], "slower")
+    assert [r.getMessage() for r in caplog.records] == [
+        "w1: peer w2 does not answer in time: slower"
+    ] * 3
+
+
+def test_each_death_of_a_peer_is_warned_of(caplog):
+    now = 20.0
+    peers = PeerTable("w1", SimpleNamespace(now=lambda: now), random.Random(0))
+    peers.add("w2", "tcp://10.0.0.2:7000")
+    with caplog.at_level(logging.WARNING, logger="dpwa.peers"):
+        for outcome in (Outcome.FETCHED, Outcome.LOST) * 3:
+            peers.record("w2", outcome)
+    assert len(caplog.records) == 3
