@@ -68,6 +68,17 @@ class Keyed:
         report = self.one.node.report()
         return {**report["connections"], **report["handshakes_refused"]}
 
+    def settled(self):
+        """Both counts, once all connections have ended and nothing of them is left to be read."""
+
+        def found():
+            before = self.counts(), self.what_counts()
+            time.sleep(0.3)
+            has_ended = before[0]["ended"] == before[0]["accepted"]
+            return before if has_ended and (self.counts(), self.what_counts()) == before else None
+
+        return eventually(found)
+
     def what_counts(self):
         """What nobody may change who only repeats what others said."""
         report = self.one.node.report()
@@ -109,8 +120,7 @@ def test_with_keys_nothing_of_a_recorded_session_is_heard_over_a_new_connection(
         eventually(lambda: not keyed.one.node._context.peer_table.has_ended("w2"))
         eventually(lambda: is_connected(keyed.one, "w2"))
         keyed.recorder.cut()
-    eventually(lambda: keyed.counts()["ended"] == keyed.counts()["accepted"])
-    counts, state = keyed.counts(), keyed.what_counts()
+    counts, state = keyed.settled()
     player(keyed.port, recorded)
     eventually(lambda: keyed.counts()["unheard"] == counts["unheard"] + 1)
     assert (
