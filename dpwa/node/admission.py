@@ -130,7 +130,9 @@ class AdmissionControl:
         if self._backpressure is not None and now >= self._look_at:
             self._look_at = now + LONGEST_LOOK_S  # whatever happens meanwhile
             started_s = time.thread_time()
-            again_s = self._backpressure.look(is_drained=self._is_drained)
+            again_s = self._backpressure.look(
+                is_drained=self._is_drained, comings=self.authorizer.comings
+            )
             # A process with very many files spends a small share of a core on this.
             took_s = time.thread_time() - started_s
             self._look_at = now + max(again_s, took_s / LOOKING_SHARE)

@@ -94,6 +94,11 @@ class Authorizer:
             is_key = event == HANDSHAKE_FAILED_PROTOCOL and value == WRONG_KEY
             self._refused["unknown_key" if is_key else FAILURES[event]] += 1
 
+    @property
+    def comings(self) -> int:
+        """How many connections have come and ended, in sum; from any thread."""
+        return self._accepted + self._ended
+
     def report(self) -> JsonObject:
         """Count the handshakes that were refused, by reason."""
         return dict(self._refused)

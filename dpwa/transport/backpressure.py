@@ -36,6 +36,7 @@ LEAST_ALLOWED_BYTES = 1024 * 1024  # unread, for each connection, however many t
 FULL_CONNECTIONS = 4  # that may fill all of what they are allowed at once
 
 LOOK_EVERY_S = 0.03
+FIND_EVERY_S = 0.5  # even if none is said to have come: whoever says so may be late
 QUIET_S = 2.0  # for a connection with too much unread, of which no message comes: it has no end
 LOOK_OFTEN_S = 0.01  # while there is something to see
 GROWTH_BYTES = 512 * 1024
@@ -101,6 +102,8 @@ class Backpressure:
         self._cut_off: dict[int, int] = {}  # of those that ZeroMQ has not closed yet, and inodes
         self._early: dict[int, int] = {}  # bytes that were read before the connection was found
         self._others: dict[int, int] = {}  # descriptors of something else, and their inodes
+        self._comings: int | None = None
+        self._found_at = -math.inf
         self.over_capacity = self.unfinished = self.pauses = 0
 
     def took(self, number: int, nbytes: int) -> None:
@@ -117,14 +120,16 @@ class Backpressure:
         """Tell whether a message is what a connection that was too greedy has left behind."""
         return number in self._gone and not _is_open(number)
 
-    def look(self, *, is_drained: bool) -> float:
+    def look(self, *, is_drained: bool, comings: int | None = None) -> float:
         """Look at all connections and act; return after how many seconds to look again.
 
         Args:
             is_drained: whether every message that is complete was read.
+            comings: how many connections have come and gone since the start, as far as ZeroMQ has
+                told; while it stays the same, they are found anew now and then only.
         """
         try:
-            new = self._find()
+            new = self._find() if self._is_to_find(comings) else 0
         except OSError:  # no /proc, or no descriptor left: nothing can be seen just now
             return LOOK_EVERY_S
         grown = 0
@@ -135,6 +140,15 @@ class Backpressure:
         self._evict()
         is_busy = grown > GROWTH_BYTES or new > MANY_NEW or self._has_paused()
         return LOOK_OFTEN_S if is_busy else LOOK_EVERY_S
+
+    def _is_to_find(self, comings: int | None) -> bool:
+        """Tell whether connections may be there that were not found; the list of all costs most."""
+        now = time.monotonic()
+        is_same = comings is not None and comings == self._comings
+        if is_same and now - self._found_at < FIND_EVERY_S:
+            return False
+        self._comings, self._found_at = comings, now
+        return True
 
     def _has_paused(self) -> bool:
         return any(connection.is_paused for connection in self._connections.values())
