@@ -91,7 +91,7 @@ def test_three_processes_learn_digits_better_than_alone(tmp_path):
     for node in result["nodes"]:
         assert set(node) == {"name", "steps", "merges", "accuracy", "alone_accuracy"}
         assert node["steps"] == 240
-        assert node["merges"] > 60
+        assert node["merges"] > 20  # each of a version that was not merged before
     assert result["mean_accuracy"] > result["mean_alone_accuracy"] + 0.2
     assert result["consensus_distance"] < 0.05
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
