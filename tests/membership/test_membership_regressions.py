@@ -162,7 +162,7 @@ def test_the_memory_of_members_that_have_left_is_not_mapped_any_more():
         before = files()
         for number in range(1, 6):
             visit(f"p{number}")
-        assert files() <= before + 1
+        eventually(lambda: files() <= before + 1)  # ZeroMQ's own thread closes them
 
 
 def test_nothing_is_left_of_a_connection_that_could_not_be_made(monkeypatch, caplog):

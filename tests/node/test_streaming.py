@@ -217,7 +217,9 @@ def bytes_received(gossip):
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_a_peer_killed_in_mid_stream_leaves_the_parameters_as_they_were(kills):
     rng = random.Random(kills)
-    config = config_of(2, transport="tcp", timeout_ms=3000, constant={"value": 0.25})
+    config = config_of(
+        2, transport="tcp", timeout_ms=3000, constant={"value": 0.25}, repeat="merge"
+    )
     server = json.dumps({"nodes": config["nodes"][1:], "transport": "tcp"})
     net = Values(LARGE_ELEMENTS, 1.0)
     with DpwaPyTorchAdapter(net, "w1", config) as gossip:
