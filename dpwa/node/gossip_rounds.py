@@ -185,9 +185,12 @@ class GossipRounds:
         """
         context = self._context
         self._require_ask(ask)
-        if self._deadline is None:  # else it is more gossip within one update
+        is_more = self._deadline is not None  # gossip within one update
+        if self._deadline is None:
             self._deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
-        order = FetchRequest(self._wanted(ask, layout, terms), self._deadline)
+        # Mixing more is wanted then, and those who are there may have published nothing since.
+        skips = ask.terms is Terms.PULL and not self._repeats and not is_more
+        order = FetchRequest(self._wanted(ask, layout, terms, skips=skips), self._deadline)
         self._round = replace(self._round, order=order)
         if ask.terms is Terms.EXCHANGE and context.transactions.is_engaged:
             order.end()
@@ -370,13 +373,12 @@ class GossipRounds:
         else:
             self._tx.order(order)
 
-    def _wanted(self, ask: Ask, layout: Layout, terms: FetchTerms) -> FetchTarget:
+    def _wanted(self, ask: Ask, layout: Layout, terms: FetchTerms, *, skips: bool) -> FetchTarget:
         is_whole = ask.terms is not Terms.PULL or self.algorithm.keeps or self._wants_all
         context = self._context
         peers, own = context.peer_table.names, self._round.snapshot
         version = context.pool.version if own is None else own.version
         is_tagged = ask.peer is None and self._neighbours.are_tagged
-        skips = ask.terms is Terms.PULL and not self._repeats
         self._turn += 1
         return FetchTarget(
             layout=layout,

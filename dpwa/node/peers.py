@@ -170,7 +170,8 @@ class PeerTable:
             peer.judged = self._clock.now()
             if outcome not in _UNHEARD:
                 peer.heard = peer.judged
-            if outcome is Outcome.FETCHED:
+            # Who has nothing new has answered in time, however slowly it trains.
+            if outcome in (Outcome.FETCHED, Outcome.NOTHING_NEW):
                 self._flow = self._flow.succeeded(name)
             elif is_failure(outcome):
                 self._flow = self._flow.failed(name, self._clock.now(), self._rng)

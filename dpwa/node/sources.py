@@ -50,7 +50,7 @@ class Sources:
             return self._missing(found.peer, order, may_ask=may_ask)
         if lease.snapshot.version == order.wanted.merged_of(found.peer):
             lease.release()
-            self._peer_table.record(found.peer, Outcome.NOT_READY)
+            self._peer_table.record(found.peer, Outcome.NOTHING_NEW)
             return None
         why_not = objection(lease.snapshot, order)
         if why_not is not None:

@@ -14,6 +14,7 @@ class Outcome(Enum):
 
     FETCHED = "fetched"
     NOT_READY = "not_ready"
+    NOTHING_NEW = "nothing_new"  # since what was merged of it last
     TIMED_OUT = "timed_out"
     LOST = "lost"
     UNREACHABLE = "unreachable"
@@ -47,6 +48,7 @@ class Health(Enum):
 _HEALTH_AFTER = {
     Outcome.FETCHED: Health.ALIVE,
     Outcome.NOT_READY: Health.ALIVE,
+    Outcome.NOTHING_NEW: Health.ALIVE,
     Outcome.TIMED_OUT: Health.SILENT,
     Outcome.LOST: Health.UNREACHABLE,
     Outcome.UNREACHABLE: Health.UNREACHABLE,
@@ -84,6 +86,7 @@ def is_failure(outcome: Outcome) -> bool:
     return outcome not in (
         Outcome.FETCHED,
         Outcome.NOT_READY,
+        Outcome.NOTHING_NEW,
         Outcome.BUSY,
         Outcome.BEHIND,
         Outcome.UNREACHABLE,

@@ -174,6 +174,8 @@ class FetchSession:
                 return InSharedMemory(message.name, message.nonce)
             case Elsewhere() if self._pieces is None and self._plan.keeps and not self._plan.origin:
                 return HeldElsewhere(message.version, message.holders)
+            case NotReady() if self._plan.merged:
+                return Ended(Outcome.NOTHING_NEW)
             case _:
                 return refused(message, payload, self._plan.layout, self._plan.greeting)
 

@@ -36,7 +36,51 @@ def test_a_version_is_merged_once_and_the_next_one_again(transport):
         assert rounds(quick) == [None] * 5
         told = quick.node.report()["peers"][0]
         assert (told["health"], told["score"]) == ("alive", 1000)
-        assert told["outcomes"]["not_ready"] >= 10
+        assert told["outcomes"]["nothing_new"] >= 10
+
+
+def test_another_peer_is_asked_in_the_place_of_one_that_has_nothing_new():
+    config = config_of(3, transport="tcp")
+    with (
+        DpwaConnection("w1", config) as quick,
+        DpwaConnection("w2", config) as slow,
+        DpwaConnection("w3", config) as other,
+    ):
+        slow.update_send(ONE)
+        eventually(lambda: merged(quick) == 1.0)
+
+        def both_are_merged():
+            other.update_send(TWO)
+            return merged(quick)
+
+        eventually(both_are_merged)
+        for _ in range(20):
+            assert both_are_merged() == 2.0
+        assert quick.node.report()["peers"][0]["outcomes"]["nothing_new"] > 0
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_more_gossip_within_a_step_goes_on_with_who_is_there(transport):
+    config = config_of(2, transport=transport, consensus_control=0.001, initial_state="own")
+    nets = [nn.Linear(400, 1, bias=False) for _ in range(2)]
+    with (
+        DpwaPyTorchAdapter(nets[0], "w1", config) as quick,
+        DpwaPyTorchAdapter(nets[1], "w2", config) as slow,
+    ):
+        merges = [0]
+
+        def several_in_one_step():
+            slow.update_send(1.0)
+            quick.update_send(1.0)
+            with torch.no_grad():
+                nets[0].weight.add_(0.01)  # so that a step has a length
+            before = quick.connection.node.report()["merges"]
+            quick.update_wait(1.0)
+            merges.append(quick.connection.node.report()["merges"] - before)
+            slow.update_wait(1.0)
+            return merges[-1] > 1
+
+        eventually(several_in_one_step)
 
 
 def test_nothing_is_sent_that_was_merged_before():
