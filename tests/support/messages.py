@@ -39,7 +39,6 @@ class Message:
 
 
 @functools.cache
-@functools.cache
 def messages() -> list[Message]:
     """Return all messages, in order of file and line."""
     trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
