@@ -81,6 +81,20 @@ def states(nodes):
     return [lowest for lowest, _, _ in told_of], [report for _, _, report in told_of]
 
 
+def states_after_a_stop(nodes):
+    """The states, after the last of nodes that run has stood still while the others went on."""
+    *others, stopped = nodes
+    time.sleep(0.3)
+    stopped.signal(signal.SIGSTOP)
+    longest_s = max(node.answer()[0] for node in others)
+    assert longest_s <= LONGEST_S
+    assert min(run(others, 2.5)) > 3  # once flow control has learnt whom not to ask
+    stopped.signal(signal.SIGCONT)
+    stopped.answer()
+    settle(nodes)
+    return states(nodes)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_exchanges_of_processes_keep_the_sum(tmp_path, transport):
@@ -125,15 +139,7 @@ def test_a_partner_that_is_stopped_for_a_while_neither_holds_up_nor_changes_the_
             node.begin("run", 2.0)
         stopped.answer()
         stopped.begin("run", 3.0)
-        time.sleep(0.3)
-        stopped.signal(signal.SIGSTOP)
-        longest_s = max(node.answer()[0] for node in others)
-        assert longest_s <= LONGEST_S
-        assert min(run(others, 2.5)) > 3  # once flow control has learnt whom not to ask
-        stopped.signal(signal.SIGCONT)
-        stopped.answer()
-        settle(nodes)
-        values, reports = states(nodes)
+        values, reports = states_after_a_stop(nodes)
         assert sum(values) == pytest.approx(sum(VALUES), rel=1e-12)
         assert not any(
             r["transactions"]["unresolved"] + r["transactions"]["given_up"] for r in reports
@@ -149,15 +155,7 @@ def test_mass_survives_a_process_that_is_stopped_for_a_while(tmp_path, transport
         stopped.begin("run", 3.0)
         for node in others:
             node.begin("run", 2.0)
-        time.sleep(0.3)
-        stopped.signal(signal.SIGSTOP)
-        longest_s = max(node.answer()[0] for node in others)
-        assert longest_s <= LONGEST_S
-        assert min(run(others, 2.5)) > 3  # once flow control has learnt whom not to ask
-        stopped.signal(signal.SIGCONT)
-        stopped.answer()
-        settle(nodes)
-        values, reports = states(nodes)
+        values, reports = states_after_a_stop(nodes)
         assert sum(report["transactions"]["units"] for report in reports) == 4 * UNIT
         assert not any(report["transactions"]["units_in_flight"] for report in reports)
         weighted = [
