@@ -12,7 +12,6 @@ _IPC = "ipc://"
 _TCP = re.compile(
     r"tcp://(\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]{1,253})):(?P<port>[0-9]{1,5})"
 )
-WILDCARDS = ("*", "0.0.0.0", "::")  # noqa: S104 - all addresses of a machine, to listen on
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -47,6 +46,14 @@ def is_ipv6_address(host: str) -> bool:
     """Tell whether a host is an IPv6 address, without brackets."""
     try:
         return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
+
+
+def is_wildcard(host: str) -> bool:
+    """Tell whether a host stands for all addresses of a machine: `*`, `0.0.0.0`, `::`."""
+    try:
+        return host == "*" or ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
 

@@ -17,9 +17,9 @@ from pydantic import (
 from dpwa.config.endpoints import (
     MAX_IPC_PATH_BYTES,
     MAX_PORT,
-    WILDCARDS,
     ipc_path,
     is_ipv6_address,
+    is_wildcard,
     split_tcp,
     tcp_endpoint,
 )
@@ -43,7 +43,7 @@ def _check_label(value: str) -> str:
 
 
 def _check_host(value: str) -> str:
-    if value in WILDCARDS:
+    if is_wildcard(value):
         raise refusal("an address that peers can reach; to listen on all of them, set bind")
     return _check_bind(value)
 

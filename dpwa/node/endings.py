@@ -62,6 +62,7 @@ class Endings:
         with self._changed:
             heard = Heard.after(self._heard.get(peer), Ending(**said), self._clock.now())
             self._heard[peer] = heard
+            self._peer_table.merged.trains(peer, goes_on=not heard.ending.is_finishing)
             self._changed.notify_all()
 
     def of(self, peer: str) -> Heard | None:

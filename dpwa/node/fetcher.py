@@ -312,7 +312,8 @@ class Fetcher:
             return
         holder = self._rng.choice(holders)
         plan = holder.plan(active.order, self._greet())
-        plan = replace(plan, version=held.version, origin=origin.peer)
+        # What the peer has sent this node away for is wanted, whatever the holder has published.
+        plan = replace(plan, version=held.version, origin=origin.peer, merged=0)
         active.attempt = Attempt(holder, FetchSession(self.next_request(), plan))
         active.attempt.origin = origin
         self._request(active, active.attempt)

@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from dpwa.config import Config
-from dpwa.config.endpoints import WILDCARDS, split_tcp, tcp_endpoint
+from dpwa.config.endpoints import is_wildcard, split_tcp, tcp_endpoint
 from dpwa.errors import AddressError
 from dpwa.transport.addresses import has_address, local_address, resolved
 
@@ -33,7 +33,7 @@ class OwnAddress:
         if self.advertised is not None:
             return self.advertised
         host, _, port = bound.removeprefix("tcp://").rpartition(":")
-        if not bound.startswith("tcp://") or host.strip("[]") not in WILDCARDS:
+        if not bound.startswith("tcp://") or not is_wildcard(host.strip("[]")):
             return bound
         return tcp_endpoint(self.host, int(port))
 
@@ -72,7 +72,7 @@ def _reachable_host(config: Config, hosts: list[str]) -> str:
         if not _is_loopback(host):
             return host
     listened = split_tcp(config.listen or "")
-    is_anywhere = listened is None or listened[0] in WILDCARDS
+    is_anywhere = listened is None or is_wildcard(listened[0])
     if not hosts and is_anywhere and config.advertise is None:
         raise AddressError(
             f"listens on {config.listen}, and no address is known that others could use: set "

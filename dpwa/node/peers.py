@@ -123,6 +123,7 @@ class PeerTable:
         """
         with self._lock:
             if self._peers.pop(name, None) is not None:
+                self.merged.forget(name)
                 self._flow = self._flow.removed(name)
                 return
         known = ", ".join(self.names) or "none"

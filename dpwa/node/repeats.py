@@ -6,6 +6,10 @@ each time what it has published last is drawn to the same point again and again,
 counts once, as each update of a peer does in the analysis of asynchronous gossip (X. Lian et al.,
 Asynchronous Decentralized Parallel Stochastic Gradient Descent, 2018).
 
+A peer that has taken its last training step is no slow one: it publishes nothing new, and all that
+it has learnt is in its last version. That is merged as often as before, so that whoever trains on
+does not end with a model of its own data alone.
+
 >>> merged = MergedVersions()
 >>> merged.add("w2", 7, WHOLE)
 >>> merged.of("w2", WHOLE), merged.of("w3", WHOLE)
@@ -20,22 +24,30 @@ from dpwa.wire.shards import WHOLE, Shard
 class MergedVersions:
     """The version of each peer that was merged last, and which shards of it.
 
-    One thread adds; any may ask, or forget.
+    One thread adds; any may call the other methods.
     """
 
     def __init__(self) -> None:
         self._merged: dict[str, tuple[int, frozenset[Shard]]] = {}
+        self._over: frozenset[str] = frozenset()  # who trains no more
 
     def add(self, peer: str, version: int, shard: Shard) -> None:
         """Note that this was merged; versions are whole numbers from 1 on."""
         before, shards = self._merged.get(peer, (0, frozenset[Shard]()))
         self._merged[peer] = (version, (shards if version == before else frozenset()) | {shard})
 
+    def trains(self, peer: str, *, goes_on: bool) -> None:
+        """Take note of whether a peer goes on training, as it says."""
+        self._over = self._over - {peer} if goes_on else self._over | {peer}
+
     def forget(self, peer: str) -> None:
         """Begin anew with a peer: it may have been started again, and count from 1."""
         self._merged.pop(peer, None)
+        self.trains(peer, goes_on=True)
 
     def of(self, peer: str, shard: Shard) -> int:
         """Return the version of which this shard is not wanted again; 0: there is none."""
+        if peer in self._over:
+            return 0
         version, shards = self._merged.get(peer, (0, frozenset[Shard]()))
         return version if shard in shards or WHOLE in shards else 0

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dpwa.config.endpoints import WILDCARDS, split_tcp
+from dpwa.config.endpoints import is_wildcard, split_tcp
 from dpwa.transport.foreign_sockets import copy_of, drop_packets, let_packets_in
 
 _DESCRIPTORS = "/proc/self/fd"
@@ -128,10 +128,13 @@ class Backpressure:
             comings: how many connections have come and gone since the start, as far as ZeroMQ has
                 told; while it stays the same, they are found anew now and then only.
         """
-        try:
-            new = self._find() if self._is_to_find(comings) else 0
-        except OSError:  # no /proc, or no descriptor left: nothing can be seen just now
-            return LOOK_EVERY_S
+        new = 0
+        if self._is_to_find(comings):
+            try:
+                new = self._find()
+            except OSError:  # no /proc, or no descriptor left: nothing can be seen just now
+                return LOOK_EVERY_S
+            self._comings, self._found_at = comings, time.monotonic()
         grown = 0
         for connection in list(self._connections.values()):
             if connection.is_tcp:
@@ -143,12 +146,8 @@ class Backpressure:
 
     def _is_to_find(self, comings: int | None) -> bool:
         """Tell whether connections may be there that were not found; the list of all costs most."""
-        now = time.monotonic()
         is_same = comings is not None and comings == self._comings
-        if is_same and now - self._found_at < FIND_EVERY_S:
-            return False
-        self._comings, self._found_at = comings, now
-        return True
+        return not is_same or time.monotonic() - self._found_at >= FIND_EVERY_S
 
     def _has_paused(self) -> bool:
         return any(connection.is_paused for connection in self._connections.values())
@@ -210,7 +209,7 @@ class Backpressure:
 
     def _is_here(self, host: str, port: int) -> bool:
         """Tell whether an address is the one that is listened on."""
-        is_host = self._host in (host.removeprefix("::ffff:"), host, *WILDCARDS)
+        is_host = self._host in (host.removeprefix("::ffff:"), host) or is_wildcard(self._host)
         return is_host and port == self._port
 
     def _measure(self, connection: ServedConnection, *, is_drained: bool) -> int:

@@ -10,8 +10,9 @@ import yaml
 from support.commands import run_dpwa
 from support.imposters import imposter
 from support.keys import key_folders
-from support.nodes import config_of, eventually, free_ports
+from support.nodes import config_of, eventually
 from support.open_cluster import cluster
+from support.ports import free_ports
 
 from dpwa.connection import DpwaConnection
 from dpwa.node.diagnosis import diagnose

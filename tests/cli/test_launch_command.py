@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 from support.launched import DPWA, assert_gone, interruptible
+from support.ports import free_ports
 from support.terminals import IN_A_TERMINAL, on_terminal
 from support.times import at_most
 
 from dpwa.config import load_config
-from dpwa.launch.ports import free_ports
 
 LAUNCH = [*DPWA, "launch"]
 IMPORTS = "import os, signal, sys, time\n"

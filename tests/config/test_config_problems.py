@@ -267,6 +267,8 @@ def test_a_wrong_setting_is_explained(line: str, problem: str, tmp_path: Path) -
          "beside an endpoint (got 0.0.0.0)"),
         ("{name: a, host: 0.0.0.0, port: 1}", "1:25: nodes[0].host: expected an address that peers "
          "can reach; to listen on all of them, set bind (got 0.0.0.0)"),
+        ("{name: a, host: '0:0:0:0:0:0:0:0', port: 1}", "1:25: nodes[0].host: expected an address "
+         "that peers can reach; to listen on all of them, set bind (got 0:0:0:0:0:0:0:0)"),
         ("{name: a, endpoint: ~}", "1:9: nodes[0].port: missing, expected a whole number from 1 "
          "to 65535, or an endpoint"),
         ("{name: a, port: 1, codec: fp1}", "1:35: nodes[0].codec: expected one of none, fp16, "

@@ -232,8 +232,9 @@ def test_delta_needs_few_more_steps_than_synchronous_averaging(run: Runner, tmp_
 def test_the_algorithm_of_the_page_works_as_it_stands_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from support.ports import free_ports
+
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-    from dpwa.launch.ports import free_ports
 
     blocks = re.findall(r"```python\n(.*?)```", ALGORITHMS_PAGE.read_text(), flags=re.DOTALL)
     (code,) = (block for block in blocks if "@register_algorithm" in block)

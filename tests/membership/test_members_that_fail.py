@@ -5,8 +5,9 @@ import signal
 import time
 from contextlib import contextmanager
 
-from support.nodes import eventually, free_ports
+from support.nodes import eventually
 from support.open_cluster import cluster
+from support.ports import free_ports
 from support.processes import ended, start
 from support.times import at_most
 

@@ -7,8 +7,9 @@ import time
 from contextlib import suppress
 
 import pytest
-from support.nodes import eventually, free_ports
+from support.nodes import eventually
 from support.open_cluster import cluster
+from support.ports import free_ports
 from support.times import at_most
 
 from dpwa.connection import DpwaConnection

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.nodes import eventually, free_ports
+from support.nodes import eventually
 from support.open_cluster import cluster
+from support.ports import free_ports
 from support.processes import ended, start
 from support.strangers import question
 

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from support.nodes import eventually, free_ports
+from support.nodes import eventually
 from support.open_cluster import cluster
+from support.ports import free_ports
 from support.strangers import question
 from support.times import at_most
 

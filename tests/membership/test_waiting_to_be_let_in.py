@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from support.keys import key_folders
-from support.nodes import eventually, free_ports
+from support.nodes import eventually
 from support.open_cluster import cluster
+from support.ports import free_ports
 
 from dpwa.config import load_config
 from dpwa.connection import DpwaConnection

@@ -12,7 +12,8 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from support.nodes import eventually, free_ports
+from support.nodes import eventually
+from support.ports import free_ports
 from support.processes import ended, start
 from support.requests import fetch_of
 

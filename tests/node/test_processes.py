@@ -9,7 +9,8 @@ from select import select
 
 import numpy as np
 import pytest
-from support.nodes import eventually, free_ports, status_of
+from support.nodes import eventually, status_of
+from support.ports import free_ports
 from support.processes import ended, start
 from support.times import at_most
 

@@ -1,5 +1,7 @@
 """What a peer has published is merged once, unless the configuration or the algorithm repeats."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -156,3 +158,40 @@ def test_algorithms_that_are_drawn_to_where_a_peer_stands_repeat():
             return count >= 3
 
         eventually(is_pulled_often)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_peer_whose_training_is_over_is_merged_again(transport):
+    config = config_of(2, transport=transport)
+    with DpwaConnection("w1", config) as quick, DpwaConnection("w2", config) as other:
+        other.update_send(TWO)
+        assert eventually(lambda: merged(quick)) == 2.0
+        assert rounds(quick) == [None] * 5
+        with ThreadPoolExecutor() as pool:
+            ended = pool.submit(other.finish, TWO, timeout_s=30)
+            eventually(lambda: rounds(quick) == [2.0] * 5)
+            quick.finish(TWO)
+            assert ended.result()[1].took_part == ("w1",)
+
+
+def test_with_neighbours_of_each_round_a_peer_that_stands_still_holds_nobody_up():
+    config = config_of(3, topology="one_peer_exponential", transport="tcp", timeout_ms=500)
+    with (
+        DpwaConnection("w1", config) as quick,
+        DpwaConnection("w2", config) as slow,
+        DpwaConnection("w3", config) as other,
+    ):
+        slow.update_send(ONE)
+        brought = []
+
+        def has_both():
+            other.update_send(TWO)
+            brought.append(merged(quick))
+            other.update_wait()
+            return {1.0, 2.0} <= set(brought)
+
+        eventually(has_both)
+        for _ in range(20):
+            has_both()
+        assert brought.count(1.0) == 1
+        assert brought[-20:].count(2.0) >= 5

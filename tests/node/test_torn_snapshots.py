@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from support.nodes import free_ports
+from support.ports import free_ports
 from support.processes import ended, start
 from support.writers import filling
 

@@ -10,7 +10,8 @@ import torch
 import zmq
 from recorder import Recorder, play, play_politely
 from support.keys import key_folders
-from support.nodes import config_of, eventually, free_ports, is_connected
+from support.nodes import config_of, eventually, is_connected
+from support.ports import free_ports
 
 from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter

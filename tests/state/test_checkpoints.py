@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from support.nodes import config_of, eventually, free_ports
+from support.nodes import config_of, eventually
+from support.ports import free_ports
 from support.state_donors import (
     ALONE,
     Net,

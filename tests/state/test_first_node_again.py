@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from support.nodes import free_ports
+from support.ports import free_ports
 from support.state_donors import ALONE, donor_process, wait_until_training
 
 

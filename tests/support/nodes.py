@@ -2,10 +2,10 @@
 
 import time
 
-from dpwa.launch.ports import free_ports
+from support.ports import free_ports
 from support.times import at_most
 
-__all__ = ["config_of", "eventually", "free_ports", "is_connected", "status_of"]
+__all__ = ["config_of", "eventually", "is_connected", "status_of"]
 
 
 def config_of(count, **settings):

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from support.nodes import free_ports
+from support.ports import free_ports
 from support.times import at_most
 
 from dpwa.errors import ClosedError, UserError

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.nodes import free_ports
+from support.ports import free_ports
 
 from dpwa.testing import namespaces_missing
 

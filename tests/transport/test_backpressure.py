@@ -4,7 +4,7 @@ import socket
 import struct
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import zmq
@@ -211,10 +211,32 @@ def test_connections_to_another_address_with_that_port_are_left_alone():
             assert len(scene.backpressure._connections) == 1
 
 
-def test_without_a_list_of_descriptors_nothing_is_done(monkeypatch):
-    def fails(path):
-        raise OSError("no /proc here")
+def test_connections_are_listed_when_one_has_come_or_gone_and_now_and_then(monkeypatch):
+    with listening() as scene, ExitStack() as peers:
 
+        def known(comings):
+            scene.backpressure.look(is_drained=False, comings=comings)
+            return len(scene.backpressure._connections)
+
+        peers.enter_context(scene.peer())
+        assert known(comings=1) == 1
+        peers.enter_context(scene.peer())
+        assert known(comings=1) == 1  # nobody has told of it yet
+        assert known(comings=2) == 2
+        peers.enter_context(scene.peer())
+        with monkeypatch.context() as fails:
+            fails.setattr("dpwa.transport.backpressure.os.listdir", no_list)
+            assert known(comings=3) == 2
+        assert known(comings=3) == 3  # a look that failed is made up for at once
+        peers.enter_context(scene.peer())
+        eventually(lambda: known(comings=3) == 4)
+
+
+def no_list(path):
+    raise OSError("no /proc here")
+
+
+def test_without_a_list_of_descriptors_nothing_is_done(monkeypatch):
     with listening() as scene, scene.peer():
-        monkeypatch.setattr("dpwa.transport.backpressure.os.listdir", fails)
+        monkeypatch.setattr("dpwa.transport.backpressure.os.listdir", no_list)
         assert scene.look() > 0.0

@@ -11,7 +11,8 @@ import traceback
 import pytest
 import zmq
 from support.keys import guarded, key_folder, key_folders
-from support.nodes import eventually, free_ports
+from support.nodes import eventually
+from support.ports import free_ports
 
 from dpwa.clock import SystemClock
 from dpwa.config.public_keys import key_bytes

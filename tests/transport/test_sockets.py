@@ -4,7 +4,8 @@ import threading
 
 import pytest
 import zmq
-from support.nodes import eventually, free_ports
+from support.nodes import eventually
+from support.ports import free_ports
 
 from dpwa.errors import AddressError
 from dpwa.transport.link import LinkState, PeerLink

@@ -1,0 +1,32 @@
+"""Free ports for tests: none is given twice, and no two pytest workers are given the same.
+
+A port that is free when it is looked for may be taken before the node of the test listens: by
+another worker, or by a proxy of the same test. So each worker has a range of its own, below the one
+where `dpwa.launch.ports` looks.
+"""
+
+import itertools
+import os
+
+from dpwa.config.nodes import NodeConfig
+from dpwa.errors import AddressError
+from dpwa.launch.ports import require_free_addresses
+
+_LOWEST, _HIGHEST = 10_000, 20_000
+_WORKERS = 10
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+_MINE = range(_LOWEST + _WORKER, _HIGHEST, _WORKERS)
+_ports = itertools.cycle(_MINE)
+
+
+def free_ports(count):
+    """Return so many ports of 127.0.0.1 that nothing listens on."""
+    return [next(filter(_is_free, _ports)) for _ in range(count)]
+
+
+def _is_free(port):
+    try:
+        require_free_addresses([NodeConfig(name="w1", host="127.0.0.1", port=port)])
+    except AddressError:
+        return False
+    return True
