@@ -209,7 +209,7 @@ class Backpressure:
 
     def _is_here(self, host: str, port: int) -> bool:
         """Tell whether an address is the one that is listened on."""
-        is_host = self._host in (host.removeprefix("::ffff:"), host) or is_wildcard(self._host)
+        is_host = self._host in (host.removeprefix("::ffff:"), host) or is_wildcard(self._host or "")
         return is_host and port == self._port
 
     def _measure(self, connection: ServedConnection, *, is_drained: bool) -> int:
