@@ -91,7 +91,7 @@ class Backpressure:
 
     def __init__(self, endpoint: str, most_connections: int, unread_bytes: int) -> None:
         address = split_tcp(endpoint)
-        self._host = None if address is None else address[0]
+        self._host = "" if address is None else address[0]
         self._port = None if address is None else address[1]
         self._path = endpoint.removeprefix("ipc://")
         may_open = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -209,7 +209,7 @@ class Backpressure:
 
     def _is_here(self, host: str, port: int) -> bool:
         """Tell whether an address is the one that is listened on."""
-        is_host = self._host in (host.removeprefix("::ffff:"), host) or is_wildcard(self._host or "")
+        is_host = self._host in (host.removeprefix("::ffff:"), host) or is_wildcard(self._host)
         return is_host and port == self._port
 
     def _measure(self, connection: ServedConnection, *, is_drained: bool) -> int:
