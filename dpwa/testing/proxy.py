@@ -259,9 +259,9 @@ class TcpProxy(Closeable):
             if not chunk:
                 writer.write_eof()
                 return
+            direction.bytes += len(chunk)  # before anybody has them, who may look at once
             writer.write(chunk)
             await writer.drain()
-            direction.bytes += len(chunk)
 
     def _chunk_bytes(self) -> int:
         if self.bandwidth_bytes_per_s is None:
