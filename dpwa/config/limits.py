@@ -23,19 +23,6 @@ class Limits(StrictModel):
     serving_burst_ms: float = Field(
         default=50.0, ge=0.0, le=60_000.0, description="of a core that they may take at once"
     )
-    connections: int = Field(default=256, ge=2, le=100_000, description="most connections at once")
-    handshakes_per_s: float = Field(
-        default=200.0,
-        ge=1.0,
-        le=100_000.0,
-        description="connections that may come in a second, and at once; more of them wait",
-    )
     handshake_timeout_s: float = Field(
         default=5.0, ge=0.1, le=600.0, description="longest time that a handshake may take"
-    )
-    unread_mb: int = Field(
-        default=8,
-        ge=1,
-        le=4096,
-        description="what of one connection may wait in memory to be read, in MiB",
     )

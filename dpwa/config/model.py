@@ -225,8 +225,8 @@ class Config(StrictModel):
     limits: Limits = Field(
         default=Limits(),
         description="how much of a node others may use: sessions_per_peer (fetches of one peer at "
-        "once), serving_share and serving_burst_ms (of a core, for their requests), connections, "
-        "handshakes_per_s, handshake_timeout_s, unread_mb (of one connection, waiting to be read)",
+        "once), serving_share and serving_burst_ms (of a core, for their requests), "
+        "handshake_timeout_s",
     )
     security: Literal["none", "curve"] = Field(
         default="none",

@@ -34,7 +34,6 @@ _REFUSALS = {
     "protocol": "{n} connections that came with keys where there are none, without them where they "
     "are asked for, or from something that is no node; compare `security` in all configurations",
     "broken_off": "{n} connections that broke off before they were let in, or took too long",
-    "put_off": "{n} connections at once for a while, as there were more than `handshakes_per_s`",
 }
 
 

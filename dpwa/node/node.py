@@ -295,10 +295,7 @@ class Node(Closeable):
             "bad_messages": threads.rx.bad_messages,
             "refused": {"malformed": threads.rx.bad_messages, **threads.rx.admission.report()},
             "late_answers": threads.tx.late_answers,
-            "handshakes_refused": {
-                **threads.authorizer.report(),
-                "put_off": threads.accept_limiter.closings,
-            },
+            "handshakes_refused": threads.authorizer.report(),
             "connections": threads.authorizer.connections(),
             "algorithm": self.config.algorithm,
             "model": self._model(),

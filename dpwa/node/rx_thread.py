@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import zmq
@@ -12,6 +14,7 @@ from dpwa.clock import Clock
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.node.admission import AdmissionControl
 from dpwa.node.service import Reply, Service
+from dpwa.transport.authenticator import Authenticator
 from dpwa.transport.ipc import claimed
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import (
@@ -44,9 +47,11 @@ class RxThread(threading.Thread):
         endpoint: str,
         clock: Clock,
         admission: AdmissionControl,
+        keys_changed: Callable[[], None],
     ) -> None:
         super().__init__(name=f"dpwa-rx-{name}", daemon=True)
         self.admission = admission
+        self._keys_changed = keys_changed
         self._zmq_context = zmq_context
         self._endpoint = endpoint
         self.endpoint = endpoint  # with the port that was found, once it listens
@@ -99,17 +104,20 @@ class RxThread(threading.Thread):
         try:
             with (
                 claimed(self._endpoint),
+                closing(self._authenticator()) as authenticator,
                 self._socket() as router,
             ):
                 self.endpoint = bound_endpoint(router)
-                self.admission.watch(self.endpoint)
                 self._listening.set()
-                self._serve(router)
+                self._serve(router, authenticator)
         except Exception as error:
             if self._listening.is_set():
                 raise
             self._listen_error = error  # for the thread that waits in `open`
             self._listening.set()
+
+    def _authenticator(self) -> Authenticator:
+        return Authenticator(self._zmq_context, self.admission.authorizer, self._keys_changed)
 
     def _socket(self) -> Socket:
         handshake_ms = int(self.admission.limits.handshake_timeout_s * 1000)
@@ -117,10 +125,11 @@ class RxThread(threading.Thread):
             self._zmq_context, self._endpoint, self.admission.authorizer, handshake_ms
         )
 
-    def _serve(self, router: Socket) -> None:
+    def _serve(self, router: Socket, authenticator: Authenticator) -> None:
         wakes, poller = zmq.Poller(), zmq.Poller()
-        wakes.register(self._wakes.receiver, zmq.POLLIN)
-        poller.register(self._wakes.receiver, zmq.POLLIN)
+        for socket in (self._wakes.receiver, *authenticator.sockets):
+            wakes.register(socket, zmq.POLLIN)
+            poller.register(socket, zmq.POLLIN)
         poller.register(router, zmq.POLLIN)
         is_busy = False
         while True:
@@ -132,9 +141,11 @@ class RxThread(threading.Thread):
             if self._wakes.receiver in ready:
                 self._wakes.discard_all()
             try:
+                if any(socket in ready for socket in authenticator.sockets):
+                    authenticator.hear()
                 if router in ready:
                     self._answer(router)
-                self.admission.look()
+                authenticator.tick(self._clock.now())
                 is_busy = self._tick()
             except Exception:
                 self.bad_messages += 1

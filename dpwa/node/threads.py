@@ -13,11 +13,10 @@ from dpwa.node.admission import AdmissionControl
 from dpwa.node.assembly import authorizer_of
 from dpwa.node.commands import RenewLinks, Tell
 from dpwa.node.context import NodeContext
+from dpwa.node.own_address import is_beyond_this_machine
 from dpwa.node.rx_thread import RxThread
 from dpwa.node.service import Service
 from dpwa.node.tx_thread import TxThread
-from dpwa.transport.accept_limiter import AcceptLimiter
-from dpwa.transport.authenticator import Authenticator
 from dpwa.transport.sockets import keep_freed_memory
 from dpwa.types import Frame
 from dpwa.wire.messages import Message
@@ -57,7 +56,7 @@ class NodeHandle:
 
 
 class NodeThreads:
-    """Owns the RxThread, the TxThread, the authenticator and the context of their sockets.
+    """Owns the RxThread, the TxThread and the context of their sockets.
 
     Raises:
         UserError: `security: curve` without CURVE or the node's key, or with files that others can
@@ -70,17 +69,16 @@ class NodeThreads:
         self.authorizer = authorizer_of(context.config, context.name)
         self._zmq_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         admission = AdmissionControl(self.authorizer, context.config.limits)
-        self.rx = RxThread(context.name, self._zmq_context, endpoint, context.clock, admission)
-        self.tx = TxThread(self._zmq_context, context, self.authorizer.keyring)
-        self.accept_limiter = AcceptLimiter(context.config.limits.handshakes_per_s)
-        self._authenticator = self._make_authenticator(context)
-        self.node_handle = NodeHandle(self.rx, self.tx)
-
-    def _make_authenticator(self, context: NodeContext) -> Authenticator:
-        tx, keepers = self.tx, (self.authorizer, self.accept_limiter)
-        return Authenticator(
-            context.name, self._zmq_context, keepers, context.clock, lambda: tx.order(RenewLinks())
+        self.tx = tx = TxThread(self._zmq_context, context, self.authorizer.keyring)
+        self.rx = RxThread(
+            context.name,
+            self._zmq_context,
+            endpoint,
+            context.clock,
+            admission,
+            keys_changed=lambda: tx.order(RenewLinks()),
         )
+        self.node_handle = NodeHandle(self.rx, self.tx)
 
     def open(self, services: Iterable[Service]) -> None:
         """Register the services and start the threads.
@@ -91,22 +89,26 @@ class NodeThreads:
         for service in services:
             self.rx.register(service)
         try:
-            self._authenticator.start()
             self.tx.start()
             self.rx.open()
         except BaseException:
             self.close()
             raise
+        if self.authorizer.keyring is None and is_beyond_this_machine(self.rx.endpoint):
+            log.warning(
+                "%s: whoever can connect to %s may read and change what is trained here: set "
+                "`security: curve`, unless the network is your own",
+                self.rx.name.removeprefix("dpwa-rx-"),
+                self.rx.endpoint,
+            )
 
     def close(self) -> None:
         """Stop the threads and free the sockets; bounded in time."""
         tx_stopped = self._stop(self.tx)
-        # The authenticator last: ZeroMQ's own thread would wait for it for ever.
-        served_out = self._stop(self.rx) and self._stop(self._authenticator)
-        if tx_stopped and served_out:
+        if self._stop(self.rx) and tx_stopped:
             self._zmq_context.term()
 
-    def _stop(self, thread: RxThread | TxThread | Authenticator) -> bool:
+    def _stop(self, thread: RxThread | TxThread) -> bool:
         if thread is threading.current_thread():
             return False
         if thread.ident is None:  # there was no room for another thread

@@ -24,7 +24,6 @@ MONITOR_ENDPOINT = "inproc://dpwa-gate"  # one in each context, and every node h
 ZAP_DOMAIN = b"dpwa"
 STRANGERS_NAMED = 64  # in the log, each once; the others are only counted
 
-LISTENING = int(zmq.EVENT_LISTENING)
 ACCEPTED = int(zmq.EVENT_ACCEPTED)
 DISCONNECTED = int(zmq.EVENT_DISCONNECTED)
 HANDSHAKE_FAILED_PROTOCOL = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
@@ -36,7 +35,7 @@ FAILURES = {
 }
 # What came was encrypted for another key than that of this node: the other side has a wrong one.
 WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
-EVENTS = LISTENING | ACCEPTED | DISCONNECTED | sum(FAILURES)
+EVENTS = ACCEPTED | DISCONNECTED | sum(FAILURES)
 
 
 class Authorizer:
@@ -93,11 +92,6 @@ class Authorizer:
         elif event in FAILURES:
             is_key = event == HANDSHAKE_FAILED_PROTOCOL and value == WRONG_KEY
             self._refused["unknown_key" if is_key else FAILURES[event]] += 1
-
-    @property
-    def comings(self) -> int:
-        """How many connections have come and ended, in sum; from any thread."""
-        return self._accepted + self._ended
 
     def report(self) -> JsonObject:
         """Count the handshakes that were refused, by reason."""

@@ -73,7 +73,9 @@ def serving_socket(
 ) -> Socket:
     """Return a ROUTER that listens on the endpoint, behind an authorizer that has an authenticator.
 
-    What it has received is not bounded here: see `dpwa.transport.backpressure`.
+    What it has received has no bound: peers keep within their credit (see `wire.limits`). A queue
+    that was full would let strangers end the process: of a connection that has broken while ZeroMQ
+    waits for room, libzmq 4.3.5 goes on to answer the pings ("Assertion failed: !_io_error").
 
     Raises:
         AddressError: the port is in use, or the address is not of this machine.
@@ -81,7 +83,7 @@ def serving_socket(
     router = context.socket(zmq.ROUTER)
     _set_common(router, endpoint)
     router.maxmsgsize = limits.MAX_PUSH_BYTES + HEADER_SLACK_BYTES
-    router.rcvhwm = 0  # never full: see brakes.py
+    router.rcvhwm = 0
     router.handshake_ivl = handshake_ms
     router.sndhwm = QUEUED_ANSWERS
     router.tcp_maxrt = STALLED_MS
@@ -111,7 +113,7 @@ def asking_socket(context: Context, endpoint: str, keys: LinkKeys | None = None)
         dealer.curve_secretkey = keys.own.secret.reveal()
         dealer.curve_serverkey = keys.theirs.encode()
     dealer.maxmsgsize = limits.MAX_CHUNK_BYTES + HEADER_SLACK_BYTES
-    dealer.rcvhwm = 0  # never full: see brakes.py; what is asked for is bounded by credit
+    dealer.rcvhwm = 0  # likewise; what is asked for is bounded by credit
     dealer.connect_timeout = CONNECT_TIMEOUT_MS
     dealer.reconnect_ivl = RECONNECT_MS
     dealer.reconnect_ivl_max = RECONNECT_MAX_MS

@@ -170,10 +170,10 @@ def test_a_key_that_was_renewed_on_one_machine_only_is_told_as_a_key(tmp_path):
 
 @pytest.mark.parametrize(
     ("reason", "advice"),
-    [("unknown_key", "keys list"), ("protocol", "`security`"), ("put_off", "handshakes_per_s")],
+    [("unknown_key", "keys list"), ("protocol", "`security`"), ("broken_off", "too long")],
 )
 def test_who_asks_in_vain_is_told_with_what_to_compare(reason, advice):
-    counts = {"unknown_key": 0, "protocol": 0, "broken_off": 0, "put_off": 0, reason: 3}
+    counts = {"unknown_key": 0, "protocol": 0, "broken_off": 0, reason: 3}
     (finding,) = diagnose({"a": report("a", handshakes_refused=counts)})
     assert finding.text.startswith("a has refused 3 connections")
     assert advice in finding.text

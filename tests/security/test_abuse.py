@@ -1,4 +1,4 @@
-"""Each attack for a moment: no crash, bounded memory and descriptors, and the others are served.
+"""Each attack for a moment: no crash, nothing stays behind, and the others are served.
 
 Most run with `./scripts/test -m slow tests/security` only. How much slower the victim trains is
 measured in test_abuse_timed.py.
@@ -21,34 +21,25 @@ from dpwa.config import load_config
 
 SEED = 5
 SECONDS = 0.8
-ENDLESS_SECONDS = 5.0  # it takes two until it is clear that no end comes
-CONNECTIONS = 40
+LEFT_OPEN = 10  # descriptors, of the honest peer
 GROWTH_MB = 150  # as measured: below 60, but for the size of one burst of a machine that stalls
-# Two connections that may each leave 8 MiB unread, and as much in the kernel; an empty frame takes
-# 32 times as much memory as it does on the wire.
-EMPTY_FRAMES_MB = 2 * 2 * 8 * 32
-SLACK = 60  # descriptors: of connections that came since it was last looked
 
-LIMITS = {"connections": CONNECTIONS, "serving_share": 0.05, "serving_burst_ms": 5}
+LIMITS = {"serving_share": 0.05, "serving_burst_ms": 5}
 COUNTED = {
-    "half_open": "connections",
-    "slow_writers": "connections",
-    "endless": "unfinished",
-    "endless_empty": "unfinished",
     "status_flood": "over_budget",
-    "many_floods": "connections",
+    "many_floods": "over_budget",
     "news_flood": "over_budget",
     "fetch_flood": "over_budget",
     "malformed_flood": "malformed",
     "push_flood": "malformed",  # nobody has registered for tables
 }
-BY_DEFAULT = ["half_open", "endless", "status_flood", "push_flood", "garbage", "absurd_lengths"]
-OTHERS = ["garbage", "interrupted", "absurd_lengths", "slow_readers", "propose_flood"]
+STRANGERS = ["garbage", "half_open", "interrupted", "absurd_lengths", "slow_writers"]
+OTHERS = [*STRANGERS, "slow_readers", "propose_flood"]
+BY_DEFAULT = ["half_open", "status_flood", "push_flood", "garbage", "absurd_lengths", "interrupted"]
 
 
 def start_attack(attack, port, fingerprint):
-    seconds = ENDLESS_SECONDS if attack.startswith("endless") else SECONDS
-    command = [sys.executable, str(PROGRAMS / "attackers.py"), attack, port, seconds, SEED]
+    command = [sys.executable, str(PROGRAMS / "attackers.py"), attack, port, SECONDS, SEED]
     return subprocess.Popen(
         [*map(str, command), fingerprint.hex()],
         stdout=subprocess.PIPE,
@@ -107,11 +98,10 @@ def test_an_attack_does_no_harm(attack, tmp_path):
                 sent = json.loads(output)
                 assert sent["connections"] > 0
             print(sent, merged, most_mb - memory, max(open_files))
-            bound_mb = EMPTY_FRAMES_MB if attack == "endless_empty" else GROWTH_MB
-            assert most_mb - memory < bound_mb
-            # Not the most: many may come between two looks.
-            assert np.median(open_files) < CONNECTIONS + SLACK
+            if attack in STRANGERS:  # what others send and is not read yet has no bound
+                assert most_mb - memory < GROWTH_MB
             eventually(exchange)
+            eventually(lambda: entries(victim.pid, "fd") - files < LEFT_OPEN)
         report, errors = victim.communicate("end\n", timeout=60)
         assert (victim.returncode, errors) == (0, "")
         refused = json.loads(report)

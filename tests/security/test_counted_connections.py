@@ -28,7 +28,6 @@ def node_with(tmp_path, security, peers=1, **limits):
     """Nodes w1, ... that see nobody else, and the port of the first."""
     names = [f"w{index}" for index in range(1, peers + 1)]
     keys = str(key_folder(tmp_path / "keys", *names).path)
-    limits = {"handshakes_per_s": 100_000, **limits}
     config = config_of(peers, security=security, keys=keys, transport="tcp", limits=limits)
     with DpwaConnection("w1", config) as one:
         yield one, config

@@ -1,11 +1,10 @@
-"""Strangers at the authorizer of a node with keys, each kind for a moment: a storm is cut short.
+"""Strangers at the authorizer of a node with keys, each kind for a moment: none gets in.
 
 How much slower the victim trains is measured in test_key_attacks_timed.py.
 """
 
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -17,11 +16,9 @@ from dpwa import DpwaConnection
 
 SEED = 5
 LONGEST_S = 100  # of an attack, which is ended when all has been seen
-PER_S = 50
-CONNECTIONS = 100
-LIMITS = {"handshakes_per_s": PER_S, "handshake_timeout_s": 0.3, "connections": CONNECTIONS}
-BACKLOG = 100  # of libzmq: who has connected before the accept limiter was closed
+LIMITS = {"handshake_timeout_s": 0.3}
 GROWTH_MB = 50
+LEFT_OPEN = 2
 
 COUNTED = {
     "hello_storm": "broken_off",
@@ -32,7 +29,7 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("attack", COUNTED)
-def test_a_storm_of_strangers_is_held_up_and_counted(attack, tmp_path, caplog):
+def test_a_storm_of_strangers_is_refused_and_counted(attack, tmp_path, caplog):
     print(f"seed {SEED}")
     keys = key_folder(tmp_path / "keys", "w1", "w2")
     settings = {"security": "curve", "keys": str(keys.path), "transport": "tcp"}
@@ -46,12 +43,11 @@ def test_a_storm_of_strangers_is_held_up_and_counted(attack, tmp_path, caplog):
 
         eventually(exchange)
         pid = one.node.report()["pid"]
-        before_mb, files, start = resident_mb(pid), entries(pid, "fd"), time.monotonic()
-        merged, open_files = 0, []
+        before_mb, files, merged = resident_mb(pid), entries(pid, "fd"), 0
 
         def has_been_seen():
             refused = one.node.report()["handshakes_refused"]
-            return merged > 3 and refused[COUNTED[attack]] > 10 and refused["put_off"] > 0
+            return merged > 3 and refused[COUNTED[attack]] > 10
 
         key = keys.public_key("w1").encode().hex()
         port = config["nodes"][0]["port"]
@@ -61,16 +57,12 @@ def test_a_storm_of_strangers_is_held_up_and_counted(attack, tmp_path, caplog):
             while not has_been_seen():
                 assert attacker.poll() is None
                 merged += exchange()
-                open_files.append(entries(pid, "fd") - files)
         finally:
             attacker.kill()
             attacker.wait()
-        lasted_s = time.monotonic() - start
         report = one.node.report()
-        print(report["handshakes_refused"], report["connections"], merged, max(open_files))
-        # Not the most: many may come between two looks, and their kernel holds a queue of them.
-        assert np.median(open_files) < 2 * CONNECTIONS + BACKLOG
-        assert report["connections"]["accepted"] < PER_S * (lasted_s + 2) + 2 * BACKLOG
+        print(report["handshakes_refused"], report["connections"], merged)
+        eventually(lambda: entries(pid, "fd") <= files + LEFT_OPEN)
         assert report["refused"]["forged"] == report["refused"]["malformed"] == 0
         assert resident_mb(pid) - before_mb < GROWTH_MB
     named = [record for record in caplog.records if "whose key is not allowed" in record.message]
@@ -87,7 +79,7 @@ def test_a_peer_that_comes_during_a_storm_gets_in(tmp_path):
         command = [PROGRAMS / "key_attackers.py", "hello_storm", port, LONGEST_S, SEED, key]
         attacker = subprocess.Popen([sys.executable, *map(str, command)], stdout=subprocess.PIPE)
         try:
-            eventually(lambda: one.node.report()["handshakes_refused"]["put_off"] > 0)
+            eventually(lambda: one.node.report()["handshakes_refused"]["broken_off"] > 0)
             with DpwaConnection("w2", config) as two:
 
                 def merges():

@@ -1,10 +1,12 @@
-"""Keys in folders, and sockets behind a gate."""
+"""Keys in folders, and sockets behind an authorizer."""
 
 import contextlib
+import threading
+import time
 import types
 
-from dpwa.clock import SystemClock
-from dpwa.transport.accept_limiter import AcceptLimiter
+import zmq
+
 from dpwa.transport.authenticator import Authenticator
 from dpwa.transport.authorizer import CurveAuthorizer
 from dpwa.transport.keyring import Keyring
@@ -34,13 +36,33 @@ def key_folders(root, *names):
 def guarded(context, folder, name, endpoint):
     """A ROUTER behind an authorizer that goes by the keys of a node; what changes is noted."""
     authorizer, changes = CurveAuthorizer(name, Keyring(folder, name)), []
-    keeps = (authorizer, AcceptLimiter(1000.0))
-    keeper = Authenticator(name, context, keeps, SystemClock(), lambda: changes.append(1))
-    keeper.start()
+    with (
+        authenticating(context, authorizer, lambda: changes.append(1)),
+        serving_socket(context, endpoint, authorizer) as router,
+    ):
+        yield types.SimpleNamespace(router=router, authorizer=authorizer, changes=changes)
+
+
+@contextlib.contextmanager
+def authenticating(context, authorizer, changed=lambda: None):
+    """An authenticator that answers on a thread of its own; the test keeps its own for itself."""
+    authenticator = Authenticator(context, authorizer, changed)
+    is_over = threading.Event()
+
+    def serve():
+        poller = zmq.Poller()
+        for each in authenticator.sockets:
+            poller.register(each, zmq.POLLIN)
+        while not is_over.is_set():
+            poller.poll(20)
+            authenticator.hear()
+            authenticator.tick(time.monotonic())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
     try:
-        with serving_socket(context, endpoint, authorizer) as router:
-            yield types.SimpleNamespace(
-                router=router, authorizer=authorizer, keeper=keeper, changes=changes
-            )
+        yield
     finally:
-        assert keeper.stop(5.0)
+        is_over.set()
+        thread.join()
+        authenticator.close()

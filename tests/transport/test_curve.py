@@ -14,14 +14,11 @@ from support.keys import guarded, key_folder, key_folders
 from support.nodes import eventually
 from support.ports import free_ports
 
-from dpwa.clock import SystemClock
 from dpwa.config.public_keys import key_bytes
 from dpwa.errors import UserError
 from dpwa.transport import authenticator as authenticator_module
 from dpwa.transport import keyring as keyring_module
 from dpwa.transport import sockets
-from dpwa.transport.accept_limiter import AcceptLimiter
-from dpwa.transport.authenticator import Authenticator
 from dpwa.transport.authorizer import Authorizer, CurveAuthorizer
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder, KeyPair, SecretKey, read_public_key
@@ -256,21 +253,6 @@ def test_where_nobody_keeps_the_gate_nobody_gets_in(context, tcp, tmp_path, monk
         link = stack.enter_context(linked(context, tcp, Keyring(folder, "w2")))
         eventually(lambda: problem_of(link))
         assert not link.send(AskStatus(request=1))
-
-
-@pytest.mark.parametrize("is_started", [True, False])
-def test_an_authenticator_that_ends_leaves_nothing_behind(context, tmp_path, is_started):
-    authorizer = CurveAuthorizer("w1", Keyring(key_folder(tmp_path / "keys", "w1"), "w1"))
-    keeper = Authenticator(
-        "w1", context, (authorizer, AcceptLimiter(1.0)), SystemClock(), lambda: None
-    )
-    if is_started:
-        keeper.start()
-        assert keeper.stop(5.0)
-    else:
-        keeper.discard()
-    assert not keeper.is_alive()
-    context.term()  # does not wait for a socket
 
 
 # Keys that come and go

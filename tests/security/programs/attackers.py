@@ -162,24 +162,6 @@ def absurd_lengths(attack):
             time.sleep(0.002)
 
 
-def endless(attack):
-    """One message whose frames of 200 KB never end."""
-    _without_end(attack, struct.pack(">BQ", MORE | LONG, 200_000) + bytes(200_000))
-
-
-def endless_empty(attack):
-    """One message whose empty frames never end: 2 bytes each on the wire, more in memory."""
-    _without_end(attack, repeated(frame(b"", MORE)))
-
-
-def _without_end(attack, data):
-    while attack.goes_on:
-        with contextlib.suppress(OSError), attack.peer() as connection:
-            while attack.goes_on:
-                attack.send(connection, data)
-        time.sleep(0.01)
-
-
 def slow_writers(attack):
     """Connections that send one byte a second of a valid beginning."""
     data = GREETING + ready() + message(encode(AskStatus(request=1)))
@@ -327,8 +309,7 @@ def burn(attack, share):
 
 
 STRANGERS = (
-    garbage, half_open, interrupted, absurd_lengths, endless, endless_empty, slow_writers,
-    slow_readers,
+    garbage, half_open, interrupted, absurd_lengths, slow_writers, slow_readers,
 )  # fmt: skip
 GREEDY = (
     status_flood, many_floods, news_flood, malformed_flood, push_flood, fetch_flood, propose_flood,
