@@ -19,7 +19,7 @@ x = torch.linspace(-math.pi, math.pi, 240).unsqueeze(1)
 torch.manual_seed(0)  # all nodes start from the same parameters
 net = Sequential(Linear(1, 64), Tanh(), Linear(64, 1))
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-merges, loss, end = Counter[str](), None, time.monotonic() + 4.0
+merges, loss, end = Counter[str](), None, time.monotonic() + 30.0
 
 with DpwaPyTorchAdapter(net, os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as gossip:
     own_x = x.chunk(gossip.world_size)[gossip.rank]  # private: no other node ever sees these points
@@ -32,8 +32,8 @@ with DpwaPyTorchAdapter(net, os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"])
         loss = error.item()
         if merge := gossip.update_wait(loss):  # wait for the peer's parameters, merge them
             merges[merge.peer] += 1
+            end = min(end, time.monotonic() + 4.0)  # 4 s together are enough
     print(gossip.finish())  # average with all who are there: all end alike
-
 own, whole = (functional.mse_loss(net(points), points.sin()) for points in (own_x, x))
 print(f"error on own points {own:.5f}, on the whole curve {whole:.5f}")
 print(f"{merges.total()} merges, from {dict(merges)}")

@@ -135,6 +135,8 @@ class FinishRun:
         heard, state = self._endings.of(peer), self._tx.state_of(peer)
         if self._peer_table.has_ended(peer) or (heard is not None and heard.at >= self._began):
             return False
+        if self._peer_table.may_still_start(peer):
+            return True
         elapsed_s = self._clock.now() - self._began
         longest_s = {LinkState.UP: SILENT_AFTER_S, LinkState.CONNECTING: FIRST_LOOK_S}
         return elapsed_s < longest_s.get(state, 0.0)

@@ -288,6 +288,14 @@ class PeerTable:
             peer = self._peers.get(name)
             return peer is not None and peer.heard is not None
 
+    def may_still_start(self, name: str) -> bool:
+        """Tell whether a peer of which nothing was heard yet may only be slower to start."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is None or peer.heard is not None:
+                return False
+            return self._clock.now() - peer.added < STARTUP_GRACE_S
+
     def connected(self, name: str) -> None:
         """Note that a connection to a peer was made: one that had ended may be back."""
         with self._lock:

@@ -5,6 +5,7 @@ import math
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError
 
 import numpy as np
@@ -17,6 +18,7 @@ from dpwa import DpwaConnection, FinishReport
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import ClosedError, ParametersError, UserError
+from dpwa.node import peers
 from dpwa.node.finish_run import Averaged
 from dpwa.policy.push_sum import UNIT
 from dpwa.wire.messages import Finishing
@@ -146,7 +148,8 @@ def test_nobody_waits_for_who_was_never_there_has_left_or_trains_too_long():
     assert reports[0].missed["w4"] == "still trains, at update 1"
 
 
-def test_a_node_whose_peers_were_never_there_ends_at_once():
+def test_a_node_whose_peers_were_never_there_ends_when_they_have_had_time_to_start(monkeypatch):
+    monkeypatch.setattr(peers, "STARTUP_GRACE_S", 0.5)
     net = nn.Linear(2, 1)
     with DpwaPyTorchAdapter(net, "w1", config_of(3)) as alone:
         alone.update_send(0.5)
@@ -155,6 +158,23 @@ def test_a_node_whose_peers_were_never_there_ends_at_once():
     assert set(report.missed) == {"w2", "w3"}
     assert report.distance_before is None
     assert "nobody" in str(report)
+    assert report.waited_s > 0.2
+
+
+def test_who_ends_before_the_others_have_started_waits_for_them():
+    config = config_of(2)
+    nets = [nn.Linear(2, 1, bias=False) for _ in range(2)]
+    with ThreadPoolExecutor() as pool, DpwaPyTorchAdapter(nets[0], "w1", config) as early:
+        early.update_send(0.5)
+        ended = pool.submit(early.finish)
+        time.sleep(1.5)  # longer than a connection is waited for
+        assert not ended.done()
+        with DpwaPyTorchAdapter(nets[1], "w2", config) as late:
+            late.update_send(0.5)
+            late.update_wait(0.5)
+            assert late.finish().took_part == ("w1",)
+            assert ended.result().took_part == ("w2",)
+    assert torch.allclose(nets[0].weight, nets[1].weight)
 
 
 def test_the_only_node_returns_at_once():
