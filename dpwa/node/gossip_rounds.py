@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dpwa.algorithms import Algorithm, Ask, Terms
 from dpwa.clock import Deadline
@@ -512,8 +513,8 @@ class GossipRounds:
             arrival.peer,
         )
 
-    def _stand(self, **changed: float | bytes | None) -> None:
-        self.standing = TrainingProgress(**{**dict(self.standing), **changed})
+    def _stand(self, **changed: Any) -> None:
+        self.standing = replace(self.standing, **changed)
 
     def _arrival(
         self,
