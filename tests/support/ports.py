@@ -2,11 +2,12 @@
 
 A port that is free when it is looked for may be taken before the node of the test listens: by
 another worker, or by a proxy of the same test. So each worker has a range of its own, below the one
-where `dpwa.launch.ports` looks.
+where `dpwa.launch.ports` looks, and begins anywhere in it: other tests may run on this machine.
 """
 
 import itertools
 import os
+import random
 
 from dpwa.config.nodes import NodeConfig
 from dpwa.errors import AddressError
@@ -15,8 +16,10 @@ from dpwa.launch.ports import require_free_addresses
 _LOWEST, _HIGHEST = 10_000, 20_000
 _WORKERS = 10
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
-_MINE = range(_LOWEST + _WORKER, _HIGHEST, _WORKERS)
+_MINE = [*range(_LOWEST + _WORKER, _HIGHEST, _WORKERS)]
 _ports = itertools.cycle(_MINE)
+for _ in range(random.SystemRandom().randrange(len(_MINE))):
+    next(_ports)
 
 
 def free_ports(count):
