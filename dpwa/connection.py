@@ -384,8 +384,7 @@ class _Copy:
     def take(self, arrival: Arrival) -> float:
         """Copy all of it, for the caller to merge with the factor."""
         self.data = np.empty(arrival.nbytes, np.uint8)
-        for start, part in arrival.parts:
-            self.data[start : start + part.nbytes] = part
+        self.data[arrival.start : arrival.start + arrival.data.nbytes] = arrival.data
         return arrival.factor
 
 

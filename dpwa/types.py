@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, SupportsFloat
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -44,7 +45,8 @@ class NoOptions(StrictModel):
     """Options of a rule that has none."""
 
 
-class TrainingProgress(StrictModel):
+@dataclass(frozen=True)
+class TrainingProgress:
     """How far a node has come: what interpolation rules compare.
 
     Attributes:

@@ -34,8 +34,8 @@ class HostSide:
         return FinishedCopy(all_finite if check_finite else None)
 
     def merging(self, terms: MergeTerms, round_number: int) -> Merging:
-        """Begin to merge a peer's snapshot."""
-        return Merging(self._tiles, terms, round_number)
+        """Begin to merge a peer's snapshot; its bytes must stay until the distance was read."""
+        return Merging(self._tiles, terms, round_number, self._bring)
 
     @torch.inference_mode()
     def distance(self, data: ByteArray, start: int, published: ByteArray | None) -> float:

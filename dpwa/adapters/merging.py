@@ -1,9 +1,9 @@
-"""Merging: a peer's snapshot goes into the tensors of a module, as much of it as has come."""
+"""Merging: a peer's snapshot, or a part of it, goes into the tensors of a module."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,14 +24,12 @@ class MergeTerms:
         factor: weight f of the peer, from 0 to 1.
         published: the bytes of the snapshot that this node published, shape `(nbytes,)`; the
             parameters then become own + f * (peer - published). `None`: they are interpolated.
-        undo: room for the bytes of the old values, shape `(nbytes,)`; `None`: no way back is kept.
         buffers: the weight of the peer's buffers; as for the parameters if `None`.
         parameters: whether the parameters are merged, and not only measured.
     """
 
     factor: float
     published: ByteArray | None = None
-    undo: ByteArray | None = None
     buffers: float | None = None
     parameters: bool = True
 
@@ -43,7 +41,7 @@ class MergeTerms:
 
 
 class Merging:
-    """One merge, in progress while the bytes of the peer's snapshot come in.
+    """One merge.
 
     Parameters are interpolated, x = (1-f)*x + f*peer, or with `terms.published` moved by a delta,
     x = x + f*(peer - published). Buffers are always interpolated: a delta could turn a running
@@ -53,14 +51,20 @@ class Merging:
         tiles: those of the module's tensors, in order.
         terms: how to merge.
         round_number: rotates the sample that `consensus_distance` is estimated from.
+        bring: returns values of a tile, which are on the host, where its tensors are.
     """
 
-    def __init__(self, tiles: Sequence[Tile], terms: MergeTerms, round_number: int) -> None:
+    def __init__(
+        self,
+        tiles: Sequence[Tile],
+        terms: MergeTerms,
+        round_number: int,
+        bring: Callable[[Tile, torch.Tensor], torch.Tensor],
+    ) -> None:
         self._tiles = tiles
         self._terms = terms
+        self._bring = bring
         self._published = _flat(terms.published)
-        self._undo = _flat(terms.undo)
-        self._changed: list[tuple[Tile, torch.Tensor]] = []
         measurable = [tile.elements for tile in tiles if not tile.is_buffer]
         self._distance = _Distance(sum(measurable), len(measurable), round_number)
 
@@ -73,8 +77,7 @@ class Merging:
 
         Args:
             start: where `data` begins in the snapshot.
-            data: writable memory, though never written to unless it is the very place in `undo`
-                where the old values go: then it holds these afterwards.
+            data: writable memory, though never written to.
         """
         flat = torch.from_numpy(data)
         for tile in overlapping(self._tiles, start, start + data.nbytes):
@@ -83,19 +86,6 @@ class Merging:
             wanted = tile if changes else sample
             if wanted is not None:
                 self._merge(wanted, self._bring(wanted, wanted.of(flat, start)), sample)
-
-    @torch.inference_mode()
-    def undo(self) -> None:
-        """Put every tensor back to its value from before, bit for bit.
-
-        Raises:
-            ValueError: `terms.undo` was `None`.
-        """
-        if self._undo is None:
-            raise ValueError("nothing was kept to undo this merge with")
-        for tile, old in self._changed:
-            torch._foreach_copy_(tile.views, tile.split(old))
-        self._changed.clear()
 
     @property
     def consensus_distance(self) -> float:
@@ -120,7 +110,6 @@ class Merging:
         if sample is not None:
             there = sample.of(peer.view(torch.uint8), tile.start)
             self._distance.add(sample, difference(there, sample.values(), sample.room))
-        self._save(tile)
         move_toward_(tile.views, tile.split(peer), self._terms.factor_of(tile))
 
     def _add_delta(
@@ -130,26 +119,11 @@ class Merging:
         if sample is not None:
             first = (sample.start - tile.start) // tile.dtype.itemsize
             self._distance.add(sample, delta[first : first + sample.elements])
-        self._save(tile)
         if factor == 1.0 and not is_finite(delta):
             # This node had published NaN: no step away from that is worth keeping.
             move_toward_(tile.views, tile.split(peer), 1.0)
         else:
             add_(tile.views, tile.split(delta), factor)
-
-    def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:
-        """Return a tile's values where they stay until they are merged."""
-        if self._undo is not None and values.data_ptr() == self._undo.data_ptr() + tile.start:
-            return tile.aside.copy_(values)
-        return values
-
-    def _save(self, tile: Tile) -> None:
-        if self._undo is not None and self._terms.factor_of(tile) != 0.0:
-            self._changed.append((tile, self._keep(tile, tile.of(self._undo))))
-
-    def _keep(self, tile: Tile, room: torch.Tensor) -> torch.Tensor:
-        """Return a copy of the own values, which has its place in `room`."""
-        return tile.copy_to(room)
 
 
 @dataclass

@@ -346,10 +346,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     def _merge(self, arrival: Arrival) -> float:
         if self._control is not None and arrival.published is not None:
             self._control.observed(self._state.distance(arrival.published.data, 0, None))
-        received = ReceivedSnapshot(
-            arrival, self._state, self._clip, waits_for_all=self._algorithm.keeps
-        )
-        return self._merge_received(arrival, received)
+        return self._merge_received(arrival, ReceivedSnapshot(arrival, self._state, self._clip))
 
     def _mix_more(self, control: ConsensusControl, arrival: Arrival) -> Arrival:
         """Gossip again at once, as long as the nodes are too far apart."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dpwa.adapters.merging import MergeTerms
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.values import TensorValues
@@ -11,7 +9,6 @@ from dpwa.algorithms import Values
 from dpwa.data.segments import ByteArray
 from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival
-from dpwa.node.incoming import Part
 from dpwa.policy.clipping import ClipRadius
 from dpwa.types import TrainingProgress
 
@@ -23,7 +20,6 @@ class ReceivedSnapshot:
         arrival: what came.
         state: of the module that it is merged into.
         clip: shortens merges that go too far; `None`: none are.
-        waits_for_all: whether to merge nothing before all of it is there.
 
     Attributes:
         consensus_distance: between the peer's parameters and this node's, as far as measured.
@@ -34,8 +30,6 @@ class ReceivedSnapshot:
         arrival: Arrival,
         state: ModuleState,
         clip: ClipRadius | None = None,
-        *,
-        waits_for_all: bool = False,
     ) -> None:
         self.peer: str = arrival.peer
         self.standing: TrainingProgress = arrival.standing
@@ -44,9 +38,7 @@ class ReceivedSnapshot:
         self._arrival = arrival
         self._state = state
         self._clip = clip
-        self._waits_for_all = waits_for_all
         self._stand_in: TensorValues | None = None
-        self._whole: ByteArray | None = None
         self._scale: float | None = None
 
     @property
@@ -60,11 +52,9 @@ class ReceivedSnapshot:
         return self._stand_in
 
     def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
-        """Merge it into the module, in one pass, while it comes."""
+        """Merge it into the module, in one pass."""
         _require_factor("merge", factor)
         _require_factor("merge(buffers=...)", 0.0 if buffers is None else buffers)
-        if self._waits_for_all:
-            self._all()
         scale = self._scale_of_clip()
         published = self._arrival.published if delta else None
         weight = factor if buffers is None else buffers
@@ -72,7 +62,6 @@ class ReceivedSnapshot:
             MergeTerms(
                 factor=factor * scale,
                 published=None if published is None else published.data,
-                undo=self._undo,
                 buffers=weight * scale,
             )
         )
@@ -81,13 +70,12 @@ class ReceivedSnapshot:
         """Interpolate the floating buffers alone."""
         _require_factor("merge_buffers", factor)
         weight = factor * self._scale_of_clip()
-        self._merge(MergeTerms(factor=0.0, undo=self._undo, buffers=weight, parameters=False))
+        self._merge(MergeTerms(factor=0.0, buffers=weight, parameters=False))
 
     def values(self, into: Values | None = None) -> TensorValues:
         """Return a copy of the peer's parameters.
 
         Raises:
-            BrokenFetchError: the rest of it does not come; to be left alone.
             UserError: the round fetches a part of the parameters only.
         """
         scale, whole = self._scale_of_clip(), self._all()
@@ -99,49 +87,20 @@ class ReceivedSnapshot:
             values.lerp_(own, 1.0 - scale)
         return values
 
-    @property
-    def _undo(self) -> ByteArray | None:
-        return None if self._whole is not None else self._arrival.room
-
     def _merge(self, terms: MergeTerms) -> float:
-        """Merge all parts of what came, or nothing."""
         merging = self._state.merging(terms)
-        try:
-            for start, part in self._parts():
-                merging.take(start, part)
-        except BaseException:
-            if terms.undo is not None:
-                merging.undo()
-            raise
+        merging.take(self._arrival.start, self._arrival.data)
         self.consensus_distance = merging.consensus_distance
         return terms.factor
 
-    def _parts(self) -> Iterable[Part]:
-        """Return the parts; as they come, the first time."""
-        return self._arrival.parts if self._whole is None else [(0, self._whole)]
-
     def _all(self) -> ByteArray:
-        """Wait for all of it, and return it as it lies in memory until the merge is over."""
-        if self._whole is None:
-            room = self._arrival.room
-            parts = list(self._arrival.parts) if room is None else self._gathered(room)
-            if len(parts) != 1 or parts[0][1].nbytes != self._arrival.nbytes:
-                raise UserError(
-                    "an algorithm that needs all values of a peer needs `fraction: 1`, and so "
-                    "does `robust: clip`"
-                )
-            self._whole = parts[0][1]
-        return self._whole
-
-    def _gathered(self, room: ByteArray) -> list[Part]:
-        start, stop = None, 0
-        for begin, part in self._arrival.parts:
-            start = begin if start is None else start
-            stop = begin + part.nbytes
-            place = room[begin:stop]
-            if part.ctypes.data != place.ctypes.data:
-                place[:] = part
-        return [] if start is None else [(start, room[start:stop])]
+        """Return the bytes of all of it."""
+        if self._arrival.data.nbytes != self._arrival.nbytes:
+            raise UserError(
+                "an algorithm that needs all values of a peer needs `fraction: 1`, and so "
+                "does `robust: clip`"
+            )
+        return self._arrival.data
 
     def _scale_of_clip(self) -> float:
         """Return by how much the merge is shortened, from 0 to 1."""

@@ -28,17 +28,16 @@ class Tile:
         is_buffer: whether they belong to buffers rather than parameters.
         views: the own values, in place: parts of tensors, one after the other.
         room: scratch memory, shape `(elements,)`, which all tiles of one device use in turn.
-        aside: another one.
     """
 
-    def __init__(self, parts: Sequence[TilePart], rooms: Sequence[torch.Tensor]) -> None:
-        self._parts, self._rooms = parts, rooms
+    def __init__(self, parts: Sequence[TilePart], room: torch.Tensor) -> None:
+        self._parts, self._whole_room = parts, room
         self._clips: dict[tuple[int, int], Tile] = {}  # a few, which are asked for again and again
         self.start, self.stop = parts[0].start, parts[-1].stop
         self.is_buffer = parts[0].is_buffer
         self.dtype = parts[0].tensor.dtype
         self.elements = (self.stop - self.start) // self.dtype.itemsize
-        self.room, self.aside = (room[: self.stop - self.start].view(self.dtype) for room in rooms)
+        self.room = room[: self.stop - self.start].view(self.dtype)
         self.views = [view for part in parts for view in part.views()]
         self._sizes = [view.numel() for view in self.views]
         self._are_flat = all(view.dim() == 1 for view in self.views)  # else strided
@@ -68,7 +67,7 @@ class Tile:
             for part in self._parts
             if part.start < stop and start < part.stop
         ]
-        return Tile(parts, self._rooms)
+        return Tile(parts, self._whole_room)
 
     def of(self, flat: torch.Tensor, start: int = 0) -> torch.Tensor:
         """Return its values, shape `(elements,)`, in the bytes of a snapshot from `start` on."""
@@ -137,14 +136,12 @@ def cut(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> tuple[T
         tensors: those of the layout, in its order, and whether each is a buffer.
         layout: where they stand in a snapshot.
     """
-    rooms: dict[torch.device, list[torch.Tensor]] = {}
+    rooms: dict[torch.device, torch.Tensor] = {}
     tiles = []
     for group, parts in itertools.groupby(_parts(tensors, layout), key=lambda part: part.group):
         device = group[-1]
         if device not in rooms:
-            rooms[device] = [
-                torch.empty(TILE_BYTES, dtype=torch.uint8, device=device) for _ in range(2)
-            ]
+            rooms[device] = torch.empty(TILE_BYTES, dtype=torch.uint8, device=device)
         tiles.append(Tile(list(parts), rooms[device]))
     return tuple(tiles)
 

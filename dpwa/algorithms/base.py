@@ -143,7 +143,7 @@ class View(Protocol):
 
 
 class Received(Protocol):
-    """A peer's snapshot that has come, or is coming."""
+    """A peer's snapshot that has come."""
 
     @property
     def peer(self) -> str:
@@ -166,7 +166,7 @@ class Received(Protocol):
         ...
 
     def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
-        """Merge it into the model, in one pass, while it comes.
+        """Merge it into the model, in one pass.
 
         Args:
             factor: f of x = (1-f)*x + f*peer.

@@ -1,16 +1,15 @@
-"""What a fetch has brought, ready to be merged: out of shared memory, or as it comes."""
+"""What a fetch has brought, ready to be merged: in shared memory, or received."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from dpwa.clock import Deadline
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease, Snapshot
 from dpwa.node.fetch_request import FetchRequest
-from dpwa.node.incoming import Incoming, IsFinite, Part
+from dpwa.node.incoming import IncomingSnapshot, IsFinite
 from dpwa.node.transaction_manager import Settled
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
@@ -44,11 +43,8 @@ class Source:
         nbytes: size of the whole snapshot.
         standing: clock and loss of the peer when it published.
         version: of the snapshot.
-        parts: yields `(start, bytes)` of consecutive parts of the snapshot, once, as they come;
-            each is valid until the next one is asked for. It raises `BrokenFetchError`, to be left
-            alone, when the rest will not come: nothing must stay merged then.
-        room: memory for the bytes of a snapshot, to keep in it what a broken fetch must bring back;
-            a part may lie at its own place in it. `None` when all of it has come.
+        start: where `data` begins in the snapshot.
+        data: its bytes, valid until `release`; not to be written to.
         release: gives the snapshot back; the node calls it.
     """
 
@@ -56,8 +52,8 @@ class Source:
     nbytes: int
     standing: TrainingProgress
     version: int
-    parts: Iterable[Part]
-    room: ByteArray | None
+    start: int
+    data: ByteArray
     release: Callable[[], None]
 
 
@@ -69,7 +65,7 @@ class Arrival(Source):
         factor: the weight f to merge it with, from 0 to 1.
         published: this node's own snapshot of the round; `None` when it could not be published.
         staleness: by how many updates the peer's clock is behind this node's (negative: ahead).
-        waited_s: seconds that `wait` spent waiting until the snapshot began to come.
+        waited_s: seconds that `wait` spent waiting for the snapshot.
         takes_over: whether this node is far behind, and takes the parameters in full.
     """
 
@@ -83,17 +79,16 @@ class Arrival(Source):
 Merge = Callable[[Arrival], float]  # returns the factor that it took
 
 
-def streamed(peer: str, incoming: Incoming, deadline: Deadline) -> Source:
-    """Return a snapshot that comes over the wire, or has come."""
-    is_complete = incoming.is_complete
+def streamed(peer: str, incoming: IncomingSnapshot) -> Source:
+    """Return a snapshot that has come over the wire."""
     return Source(
         peer=peer,
-        nbytes=incoming.buffer.nbytes,
+        nbytes=incoming.nbytes,
         standing=incoming.standing,
         version=incoming.version,
-        parts=incoming.parts(deadline),
-        room=None if is_complete else incoming.buffer,
-        release=incoming.abandon,
+        start=incoming.start,
+        data=incoming.data,
+        release=lambda: None,  # the memory is that of the next fetch, which comes after the merge
     )
 
 
@@ -107,8 +102,8 @@ def mapped(peer: str, lease: Lease, order: FetchRequest) -> Source:
         nbytes=snapshot.data.nbytes,
         standing=snapshot.standing,
         version=snapshot.version,
-        parts=[(start, snapshot.data[start:stop])],
-        room=None,
+        start=start,
+        data=snapshot.data[start:stop],
         release=lease.release,
     )
 
@@ -121,8 +116,8 @@ def settled(transaction: Settled) -> Source:
         nbytes=snapshot.data.nbytes,
         standing=snapshot.standing,
         version=snapshot.version,
-        parts=[(0, snapshot.data)],
-        room=None,
+        start=0,
+        data=snapshot.data,
         release=transaction.release,
     )
 

@@ -10,7 +10,7 @@ from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
 from dpwa.data.peer_memory import PeerMemory
-from dpwa.node.incoming import Incoming, IsFinite
+from dpwa.node.incoming import IncomingSnapshot, IsFinite
 from dpwa.node.repeats import MergedVersions
 from dpwa.wire.shards import WHOLE, Shard
 
@@ -57,17 +57,16 @@ class SettledDeal:
 
 @dataclass(frozen=True)
 class Found:
-    """Where a peer's snapshot is: on its way, in shared memory, or at the transaction desk."""
+    """Where a peer's snapshot is: received, in shared memory, or with the transaction manager."""
 
     peer: str
-    source: Incoming | PeerMemory | SettledDeal
+    source: IncomingSnapshot | PeerMemory | SettledDeal
 
 
 class FetchRequest:
     """Fetch a snapshot from one peer before the deadline.
 
-    The TxThread offers what it finds, and may withdraw it for that of another peer, until the
-    training thread has taken it.
+    The TxThread offers what it finds; the training thread takes it.
 
     Args:
         wanted: what to fetch.
@@ -90,7 +89,6 @@ class FetchRequest:
         self.may_map = True
         self._changed = threading.Condition()
         self._found: Found | None = None
-        self._is_taken = False
         self._is_over = False
 
     @property
@@ -113,7 +111,6 @@ class FetchRequest:
         """Wait for what is found; `None` when nothing will be, or not in time. Ends the order."""
         with self._changed:
             self._changed.wait_for(lambda: self._found is not None or self._is_over, timeout_s)
-            self._is_taken = True
             return self._found
 
     def offer(self, found: Found) -> None:
@@ -121,14 +118,6 @@ class FetchRequest:
         with self._changed:
             self._found = found
             self._changed.notify_all()
-
-    def withdraw(self) -> bool:
-        """Take an offer back; return whether that was possible."""
-        with self._changed:
-            if self._is_taken:
-                return False
-            self._found = None
-            return True
 
     def end(self) -> None:
         """Say that nothing more will be found."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpwa.clock import Deadline
 from dpwa.node.fetch_request import FetchRequest
-from dpwa.node.incoming import Incoming
+from dpwa.node.incoming import IncomingSnapshot
 from dpwa.node.peer_channel import PeerChannel
 from dpwa.wire.fetching import FetchSession
 from dpwa.wire.proposing import ProposeSession
@@ -33,7 +33,7 @@ class Attempt:
         self.transaction: bytes | None = None
         self.version = 0
         self.origin: PeerChannel | None = None
-        self.incoming: Incoming | None = None
+        self.incoming: IncomingSnapshot | None = None
         self.asked_at: float | None = None
         self.deadline: Deadline | None = None
         self.answered_at: float | None = None

@@ -14,7 +14,7 @@ from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import Lease, Snapshot
+from dpwa.data.snapshot import Lease
 from dpwa.node.context import NodeContext
 from dpwa.node.fetch_request import FetchRequest, Found
 from dpwa.node.fetch_task import Attempt, FetchTask, is_of_transaction
@@ -122,7 +122,7 @@ class Fetcher:
     def removed(self, channel: PeerChannel) -> None:
         """Do without a peer that is no longer in view."""
         if self._attempt_with(channel) is not None:
-            self._ask_another_peer(Outcome.LOST, "")
+            self._ask_another_peer(Outcome.LOST)
 
     def failed(self, channel: PeerChannel, outcome: Outcome, detail: str) -> None:
         """Charge a peer with what it did; another one may do better."""
@@ -251,15 +251,13 @@ class Fetcher:
         if order is None or incoming is None:
             self._succeeded(attempt)
             return
-        snapshot = Snapshot(
-            incoming.version, incoming.standing, order.layout, incoming.buffer, is_finite=True
-        )
-        if not is_of_transaction(order, attempt):
-            if order.wanted.keeps:
-                self._snapshot_cache.keep(attempt.source, snapshot)
-            self._succeeded(attempt)
+        if is_of_transaction(order, attempt):
+            self._have(attempt, Lease(incoming.snapshot(order.layout, stays=True), lambda _: None))
             return
-        self._have(attempt, Lease(snapshot, lambda _: None))
+        if order.wanted.keeps:
+            self._snapshot_cache.keep(attempt.source, incoming.snapshot(order.layout))
+        order.offer(Found(attempt.source, incoming))
+        self._succeeded(attempt)
 
     def _in_shared_memory(self, attempt: Attempt, found: InSharedMemory) -> None:
         active, memory = self._active, attempt.channel.map(found)
@@ -299,7 +297,6 @@ class Fetcher:
             attempt.incoming = channel.incoming(active.order, announced, buffer)
             return
         attempt.incoming = channel.incoming(active.order, announced, self._room(header.nbytes))
-        active.order.offer(Found(attempt.source, attempt.incoming))
 
     def _held_elsewhere(self, attempt: Attempt, held: HeldElsewhere) -> None:
         """Ask a node that has a copy; if none can be asked, the same peer once more."""
@@ -416,17 +413,14 @@ class Fetcher:
         """The attempt with this peer, if there is one, has failed: another peer may do better."""
         if self._attempt_with(channel) is not None:
             self._charge(outcome, detail)
-            self._ask_another_peer(outcome, detail)
+            self._ask_another_peer(outcome)
 
-    def _ask_another_peer(self, outcome: Outcome, detail: str) -> None:
-        """Unless the trainer has begun to merge what will not be complete now."""
+    def _ask_another_peer(self, outcome: Outcome) -> None:
         if self._active is None:
             return
         attempt = self._active.attempt
         self._transactions.leave(attempt, outcome)
-        if not self._active.order.withdraw():
-            self._finish(outcome, detail)
-        elif attempt is not None and attempt.origin is not None:
+        if attempt is not None and attempt.origin is not None:
             self._insist(self._active, attempt.origin)
         else:
             self._ask_next_peer()
@@ -442,7 +436,7 @@ class Fetcher:
         if attempt is not None and attempt.asked_at is not None:
             attempt.channel.link.send(Cancel(request=attempt.session.request))
 
-    def _finish(self, outcome: Outcome, detail: str = "") -> None:
+    def _finish(self, outcome: Outcome) -> None:
         """End the order under way without a snapshot."""
         active, self._active = self._active, None
         if active is None:
@@ -451,9 +445,6 @@ class Fetcher:
         self._transactions.collect_failed(
             active.order, self._channels.get(active.order.wanted.only or "")
         )
-        incoming = None if active.attempt is None else active.attempt.incoming
-        if not active.order.withdraw() and incoming is not None:
-            incoming.break_off(outcome, detail)
         active.order.end()
 
     def _attempt_with(self, channel: PeerChannel) -> Attempt | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dpwa.algorithms import Algorithm, Ask, Terms
 from dpwa.clock import Deadline
@@ -17,7 +18,7 @@ from dpwa.node.assembly import algorithm_of, neighbours_of
 from dpwa.node.commands import PassOnNews
 from dpwa.node.context import NodeContext
 from dpwa.node.fetch_request import FetchRequest, FetchTarget, Found
-from dpwa.node.incoming import BrokenFetchError, IsFinite
+from dpwa.node.incoming import IsFinite
 from dpwa.node.loss_watch import LossWatch
 from dpwa.node.sources import Sources
 from dpwa.node.transaction_manager import Settled
@@ -460,8 +461,6 @@ class GossipRounds:
         """Merge parameters and clock; a shard moves the clock by its `share` of the parameters."""
         try:
             factor = merge(arrival)
-        except BrokenFetchError:  # which the TxThread has recorded
-            return None
         finally:
             arrival.release()
         if not isinstance(factor, (int, float)) or not 0.0 <= factor <= 1.0:
@@ -514,8 +513,8 @@ class GossipRounds:
             arrival.peer,
         )
 
-    def _stand(self, **changed: float | bytes | None) -> None:
-        self.standing = TrainingProgress(**{**dict(self.standing), **changed})
+    def _stand(self, **changed: Any) -> None:
+        self.standing = replace(self.standing, **changed)
 
     def _arrival(
         self,

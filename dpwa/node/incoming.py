@@ -1,35 +1,30 @@
-"""A snapshot on its way from a peer: filled by the TxThread, read by the training thread.
+"""A snapshot on its way from a peer: its pieces are decoded into one buffer as they come.
 
-As long as the trainer computes, pieces are decoded into a buffer. Once it waits, it is handed the
-pieces as they come, to merge them while the next ones are on the wire.
+It is merged when all of it is there, in one pass. What is not complete in time is dropped, so there
+is nothing to take back.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from dpwa.clock import Deadline
 from dpwa.data.codecs import Codec
 from dpwa.data.delta_base import NOTHING, DeltaBase
-from dpwa.data.layout import Piece
+from dpwa.data.layout import Layout, Piece
 from dpwa.data.segments import ByteArray
+from dpwa.data.snapshot import Snapshot
 from dpwa.errors import PeerError
 from dpwa.policy.health import Outcome
 from dpwa.types import Frame, TrainingProgress
 from dpwa.wire.fetching import Announced
 
-QUEUED_PIECES = 4  # that the trainer may be behind; more are kept in the buffer
-
-Part = tuple[int, ByteArray]
 IsFinite = Callable[[ByteArray, str], bool]
 
 
 class BrokenFetchError(PeerError):
-    """What had begun to arrive will never be complete."""
+    """What arrives must not be merged."""
 
     def __init__(self, outcome: Outcome, detail: str = "") -> None:
         super().__init__(detail or outcome.value)
@@ -37,21 +32,23 @@ class BrokenFetchError(PeerError):
         self.detail = detail
 
 
-class Incoming:
-    """One snapshot, or some of its pieces.
+class IncomingSnapshot:
+    """One snapshot, or some of its pieces; belongs to the TxThread until it is complete.
 
     Args:
         announced: what the peer said of it; at least one piece.
         codec: what the pieces are encoded with.
         buffer: room for the whole snapshot, shape `(nbytes,)`.
-        held: what this node holds of this peer, for a codec that sends differences.
+        held: what this node holds of this peer, for a codec that sends differences; they are
+            decoded there.
         is_finite: tells whether values of a dtype are finite numbers; `None` to take any.
-        is_kept: whether all of it is to lie in the buffer in the end.
 
     Attributes:
         version: of the snapshot.
         standing: clock and loss of the peer.
-        buffer: as given; what is not in use of it is free for the reader of `parts`.
+        nbytes: size of the whole snapshot.
+        start: where the first of the pieces begins in it.
+        data: the bytes of the pieces, once all have come.
     """
 
     def __init__(
@@ -61,29 +58,24 @@ class Incoming:
         buffer: ByteArray,
         held: DeltaBase | None = None,
         is_finite: IsFinite | None = None,
-        *,
-        is_kept: bool = False,
     ) -> None:
         header, pieces = announced.header, announced.pieces
         self.version = header.version
         self.standing = TrainingProgress(clock=header.clock, loss=header.loss, trace=header.trace)
-        self.buffer = buffer
-        self._start, self._stop = pieces[0].start, pieces[-1].stop
+        self.nbytes, self.start, self._stop = header.nbytes, pieces[0].start, pieces[-1].stop
         self._token = header.token
         self._codec = codec
         self._held = held
         self._is_finite = is_finite
-        self._is_kept = is_kept
-        self._room = buffer if held is None else held.data
-        self._lock = threading.RLock()
-        self._queue: queue.SimpleQueue[Part | BrokenFetchError] = queue.SimpleQueue()
-        self._buffered = self._start  # everything before is in the room
-        self._is_read = False
-        self._is_over = False
+        self._buffer = buffer if held is None else held.data
+        self.data = self._buffer[self.start : self._stop]
         if held is not None:
             held.token = NOTHING  # until all of it is there
 
-    # The TxThread's side
+    def snapshot(self, layout: Layout, *, stays: bool = False) -> Snapshot:
+        """Return all of it as a snapshot of a layout; `stays`: also after the next fetch."""
+        data = self.data if self._held is None or not stays else self.data.copy()
+        return Snapshot(self.version, self.standing, layout, data, is_finite=True)
 
     def add(self, piece: Piece, payload: Frame) -> None:
         """Take the next piece.
@@ -92,63 +84,11 @@ class Incoming:
             ProtocolError: it cannot be decoded.
             BrokenFetchError: a value in it is not finite.
         """
-        if self._is_over:
-            return
-        place = self._room[piece.start : piece.stop]
+        place = self._buffer[piece.start : piece.stop]
         decoded = self._codec.decode(payload, piece.dtype, place)
         if self._is_finite is not None and not self._is_finite(decoded, piece.dtype):
             raise BrokenFetchError(Outcome.DIVERGED, "its parameters are not finite")
-        with self._lock:
-            is_passed_on = self._is_read and self._queue.qsize() < QUEUED_PIECES
-            if self._held is not None or self._is_kept or not is_passed_on:
-                if not np.may_share_memory(decoded, place):
-                    np.copyto(place, decoded)
-                decoded = place
-            if self._is_read:
-                self._queue.put((piece.start, decoded))
-            else:
-                self._buffered = piece.stop
+        if not np.may_share_memory(decoded, place):
+            np.copyto(place, decoded)
         if self._held is not None and piece.stop == self._stop:
             self._held.token = self._token  # it is now what the peer thinks it is
-
-    def break_off(self, outcome: Outcome, detail: str = "") -> None:
-        """Say that the rest will not come."""
-        self._queue.put(BrokenFetchError(outcome, detail))
-
-    # The training thread's side
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all of it is there."""
-        return self._buffered == self._stop
-
-    def parts(self, deadline: Deadline) -> Iterator[Part]:
-        """Yield `(start, bytes)` of consecutive parts: what is there, then what comes.
-
-        A part is valid until the next one is asked for.
-
-        Raises:
-            BrokenFetchError: the rest does not come, or not in time.
-        """
-        with self._lock:
-            self._is_read = True
-            position = self._buffered
-        if position > self._start:
-            yield self._start, self._room[self._start : position]
-        while position < self._stop:
-            start, part = self._next(deadline)
-            position = start + part.nbytes
-            yield start, part
-
-    def abandon(self) -> None:
-        """Take no further piece."""
-        self._is_over = True
-
-    def _next(self, deadline: Deadline) -> Part:
-        try:
-            found = self._queue.get(timeout=deadline.remaining_s())
-        except queue.Empty:
-            raise BrokenFetchError(Outcome.TIMED_OUT) from None
-        if isinstance(found, BrokenFetchError):
-            raise found
-        return found

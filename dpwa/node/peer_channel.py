@@ -13,7 +13,7 @@ from dpwa.data.peer_memory import NotMappedError, PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.shared_memory import remains
 from dpwa.node.fetch_request import FetchRequest
-from dpwa.node.incoming import Incoming
+from dpwa.node.incoming import IncomingSnapshot
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.wire.fetching import Announced, FetchPlan, Greeting, InSharedMemory
 
@@ -95,14 +95,16 @@ class PeerChannel:
             self._is_mappable = False
         return self._memory
 
-    def incoming(self, order: FetchRequest, announced: Announced, buffer: ByteArray) -> Incoming:
+    def incoming(
+        self, order: FetchRequest, announced: Announced, buffer: ByteArray
+    ) -> IncomingSnapshot:
         """Make ready for a snapshot that the peer has announced."""
         header, held = announced.header, None
         codec = self._settings.codec
         if codec.is_delta:
             held = self._held_of(header.nbytes)
             codec = codec if header.codec == codec.name else self._settings.plain
-        return Incoming(announced, codec, buffer, held, order.is_finite, is_kept=order.wanted.keeps)
+        return IncomingSnapshot(announced, codec, buffer, held, order.is_finite)
 
     def follow(self) -> list[LinkState]:
         """Read what happened to the connection; return the states entered since, in order."""

@@ -10,7 +10,7 @@ from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.snapshot import Lease
 from dpwa.node.arrival import Source, mapped, objection, streamed
 from dpwa.node.fetch_request import FetchRequest, Found
-from dpwa.node.incoming import Incoming
+from dpwa.node.incoming import IncomingSnapshot
 from dpwa.node.peers import PeerTable
 from dpwa.node.snapshot_service import MOST_ROUNDS_BEHIND
 from dpwa.policy.health import Outcome
@@ -41,8 +41,8 @@ class Sources:
         return None if found is None else self._open(found, order)
 
     def _open(self, found: Found, order: FetchRequest, *, may_ask: bool = True) -> Source | None:
-        if isinstance(found.source, Incoming):
-            return streamed(found.peer, found.source, order.deadline)
+        if isinstance(found.source, IncomingSnapshot):
+            return streamed(found.peer, found.source)
         if not isinstance(found.source, PeerMemory):
             return None  # the transaction manager has it
         lease = self._pinned(found.source, order)

@@ -134,8 +134,10 @@ class TxThread(threading.Thread):
 
     def _step(self, ready: dict[object, int]) -> None:
         for channel in list(self._channels.values()):
-            if channel.link.socket in ready or channel.link.monitor in ready:
+            is_changed = channel.link.monitor in ready
+            if is_changed or channel.link.socket in ready:
                 self._read(channel)  # first: a peer may answer and be gone
+            if is_changed:
                 self._follow(channel)
         if self._commands.receiver in ready:
             for command in self._commands.take_all():

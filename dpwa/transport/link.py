@@ -16,6 +16,7 @@ import zmq
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.sockets import (
     HANDSHAKE_TIMEOUT_MS,
+    NOBLOCK,
     Context,
     Socket,
     asking_socket,
@@ -110,16 +111,19 @@ class PeerLink:
     def update(self) -> list[LinkState]:
         """Read what the monitor has to say; return the states entered since, in order."""
         entered: list[LinkState] = []
-        while self.monitor.poll(0):
+        while True:
+            try:
+                told = self.monitor.recv_multipart(NOBLOCK)
+            except zmq.Again:
+                return entered
             # As zmq.utils.monitor does, which would import asyncio and ssl for it.
-            number, value = _MONITORED.unpack(self.monitor.recv_multipart()[0])
+            number, value = _MONITORED.unpack(told[0])
             event = zmq.Event(number)
             state = _STATE_AFTER.get(event, self.state)
             self._note(event, value)
             if state is not self.state:
                 entered.append(state)
                 self.state = state
-        return entered
 
     def _note(self, event: zmq.Event, value: int) -> None:
         if event is zmq.Event.HANDSHAKE_SUCCEEDED:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import zmq
 
-from dpwa.transport.sockets import Context, Socket
+from dpwa.transport.sockets import NOBLOCK, Context, Socket
 
 Item = TypeVar("Item")
 
@@ -39,7 +40,7 @@ class Mailbox(Generic[Item]):
             if self._sender.closed:
                 return
             try:
-                self._sender.send(b"", zmq.NOBLOCK)
+                self._sender.send(b"", NOBLOCK)
             except zmq.Again:
                 pass  # a thousand wake-ups are waiting already, one more changes nothing
             except zmq.ZMQError:
@@ -48,8 +49,9 @@ class Mailbox(Generic[Item]):
 
     def take_all(self) -> Iterator[Item]:
         """Yield every waiting item; the reader's side."""
-        while self.receiver.poll(0):
-            self.receiver.recv()
+        with suppress(zmq.Again):
+            while True:
+                self.receiver.recv(NOBLOCK)
         while not self._items.empty():
             yield self._items.get()
 

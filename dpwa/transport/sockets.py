@@ -53,6 +53,10 @@ _COPIED = _Copied()
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 
+# Plain numbers: to combine members of an enumeration takes longer than to send.
+NOBLOCK, NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+SRCFD = int(zmq.SRCFD)
+
 HEARTBEAT_MS = 1_000
 HEARTBEAT_TIMEOUT_MS = 5_000  # a peer silent for so long is disconnected, and its buffers are freed
 STALLED_MS = 5_000  # likewise for one that takes nothing off the wire; heartbeats do not notice
@@ -157,10 +161,11 @@ def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
 
 def _receive(socket: Socket) -> list[zmq.Frame] | None:
     try:
-        frames = [socket.recv(zmq.NOBLOCK, copy=False)]
+        frame = socket.recv(NOBLOCK, copy=False)
     except zmq.Again:
         return None
-    while socket.rcvmore:
+    frames = [frame]
+    while frame.more:
         frame = socket.recv(copy=False)
         if len(frames) <= limits.MAX_FRAMES + 1:
             frames.append(frame)
@@ -169,7 +174,7 @@ def _receive(socket: Socket) -> list[zmq.Frame] | None:
 
 def _descriptor(frame: zmq.Frame) -> int:
     try:
-        return int(frame.get(zmq.SRCFD))
+        return int(frame.get(SRCFD))
     except zmq.ZMQError:  # of a peer, or of garbage, that speaks the first version of ZMTP
         return -1
 
@@ -189,10 +194,10 @@ def send(socket: Socket, frames: Sequence[Frame], *, is_lent: bool = False) -> R
     try:
         *first, last = frames
         for frame in first:
-            socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE)
+            socket.send(frame, NOBLOCK_MORE)
         if is_lent:
-            return socket.send(last, zmq.NOBLOCK, copy=False, track=True)
-        socket.send(last, zmq.NOBLOCK)
+            return socket.send(last, NOBLOCK, copy=False, track=True)
+        socket.send(last, NOBLOCK)
     except zmq.ZMQError as error:
         if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
             return None

@@ -115,19 +115,18 @@ def test_a_snapshot_holds_every_tensor_row_by_row_at_its_offset(described, seed)
         assert torch.equal(values.double(), entry.tensor.detach().double())
 
 
-@given(tensors, factors, st.booleans(), st.booleans(), st.booleans(), st.data())
+@given(tensors, factors, st.booleans(), st.data())
 def test_merging_matches_the_formula_in_whichever_ranges_the_bytes_come(
-    described, factor, with_delta, with_undo, is_aliased, data
+    described, factor, with_delta, data
 ):
     state, other = state_of(net_of(described, 1)), state_of(net_of(described, 2))
-    before, peer, published = snapshot_of(state), snapshot_of(other), snapshot_of(state)
+    peer, published = snapshot_of(other), snapshot_of(state)
     own_then, theirs = exact(state), exact(other)
     with torch.no_grad():
         for entry in state.entries:
             entry.tensor.copy_(entry.tensor.double() + 1)  # a local step since
-    own, before = exact(state), snapshot_of(state)
-    undo = (peer if is_aliased else np.zeros(state.nbytes, np.uint8)) if with_undo else None
-    merge = state.merging(MergeTerms(factor, published if with_delta else None, undo))
+    own = exact(state)
+    merge = state.merging(MergeTerms(factor, published if with_delta else None))
     pieces = pieces_of(state, data.draw(piece_sizes))
     cuts = sorted(
         data.draw(st.sets(st.integers(1, len(pieces) - 1)) if len(pieces) > 1 else st.just(set()))
@@ -145,9 +144,6 @@ def test_merging_matches_the_formula_in_whichever_ranges_the_bytes_come(
         )
     )
     assert merge.consensus_distance == pytest.approx(distance, rel=1e-2, abs=1e-6)
-    if with_undo:
-        merge.undo()
-        assert bits(state) == before.tobytes()
 
 
 @given(tensors, factors, st.none() | factors, st.booleans(), st.booleans())
@@ -156,9 +152,9 @@ def test_buffers_have_a_factor_of_their_own_and_parameters_may_be_left_alone(
 ):
     state, other = state_of(net_of(described, 1)), state_of(net_of(described, 2))
     before, peer = snapshot_of(state), snapshot_of(other)
-    own, theirs, undo = exact(state), exact(other), np.zeros(state.nbytes, np.uint8)
+    own, theirs = exact(state), exact(other)
     published = before.copy() if with_delta else None
-    merge = state.merging(MergeTerms(factor, published, undo, buffers, with_parameters))
+    merge = state.merging(MergeTerms(factor, published, buffers, with_parameters))
     merge.take(0, peer)
     measured = state_of(net_of(described, 1)).merging(MergeTerms(0.0))
     measured.take(0, peer)
@@ -169,8 +165,6 @@ def test_buffers_have_a_factor_of_their_own_and_parameters_may_be_left_alone(
         else:
             assert_merged(expected_of([entry], [mine], [then], [mine], f))
     assert merge.consensus_distance == measured.consensus_distance
-    merge.undo()
-    assert bits(state) == before.tobytes()
 
 
 @given(tensors, factors, piece_sizes)
@@ -214,25 +208,6 @@ def test_one_value_that_is_not_finite_is_found(described, data):
     assert other.copy_to(peer, check_finite=False)
     found = [are_finite(peer[p.start : p.stop], p.dtype) for p in pieces_of(other)]
     assert found.count(False) == 1
-
-
-def test_undoing_brings_back_values_that_are_not_finite_bit_for_bit():
-    state = state_of(nn.Linear(9, 9))
-    with torch.no_grad():
-        state.entries[0].tensor.view(torch.int32).random_(0, 2**31 - 1)
-    before, peer = np.zeros(state.nbytes, np.uint8), np.zeros(state.nbytes, np.uint8)
-    state.copy_to(before, check_finite=False)
-    merge = state.merging(MergeTerms(0.5, undo=peer))  # the bytes came into the room for old values
-    merge.take(0, peer)
-    merge.undo()
-    after = np.zeros(state.nbytes, np.uint8)
-    state.copy_to(after, check_finite=False)
-    assert after.tobytes() == before.tobytes()
-
-
-def test_without_room_for_the_old_values_nothing_can_be_undone():
-    with pytest.raises(ValueError, match="nothing was kept"):
-        state_of(nn.Linear(2, 2)).merging(MergeTerms(0.5)).undo()
 
 
 @pytest.mark.parametrize("with_delta", [False, True])
@@ -395,11 +370,9 @@ def test_any_device_merges_like_the_host(described, factor, with_delta):
     """The way of devices that have no way of their own, which a CPU can go too."""
     one, two = (state_of(net_of(described, 1)) for _ in range(2))
     peer, published = snapshot_of(state_of(net_of(described, 2))), snapshot_of(one)
-    undo = np.zeros(one.nbytes, np.uint8)
-    terms = MergeTerms(factor, published if with_delta else None, undo)
+    terms = MergeTerms(factor, published if with_delta else None)
     tensors = [(entry.tensor, entry.is_buffer) for entry in two.entries]
     device_side = DeviceSide(tiles.cut(tensors, two.layout))
-    before = bits(two)
     merges = one.merging(terms), device_side.merging(terms, 1)
     for merge in merges:
         merge.take(0, peer)
@@ -408,9 +381,6 @@ def test_any_device_merges_like_the_host(described, factor, with_delta):
     copied = np.zeros(two.nbytes, np.uint8)
     assert device_side.start_copy(copied, check_finite=True).wait()
     assert copied.tobytes() == bits(two)
-    for merge in merges:
-        merge.undo()
-    assert bits(one) == bits(two) == before
 
 
 def test_a_copy_on_the_host_is_ready_at_once():
