@@ -222,6 +222,13 @@ class Config(StrictModel):
         description="the most payload that a node sends to those that it serves, in megabits per "
         "second; null = no limit",
     )
+    connections: int = Field(
+        default=64,
+        ge=4,
+        le=10_000,
+        description="connections to peers that a node has at once at most; of more peers, the one "
+        "that was used least recently makes room",
+    )
     limits: Limits = Field(
         default=Limits(),
         description="how much of a node others may use: sessions_per_peer (fetches of one peer at "

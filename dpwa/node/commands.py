@@ -29,11 +29,16 @@ class RemovePeer:
 
 @dataclass(frozen=True)
 class Tell:
-    """Send a message to a peer, if there is a connection."""
+    """Send a message to a peer, if there is a connection.
+
+    Attributes:
+        connects: whether to connect, if there is none: the next message will be sent.
+    """
 
     peer: str
     message: Message
     payload: Frame | None = None
+    connects: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,11 @@ class PassOnNews:
 
 
 @dataclass(frozen=True)
+class ConnectToAll:
+    """Connect to all peers, however many, and stay so."""
+
+
+@dataclass(frozen=True)
 class RenewLinks:
     """Other keys are allowed than before."""
 
@@ -83,6 +93,7 @@ Command = (
     | PassOnNews
     | Tell
     | Attach
+    | ConnectToAll
     | RenewLinks
     | Stop
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +14,7 @@ from dpwa.clock import Deadline
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease
+from dpwa.node.connections import Connections
 from dpwa.node.context import NodeContext
 from dpwa.node.fetch_request import FetchRequest, Found
 from dpwa.node.fetch_task import Attempt, FetchTask, is_of_transaction
@@ -37,21 +37,22 @@ from dpwa.wire.messages import Cancel, Message
 from dpwa.wire.proposing import ProposalAgreed
 
 
+CONNECTED_WITHIN_S = 0.25  # before another one of many peers is asked
+
+
 class Fetcher:
     """What the TxThread does for an order. A peer that is down is passed over for another at once.
 
     Belongs to the TxThread.
 
     Args:
-        channels: to the peers, by name.
+        connections: to the peers.
         context: of the node.
         rng: source of randomness.
     """
 
-    def __init__(
-        self, channels: Mapping[str, PeerChannel], context: NodeContext, rng: random.Random
-    ) -> None:
-        self._channels = channels
+    def __init__(self, connections: Connections, context: NodeContext, rng: random.Random) -> None:
+        self._connections, self._channels = connections, connections.channels
         self._peer_table, self._clock, self._snapshot_cache = (
             context.peer_table,
             context.clock,
@@ -102,9 +103,16 @@ class Fetcher:
             self._measure_stream(attempt)
         if is_over:
             self.give_up(Outcome.TIMED_OUT, charge=True)
+        elif attempt is not None and attempt.has_expired and attempt.asked_at is None:
+            self._failed(attempt.channel, Outcome.UNREACHABLE, "no connection in time")
         elif attempt is not None and attempt.has_expired:
             self._cancel()
             self._failed(attempt.channel, Outcome.TIMED_OUT, "slower than it used to be")
+
+    def is_asking(self, channel: PeerChannel) -> bool:
+        """Tell whether a fetch from this peer is under way, or one that may come back to it."""
+        attempt = None if self._active is None else self._active.attempt
+        return attempt is not None and channel in (attempt.channel, attempt.origin)
 
     # What happens to a peer
 
@@ -191,7 +199,8 @@ class Fetcher:
                 return
             active.tried.add(name)
             channel = self._channels.get(name)
-            if channel is None or channel.link.state is LinkState.DOWN:
+            can_open = channel is not None and self._connections.open(channel)
+            if channel is None or not can_open or channel.state is LinkState.DOWN:
                 self._peer_table.record(name, Outcome.UNREACHABLE)
                 continue
             self._attempt(active, channel)
@@ -218,14 +227,16 @@ class Fetcher:
             if active.attempt is None:
                 self._finish(Outcome.BUSY)
                 return
-        if channel.link.state is LinkState.UP and active.attempt is not None:
+        if channel.is_up:
             self._request(active, active.attempt)
+        elif not self._connections.keeps_all:
+            active.attempt.deadline = Deadline(self._clock, CONNECTED_WITHIN_S)
 
     def _request(self, active: FetchTask, attempt: Attempt) -> None:
         budget_s = active.order.deadline.remaining_s()
         patience_s = self._peer_table.patience_s(attempt.channel.peer, budget_s)
         request = attempt.session.request_message(int(budget_s * 1000))
-        if attempt.channel.link.send(request):
+        if attempt.channel.send(request):
             attempt.asked_at = self._clock.now()
             # An agreed transaction waits for the other side, and a round for those who are behind.
             is_transaction = attempt.version > 0 and is_of_transaction(active.order, attempt)
@@ -240,7 +251,7 @@ class Fetcher:
         session = attempt.session
         credit = session.credit() if isinstance(session, FetchSession) else None
         if credit is not None:
-            attempt.channel.link.send(credit)
+            attempt.channel.send(credit)
         if attempt.incoming is not None:
             attempt.incoming.add(arrived.piece, arrived.payload)
         if arrived.is_last:
@@ -323,7 +334,7 @@ class Fetcher:
 
     def _is_up(self, name: str) -> bool:
         channel = self._channels.get(name)
-        return channel is not None and channel.link.state is LinkState.UP
+        return channel is not None and channel.is_up
 
     def _succeeded(self, attempt: Attempt) -> None:
         """All of it is there; whether it can be merged is for the node to tell and to record."""
@@ -434,7 +445,7 @@ class Fetcher:
         """Tell the peer, if it can be told, that nobody waits any more."""
         attempt = None if self._active is None else self._active.attempt
         if attempt is not None and attempt.asked_at is not None:
-            attempt.channel.link.send(Cancel(request=attempt.session.request))
+            attempt.channel.send(Cancel(request=attempt.session.request))
 
     def _finish(self, outcome: Outcome) -> None:
         """End the order under way without a snapshot."""

@@ -15,7 +15,9 @@ from dpwa.data.shared_memory import remains
 from dpwa.node.fetch_request import FetchRequest
 from dpwa.node.incoming import IncomingSnapshot
 from dpwa.transport.link import LinkState, PeerLink
+from dpwa.types import Frame
 from dpwa.wire.fetching import Announced, FetchPlan, Greeting, InSharedMemory
+from dpwa.wire.messages import Message
 
 log = logging.getLogger("dpwa.tx")
 
@@ -38,10 +40,24 @@ class ChannelSettings:
 
 
 class PeerChannel:
-    """The way to one peer. Shared memory is tried anew with every connection."""
+    """The way to one peer. Shared memory is tried anew with every connection.
 
-    def __init__(self, link: PeerLink, settings: ChannelSettings) -> None:
-        self.link = link
+    Args:
+        peer: its name.
+        endpoint: where it is.
+        settings: how to fetch from it.
+
+    Attributes:
+        peer, endpoint: as given.
+        link: the connection; `None` as long as there is nothing to say.
+        used: when it was used last: a number that grows.
+    """
+
+    def __init__(self, peer: str, endpoint: str, settings: ChannelSettings) -> None:
+        self.peer = peer
+        self.endpoint = endpoint
+        self.link: PeerLink | None = None
+        self.used = 0
         self.may_stream = settings.may_stream
         self._settings = settings
         self._is_mappable = settings.may_map
@@ -50,9 +66,28 @@ class PeerChannel:
         self._held: DeltaBase | None = None
 
     @property
-    def peer(self) -> str:
-        """Name of the peer."""
-        return self.link.peer
+    def state(self) -> LinkState:
+        """State of the connection; from any thread."""
+        link = self.link  # which another thread may give up meanwhile
+        return LinkState.IDLE if link is None else link.state
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection; from any thread."""
+        return self.state is LinkState.UP
+
+    @property
+    def problem(self) -> str:
+        """Why there is no connection, in words; empty while nothing is wrong."""
+        return "" if self.link is None else self.link.problem
+
+    def send(self, message: Message, payload: Frame | None = None) -> bool:
+        """Send a request without waiting; return whether the connection took it."""
+        return self.link is not None and self.link.send(message, payload)
+
+    def receive(self) -> list[Frame] | None:
+        """Take one waiting answer, or return `None`."""
+        return None if self.link is None else self.link.receive()
 
     @property
     def held_bytes(self) -> int:
@@ -108,7 +143,7 @@ class PeerChannel:
 
     def follow(self) -> list[LinkState]:
         """Read what happened to the connection; return the states entered since, in order."""
-        states = self.link.update()
+        states = [] if self.link is None else self.link.update()
         if LinkState.DOWN in states:
             self._lost()
         # If the peer was killed, nobody else may ever come by. Its connection may end before its
@@ -120,8 +155,15 @@ class PeerChannel:
     def replace(self, link: PeerLink) -> None:
         """Go on with another link to the peer; whatever the old one brings is not read."""
         self._lost()
-        self.link.close()
+        if self.link is not None:
+            self.link.close()
         self.link = link
+
+    def disconnect(self) -> None:
+        """Give up the connection; memory that is mapped stays so."""
+        link, self.link = self.link, None
+        if link is not None:
+            link.close()
 
     def _lost(self) -> None:
         if self._memory is not None:
@@ -132,7 +174,9 @@ class PeerChannel:
     def close(self, linger_ms: int = 0) -> None:
         """Close the link and unmap everything, except what is being read."""
         self._unmap()
-        self.link.close(linger_ms)
+        link, self.link = self.link, None
+        if link is not None:
+            link.close(linger_ms)
 
     def _unmap(self) -> None:
         memory, self._memory = self._memory, None

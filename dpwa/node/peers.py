@@ -63,6 +63,7 @@ class _Peer:
     problem: str = ""  # why it is not connected
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     silent_told: float = -math.inf  # when it was last said to be slow
+    is_absent: bool = False  # as far as was seen when it was looked for
 
 
 class PeerTable:
@@ -295,6 +296,22 @@ class PeerTable:
             if peer is None or peer.heard is not None:
                 return False
             return self._clock.now() - peer.added < STARTUP_GRACE_S
+
+    def absent(self, name: str) -> None:
+        """Note that a peer of many is not there: unless it was, others are asked before it."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None and peer.heard is None:
+                self._flow = self._flow.absent(name)
+                peer.is_absent = True
+
+    def spoke(self, name: str) -> None:
+        """Note that a peer has asked this node for something: it is there after all."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None and peer.is_absent:
+                self._flow = self._flow.connected(name).added(name)
+                peer.is_absent = False
 
     def connected(self, name: str) -> None:
         """Note that a connection to a peer was made: one that had ended may be back."""

@@ -11,7 +11,7 @@ import zmq
 
 from dpwa.node.admission import AdmissionControl
 from dpwa.node.assembly import authorizer_of
-from dpwa.node.commands import RenewLinks, Tell
+from dpwa.node.commands import ConnectToAll, RenewLinks, Tell
 from dpwa.node.context import NodeContext
 from dpwa.node.own_address import is_beyond_this_machine
 from dpwa.node.rx_thread import RxThread
@@ -34,8 +34,12 @@ class NodeHandle:
         self._tx = tx
 
     def tell(self, peer: str, message: Message, payload: Frame | None = None) -> None:
-        """Send a message to a peer, if there is a connection; returns at once."""
-        self._tx.order(Tell(peer, message, payload))
+        """Send a message to a peer, if there is a connection, else connect; returns at once."""
+        self._tx.order(Tell(peer, message, payload, connects=True))
+
+    def connect_to_all(self) -> None:
+        """Connect to all peers from now on, however many: each is needed at any time."""
+        self._tx.order(ConnectToAll())
 
     def wake(self) -> None:
         """Have the services look at once whether something has become due."""

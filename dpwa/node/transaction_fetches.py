@@ -118,4 +118,4 @@ class TransactionFetches:
         message = Prepared(
             request=0, transaction=transaction, name=self._greet().name, is_there=is_there
         )
-        channel.link.send(message)
+        channel.send(message)

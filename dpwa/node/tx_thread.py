@@ -14,6 +14,7 @@ from dpwa.node.commands import (
     AddPeer,
     Attach,
     Command,
+    ConnectToAll,
     PartnerPrepared,
     PassOnNews,
     PeerEnded,
@@ -22,6 +23,7 @@ from dpwa.node.commands import (
     Stop,
     Tell,
 )
+from dpwa.node.connections import Connections
 from dpwa.node.context import NodeContext
 from dpwa.node.farewell import FAREWELL_S, say_goodbye
 from dpwa.node.fetch_request import FetchRequest
@@ -31,7 +33,7 @@ from dpwa.node.peer_channel import PeerChannel
 from dpwa.node.service import Listener
 from dpwa.policy.health import Outcome
 from dpwa.transport.keyring import Keyring
-from dpwa.transport.link import LinkState, PeerLink
+from dpwa.transport.link import LinkState
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame, JsonObject
@@ -56,15 +58,16 @@ class TxThread(threading.Thread):
         self, zmq_context: Context, context: NodeContext, keyring: Keyring | None = None
     ) -> None:
         super().__init__(name=f"dpwa-tx-{context.name}", daemon=True)
-        self._keyring = keyring
         self._looked_at_links = context.clock.now()
         self._context = context
         self._rng = context.rng("other")
-        self._zmq_context = zmq_context
         self._commands: Mailbox[Command] = Mailbox(zmq_context)
         self._poller = zmq.Poller()
-        self._channels: dict[str, PeerChannel] = {}
-        self._fetcher = Fetcher(self._channels, context, self._rng)
+        self._connections = Connections(
+            zmq_context, self._poller, context, keyring, self._is_in_use
+        )
+        self._channels = self._connections.channels
+        self._fetcher = Fetcher(self._connections, context, self._rng)
         self._listeners: list[Listener] = []
         self._farewells: dict[str, float] = {}  # of peers that are connected, and when they came
         self._stopping = False
@@ -76,14 +79,13 @@ class TxThread(threading.Thread):
         self._commands.put(command)
 
     def reaches(self, peer: str) -> bool:
-        """Tell whether there is a connection to a peer; from any thread."""
-        channel = self._channels.get(peer)
-        return channel is not None and channel.link.state is LinkState.UP
+        """Tell whether there is a connection to a peer, or would be if needed; from any thread."""
+        return self.state_of(peer) in (LinkState.UP, LinkState.IDLE)
 
     def state_of(self, peer: str) -> LinkState:
         """Return the state of the connection to a peer; from any thread."""
         channel = self._channels.get(peer)
-        return LinkState.CONNECTING if channel is None else channel.link.state
+        return LinkState.CONNECTING if channel is None else channel.state
 
     def discard(self) -> None:
         """Give up a thread that was never started."""
@@ -111,12 +113,11 @@ class TxThread(threading.Thread):
         self._fetcher.give_up(Outcome.TIMED_OUT)
         self._deliver_decisions()
         deadline = Deadline(self._context.clock, FAREWELL_S)
-        links = [channel.link for channel in self._channels.values()]
+        links = [c.link for c in self._connections.up() if c.link is not None]
         try:
             say_goodbye(links, self._context.name, self._farewells, deadline)
         finally:
-            for channel in self._channels.values():
-                channel.close(LINGER_MS)
+            self._connections.close(LINGER_MS)
 
     def memory_report(self) -> JsonObject:
         """Describe the memory in plain data: bytes of what arrives, is held, and is mapped."""
@@ -133,10 +134,8 @@ class TxThread(threading.Thread):
         return limit_ms if remaining_s is None else min(limit_ms, int(remaining_s * 1000) + 1)
 
     def _step(self, ready: dict[object, int]) -> None:
-        for channel in list(self._channels.values()):
-            is_changed = channel.link.monitor in ready
-            if is_changed or channel.link.socket in ready:
-                self._read(channel)  # first: a peer may answer and be gone
+        for channel, is_changed in self._connections.ready(ready).items():
+            self._read(channel)  # first: a peer may answer and be gone
             if is_changed:
                 self._follow(channel)
         if self._commands.receiver in ready:
@@ -168,6 +167,8 @@ class TxThread(threading.Thread):
                 self._send(command)
             case Attach():
                 self._attach(command.listener)
+            case ConnectToAll():
+                self._connections.keep_all()
             case RenewLinks():
                 self._renew_links()
             case Stop():
@@ -183,47 +184,42 @@ class TxThread(threading.Thread):
 
     def _send(self, command: Tell) -> None:
         channel = self._channels.get(command.peer)
-        if channel is not None and channel.link.state is LinkState.UP:
-            channel.link.send(command.message, command.payload)
+        if channel is None:
+            return
+        if command.connects:
+            self._connections.open(channel)
+        if channel.is_up:
+            channel.send(command.message, command.payload)
 
     def _attach(self, listener: Listener) -> None:
         self._listeners.append(listener)
-        for name, channel in self._channels.items():
-            if channel.link.state is LinkState.UP:
-                listener.link_changed(name, is_up=True)
+        for channel in self._connections.up():
+            listener.link_changed(channel.peer, is_up=True)
 
     def _add(self, command: AddPeer) -> None:
-        try:
-            link = PeerLink(self._zmq_context, command.name, command.endpoint, self._keyring)
-        except zmq.ZMQError as error:
-            log.error("cannot connect to %s at %s: %s", command.name, command.endpoint, error)
+        if not self._connections.add(command.name, command.endpoint, command.settings):
             for listener in self._listeners:
                 listener.link_changed(command.name, is_up=False)
-            return
-        self._channels[command.name] = PeerChannel(link, command.settings)
-        self._register(link)
 
     def _remove(self, name: str) -> None:
         channel = self._channels.get(name)
         if channel is None:
             return
         self._fetcher.removed(channel)
-        if channel.link.state is LinkState.UP:
+        if channel.is_up:
             for transaction, commit in self._context.transactions.decisions_for(
                 name
             ):  # the last chance to tell it
                 self._tell(channel, transaction, commit=commit)
                 self._context.transactions.noted(transaction)
-        del self._channels[name]
+        self._connections.remove(channel, LINGER_MS)
         for listener in self._listeners:
             listener.link_changed(name, is_up=False)
-        self._unregister(channel.link)
-        channel.close(LINGER_MS)
 
     def _ended(self, name: str) -> None:
         """Forget a peer that has said goodbye, once its connection is gone: anybody may say it."""
         channel = self._channels.get(name)
-        if channel is None or channel.link.state is LinkState.DOWN:
+        if channel is None or channel.state in (LinkState.DOWN, LinkState.IDLE):
             self._context.forget(name)
         else:
             self._farewells.setdefault(name, self._context.clock.now())
@@ -233,7 +229,7 @@ class TxThread(threading.Thread):
         now = self._context.clock.now()
         for name, said_at in list(self._farewells.items()):
             channel = self._channels.get(name)
-            is_up = channel is not None and channel.link.state is LinkState.UP
+            is_up = channel is not None and channel.is_up
             if is_up and now - said_at < GONE_AFTER_S:
                 continue
             del self._farewells[name]
@@ -254,58 +250,40 @@ class TxThread(threading.Thread):
             self._fetcher.partner_failed(command.transaction)
 
     def _pass_on_news(self) -> None:
-        up = [c for c in self._channels.values() if c.link.state is LinkState.UP]
+        up = self._connections.up()
         if up:
             greeting = self._context.greeting()
             message = NewsMessage(request=0, algorithm=greeting.algorithm, news=greeting.news)
-            self._rng.choice(up).link.send(message)
+            self._rng.choice(up).send(message)
 
     def _deliver_decisions(self) -> None:
         for transaction, peer, commit in self._context.transactions.decisions_due():
             channel = self._channels.get(peer)
-            if channel is not None and channel.link.state is LinkState.UP:
+            if channel is not None and self._connections.open(channel) and channel.is_up:
                 self._tell(channel, transaction, commit=commit)
 
     def _tell(self, channel: PeerChannel, transaction: bytes, *, commit: bool) -> None:
         request = self._fetcher.next_request()
-        channel.link.send(
-            TransactionDecision(request=request, transaction=transaction, commit=commit)
-        )
+        channel.send(TransactionDecision(request=request, transaction=transaction, commit=commit))
 
     # The links
 
-    def _register(self, link: PeerLink) -> None:
-        """Wait for what a new link has to say."""
-        self._poller.register(link.socket, zmq.POLLIN)
-        self._poller.register(link.monitor, zmq.POLLIN)
-        self._context.peer_table.trouble(link.peer, link.problem)
-        if link.state is LinkState.DOWN:
-            log.warning("%s: not connected to %s: %s", self._context.name, link.peer, link.problem)
-
-    def _unregister(self, link: PeerLink) -> None:
-        self._poller.unregister(link.socket)
-        self._poller.unregister(link.monitor)
+    def _is_in_use(self, channel: PeerChannel) -> bool:
+        """Tell whether something is under way with a peer, for which it must stay connected."""
+        owes = any(self._context.transactions.decisions_for(channel.peer))
+        return owes or self._fetcher.is_asking(channel)
 
     def _renew_links(self) -> None:
-        """Replace links of which nothing can come, because a key has changed or was refused."""
         self._looked_at_links = self._context.clock.now()
-        for channel in list(self._channels.values()):
-            if channel.link.is_useless:
-                self._renew(channel)
-
-    def _renew(self, channel: PeerChannel) -> None:
-        was_down = channel.link.state is LinkState.DOWN
-        self._unregister(channel.link)
-        channel.replace(channel.link.renewed(self._zmq_context))
-        self._register(channel.link)
-        if not was_down:  # all who rely on the connection are to know that it is not that one
+        for channel in self._connections.renew():
+            # All who rely on the connection are to know that it is not that one.
             self._entered(channel, LinkState.DOWN)
 
     def _follow(self, channel: PeerChannel) -> None:
         """Act on what happened to a connection."""
         for state in channel.follow():
             self._entered(channel, state)
-        self._context.peer_table.trouble(channel.peer, channel.link.problem)
+        self._context.peer_table.trouble(channel.peer, channel.problem)
 
     def _entered(self, channel: PeerChannel, state: LinkState) -> None:
         if state is LinkState.UP:
@@ -317,10 +295,12 @@ class TxThread(threading.Thread):
         self._fetcher.link_changed(channel, state)
         for listener in self._listeners:
             listener.link_changed(channel.peer, is_up=state is LinkState.UP)
+        if state is LinkState.DOWN:
+            self._connections.lost(channel)
 
     def _read(self, channel: PeerChannel) -> None:
         for _ in range(ANSWERS_PER_TURN):
-            frames = channel.link.receive()
+            frames = channel.receive()
             if frames is None:
                 return
             try:

@@ -86,6 +86,10 @@ class FlowControl:
         back_offs = {**self.back_offs, peer: back_off}
         return replace(penalised, back_offs=back_offs, pause_until=_pause_after(now, rng))
 
+    def absent(self, peer: str) -> FlowControl:
+        """Ask a peer that was never there only now and then, as those that have failed for long."""
+        return self._with(peer, LOWEST_SCORE)
+
     def rests(self, peer: str, now: float) -> bool:
         """Tell whether a peer is left alone for now, as it has failed several times."""
         return self.back_offs.get(peer, BackOff()).rests(now)

@@ -35,5 +35,4 @@ def status_of(connection, peer):
 
 def is_connected(connection, peer):
     """Whether a connection to a peer is up."""
-    channel = connection.node._threads.tx._channels.get(peer)  # made some time after it is named
-    return channel is not None and channel.link.state.value == "up"
+    return connection.node.links[peer].value == "up"
