@@ -73,7 +73,7 @@ class IncomingSnapshot:
             held.token = NOTHING  # until all of it is there
 
     def snapshot(self, layout: Layout) -> Snapshot:
-        """Return all of it as a snapshot of a layout, which stays until the buffer is used again."""
+        """Return all of it as a snapshot of a layout, which stays until the next fetch."""
         return Snapshot(self.version, self.standing, layout, self.data, is_finite=True)
 
     def add(self, piece: Piece, payload: Frame) -> None:

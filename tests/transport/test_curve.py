@@ -1,12 +1,14 @@
 """Who gets through with keys, what a link says that does not, and what files may be like."""
 
 import contextlib
+import gc
 import logging
 import os
 import re
 import socket
 import threading
 import traceback
+from pathlib import Path
 
 import pytest
 import zmq
