@@ -23,7 +23,7 @@ from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_open
-from dpwa.node.commands import AddPeer, Attach, PartnerPrepared, PeerEnded, RemovePeer, Tell
+from dpwa.node.commands import AddPeer, Attach, PartnerPrepared, PeerEnded, RemovePeer
 from dpwa.node.context import NodeContext, longest_s
 from dpwa.node.endings import FinishListener, FinishService
 from dpwa.node.finishing import Finish
@@ -154,8 +154,7 @@ class Node(Closeable):
                 FinishService(self.finish.endings),
             ]
         )
-        tell = lambda peer, message: tx.order(Tell(peer, message))  # noqa: E731
-        tx.order(Attach(FinishListener(self.finish.endings, tell)))
+        tx.order(Attach(FinishListener(self.finish.endings, self._threads.node_handle.tell)))
 
     @property
     def clock(self) -> float:
