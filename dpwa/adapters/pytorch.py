@@ -264,7 +264,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         Goes on serving until all peers that live have taken their last step, too; averages the
         parameters with theirs, until all have the same or come no closer; and returns when nobody
         needs this node any more. Nobody waits for a peer that is dead, does not answer, has left,
-        or has not been there in the first 10 s of this node. It takes at most
+        or has not been there in the first 10 s after it came into view. It takes at most
         `timeout_s + seconds`, and a few seconds. No fault of a peer is raised.
 
         Args:

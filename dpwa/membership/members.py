@@ -31,6 +31,7 @@ REMEMBERED_S = 10.0  # for members from an earlier life to answer, before a node
 STOP_TIMEOUT_S = 2.0
 LOOK_EVERY_S = 0.05
 LOOK_AGAIN_S = 0.2
+GOODBYE_S = 1.0
 FOUND_S = 3.0  # in which whoever remembers this node has tried its address, see `Times`
 
 
@@ -147,8 +148,10 @@ class Members(Closeable):
             self._say_goodbye()
 
     def _say_goodbye(self) -> None:
-        own = self._member_list.own
-        for entry in self._member_list.peers:
+        own, peers = self._member_list.own, self._member_list.peers
+        if peers:  # whoever leaves as soon as it has come may have no connection yet
+            self.wait_for(1, GOODBYE_S)
+        for entry in peers:
             roster = Roster(
                 request=0,
                 name=own.name,

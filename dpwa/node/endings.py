@@ -19,8 +19,8 @@ MOST_ROUNDS = 2**31  # nobody comes that far; whoever says so must not take this
 class Endings:
     """What this node and its peers have said of how they end; any thread may call any method.
 
-    Anybody may speak in the name of a peer: what that can change is when this node ends, and with
-    whom it is in a round.
+    Anybody may speak in the name of a peer: what that can change is when this node ends, with whom
+    it is in a round, and whether what that peer has published is merged again.
 
     Args:
         name: of this node.
@@ -100,12 +100,23 @@ class FinishService(Service):
 
 
 class FinishListener(Listener):
-    """Takes in the answers of peers."""
+    """Takes in the answers of peers; tells who comes later that this node trains no more.
+
+    Args:
+        endings: of the node and its peers.
+        tell: sends a message to a peer.
+    """
 
     handles = (Finishing,)
 
-    def __init__(self, endings: Endings) -> None:
+    def __init__(self, endings: Endings, tell: Callable[[str, Finishing], None]) -> None:
         self._endings = endings
+        self._tell = tell
+
+    def link_changed(self, peer: str, *, is_up: bool) -> None:
+        """Tell a peer that is met, or met again."""
+        if is_up and self._endings.own.is_finishing:
+            self._tell(peer, self._endings.message())
 
     def receive(self, peer: str, message: Finishing, payload: Frame) -> None:  # noqa: ARG002
         """Take in how a peer ends."""

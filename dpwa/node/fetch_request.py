@@ -111,13 +111,17 @@ class FetchRequest:
         """Wait for what is found; `None` when nothing will be, or not in time. Ends the order."""
         with self._changed:
             self._changed.wait_for(lambda: self._found is not None or self._is_over, timeout_s)
+            self._is_over = True
             return self._found
 
-    def offer(self, found: Found) -> None:
-        """Say where a snapshot is."""
+    def offer(self, found: Found) -> bool:
+        """Say where a snapshot is; return whether somebody still waits for it."""
         with self._changed:
+            if self._is_over:
+                return False
             self._found = found
             self._changed.notify_all()
+            return True
 
     def end(self) -> None:
         """Say that nothing more will be found."""

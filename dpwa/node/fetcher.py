@@ -263,12 +263,14 @@ class Fetcher:
             self._succeeded(attempt)
             return
         if is_of_transaction(order, attempt):
-            self._have(attempt, Lease(incoming.snapshot(order.layout, stays=True), lambda _: None))
+            self._have(attempt, Lease(incoming.snapshot(order.layout), lambda _: None))
             return
+        if not order.offer(Found(attempt.source, incoming)):
+            self.give_up(Outcome.TIMED_OUT, charge=True)  # the trainer has gone on without it
+            return
+        self._succeeded(attempt)
         if order.wanted.keeps:
             self._snapshot_cache.keep(attempt.source, incoming.snapshot(order.layout))
-        order.offer(Found(attempt.source, incoming))
-        self._succeeded(attempt)
 
     def _in_shared_memory(self, attempt: Attempt, found: InSharedMemory) -> None:
         active, memory = self._active, attempt.channel.map(found)

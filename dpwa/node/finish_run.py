@@ -133,10 +133,12 @@ class FinishRun:
     def _is_expected(self, peer: str) -> bool:
         """Tell whether a peer may be there that was not heard of yet."""
         heard, state = self._endings.of(peer), self._tx.state_of(peer)
-        if self._peer_table.has_ended(peer) or (heard is not None and heard.at >= self._began):
+        if self._peer_table.has_ended(peer):
             return False
-        if self._peer_table.may_still_start(peer):
+        if self._peer_table.may_still_start(peer):  # it may have spoken before it was connected to
             return True
+        if heard is not None and heard.at >= self._began:
+            return False
         elapsed_s = self._clock.now() - self._began
         longest_s = {LinkState.UP: SILENT_AFTER_S, LinkState.CONNECTING: FIRST_LOOK_S}
         return elapsed_s < longest_s.get(state, 0.0)

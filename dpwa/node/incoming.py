@@ -72,10 +72,9 @@ class IncomingSnapshot:
         if held is not None:
             held.token = NOTHING  # until all of it is there
 
-    def snapshot(self, layout: Layout, *, stays: bool = False) -> Snapshot:
-        """Return all of it as a snapshot of a layout; `stays`: also after the next fetch."""
-        data = self.data if self._held is None or not stays else self.data.copy()
-        return Snapshot(self.version, self.standing, layout, data, is_finite=True)
+    def snapshot(self, layout: Layout) -> Snapshot:
+        """Return all of it as a snapshot of a layout, which stays until the next fetch."""
+        return Snapshot(self.version, self.standing, layout, self.data, is_finite=True)
 
     def add(self, piece: Piece, payload: Frame) -> None:
         """Take the next piece.

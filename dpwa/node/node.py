@@ -154,7 +154,7 @@ class Node(Closeable):
                 FinishService(self.finish.endings),
             ]
         )
-        tx.order(Attach(FinishListener(self.finish.endings)))
+        tx.order(Attach(FinishListener(self.finish.endings, self._threads.node_handle.tell)))
 
     @property
     def clock(self) -> float:

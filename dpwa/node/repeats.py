@@ -7,8 +7,9 @@ counts once, as each update of a peer does in the analysis of asynchronous gossi
 Asynchronous Decentralized Parallel Stochastic Gradient Descent, 2018).
 
 A peer that has taken its last training step is no slow one: it publishes nothing new, and all that
-it has learnt is in its last version. That is merged as often as before, so that whoever trains on
-does not end with a model of its own data alone.
+it has learnt is in its last version. That is merged again and again, so that whoever trains on does
+not end with a model of its own data alone. It counts as such from the moment when it says so until
+there is a newer version.
 
 >>> merged = MergedVersions()
 >>> merged.add("w2", 7, WHOLE)
@@ -29,16 +30,18 @@ class MergedVersions:
 
     def __init__(self) -> None:
         self._merged: dict[str, tuple[int, frozenset[Shard]]] = {}
-        self._over: frozenset[str] = frozenset()  # who trains no more
+        self._over: set[str] = set()  # who trains no more; each change of it is a single call
 
     def add(self, peer: str, version: int, shard: Shard) -> None:
         """Note that this was merged; versions are whole numbers from 1 on."""
         before, shards = self._merged.get(peer, (0, frozenset[Shard]()))
+        if version != before:
+            self._over.discard(peer)
         self._merged[peer] = (version, (shards if version == before else frozenset()) | {shard})
 
     def trains(self, peer: str, *, goes_on: bool) -> None:
         """Take note of whether a peer goes on training, as it says."""
-        self._over = self._over - {peer} if goes_on else self._over | {peer}
+        (self._over.discard if goes_on else self._over.add)(peer)
 
     def forget(self, peer: str) -> None:
         """Begin anew with a peer: it may have been started again, and count from 1."""

@@ -141,10 +141,11 @@ class RxThread(threading.Thread):
             if self._wakes.receiver in ready:
                 self._wakes.discard_all()
             try:
-                if any(socket in ready for socket in authenticator.sockets):
-                    authenticator.hear()
                 if router in ready:
                     self._answer(router)
+                # Afterwards: a connection may have brought a message, and have ended since.
+                if any(socket in ready for socket in authenticator.sockets):
+                    authenticator.hear()
                 authenticator.tick(self._clock.now())
                 is_busy = self._tick()
             except Exception:

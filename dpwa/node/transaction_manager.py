@@ -116,7 +116,7 @@ class TransactionManager:
         self._records: dict[bytes, _Record] = {}
         self._settled: deque[Settled] = deque()
         self._sent_at: dict[bytes, float] = {}
-        self._traded_version = 0  # the snapshot of the last exchange: each is traded once
+        self._traded_version = 0  # up to which snapshots have been in an exchange, or its merge
         self._published_version = 0  # the snapshot that the mass goes with
         self._lost_before = 0
 
@@ -126,7 +126,7 @@ class TransactionManager:
     def is_engaged(self) -> bool:
         """Whether a transaction keeps this node from asking for another."""
         with self._lock:
-            return self._transactions.is_engaged(self._clock.now())
+            return self._has_untaken or self._transactions.is_engaged(self._clock.now())
 
     def published(self, version: int) -> None:
         """Note that the snapshot of this version is the model as it is now."""
@@ -137,7 +137,11 @@ class TransactionManager:
     def take(self) -> Settled | None:
         """Take one of what is to be merged now, and must be released then."""
         with self._lock:
-            return self._settled.popleft() if self._settled else None
+            if not self._settled:
+                return None
+            # What is published was so before this merge, and would be averaged with twice.
+            self._traded_version = max(self._traded_version, self._published_version)
+            return self._settled.popleft()
 
     def factor(self, settled: Settled) -> float:
         """Return the weight to merge with; the mass that comes counts as received."""
@@ -156,13 +160,13 @@ class TransactionManager:
         """Open a transaction; `None` if this node is engaged, or its snapshot will not do."""
         with self._lock:
             transaction, now = secrets.token_bytes(TRANSACTION_BYTES), self._clock.now()
-            if self.terms is Terms.EXCHANGE and own_version <= self._traded_version:
-                return None
             own = self._pool.at(own_version)
             if own is None:
                 return None
-            if _has_diverged(own) or not self._transactions.propose(
-                transaction, peer, now, expires
+            if (
+                _has_diverged(own)
+                or self._is_traded(own)
+                or not self._transactions.propose(transaction, peer, now, expires)
             ):
                 own.release()
                 return None
@@ -376,9 +380,15 @@ class TransactionManager:
             while (settled := self.take()) is not None:
                 settled.release()
 
+    @property
+    def _has_untaken(self) -> bool:
+        """Whether an exchange holds that the trainer has not merged yet."""
+        return self.terms is Terms.EXCHANGE and bool(self._settled)
+
     def _is_traded(self, own: Lease) -> bool:
         is_exchange = self.terms is Terms.EXCHANGE
-        return is_exchange and own.snapshot.version <= self._traded_version
+        is_old = is_exchange and own.snapshot.version <= self._traded_version
+        return is_old or self._has_untaken
 
     def _holds_too_many(self, newest: Lease) -> bool:
         """Tell whether transactions keep so many snapshots that there may be no room for more."""

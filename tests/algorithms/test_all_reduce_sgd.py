@@ -58,18 +58,21 @@ def told_by(threads):
     gradients = {name: 12.0 * 2.0**rank for rank, name in enumerate(threads.names)}
     starts = {name: -1000.0 * (rank + 1) for rank, name in enumerate(threads.names)}
     x, taken = starts.copy(), dict.fromkeys(threads.names, 0)
+    copies = dict.fromkeys(threads.names, 0)  # in which each has taken part
     for kind, names in threads.sequence(TAG).log:
         if kind == "all_reduce":
             for name in names:
                 x[name] += sum(gradients[one] for one in names) / len(names)
                 taken[name] += 1
         elif kind == "broadcast":
-            newest = max(names, key=lambda name: taken[name])
+            newest = max(names, key=lambda name: (copies[name], taken[name]))
             x.update(dict.fromkeys(names, x[newest]))
+            copies.update(dict.fromkeys(names, copies[newest] + 1))
             taken.update(dict.fromkeys(names, 0))
-        elif kind == "let in":  # with a new model, which is never copied
+        elif kind == "let in":  # with a new model, which is copied before anything else was only
             x.update((name, starts[name]) for name in names)
-            taken.update(dict.fromkeys(names, -1))
+            copies.update(dict.fromkeys(names, 0))
+            taken.update(dict.fromkeys(names, 0))
     return x
 
 

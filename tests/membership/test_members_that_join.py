@@ -52,6 +52,16 @@ def test_a_node_that_leaves_is_missed_by_nobody(caplog):
         assert not [r for r in caplog.records if r.name == "dpwa.members"]
 
 
+def test_a_node_that_leaves_as_soon_as_it_has_come_is_missed_by_nobody(caplog):
+    with cluster() as nodes, caplog.at_level(logging.WARNING, "dpwa"):
+        nodes.add("a")
+        for name in "bcdefg":
+            nodes.add(name, "a")
+            nodes.close(name)
+        nodes.agree()
+        assert not [r for r in caplog.records if r.name == "dpwa.members"]
+
+
 def test_a_node_may_begin_alone_and_keep_asking_if_it_is_told_to():
     (port,) = free_ports(1)
     with cluster() as nodes:

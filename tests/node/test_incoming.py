@@ -72,7 +72,8 @@ def test_pieces_lie_at_their_places_decoded(count, name, data):
     incoming, sent = stream.incoming, stream.data[first * PIECE_BYTES : last * PIECE_BYTES]
     assert (incoming.start, incoming.nbytes) == (first * PIECE_BYTES, len(stream.data))
     decoded, exact = incoming.data.view(np.float32), sent.view(np.float32)
-    assert np.allclose(decoded, exact, rtol=0 if name == "none" else 1e-3, atol=0.05)
+    assert name != "none" or np.array_equal(decoded, exact)
+    assert np.allclose(decoded, exact, rtol=1e-3, atol=0 if name == "none" else 0.05)
     untouched = np.delete(stream.buffer, np.s_[first * PIECE_BYTES : last * PIECE_BYTES])
     assert not untouched.any()
 
@@ -96,14 +97,3 @@ def test_differences_are_agreed_on_when_all_have_come():
     stream.add(29)
     assert stream.held.token == TOKEN
     assert np.shares_memory(stream.incoming.data, stream.held.data)
-
-
-def test_a_snapshot_that_stays_does_not_change_with_the_next_differences():
-    stream = Stream(3, "topk", held_of(3))
-    stream.add()
-    layout = Layout((TensorSpec("weight", "float32", (len(stream.data) // 4,), 4),))
-    taken, stays = (stream.incoming.snapshot(layout, stays=stays) for stays in (False, True))
-    before = stays.data.copy()
-    stream.held.data.fill(0)
-    assert not taken.data.any()
-    assert np.array_equal(stays.data, before)

@@ -174,6 +174,34 @@ def test_a_peer_whose_training_is_over_is_merged_again(transport):
             assert ended.result()[1].took_part == ("w1",)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_who_trains_on_after_the_end_is_merged_once_again(transport):
+    config = config_of(2, transport=transport)
+    with DpwaConnection("w1", config) as quick, DpwaConnection("w2", config) as other:
+        other.update_send(ONE)
+        eventually(lambda: merged(quick))
+        with ThreadPoolExecutor() as pool:
+            ended = pool.submit(other.finish, ONE, timeout_s=30)
+            quick.finish(ONE)
+            ended.result()
+        other.update_send(TWO)
+        assert eventually(lambda: merged(quick) == 2.0)
+        assert rounds(quick) == [None] * 5
+
+
+def test_who_comes_after_the_others_have_ended_merges_them_again():
+    config = config_of(2, transport="tcp")
+    with DpwaConnection("w2", config) as ended:
+        with DpwaConnection("w1", config) as one, ThreadPoolExecutor() as pool:
+            ended.update_send(TWO)
+            eventually(lambda: merged(one))
+            other = pool.submit(ended.finish, TWO, timeout_s=30)
+            one.finish(TWO)
+            other.result()
+        with DpwaConnection("w1", config) as late:
+            eventually(lambda: rounds(late) == [2.0] * 5)
+
+
 def test_with_neighbours_of_each_round_a_peer_that_stands_still_holds_nobody_up():
     config = config_of(3, topology="one_peer_exponential", transport="tcp", timeout_ms=500)
     with (

@@ -179,8 +179,14 @@ def test_what_does_not_come_whole_is_not_merged_at_all(ending, is_waiting):
     ):
         gossip.update_send()
         deadline = time.monotonic() + timeout_ms / 1000
+        seen = []
         if is_waiting:
-            threading.Timer(0.1, may_go_on.set).start()
+
+            def look():
+                seen.append(torch.equal(net.weight, before[0]))
+                may_go_on.set()
+
+            threading.Timer(0.1, look).start()  # two pieces have come
         else:
             may_go_on.set()
             eventually(lambda: bytes_received(gossip) == half.bytes_sent and half.has_sent.is_set())
@@ -188,6 +194,7 @@ def test_what_does_not_come_whole_is_not_merged_at_all(ending, is_waiting):
         if ending == "closed":
             closing.start()
         assert gossip.update_wait() is None
+        assert all(seen)
         assert_same(net, before)
         assert time.monotonic() < deadline + at_most(0.1)
         if ending == "closed":

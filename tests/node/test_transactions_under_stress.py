@@ -127,6 +127,20 @@ def test_what_was_prepared_for_a_peer_that_is_removed_is_merged_when_it_commits(
         torch.testing.assert_close(member.x, vector_of(2.0))
 
 
+def test_what_was_published_before_an_exchange_is_merged_is_not_exchanged_again():
+    with pair(asks=False) as (member, partner):
+        member.adapter.update_send()
+        partner.exchange(SMALLEST, 3.0)
+        assert partner.decide(SMALLEST, commit=True)
+        member.adapter.update_send()  # without a wait: the parameters of before once more
+        assert isinstance(partner.ask(partner.proposal(SECOND)), Busy)
+        member.adapter.update_wait()
+        torch.testing.assert_close(member.x, vector_of(2.0))
+        assert isinstance(partner.ask(partner.proposal(SECOND)), Busy)
+        member.adapter.update_send()
+        assert isinstance(partner.ask(partner.proposal(SECOND)), Agreed)
+
+
 def test_a_peer_that_is_removed_is_told_what_was_decided():
     with pair() as (member, partner):
         member.adapter.update_send()

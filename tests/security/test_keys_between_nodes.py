@@ -37,6 +37,7 @@ def _quick(monkeypatch):
     monkeypatch.setattr(authenticator, "RELOAD_EVERY_S", 0.05)
     monkeypatch.setattr("dpwa.node.tx_thread.RENEWAL_S", 0.1)
     monkeypatch.setattr("dpwa.node.tx_thread.IDLE_POLL_MS", 50)
+    monkeypatch.setattr("dpwa.node.rx_thread.IDLE_POLL_MS", 50)
 
 
 class Cluster:

@@ -1,21 +1,25 @@
 """Who gets through with keys, what a link says that does not, and what files may be like."""
 
 import contextlib
+import gc
 import logging
 import os
 import re
 import socket
 import threading
 import traceback
+from pathlib import Path
 
 import pytest
 import zmq
 from support.keys import guarded, key_folder, key_folders
-from support.nodes import eventually
+from support.nodes import config_of, eventually
 from support.ports import free_ports
 
+from dpwa import DpwaConnection
 from dpwa.config.public_keys import key_bytes
-from dpwa.errors import UserError
+from dpwa.errors import AddressError, UserError
+from dpwa.node.own_address import is_beyond_this_machine
 from dpwa.transport import authenticator as authenticator_module
 from dpwa.transport import keyring as keyring_module
 from dpwa.transport import sockets
@@ -497,3 +501,51 @@ def test_a_libzmq_without_curve_is_told(tmp_path, monkeypatch):
         Keyring(folder, "w1")
     with pytest.raises(UserError, match="needs a libzmq with CURVE"):
         KeyPair.new()
+
+
+# Whoever may connect
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "is_beyond"),
+    [
+        ("tcp://127.0.0.1:4000", False),
+        ("tcp://[::1]:4000", False),
+        ("tcp://0.0.0.0:4000", True),
+        ("tcp://[::]:4000", True),
+        ("tcp://10.0.0.1:4000", True),
+        ("ipc:///tmp/x", False),
+    ],
+)
+def test_an_address_that_other_machines_may_reach(endpoint, is_beyond):
+    assert is_beyond_this_machine(endpoint) == is_beyond
+
+
+@pytest.mark.parametrize("security", ["none", "curve"])
+def test_a_node_that_others_may_reach_warns_unless_it_has_keys(security, tmp_path, caplog):
+    keys = key_folder(tmp_path / "keys", "w1")
+    config = config_of(1, security=security, keys=str(keys.path))
+    config["nodes"][0]["bind"] = "0.0.0.0"
+    with DpwaConnection("w1", config):
+        pass
+    told = [
+        r.message for r in caplog.records if "whoever can connect to tcp://0.0.0.0" in r.message
+    ]
+    assert len(told) == (security == "none")
+
+
+@pytest.mark.parametrize("security", ["none", "curve"])
+def test_a_node_that_cannot_listen_leaves_nothing_open(security, tmp_path):
+    keys = key_folder(tmp_path / "keys", "w1")
+    config = config_of(1, security=security, keys=str(keys.path))
+    with socket.create_server(("127.0.0.1", config["nodes"][0]["port"])):
+        before = open_files()
+        for _ in range(3):
+            with pytest.raises(AddressError, match="already in use"):
+                DpwaConnection("w1", config)
+        eventually(lambda: open_files() <= before)
+
+
+def open_files():
+    gc.collect()  # what a node that was not made leaves to be collected
+    return len(list(Path("/proc/self/fd").iterdir()))
