@@ -64,7 +64,7 @@ class Collectives(Closeable):
         self._listener = PullListener(self._contacts)
         self._pull_source = PullSource(node.node_handle.wake)
         self._unthrottled = node.node_handle.unthrottled
-        self._connect_to_all = node.node_handle.connect_to_all
+        self._connect = node.node_handle.connect
         self._service = CollectiveService(
             self._contacts, self._group, self._groups, self._pull_source, node.upload
         )
@@ -192,7 +192,7 @@ class Collectives(Closeable):
             return self._runners.get(tag) or self._add(tag)
 
     def _add(self, tag: str) -> Runner:
-        self._connect_to_all()
+        self._connect(needs_all=True)
         group = Group(tag, self._ranks, self._contacts, self._clock, self._are_known)
         places = self._contacts, self._listener, self._pull_source
         runner = self._runners[tag] = Runner(group, *places, self._clock, self._groups)

@@ -105,12 +105,15 @@ class Members(Closeable):
             raise
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Wait until there are connections to so many others; return whether there are."""
+        """Wait until so many others can be reached; return whether they can."""
         deadline = Deadline(self._clock, timeout_s)
         with self._changed:
-            while self._listener.connections < count and not deadline.expired():
+            while self._reached() < count and not deadline.expired():
                 self._changed.wait(min(LOOK_EVERY_S, deadline.remaining_s()))
-        return self._listener.connections >= count
+        return self._reached() >= count
+
+    def _reached(self) -> int:
+        return sum(map(self._node_handle.reaches, self._names()[1:]))
 
     def are_known(self) -> bool:
         """Tell whether all are peers by now of whom this node was told when it was let in.
@@ -149,8 +152,8 @@ class Members(Closeable):
 
     def _say_goodbye(self) -> None:
         own, peers = self._member_list.own, self._member_list.peers
-        if peers:  # whoever leaves as soon as it has come may have no connection yet
-            self.wait_for(1, GOODBYE_S)
+        if peers and not self._listener.connections:
+            self._connect()
         for entry in peers:
             roster = Roster(
                 request=0,
@@ -159,7 +162,16 @@ class Members(Closeable):
                 digest=self._member_list.digest(),
                 asks=False,
             )
-            self._node_handle.tell(entry.name, roster, self._member_list.news(entry.name))
+            news = self._member_list.news(entry.name)
+            self._node_handle.tell_if_connected(entry.name, roster, news)
+
+    def _connect(self) -> None:
+        """Connect to somebody: who leaves as soon as it has come may have no connection yet."""
+        self._node_handle.connect()
+        deadline = Deadline(self._clock, GOODBYE_S)
+        with self._changed:
+            while not self._listener.connections and not deadline.expired():
+                self._changed.wait(min(LOOK_EVERY_S, deadline.remaining_s()))
 
     def _await_verdict(self) -> None:
         """Wait for the first node that lets this one in, as long as that makes sense.

@@ -217,6 +217,11 @@ class RosterListener(Listener):
         if not is_up and not was_dismissed:
             self._member_list.lost(peer)
 
+    def let_go(self, peer: str) -> None:
+        """Take note that there is no connection, as there was nothing to say."""
+        with self._lock:
+            self._up -= {peer}
+
     @property
     def connections(self) -> int:
         """To how many peers there is a connection; from any thread."""

@@ -32,7 +32,7 @@ class Tell:
     """Send a message to a peer, if there is a connection.
 
     Attributes:
-        connects: whether to connect, if there is none: the next message will be sent.
+        connects: whether to connect if there is none, and to send it then.
     """
 
     peer: str
@@ -75,8 +75,14 @@ class PassOnNews:
 
 
 @dataclass(frozen=True)
-class ConnectToAll:
-    """Connect to all peers, however many, and stay so."""
+class Connect:
+    """Connect to peers, as many as there may be connections.
+
+    Attributes:
+        needs_all: whether all of them are needed from now on.
+    """
+
+    needs_all: bool
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ Command = (
     | PassOnNews
     | Tell
     | Attach
-    | ConnectToAll
+    | Connect
     | RenewLinks
     | Stop
 )

@@ -4,12 +4,17 @@ A node knows of any number of peers, but is connected to `connections` of them a
 are few it connects to all of them at once, and keeps these links: then it is seen at once when one
 comes or goes. Of many, only those are connected to that are asked for something; the one that was
 used least recently makes room for the next, unless something is under way with it.
+
+The same number bounds those that others have to this node: it asks the peer that it has not heard
+of for longest to close its connection, which that one does if nothing is under way.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import resource
+from collections import OrderedDict
 from collections.abc import Callable
 
 import zmq
@@ -23,6 +28,9 @@ from dpwa.transport.sockets import Context
 log = logging.getLogger("dpwa.tx")
 
 FEW = 8  # peers that are all connected to, asked for or not
+FEWEST = 4  # connections, however few descriptors there are
+DESCRIPTORS = 6  # of a connection to a peer, and of one that it has to this node
+OTHER_DESCRIPTORS = 100  # that the process needs
 
 
 class Connections:
@@ -34,6 +42,7 @@ class Connections:
         context: of the node.
         keyring: keys of the peers; `None` where there are none.
         is_busy: tells whether something is under way with a peer, whose link must stay.
+        has_let_go: called when a link was closed that was idle.
 
     Attributes:
         channels: by name of the peer.
@@ -46,22 +55,24 @@ class Connections:
         context: NodeContext,
         keyring: Keyring | None,
         is_busy: Callable[[PeerChannel], bool],
+        has_let_go: Callable[[PeerChannel], None],
     ) -> None:
         self._zmq_context = zmq_context
         self._poller = poller
         self._context = context
         self._keyring = keyring
         self._is_busy = is_busy
-        self._most = context.config.connections
+        self._has_let_go = has_let_go
+        self._most = affordable(context.config.connections, context.name)
         self._uses = itertools.count()
-        self._keeps_all = False
+        self._needs_all = False
         self._sockets: dict[object, PeerChannel] = {}  # of links, and their monitors
         self.channels: dict[str, PeerChannel] = {}
 
     @property
     def keeps_all(self) -> bool:
-        """Whether this node is to be connected to all peers."""
-        return self._keeps_all or len(self.channels) <= FEW
+        """Whether this node is connected to all peers, or on the way to it."""
+        return len(self.channels) <= (self._most if self._needs_all else min(FEW, self._most))
 
     def add(self, name: str, endpoint: str, settings: ChannelSettings) -> bool:
         """Make a channel to a peer; return `False` if it cannot be connected to, and should."""
@@ -74,10 +85,22 @@ class Connections:
         self._unregister(channel)
         channel.close(linger_ms)
 
-    def keep_all(self) -> None:
-        """Connect to all peers from now on, and stay so: there is something that needs it."""
-        self._keeps_all = True
-        for channel in self.channels.values():
+    def open_more(self, *, needs_all: bool) -> None:
+        """Connect to those that have been idle longest, as many as there may be.
+
+        Args:
+            needs_all: whether all peers are needed from now on.
+        """
+        if needs_all and not self._needs_all:
+            self._needs_all = True
+            if len(self.channels) > self._most:
+                text = (
+                    "%s: needs a connection to each of %d peers, and may have %d: set `connections`"
+                )
+                log.warning(text, self._context.name, len(self.channels), self._most)
+        room = self._most - len(self.with_link())
+        idle = [channel for channel in self.channels.values() if channel.link is None]
+        for channel in sorted(idle, key=lambda channel: channel.used)[: max(0, room)]:
             self.open(channel)
 
     def open(self, channel: PeerChannel) -> bool:
@@ -143,10 +166,15 @@ class Connections:
         for channel in self.channels.values():
             channel.close(linger_ms)
 
+    def release(self, channel: PeerChannel) -> None:
+        """Close a link if it is idle: the peer has too many."""
+        if channel.link is not None and not self.keeps_all and not self._is_busy(channel):
+            self._let_go(channel)
+
     def _make_room(self) -> None:
         """Let go of the link that was used least recently, if there are as many as there may be."""
         open_ones = self.with_link()
-        if self._keeps_all or len(open_ones) < self._most:
+        if len(open_ones) < self._most:
             return
         idle = [channel for channel in open_ones if not self._is_busy(channel)]
         if idle:
@@ -155,6 +183,7 @@ class Connections:
     def _let_go(self, channel: PeerChannel) -> None:
         self._unregister(channel)
         channel.disconnect()
+        self._has_let_go(channel)
 
     def _register(self, channel: PeerChannel) -> None:
         link = channel.link
@@ -172,3 +201,40 @@ class Connections:
             for socket in (channel.link.socket, channel.link.monitor):
                 self._poller.unregister(socket)
                 del self._sockets[socket]
+
+
+class Visitors:
+    """Those who have a connection to this node; of the RxThread.
+
+    Args:
+        most: of them that may stay.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._senders: OrderedDict[bytes, None] = OrderedDict()  # the longest silent one first
+
+    def heard(self, sender: bytes) -> bytes | None:
+        """Note that somebody has asked; return whom to ask to go, if that is one too many."""
+        self._senders[sender] = None
+        self._senders.move_to_end(sender)
+        return None if len(self._senders) <= self._most else self._senders.popitem(last=False)[0]
+
+
+def affordable(connections: int, name: str) -> int:
+    """Return how many connections a node may have; warns if the process has too few descriptors."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = OTHER_DESCRIPTORS + DESCRIPTORS * connections
+    if limit == resource.RLIM_INFINITY or needed <= limit:
+        return connections
+    fewer = min(connections, max(FEWEST, (limit - OTHER_DESCRIPTORS) // DESCRIPTORS))
+    log.warning(
+        "%s: `connections: %d` needs %d descriptors and this process may open %d (see `ulimit -n`): "
+        "at most %d connections",
+        name,
+        connections,
+        needed,
+        limit,
+        fewer,
+    )
+    return fewer

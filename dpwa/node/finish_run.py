@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dpwa.node.commands import Tell
+from dpwa.node.commands import Connect, Tell
 from dpwa.node.context import NodeContext
 from dpwa.node.endings import Endings
 from dpwa.node.tx_thread import TxThread
@@ -87,6 +87,7 @@ class FinishRun:
     def run(self, seconds: float, timeout_s: float) -> FinishReport:
         """Go on until all agree, or the time is over."""
         met_at, waits_until = None, self._began + timeout_s
+        self._tx.order(Connect(needs_all=True))
         own = self._endings.own
         self._endings.own = replace(own, among=0, has_read=0, agrees=False, is_over=False)
         while True:

@@ -125,8 +125,9 @@ class Node(Closeable):
         )
 
     def _introduction(self) -> Introduction:
-        leader_table = self._context.leader_table
-        return Introduction(self.name, self.config.algorithm, leader_table.hear, leader_table.news)
+        leader_table, met = self._context.leader_table, self._context.peer_table.spoke
+        algorithm = self.config.algorithm
+        return Introduction(self.name, algorithm, leader_table.hear, leader_table.news, met)
 
     def _open(self) -> None:
         report = weakref.WeakMethod(self.report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,8 @@ from dpwa.wire.fetching import Announced, FetchPlan, Greeting, InSharedMemory
 from dpwa.wire.messages import Message
 
 log = logging.getLogger("dpwa.tx")
+
+MOST_UNSENT = 4
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class PeerChannel:
         peer, endpoint: as given.
         link: the connection; `None` as long as there is nothing to say.
         used: when it was used last: a number that grows.
+        unsent: messages for when it is connected; of many, the last few.
     """
 
     def __init__(self, peer: str, endpoint: str, settings: ChannelSettings) -> None:
@@ -58,6 +62,7 @@ class PeerChannel:
         self.endpoint = endpoint
         self.link: PeerLink | None = None
         self.used = 0
+        self.unsent: deque[tuple[Message, Frame | None]] = deque(maxlen=MOST_UNSENT)
         self.may_stream = settings.may_stream
         self._settings = settings
         self._is_mappable = settings.may_map
@@ -84,6 +89,11 @@ class PeerChannel:
     def send(self, message: Message, payload: Frame | None = None) -> bool:
         """Send a request without waiting; return whether the connection took it."""
         return self.link is not None and self.link.send(message, payload)
+
+    def send_unsent(self) -> None:
+        """Send what has waited for the connection."""
+        while self.unsent:
+            self.send(*self.unsent.popleft())
 
     def receive(self) -> list[Frame] | None:
         """Take one waiting answer, or return `None`."""
@@ -161,6 +171,7 @@ class PeerChannel:
 
     def disconnect(self) -> None:
         """Give up the connection; memory that is mapped stays so."""
+        self.unsent.clear()
         link, self.link = self.link, None
         if link is not None:
             link.close()

@@ -325,6 +325,13 @@ class PeerTable:
             if peer.health is Health.GONE:
                 peer.health = Health.UNKNOWN
 
+    def idle(self, name: str) -> None:
+        """Note that the connection to a peer was given up, as there was nothing to say."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None and peer.is_connected:
+                peer.is_connected, peer.heard = False, self._clock.now()
+
     def trouble(self, name: str, problem: str) -> None:
         """Note why a peer is not connected; empty if nothing is wrong."""
         with self._lock:

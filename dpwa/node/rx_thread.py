@@ -13,6 +13,7 @@ import zmq
 from dpwa.clock import Clock
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.node.admission import AdmissionControl
+from dpwa.node.connections import Visitors
 from dpwa.node.service import Reply, Service
 from dpwa.transport.authenticator import Authenticator
 from dpwa.transport.ipc import claimed
@@ -27,7 +28,7 @@ from dpwa.transport.sockets import (
     serving_socket,
 )
 from dpwa.types import Frame
-from dpwa.wire.messages import Message, Refused, decode, encode
+from dpwa.wire.messages import GoAway, Message, Refused, decode, encode
 
 log = logging.getLogger("dpwa.rx")
 
@@ -48,6 +49,7 @@ class RxThread(threading.Thread):
         clock: Clock,
         admission: AdmissionControl,
         keys_changed: Callable[[], None],
+        most_visitors: int,
     ) -> None:
         super().__init__(name=f"dpwa-rx-{name}", daemon=True)
         self.admission = admission
@@ -58,6 +60,7 @@ class RxThread(threading.Thread):
         self._clock = clock
         self._services: dict[type[Any], Service] = {}
         self._wakes: Mailbox[None] = Mailbox(zmq_context)
+        self._visitors = Visitors(most_visitors)
         self._is_stopping = False
         self._listening = threading.Event()
         self._listen_error: Exception | None = None
@@ -177,6 +180,9 @@ class RxThread(threading.Thread):
             if self.admission.is_forged(received, message):
                 return
             self.admission.authorizer.heard(received.descriptor)
+            one_too_many = self._visitors.heard(sender)
+            if one_too_many is not None:
+                self._reply_to(router, one_too_many)(GoAway(request=0))
             self._dispatch(router, sender, message, payload)
         except VersionError:
             # The version in the header of any answer tells the peer why.

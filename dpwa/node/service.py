@@ -63,5 +63,9 @@ class Listener:
     def link_changed(self, peer: str, *, is_up: bool) -> None:
         """Take note that the connection to a peer has come up, or is gone."""
 
+    def let_go(self, peer: str) -> None:
+        """Take note that this node has given up a connection that was idle."""
+        self.link_changed(peer, is_up=False)
+
     def receive(self, peer: str, message: Any, payload: Frame) -> None:
         """Take in an answer."""

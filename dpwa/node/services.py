@@ -169,6 +169,7 @@ class TransactionService(Service):
         elif layout.fingerprint != message.fingerprint:
             reply(OtherModel(request=message.request), pack_layout(layout))
         else:
+            self._own.met(message.name)
             self._own.hear(message.news)
             budget_s = min(message.budget_ms / 1000, self._transactions.longest_s)
             self._consider(message, layout, reply, self._clock.now() + budget_s)

@@ -65,12 +65,14 @@ class Introduction:
         name, algorithm: its own.
         hear: takes in the news that peers pass on.
         news: returns what to pass on.
+        met: called with the name of a peer that asks for something.
     """
 
     name: str
     algorithm: str
     hear: Callable[[News], None]
     news: Callable[[], News]
+    met: Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,7 @@ class SnapshotService(Service):
         if fetch.algorithm != self._own.algorithm:
             reply(OtherAlgorithm(request=fetch.request, algorithm=self._own.algorithm))
             return
+        self._own.met(fetch.name)
         self._own.hear(fetch.news)
         lease = self._wanted(fetch)
         if lease is None:

@@ -11,7 +11,7 @@ import zmq
 
 from dpwa.node.admission import AdmissionControl
 from dpwa.node.assembly import authorizer_of
-from dpwa.node.commands import ConnectToAll, RenewLinks, Tell
+from dpwa.node.commands import Connect, RenewLinks, Tell
 from dpwa.node.context import NodeContext
 from dpwa.node.own_address import is_beyond_this_machine
 from dpwa.node.rx_thread import RxThread
@@ -34,12 +34,27 @@ class NodeHandle:
         self._tx = tx
 
     def tell(self, peer: str, message: Message, payload: Frame | None = None) -> None:
-        """Send a message to a peer, if there is a connection, else connect; returns at once."""
+        """Send a message to a peer, and connect to it for that; returns at once.
+
+        A message to a peer that is not there is lost.
+        """
         self._tx.order(Tell(peer, message, payload, connects=True))
 
-    def connect_to_all(self) -> None:
-        """Connect to all peers from now on, however many: each is needed at any time."""
-        self._tx.order(ConnectToAll())
+    def tell_if_connected(self, peer: str, message: Message, payload: Frame | None = None) -> None:
+        """Send a message to a peer if there is a connection; returns at once."""
+        self._tx.order(Tell(peer, message, payload))
+
+    def connect(self, *, needs_all: bool = False) -> None:
+        """Connect to peers that have been idle longest, as many as there may be; returns at once.
+
+        Args:
+            needs_all: whether all of them are needed from now on, and these are to stay.
+        """
+        self._tx.order(Connect(needs_all))
+
+    def reaches(self, peer: str) -> bool:
+        """Tell whether there is a connection to a peer, or would be if needed."""
+        return self._tx.reaches(peer)
 
     def wake(self) -> None:
         """Have the services look at once whether something has become due."""
@@ -81,6 +96,7 @@ class NodeThreads:
             context.clock,
             admission,
             keys_changed=lambda: tx.order(RenewLinks()),
+            most_visitors=context.config.connections,
         )
         self.node_handle = NodeHandle(self.rx, self.tx)
 

@@ -14,7 +14,7 @@ from dpwa.node.commands import (
     AddPeer,
     Attach,
     Command,
-    ConnectToAll,
+    Connect,
     PartnerPrepared,
     PassOnNews,
     PeerEnded,
@@ -38,7 +38,7 @@ from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.fetching import other_algorithm
-from dpwa.wire.messages import Message, NewsMessage, decode
+from dpwa.wire.messages import GoAway, Message, NewsMessage, decode
 from dpwa.wire.transaction_messages import DecisionAck, TransactionDecision
 
 log = logging.getLogger("dpwa.tx")
@@ -64,7 +64,7 @@ class TxThread(threading.Thread):
         self._commands: Mailbox[Command] = Mailbox(zmq_context)
         self._poller = zmq.Poller()
         self._connections = Connections(
-            zmq_context, self._poller, context, keyring, self._is_in_use
+            zmq_context, self._poller, context, keyring, self._is_in_use, self._let_go
         )
         self._channels = self._connections.channels
         self._fetcher = Fetcher(self._connections, context, self._rng)
@@ -167,8 +167,8 @@ class TxThread(threading.Thread):
                 self._send(command)
             case Attach():
                 self._attach(command.listener)
-            case ConnectToAll():
-                self._connections.keep_all()
+            case Connect():
+                self._connections.open_more(needs_all=command.needs_all)
             case RenewLinks():
                 self._renew_links()
             case Stop():
@@ -186,9 +186,11 @@ class TxThread(threading.Thread):
         channel = self._channels.get(command.peer)
         if channel is None:
             return
-        if command.connects:
-            self._connections.open(channel)
-        if channel.is_up:
+        was_idle = channel.state is LinkState.IDLE
+        is_for_later = command.connects and self._connections.open(channel) and was_idle
+        if is_for_later or channel.unsent:
+            channel.unsent.append((command.message, command.payload))
+        elif channel.is_up:
             channel.send(command.message, command.payload)
 
     def _attach(self, listener: Listener) -> None:
@@ -271,7 +273,13 @@ class TxThread(threading.Thread):
     def _is_in_use(self, channel: PeerChannel) -> bool:
         """Tell whether something is under way with a peer, for which it must stay connected."""
         owes = any(self._context.transactions.decisions_for(channel.peer))
-        return owes or self._fetcher.is_asking(channel)
+        return owes or bool(channel.unsent) or self._fetcher.is_asking(channel)
+
+    def _let_go(self, channel: PeerChannel) -> None:
+        """Take note that an idle connection was given up."""
+        self._context.peer_table.idle(channel.peer)
+        for listener in self._listeners:
+            listener.let_go(channel.peer)
 
     def _renew_links(self) -> None:
         self._looked_at_links = self._context.clock.now()
@@ -288,6 +296,7 @@ class TxThread(threading.Thread):
     def _entered(self, channel: PeerChannel, state: LinkState) -> None:
         if state is LinkState.UP:
             self._context.peer_table.connected(channel.peer)
+            channel.send_unsent()
         elif state is LinkState.DOWN:
             self._context.peer_table.share(channel.peer, None)
             if self._context.peer_table.has_ended(channel.peer):
@@ -320,6 +329,8 @@ class TxThread(threading.Thread):
                 self._hear(channel.peer, message)
             case DecisionAck():
                 self._context.transactions.noted(message.transaction)
+            case GoAway():
+                self._connections.release(channel)
             case _ if listener := self._listener(message):
                 listener.receive(channel.peer, message, payload)
             case _:

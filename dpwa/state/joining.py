@@ -37,6 +37,7 @@ from dpwa.wire.state import (
 )
 
 POLL_S = 0.005
+CONNECT_EVERY_S = 0.25
 GRACE_S = 0.3  # for peers that refuse connections: nodes of a run never start at the same moment
 CONNECT_S = 3.0  # for peers that neither refuse nor accept them
 AGAIN_S = 1.0  # a donor that was given up may be back
@@ -135,6 +136,7 @@ class Joiner:
     Args:
         links: returns the peers in view, and the state of the connection to each.
         tell: sends a message to a peer.
+        connect: has connections made to more peers.
         inbox: where the answers come.
         clock: time source.
         most_donors: how many give pieces at once.
@@ -148,12 +150,14 @@ class Joiner:
         self,
         links: Links,
         tell: Tell,
+        connect: Callable[[], None],
         inbox: Inbox,
         clock: Clock,
         most_donors: int,
     ) -> None:
         self.links = links
         self.tell = tell
+        self.connect = connect
         self.inbox = inbox
         self.clock = clock
         self.most_donors = most_donors
@@ -189,12 +193,14 @@ class _Attempt:
         self._download: Download | None = None
         self._image: ByteArray = np.empty(0, np.uint8)
         self._seen: dict[str, float] = {}  # since when peers are in view
+        self._connects_at = 0.0
         self._hopeful = joiner.clock.now()  # when there was somebody to get it from
 
     def run(self, deadline: Deadline) -> JoinResult:
         while not deadline.expired():
             is_settled = self._joiner.is_settled()  # first: then all are in view
             now, links = self._joiner.clock.now(), self._joiner.links()
+            self._connect(links, now)
             self._follow(links, now)
             self._ask(now)
             received = self._joiner.inbox.take(min(POLL_S, deadline.remaining_s() or POLL_S))
@@ -205,6 +211,13 @@ class _Attempt:
             if self._is_hopeless(links, now) and is_settled:
                 break
         return JoinResult(None, self._candidates.differences, is_late=self._candidates.give)
+
+    def _connect(self, links: Mapping[str, LinkState], now: float) -> None:
+        """Look for a donor among more peers, as long as there is none."""
+        is_due = self._download is None and now >= self._connects_at
+        if is_due and LinkState.IDLE in links.values():
+            self._connects_at = now + CONNECT_EVERY_S
+            self._joiner.connect()
 
     def end(self) -> None:
         for donor in self._donors:

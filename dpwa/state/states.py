@@ -56,7 +56,12 @@ class States(Closeable):
         )
         inbox = Inbox()
         self._joiner = Joiner(
-            lambda: node.links, node.node_handle.tell, inbox, clock, config.state_donors
+            lambda: node.links,
+            node.node_handle.tell,
+            node.node_handle.connect,
+            inbox,
+            clock,
+            config.state_donors,
         )
         if is_settled is not None:
             self._joiner.is_settled = is_settled

@@ -103,6 +103,12 @@ class Goodbye(BaseMessage):
     name: Name
 
 
+class GoAway(BaseMessage):
+    """This node has as many connections as it may have: the peer closes this one if it is idle."""
+
+    type: Literal["go_away"] = "go_away"
+
+
 class Finishing(BaseMessage):
     """Tell how far this node is with the end of its training; answered with the same.
 
@@ -215,6 +221,7 @@ Message = (
     | Cancel
     | AskStatus
     | Goodbye
+    | GoAway
     | Finishing
     | NewsMessage
     | Propose

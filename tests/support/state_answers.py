@@ -68,4 +68,4 @@ def joiner_of(donors, most_donors=2, links=None):
             inbox.receive(peer, answer, payload)
 
     up = dict.fromkeys(donors, LinkState.UP) if links is None else links
-    return Joiner(lambda: up, tell, inbox, SystemClock(), most_donors)
+    return Joiner(lambda: up, tell, lambda: None, inbox, SystemClock(), most_donors)

@@ -1,0 +1,151 @@
+"""Nodes that know of many peers, and are connected to few of them at a time."""
+
+import logging
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from support.members import at_once, gossip, members, settle
+from support.nodes import config_of, eventually
+from support.open_cluster import cluster
+
+from dpwa.connection import DpwaConnection
+from dpwa.node.connections import FEW, FEWEST, Visitors, affordable
+from dpwa.transport.link import LinkState
+
+MANY = FEW + 4
+
+
+def links_of(connection):
+    """How many links a node has, whether they are up or not."""
+    return sum(state is not LinkState.IDLE for state in connection.node.links.values())
+
+
+def made(stack, config, count):
+    nodes = [DpwaConnection(f"w{index}", config) for index in range(1, count + 1)]
+    for node in nodes:
+        stack.callback(node.close)
+    return nodes
+
+
+def test_of_a_long_list_two_nodes_find_each_other_and_hold_few_descriptors():
+    names = 300
+    before = len(os.listdir("/proc/self/fd"))
+    with ExitStack() as stack:
+        nodes = made(stack, config_of(names, transport="tcp"), 2)
+        idle = len(os.listdir("/proc/self/fd"))
+        assert idle - before < 2 * 40
+        eventually(lambda: have_merged(nodes))  # they have asked those who are not there, too
+        assert len(os.listdir("/proc/self/fd")) - before < 2 * 100
+
+
+def have_merged(nodes):
+    """Make a round; whether each node has merged by then."""
+    for node in nodes:
+        node.update_send(np.ones(4), 1.0)
+    for node in nodes:
+        node.update_wait(1.0)
+    return all(node.node.rounds.merges for node in nodes)
+
+
+@pytest.mark.parametrize("algorithm", ["gossip", "symmetric", "push_sum"])
+def test_all_merge_while_each_has_few_connections(algorithm):
+    config = config_of(MANY, algorithm=algorithm, transport="tcp", connections=FEWEST)
+    with members(config, range(MANY)) as nodes:
+        gossip(nodes, 60)
+        settle(nodes)
+        for member in nodes:
+            assert links_of(member.adapter.connection) <= FEWEST
+            assert member.x.min() > 0.0
+            assert member.x.max() < MANY - 1
+        if algorithm != "gossip":
+            weights = [m.node.report()["transactions"].get("weight", 1.0) for m in nodes]
+            total = sum(w * member.x[0] for w, member in zip(weights, nodes, strict=True))
+            assert float(total) == pytest.approx(sum(range(MANY)))
+
+
+def test_a_peer_with_too_many_connections_is_left_by_those_who_do_not_need_theirs():
+    config = config_of(MANY, transport="tcp", connections=FEWEST, topology="star")
+    with members(config, range(MANY)) as nodes:
+        hub, *others = nodes
+        gossip(nodes, 5)
+        eventually(lambda: sum(is_linked(member, hub.name) for member in others) <= FEWEST)
+        gossip(nodes, 5)  # and they come back when there is something to ask
+        assert all(member.node.rounds.merges > 0 for member in nodes)
+
+
+def is_linked(member, peer):
+    return member.node.links[peer] is not LinkState.IDLE
+
+
+def test_few_peers_are_all_connected_to_before_anything_is_asked():
+    with members(config_of(FEW + 1, transport="tcp"), range(FEW + 1)) as nodes:
+        for member in nodes:
+            eventually(lambda member=member: all_up(member))
+
+
+def all_up(member):
+    return all(state is LinkState.UP for state in member.node.links.values())
+
+
+def test_collectives_connect_to_all_however_many_there_are():
+    config = config_of(MANY, transport="tcp")
+    with ExitStack() as stack:
+        nodes = made(stack, config, MANY)
+        reduced = [None] * MANY
+
+        def reduce(index):
+            reduced[index] = nodes[index].all_reduce(np.full(4, float(index)))
+
+        at_once([lambda index=index: reduce(index) for index in range(MANY)])
+        for values, _ in reduced:
+            np.testing.assert_allclose(values, np.full(4, sum(range(MANY))))
+
+
+def test_many_members_agree_on_who_is_there_and_one_that_leaves_is_missed_by_nobody(caplog):
+    with cluster() as nodes, caplog.at_level(logging.WARNING, "dpwa"):
+        nodes.add("a")
+        for index in range(MANY):
+            nodes.add(f"n{index}", "a")
+        nodes.agree(30.0)
+        assert nodes.nodes["n0"].wait_for_peers(MANY, 5.0)
+        nodes.close("n3")
+        nodes.agree(30.0)
+        assert not [r for r in caplog.records if r.name == "dpwa.members"]
+
+
+def test_with_collectives_among_more_than_there_may_be_connections_it_says_so(caplog):
+    config = config_of(MANY, transport="tcp", connections=FEWEST)
+    with members(config, [1.0]) as [member]:
+        member.node.node_handle.connect(needs_all=True)
+        eventually(lambda: "set `connections`" in caplog.text)
+
+
+def test_the_longest_silent_visitor_is_asked_to_go():
+    visitors = Visitors(2)
+    assert [visitors.heard(sender) for sender in (b"a", b"b", b"a", b"c", b"a", b"d")] == [
+        *[None] * 3,
+        b"b",
+        None,
+        b"c",
+    ]
+
+
+SCARCE = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
+from dpwa.connection import DpwaConnection
+from dpwa.node.connections import affordable
+print(affordable(64, "w1"), affordable(8, "w1"))
+"""
+
+
+def test_with_too_few_descriptors_a_node_says_how_many_it_needs_and_has_fewer_connections():
+    said = subprocess.run(
+        [sys.executable, "-c", SCARCE], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert said.stdout.split() == ["10", "8"]
+    assert affordable(4, "w1") == 4
