@@ -26,15 +26,22 @@ class Endings:
         name: of this node.
         peer_table: its peers.
         updates: returns how many training steps this node has taken.
+        version: returns the version of the snapshot that it has published last.
         clock: time source.
     """
 
     def __init__(
-        self, name: str, peer_table: PeerTable, updates: Callable[[], int], clock: Clock
+        self,
+        name: str,
+        peer_table: PeerTable,
+        updates: Callable[[], int],
+        version: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self._name = name
         self._peer_table = peer_table
         self._updates = updates
+        self._version = version
         self._clock = clock
         self._changed = threading.Condition()
         self._own = Ending()
@@ -52,17 +59,21 @@ class Endings:
 
     def message(self, request: int = 0) -> Finishing:
         """Return what to tell."""
-        return Finishing(request=request, name=self._name, **vars(self.own))
+        version = self._version()  # first: it must not be of a training step that follows the end
+        return Finishing(request=request, name=self._name, version=version, **vars(self.own))
 
     def hear(self, peer: str, message: Finishing) -> None:
         """Take in what a peer says."""
         if peer not in self._peer_table.names or message.round_number > MOST_ROUNDS:
             return
-        said = message.model_dump(exclude={"type", "request", "name"})
+        said = message.model_dump(exclude={"type", "request", "name", "version"})
         with self._changed:
             heard = Heard.after(self._heard.get(peer), Ending(**said), self._clock.now())
             self._heard[peer] = heard
-            self._peer_table.merged.trains(peer, goes_on=not heard.ending.is_finishing)
+            if heard.ending.is_finishing:
+                self._peer_table.merged.ends(peer, message.version)
+            else:
+                self._peer_table.merged.trains(peer)
             self._changed.notify_all()
 
     def of(self, peer: str) -> Heard | None:

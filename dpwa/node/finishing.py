@@ -38,7 +38,11 @@ class Finish:
         self._rounds = rounds
         self._tx = tx
         self.endings = Endings(
-            context.name, context.peer_table, lambda: view.updates, context.clock
+            context.name,
+            context.peer_table,
+            lambda: view.updates,
+            lambda: context.pool.version,
+            context.clock,
         )
 
     def run(

@@ -8,8 +8,8 @@ Asynchronous Decentralized Parallel Stochastic Gradient Descent, 2018).
 
 A peer that has taken its last training step is no slow one: it publishes nothing new, and all that
 it has learnt is in its last version. That is merged again and again, so that whoever trains on does
-not end with a model of its own data alone. It counts as such from the moment when it says so until
-there is a newer version.
+not end with a model of its own data alone. It says so together with the version, and counts as such
+until there is a newer one.
 
 >>> merged = MergedVersions()
 >>> merged.add("w2", 7, WHOLE)
@@ -30,27 +30,29 @@ class MergedVersions:
 
     def __init__(self) -> None:
         self._merged: dict[str, tuple[int, frozenset[Shard]]] = {}
-        self._over: set[str] = set()  # who trains no more; each change of it is a single call
+        self._last: dict[str, int] = {}  # of those who train no more, as they say
 
     def add(self, peer: str, version: int, shard: Shard) -> None:
         """Note that this was merged; versions are whole numbers from 1 on."""
         before, shards = self._merged.get(peer, (0, frozenset[Shard]()))
-        if version != before:
-            self._over.discard(peer)
         self._merged[peer] = (version, (shards if version == before else frozenset()) | {shard})
 
-    def trains(self, peer: str, *, goes_on: bool) -> None:
-        """Take note of whether a peer goes on training, as it says."""
-        (self._over.discard if goes_on else self._over.add)(peer)
+    def trains(self, peer: str) -> None:
+        """Take note that a peer trains, as it says."""
+        self._last.pop(peer, None)
+
+    def ends(self, peer: str, version: int) -> None:
+        """Take note that a peer has trained for the last time before this version, as it says."""
+        self._last[peer] = version
 
     def forget(self, peer: str) -> None:
         """Begin anew with a peer: it may have been started again, and count from 1."""
         self._merged.pop(peer, None)
-        self.trains(peer, goes_on=True)
+        self.trains(peer)
 
     def of(self, peer: str, shard: Shard) -> int:
         """Return the version of which this shard is not wanted again; 0: there is none."""
-        if peer in self._over:
-            return 0
         version, shards = self._merged.get(peer, (0, frozenset[Shard]()))
+        if version <= self._last.get(peer, -1):
+            return 0
         return version if shard in shards or WHOLE in shards else 0

@@ -112,9 +112,9 @@ class GoAway(BaseMessage):
 class Finishing(BaseMessage):
     """Tell how far this node is with the end of its training; answered with the same.
 
-    `updates` are its training steps. `round_number` is 0 while it trains, then that of the round
-    that its newest snapshot belongs to; `among` stands for the nodes of that round. In round
-    `has_read` it has read the snapshots of all others.
+    `updates` are its training steps, `version` is that of its newest snapshot. `round_number` is 0
+    while it trains, then that of the round that its newest snapshot belongs to; `among` stands for
+    the nodes of that round. In round `has_read` it has read the snapshots of all others.
     `agrees`: it found them equal to its own, or as near as they will get. `is_over`: it averages no
     more, and serves what it has.
     """
@@ -122,6 +122,7 @@ class Finishing(BaseMessage):
     type: Literal["finishing"] = "finishing"
     name: Name
     updates: Count
+    version: Count
     round_number: Count
     among: Count
     has_read: Count

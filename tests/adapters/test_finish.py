@@ -432,6 +432,7 @@ def test_a_number_that_no_round_has_is_not_followed():
             request=0,
             name="w2",
             updates=0,
+            version=1,
             round_number=2**62,
             among=0,
             has_read=0,

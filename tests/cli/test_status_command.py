@@ -320,8 +320,8 @@ def test_a_silent_node_is_waited_for_no_longer_than_asked(config, file):
         ([encode(NotReady(request=1))], "answered with 'not_ready' instead"),
         ([encode(Status(request=1)), pack([1])], "something that is no status"),
         (
-            [pack({"v": 9})],
-            f"the peer speaks protocol version 9, this node speaks {PROTOCOL_VERSION}",
+            [pack({"v": 99})],
+            f"the peer speaks protocol version 99, this node speaks {PROTOCOL_VERSION}",
         ),
         ([], "connected, but no answer in time"),
     ],

@@ -184,8 +184,10 @@ def test_who_trains_on_after_the_end_is_merged_once_again(transport):
             ended = pool.submit(other.finish, ONE, timeout_s=30)
             quick.finish(ONE)
             ended.result()
+        late = other.node.finish.endings.message()
         other.update_send(TWO)
         assert eventually(lambda: merged(quick) == 2.0)
+        quick.node.finish.endings.hear("w2", late)  # it took its time
         assert rounds(quick) == [None] * 5
 
 

@@ -41,14 +41,20 @@ class Partner:
 
     def heard(self, kind, timeout_s=PATIENCE_S):
         """Return the next message of this kind; leave others."""
-        end = time.monotonic() + at_most(timeout_s)
+        message = self.hears(kind, at_most(timeout_s))
+        assert message is not None, f"no {kind.__name__} within {timeout_s} s"
+        return message
+
+    def hears(self, kind, for_s):
+        """Return the next message of this kind; `None` if none comes in this time."""
+        end = time.monotonic() + for_s
         while time.monotonic() < end:
-            if self._router.poll(20):
+            if self._router.poll(min(20, for_s * 1000)):
                 self._identity, *frames = self._router.recv_multipart()
                 message, _ = decode(frames)
                 if isinstance(message, kind):
                     return message
-        raise AssertionError(f"no {kind.__name__} within {timeout_s} s")
+        return None
 
     def hears_no(self, kind, for_s):
         """Fail if a message of this kind comes."""
