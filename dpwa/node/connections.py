@@ -21,13 +21,13 @@ import zmq
 
 from dpwa.node.context import NodeContext
 from dpwa.node.peer_channel import ChannelSettings, PeerChannel
+from dpwa.node.peers import FEW
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.sockets import Context
 
 log = logging.getLogger("dpwa.tx")
 
-FEW = 8  # peers that are all connected to, asked for or not
 FEWEST = 4  # connections, however few descriptors there are
 DESCRIPTORS = 6  # of a connection to a peer, and of one that it has to this node
 OTHER_DESCRIPTORS = 100  # that the process needs
@@ -67,6 +67,7 @@ class Connections:
         self._uses = itertools.count()
         self._needs_all = False
         self._sockets: dict[object, PeerChannel] = {}  # of links, and their monitors
+        self._leaving: set[PeerChannel] = set()
         self.channels: dict[str, PeerChannel] = {}
 
     @property
@@ -166,10 +167,17 @@ class Connections:
         for channel in self.channels.values():
             channel.close(linger_ms)
 
-    def release(self, channel: PeerChannel) -> None:
-        """Close a link if it is idle: the peer has too many."""
-        if channel.link is not None and not self.keeps_all and not self._is_busy(channel):
-            self._let_go(channel)
+    def asked_to_go(self, channel: PeerChannel) -> None:
+        """Take note that a peer has too many connections: this one is closed when it is idle."""
+        if not self.keeps_all:
+            self._leaving.add(channel)
+
+    def leave(self) -> None:
+        """Close the links that peers have too many of, as far as nothing is under way with them."""
+        for channel in [c for c in self._leaving if c.link is None or not self._is_busy(c)]:
+            self._leaving.discard(channel)
+            if channel.link is not None:
+                self._let_go(channel)
 
     def _make_room(self) -> None:
         """Let go of the link that was used least recently, if there are as many as there may be."""
@@ -229,8 +237,8 @@ def affordable(connections: int, name: str) -> int:
         return connections
     fewer = min(connections, max(FEWEST, (limit - OTHER_DESCRIPTORS) // DESCRIPTORS))
     log.warning(
-        "%s: `connections: %d` needs %d descriptors and this process may open %d (see `ulimit -n`): "
-        "at most %d connections",
+        "%s: `connections: %d` needs %d descriptors and this process may open %d "
+        "(see `ulimit -n`): at most %d connections",
         name,
         connections,
         needed,

@@ -36,7 +36,6 @@ from dpwa.wire.fetching import (
 from dpwa.wire.messages import Cancel, Message
 from dpwa.wire.proposing import ProposalAgreed
 
-
 CONNECTED_WITHIN_S = 0.25  # before another one of many peers is asked
 
 

@@ -43,6 +43,8 @@ _IN_WORDS = {
     Health.BEHIND: "is still at the beginning, and is not merged before it has caught up",
 }
 
+FEW = 8  # peers that are all connected to, asked for or not
+
 # After these nobody has heard anything of the peer.
 _UNHEARD = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.UNREACHABLE)
 _UNFIT = (Health.GONE, Health.OTHER_VERSION, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
@@ -87,6 +89,7 @@ class PeerTable:
         self._peers: dict[str, _Peer] = {}
         self._flow = FlowControl()
         self._quarantined: frozenset[str] = frozenset()
+        self._has_told_absent = False
         self.merged = MergedVersions()
 
     @property
@@ -94,6 +97,11 @@ class PeerTable:
         """Names of the peers in view, in the order they came."""
         with self._lock:
             return tuple(self._peers)
+
+    @property
+    def are_many(self) -> bool:
+        """Whether this node is not connected to all of them at once."""
+        return len(self._peers) > FEW
 
     def add(self, name: str, endpoint: str) -> bool:
         """Take a peer into view; return whether it is new.
@@ -182,8 +190,12 @@ class PeerTable:
             is_told = peer.health is Health.SILENT and peer.judged - peer.silent_told < SAME_AGAIN_S
             if peer.health is Health.SILENT and before is not Health.SILENT and not is_told:
                 peer.silent_told = peer.judged
+            detail = detail or _place(peer)
+            if peer.health is Health.UNREACHABLE and peer.heard is None and self.are_many:
+                is_told, self._has_told_absent = self._has_told_absent, True
+                detail += "" if is_told else "; of many peers only the first is told like this"
         if before is not peer.health:
-            self._log_change(name, peer.health, detail or _place(peer), is_told=is_told)
+            self._log_change(name, peer.health, detail, is_told=is_told)
 
     def share(self, name: str, memory: PeerMemory | None) -> None:
         """Note the shared memory of a peer that is connected, or that there is none any more."""

@@ -143,6 +143,7 @@ class TxThread(threading.Thread):
                 self._obey(command)
         self._fetcher.keep_deadlines()
         self._deliver_decisions()
+        self._connections.leave()
         if self._context.clock.now() - self._looked_at_links >= RENEWAL_S:
             self._renew_links()
             self._doubt_farewells()
@@ -330,7 +331,7 @@ class TxThread(threading.Thread):
             case DecisionAck():
                 self._context.transactions.noted(message.transaction)
             case GoAway():
-                self._connections.release(channel)
+                self._connections.asked_to_go(channel)
             case _ if listener := self._listener(message):
                 listener.receive(channel.peer, message, payload)
             case _:

@@ -4,7 +4,7 @@ import logging
 import random
 from types import SimpleNamespace
 
-from dpwa.node.peers import SAME_AGAIN_S, PeerTable
+from dpwa.node.peers import FEW, SAME_AGAIN_S, PeerTable
 from dpwa.policy.health import Outcome
 
 
@@ -29,3 +29,28 @@ def test_each_death_of_a_peer_is_warned_of(caplog):
         for outcome in (Outcome.FETCHED, Outcome.LOST) * 3:
             peers.record("w2", outcome)
     assert len(caplog.records) == 3
+
+
+def test_of_many_peers_that_are_not_there_the_first_is_warned_of(caplog):
+    now = 20.0
+    peers = PeerTable("w1", SimpleNamespace(now=lambda: now), random.Random(0))
+    names = [f"w{index}" for index in range(2, FEW + 4)]
+    for name in names:
+        peers.add(name, f"tcp://10.0.0.2:70{name[1:]}")
+    now += 20.0
+    with caplog.at_level(logging.INFO, logger="dpwa.peers"):
+        for name in names:
+            peers.record(name, Outcome.UNREACHABLE)
+    assert [r.levelname for r in caplog.records] == ["WARNING"] + ["INFO"] * (len(names) - 1)
+
+
+def test_a_peer_that_was_not_there_is_asked_again_once_it_has_spoken():
+    peers = PeerTable("w1", SimpleNamespace(now=lambda: 0.0), random.Random(0))
+    for name in ("w2", "w3"):
+        peers.add(name, "tcp://10.0.0.2:7000")
+    peers.absent("w2")
+    chosen = [peers.choose(random.Random(seed), ()) for seed in range(300)]
+    assert chosen.count("w2") < 30
+    peers.spoke("w2")
+    chosen = [peers.choose(random.Random(seed), ()) for seed in range(300)]
+    assert chosen.count("w2") > 100
