@@ -23,8 +23,8 @@ from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.membership.members import Members
 from dpwa.node.arrival import Arrival, FetchTerms
-from dpwa.node.finish_run import Averaged
-from dpwa.node.finishing import SECONDS
+from dpwa.node.ending.finish_run import Averaged
+from dpwa.node.ending.finishing import SECONDS
 from dpwa.node.node import Node
 from dpwa.policy.finishing import FinishReport
 from dpwa.state.states import States

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import torch
 
 from dpwa.errors import UserError
-from dpwa.node.finishing import SECONDS
+from dpwa.node.ending.finishing import SECONDS
 from dpwa.types import Loss
 
 if TYPE_CHECKING:

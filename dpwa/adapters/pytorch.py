@@ -26,8 +26,8 @@ from dpwa.data.kernels import are_finite
 from dpwa.errors import ParametersError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
-from dpwa.node.finish_run import Averaged
-from dpwa.node.finishing import SECONDS
+from dpwa.node.ending.finish_run import Averaged
+from dpwa.node.ending.finishing import SECONDS
 from dpwa.policy.beginners import TRACE_VALUES, began_apart, trace_of
 from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl

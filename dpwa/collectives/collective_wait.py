@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from dpwa.clock import Clock, Deadline
 from dpwa.collectives.group import Group
-from dpwa.policy.ballots import Decision
+from dpwa.policy.groups.ballots import Decision
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import msgpack
 
 from dpwa.data.layout import Layout
 from dpwa.errors import ProtocolError
-from dpwa.policy.views import Member
+from dpwa.policy.groups.views import Member
 from dpwa.wire.messages import printable, unpack
 
 MAX_VALUE_BYTES = 2**40

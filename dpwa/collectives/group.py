@@ -20,8 +20,8 @@ from dpwa.collectives.view_discovery import ViewDiscovery
 from dpwa.collectives.view_progress import ViewProgress
 from dpwa.data.boards import Posted
 from dpwa.errors import ClosedError
-from dpwa.policy.ballots import Ballot, Decision, Stand
-from dpwa.policy.views import GroupView, Member, ViewRank, has_precedence
+from dpwa.policy.groups.ballots import Ballot, Decision, Stand
+from dpwa.policy.groups.views import GroupView, Member, ViewRank, has_precedence
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
 
 log = logging.getLogger("dpwa.collectives")

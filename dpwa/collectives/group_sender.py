@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from dpwa.collectives.contacts import Contacts
-from dpwa.policy.ballots import Ballot, Decision
-from dpwa.policy.views import VIEW_ID_BYTES, GroupView, ViewRank
+from dpwa.policy.groups.ballots import Ballot, Decision
+from dpwa.policy.groups.views import VIEW_ID_BYTES, GroupView, ViewRank
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
 
 Key = tuple[bytes, int]  # identity of a view, number of a collective

@@ -10,8 +10,8 @@ from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.collectives.group_sender import Key
 from dpwa.data.segments import ByteArray
-from dpwa.node.service import Reply, Service
-from dpwa.node.upload import Upload
+from dpwa.node.serving.service import Reply, Service
+from dpwa.node.serving.upload import Upload
 from dpwa.wire import limits
 from dpwa.wire.collecting import (
     AskToJoinView,

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpwa.collectives.contacts import Contacts
 from dpwa.data.segments import ByteArray
-from dpwa.node.service import Listener
+from dpwa.node.serving.service import Listener
 from dpwa.types import Frame
 from dpwa.wire.collecting import Pull, PulledPiece
 

@@ -34,8 +34,8 @@ from dpwa.errors import (
     UserError,
 )
 from dpwa.lifecycle import Closeable
-from dpwa.policy.ballots import Decision
-from dpwa.policy.views import Member
+from dpwa.policy.groups.ballots import Decision
+from dpwa.policy.groups.views import Member
 
 ASK_EVERY_S = 0.2
 MEET_S = 5.0  # for others to begin, too, where each begins alone: joining may take seconds

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group_sender import GroupSender
-from dpwa.policy.views import GroupView, Member, ViewRank, has_precedence
+from dpwa.policy.groups.views import GroupView, Member, ViewRank, has_precedence
 
 JOIN_REQUEST_LASTS_S = 2.0  # after which a node that wanted to be let in has given up
 SEEK_EVERY_S = 1.0

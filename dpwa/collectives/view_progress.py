@@ -6,7 +6,7 @@ from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group_sender import Key
 from dpwa.collectives.phase_records import ENTERED, READY, PhaseRecords
 from dpwa.data.boards import Posted
-from dpwa.policy.views import GroupView, ViewRank
+from dpwa.policy.groups.views import GroupView, ViewRank
 
 
 class ViewProgress:

@@ -14,7 +14,6 @@ from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from dpwa.config.checkpoint import CheckpointOptions
 from dpwa.config.clashes import clashes
 from dpwa.config.combinations import combinations
 from dpwa.config.joining import AdvertisedEndpoint, JoinAddress, ListenEndpoint, Seed, seed_of
@@ -22,7 +21,7 @@ from dpwa.config.limits import Limits
 from dpwa.config.methods import KINDS
 from dpwa.config.names import AlgorithmName, InterpolationName, ModuleName, TopologyName
 from dpwa.config.nodes import Codec, LinkConfig, NodeConfig, is_label
-from dpwa.config.options import ChangedOptions, TopKOptions, options_of
+from dpwa.config.options import ChangedOptions, CheckpointOptions, TopKOptions, options_of
 from dpwa.config.problems import joined_all, listing, suggestion
 from dpwa.config.public_keys import Allow
 from dpwa.errors import UnknownNameError

@@ -1,4 +1,4 @@
-"""Options of methods and codecs: as they are kept, and as they are looked up."""
+"""Options of methods, codecs and checkpoints: as they are kept, and as they are looked up."""
 
 from __future__ import annotations
 
@@ -21,6 +21,21 @@ class TopKOptions(StrictModel):
     )
     resync_every: int = Field(
         default=50, ge=1, description="every so many fetches, a whole snapshot is fetched"
+    )
+
+
+class CheckpointOptions(StrictModel):
+    """Where a node keeps its state on disk, and how often."""
+
+    dir: str = Field(
+        default="",
+        description="folder of the checkpoints, relative to the folder of this file; empty = none",
+    )
+    every_steps: int = Field(
+        default=1000, ge=1, description="so many updates from a checkpoint to the next"
+    )
+    keep: int = Field(
+        default=3, ge=1, le=1000, description="how many checkpoints of each node are kept"
     )
 
 

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Iterable
 
 from dpwa.clock import Clock
-from dpwa.policy.member_states import Change, MemberEntry, MemberStatus
-from dpwa.policy.membership import Membership
+from dpwa.policy.members.states import Change, MemberEntry, MemberStatus
+from dpwa.policy.members.view import Membership
 from dpwa.types import JsonObject
 from dpwa.wire import limits
 from dpwa.wire.members import pack_entries

@@ -18,7 +18,7 @@ from dpwa.membership.service import RosterListener, RosterService
 from dpwa.membership.thread import MembersThread
 from dpwa.membership.waiting import Wait
 from dpwa.node.node import Node
-from dpwa.policy.member_states import MemberEntry
+from dpwa.policy.members.states import MemberEntry
 from dpwa.transport.addresses import all_resolved
 from dpwa.types import JsonObject
 from dpwa.wire.members import Roster

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dpwa.clock import Clock
 from dpwa.membership.member_list import MemberList
-from dpwa.policy.member_states import MemberEntry, MemberStatus
+from dpwa.policy.members.states import MemberEntry, MemberStatus
 from dpwa.wire.members import JoinRequest, Refusal
 
 HEARD_WITHIN_S = 1.0  # or it is suspected

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from dpwa.errors import ClosedError, UnknownNameError
 from dpwa.node.node import Node
-from dpwa.policy.member_states import MemberEntry
+from dpwa.policy.members.states import MemberEntry
 
 
 class PeerKeeper:

@@ -11,8 +11,8 @@ from dpwa.config.joining import Seed
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.names import Names
-from dpwa.node.service import Listener, Reply, Service
-from dpwa.policy.member_states import MemberEntry
+from dpwa.node.serving.service import Listener, Reply, Service
+from dpwa.policy.members.states import MemberEntry
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.members import (

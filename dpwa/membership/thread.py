@@ -22,7 +22,7 @@ from dpwa.membership.member_list import MemberList
 from dpwa.membership.seeds import Seeds
 from dpwa.membership.service import ANSWER_WITHIN_S, CallBack
 from dpwa.membership.verdict import JoinAnswer, JoinVerdict
-from dpwa.policy.member_states import HIGHEST_HEARSAY, MemberEntry
+from dpwa.policy.members.states import HIGHEST_HEARSAY, MemberEntry
 from dpwa.transport.addresses import is_name
 from dpwa.transport.mailbox import Mailbox
 from dpwa.types import Frame

@@ -10,8 +10,8 @@ from dpwa.config.graphs import topology_of
 from dpwa.data.codecs import Codec, codec
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.errors import UserError
+from dpwa.node.fetching.peer_channel import ChannelSettings
 from dpwa.node.neighbours import Neighbours
-from dpwa.node.peer_channel import ChannelSettings
 from dpwa.policy.advice import Plan, advice
 from dpwa.transport.addresses import is_of_this_machine
 from dpwa.transport.authorizer import Authorizer, CurveAuthorizer

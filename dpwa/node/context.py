@@ -12,9 +12,9 @@ from dpwa.data.snapshot import SnapshotPool
 from dpwa.node.assembly import shared_memory_of
 from dpwa.node.leader_table import LeaderTable
 from dpwa.node.peers import PeerTable
-from dpwa.node.snapshot_cache import SnapshotCache
+from dpwa.node.serving.snapshot_cache import SnapshotCache
+from dpwa.node.serving.upload import Upload
 from dpwa.node.transaction_manager import TransactionManager
-from dpwa.node.upload import Upload
 from dpwa.wire import limits
 from dpwa.wire.fetching import Greeting
 

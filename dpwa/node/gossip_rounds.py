@@ -15,14 +15,14 @@ from dpwa.data.snapshot import Lease, Snapshot, SnapshotCopy
 from dpwa.errors import UserError
 from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source, settled
 from dpwa.node.assembly import algorithm_of, neighbours_of
-from dpwa.node.commands import PassOnNews
 from dpwa.node.context import NodeContext
-from dpwa.node.fetch_request import FetchRequest, FetchTarget, Found
-from dpwa.node.incoming import IsFinite
+from dpwa.node.fetching.commands import PassOnNews
+from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget, Found
+from dpwa.node.fetching.incoming import IsFinite
+from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.loss_watch import LossWatch
 from dpwa.node.sources import Sources
 from dpwa.node.transaction_manager import Settled
-from dpwa.node.tx_thread import TxThread
 from dpwa.node.view import NodeView
 from dpwa.policy.beginners import began_apart, is_far_behind
 from dpwa.policy.health import Outcome

@@ -23,24 +23,24 @@ from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_open
-from dpwa.node.commands import AddPeer, Attach, PartnerPrepared, PeerEnded, RemovePeer
 from dpwa.node.context import NodeContext, longest_s
-from dpwa.node.endings import FinishListener, FinishService
-from dpwa.node.finishing import Finish
+from dpwa.node.ending.endings import FinishListener, FinishService
+from dpwa.node.ending.finishing import Finish
+from dpwa.node.fetching.commands import AddPeer, Attach, PartnerPrepared, PeerEnded, RemovePeer
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.logs import configure_logging
 from dpwa.node.own_address import own_address
-from dpwa.node.service import Listener, Service
-from dpwa.node.services import (
+from dpwa.node.serving.service import Listener, Service
+from dpwa.node.serving.services import (
     Collector,
     GoodbyeService,
     NewsService,
     StatusService,
     TransactionService,
 )
-from dpwa.node.snapshot_service import Introduction, ServingSettings, SnapshotService
+from dpwa.node.serving.snapshot_service import Introduction, ServingSettings, SnapshotService
+from dpwa.node.serving.upload import Upload
 from dpwa.node.threads import NodeHandle, NodeThreads
-from dpwa.node.upload import Upload
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject

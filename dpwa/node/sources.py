@@ -9,10 +9,10 @@ from dpwa.clock import Clock
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.snapshot import Lease
 from dpwa.node.arrival import Source, mapped, objection, streamed
-from dpwa.node.fetch_request import FetchRequest, Found
-from dpwa.node.incoming import IncomingSnapshot
+from dpwa.node.fetching.fetch_request import FetchRequest, Found
+from dpwa.node.fetching.incoming import IncomingSnapshot
 from dpwa.node.peers import PeerTable
-from dpwa.node.snapshot_service import MOST_ROUNDS_BEHIND
+from dpwa.node.serving.snapshot_service import MOST_ROUNDS_BEHIND
 from dpwa.policy.health import Outcome
 
 GRACE_S = 0.02  # what is granted to the TxThread past the deadline to report its result

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 import zmq
 
-from dpwa.node.admission import AdmissionControl
 from dpwa.node.assembly import authorizer_of
-from dpwa.node.commands import Connect, RenewLinks, Tell
 from dpwa.node.context import NodeContext
+from dpwa.node.fetching.commands import Connect, RenewLinks, Tell
+from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.own_address import is_beyond_this_machine
-from dpwa.node.rx_thread import RxThread
-from dpwa.node.service import Service
-from dpwa.node.tx_thread import TxThread
+from dpwa.node.serving.admission import AdmissionControl
+from dpwa.node.serving.rx_thread import RxThread
+from dpwa.node.serving.service import Service
 from dpwa.transport.sockets import keep_freed_memory
 from dpwa.types import Frame
 from dpwa.wire.messages import Message

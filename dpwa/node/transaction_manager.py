@@ -17,7 +17,7 @@ from enum import Enum
 from dpwa.algorithms import Terms
 from dpwa.clock import Clock
 from dpwa.data.snapshot import Lease, SnapshotPool
-from dpwa.node.incoming import IsFinite
+from dpwa.node.fetching.incoming import IsFinite
 from dpwa.policy.push_sum import Mass
 from dpwa.policy.transactions import Acceptance, Transactions, Verdict
 from dpwa.types import JsonObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from typing import NamedTuple
 
-from dpwa.node.service import Listener
+from dpwa.node.serving.service import Listener
 from dpwa.types import Frame
 from dpwa.wire.state import (
     OtherState,

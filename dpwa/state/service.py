@@ -8,8 +8,8 @@ from collections import deque
 from dpwa import fault_points
 from dpwa.clock import Clock
 from dpwa.data.layout import Layout
-from dpwa.node.service import Reply, Service
-from dpwa.node.upload import Upload
+from dpwa.node.serving.service import Reply, Service
+from dpwa.node.serving.upload import Upload
 from dpwa.state.donor_snapshot import DonorSnapshot, DonorSnapshots
 from dpwa.wire import limits
 from dpwa.wire.messages import pack_layout

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpwa import fault_points
 from dpwa.data.segments import ByteArray
-from dpwa.node.service import Reply
+from dpwa.node.serving.service import Reply
 from dpwa.wire import limits
 from dpwa.wire.tables import TableGot, TableRefused
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
-from dpwa.policy.views import GroupView
+from dpwa.policy.groups.views import GroupView
 from dpwa.tables.streams import IncomingStream, Item, OutgoingStream
 from dpwa.types import Frame
 from dpwa.wire.messages import Message

@@ -25,8 +25,8 @@ from dpwa.collectives.group import Group
 from dpwa.collectives.runner import ASK_EVERY_S, MEET_S
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError, TableLostError
-from dpwa.node.service import Reply
-from dpwa.policy.views import GroupView
+from dpwa.node.serving.service import Reply
+from dpwa.policy.groups.views import GroupView
 from dpwa.tables.answers import ReadAnswer
 from dpwa.tables.barriers import Barriers
 from dpwa.tables.channels import STALLED_S, ReliableChannels, Tell

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpwa.node.service import Listener, Reply, Service
-from dpwa.node.upload import Upload
+from dpwa.node.serving.service import Listener, Reply, Service
+from dpwa.node.serving.upload import Upload
 from dpwa.tables.answers import Answers
 from dpwa.tables.engine import Engine
 from dpwa.tables.pending import PendingOperations

@@ -6,7 +6,7 @@
     Welcome         <----------      or TurnedAway, with the reason
     Roster          <--------->      from now on, with what each knows of all others
 
-What the news mean is in `dpwa.policy.membership`.
+What the news mean is in `dpwa.policy.members.view`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgpack
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpwa.errors import ProtocolError
-from dpwa.policy.member_states import HIGHEST, MemberEntry, MemberStatus
+from dpwa.policy.members.states import HIGHEST, MemberEntry, MemberStatus
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.fields import BaseMessage, Count, Name

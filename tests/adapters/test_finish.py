@@ -19,7 +19,7 @@ from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import ClosedError, ParametersError, UserError
 from dpwa.node import peers
-from dpwa.node.finish_run import Averaged
+from dpwa.node.ending.finish_run import Averaged
 from dpwa.policy.push_sum import UNIT
 from dpwa.wire.messages import Finishing
 
@@ -94,7 +94,7 @@ def test_nodes_that_finish_together_have_the_exact_mean_of_all():
 
 def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much(monkeypatch):
     # A busy machine may be late by more than a node waits for the others of its round.
-    monkeypatch.setattr("dpwa.node.finish_run.PATIENCE_S", 60.0)
+    monkeypatch.setattr("dpwa.node.ending.finish_run.PATIENCE_S", 60.0)
     with Nodes(3) as nodes:
         nodes.begin_to_finish(0)
         nodes.begin_to_finish(1)
@@ -111,8 +111,8 @@ def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much(monkeypatc
 @pytest.mark.parametrize("seed", range(4))
 def test_nodes_that_end_at_any_time_have_the_exact_mean_of_all(monkeypatch, seed):
     # Also when nobody waits until others have heard of who came last.
-    monkeypatch.setattr("dpwa.node.finish_run.PATIENCE_S", 60.0)
-    monkeypatch.setattr("dpwa.node.finish_run.HEARD_BY_ALL_S", 0.0)
+    monkeypatch.setattr("dpwa.node.ending.finish_run.PATIENCE_S", 60.0)
+    monkeypatch.setattr("dpwa.node.ending.finish_run.HEARD_BY_ALL_S", 0.0)
     rng = random.Random(seed)
     with Nodes(4) as nodes:
         for index in range(4):
@@ -371,7 +371,7 @@ def test_only_arrays_of_floating_numbers_can_be_averaged():
 
 def test_a_peer_that_stays_silent_is_given_up(monkeypatch):
     monkeypatch.setattr("dpwa.policy.finishing.SILENT_AFTER_S", 0.5)
-    monkeypatch.setattr("dpwa.node.finish_run.SILENT_AFTER_S", 0.5)
+    monkeypatch.setattr("dpwa.node.ending.finish_run.SILENT_AFTER_S", 0.5)
     with Nodes(2) as nodes:
         service = type(nodes.nodes[1]._node.finish.endings)
         monkeypatch.setattr(service, "hear", lambda *_: None)  # nothing is ever heard
@@ -417,7 +417,7 @@ def test_nodes_that_see_different_peers_end_all_the_same():
 
 
 def test_more_nodes_than_are_read_in_a_round_come_to_agree(monkeypatch):
-    monkeypatch.setattr("dpwa.node.finish_run.MOST_READ", 2)
+    monkeypatch.setattr("dpwa.node.ending.finish_run.MOST_READ", 2)
     with Nodes(4) as nodes:
         reports = nodes.finish_all()
     assert all(not report.missed for report in reports)

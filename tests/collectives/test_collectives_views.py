@@ -5,7 +5,7 @@ import pytest
 from dpwa.clock import SystemClock
 from dpwa.collectives.contacts import REMEMBERED_DEPARTED, Contacts
 from dpwa.collectives.group import ENTERED, READY, Group
-from dpwa.policy.views import VIEW_ID_BYTES, Member
+from dpwa.policy.groups.views import VIEW_ID_BYTES, Member
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Hello, Post, Vote
 
 RANKS = ("w1", "w2", "w3")

@@ -21,8 +21,8 @@ from dpwa.config.endpoints import split_tcp
 from dpwa.connection import DpwaConnection
 from dpwa.errors import AddressError
 from dpwa.node import own_address
-from dpwa.policy.member_states import MemberEntry, MemberStatus
-from dpwa.policy.membership import Membership
+from dpwa.policy.members.states import MemberEntry, MemberStatus
+from dpwa.policy.members.view import Membership
 from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.members import JoinRequest, Roster, TurnedAway, pack_entries, unpack_entries

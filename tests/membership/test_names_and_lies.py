@@ -15,7 +15,7 @@ from support.times import at_most
 
 from dpwa.connection import DpwaConnection
 from dpwa.errors import NameTakenError
-from dpwa.policy.member_states import HIGHEST, HIGHEST_HEARSAY, MemberEntry, MemberStatus
+from dpwa.policy.members.states import HIGHEST, HIGHEST_HEARSAY, MemberEntry, MemberStatus
 from dpwa.testing import TcpProxy
 from dpwa.transport.link import LinkState
 from dpwa.wire.members import JoinRequest, Roster, TurnedAway, pack_entries

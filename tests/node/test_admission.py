@@ -5,7 +5,7 @@ import zmq
 from support.nodes import eventually
 
 from dpwa.config.limits import Limits
-from dpwa.node.admission import MOST_CHARGED_S, AdmissionControl
+from dpwa.node.serving.admission import MOST_CHARGED_S, AdmissionControl
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.sockets import ReceivedMessage
 from dpwa.wire.messages import AskStatus, Goodbye

@@ -14,7 +14,7 @@ from support.nodes import config_of, eventually
 from support.open_cluster import cluster
 
 from dpwa.connection import DpwaConnection
-from dpwa.node.connections import FEW, FEWEST, Visitors, affordable
+from dpwa.node.fetching.connections import FEW, FEWEST, Visitors, affordable
 from dpwa.policy import beginners
 from dpwa.transport.link import LinkState
 
@@ -146,7 +146,7 @@ SCARCE = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
 from dpwa.connection import DpwaConnection
-from dpwa.node.connections import affordable
+from dpwa.node.fetching.connections import affordable
 print(affordable(64, "w1"), affordable(8, "w1"))
 """
 

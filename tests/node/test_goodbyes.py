@@ -6,7 +6,7 @@ import time
 from support.members import members
 from support.nodes import config_of, eventually, is_connected
 
-from dpwa.node.service import Listener, Service
+from dpwa.node.serving.service import Listener, Service
 
 
 class Holdup(Service):
@@ -43,7 +43,7 @@ def are_connected(one, two):
 
 def patience(monkeypatch, farewell_s):
     """Have nodes wait so long for answers to their goodbyes."""
-    monkeypatch.setattr("dpwa.node.tx_thread.FAREWELL_S", farewell_s)
+    monkeypatch.setattr("dpwa.node.fetching.tx_thread.FAREWELL_S", farewell_s)
     monkeypatch.setattr("dpwa.node.threads.STOP_TIMEOUT_S", 2.0 * farewell_s + 2.0)
 
 

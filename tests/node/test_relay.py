@@ -9,7 +9,7 @@ from support.nodes import config_of, eventually
 from support.partners import partner_of
 from support.requests import fetch_of
 
-from dpwa.node.snapshot_cache import SnapshotCache
+from dpwa.node.serving.snapshot_cache import SnapshotCache
 from dpwa.transport.link import LinkState
 from dpwa.wire.messages import Elsewhere, Fetch, NewsMessage, NotReady, SnapshotHeader
 
@@ -146,7 +146,7 @@ def test_a_crowded_leader_tells_who_has_a_copy(monkeypatch):
         assert isinstance(partner.ask(fetch_of(fingerprint, **asked)), SnapshotHeader)
         partner.answered()  # the only chunk: w2 is a holder now
         eventually(lambda: service._holders.of_late(1, without="w3") == (1, ("w2",)))
-        monkeypatch.setattr("dpwa.node.snapshot_service.MOST_READERS", 0)
+        monkeypatch.setattr("dpwa.node.serving.snapshot_service.MOST_READERS", 0)
         answer = partner.ask(fetch_of(fingerprint, **{**asked, "name": "w3"}))
         assert isinstance(answer, Elsewhere)
         assert (answer.version, answer.holders) == (1, ("w2",))

@@ -9,8 +9,8 @@ import random
 import pytest
 from support.ballot_network import MOMENTS, PATIENCE_S, TICK_S, Fault, Network, Schedule
 
-from dpwa.policy.ballots import Ballot, Decision, Stand
-from dpwa.policy.views import GroupView, Member
+from dpwa.policy.groups.ballots import Ballot, Decision, Stand
+from dpwa.policy.groups.views import GroupView, Member
 
 ABC = ("a", "b", "c")
 TICK = TICK_S[0]

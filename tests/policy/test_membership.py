@@ -28,9 +28,9 @@ from hypothesis.stateful import (
 )
 from support.membership_network import Cluster
 
-import dpwa.policy.membership
-from dpwa.policy.member_claims import CHECK_WITHIN_S
-from dpwa.policy.member_states import (
+import dpwa.policy.members.view
+from dpwa.policy.members.claims import CHECK_WITHIN_S
+from dpwa.policy.members.states import (
     HIGHEST,
     HIGHEST_HEARSAY,
     Event,
@@ -40,7 +40,7 @@ from dpwa.policy.member_states import (
     after,
     news_event,
 )
-from dpwa.policy.membership import FEW_REMEMBERED, Membership
+from dpwa.policy.members.view import FEW_REMEMBERED, Membership
 from dpwa.testing.network import Link
 
 ALIVE, SUSPECT, DEAD, LEFT = MemberStatus
@@ -97,7 +97,7 @@ def status_of(members, name="x"):
 
 
 def test_the_docstring_is_true():
-    result = doctest.testmod(dpwa.policy.membership)
+    result = doctest.testmod(dpwa.policy.members.view)
     assert result.failed == 0
     assert result.attempted > 5
 

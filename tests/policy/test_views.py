@@ -7,7 +7,14 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.views import UNKNOWN, VIEW_ID_BYTES, GroupView, Member, ViewRank, has_precedence
+from dpwa.policy.groups.views import (
+    UNKNOWN,
+    VIEW_ID_BYTES,
+    GroupView,
+    Member,
+    ViewRank,
+    has_precedence,
+)
 
 RANKS = ("d", "a", "c", "b")
 

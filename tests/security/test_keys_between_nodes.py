@@ -19,7 +19,7 @@ from dpwa.config import load_config
 from dpwa.data.shared_memory import SHARED_MEMORY_ROOT
 from dpwa.errors import ConfigError, UserError
 from dpwa.node.peers import STARTUP_GRACE_S, PeerTable
-from dpwa.node.service import Listener, Service
+from dpwa.node.serving.service import Listener, Service
 from dpwa.policy.health import Outcome
 from dpwa.tables.tables import Tables
 from dpwa.transport import authenticator
@@ -35,9 +35,9 @@ ELEMENTS = 1_000
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr(authenticator, "RELOAD_EVERY_S", 0.05)
-    monkeypatch.setattr("dpwa.node.tx_thread.RENEWAL_S", 0.1)
-    monkeypatch.setattr("dpwa.node.tx_thread.IDLE_POLL_MS", 50)
-    monkeypatch.setattr("dpwa.node.rx_thread.IDLE_POLL_MS", 50)
+    monkeypatch.setattr("dpwa.node.fetching.tx_thread.RENEWAL_S", 0.1)
+    monkeypatch.setattr("dpwa.node.fetching.tx_thread.IDLE_POLL_MS", 50)
+    monkeypatch.setattr("dpwa.node.serving.rx_thread.IDLE_POLL_MS", 50)
 
 
 class Cluster:

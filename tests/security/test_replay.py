@@ -15,7 +15,7 @@ from support.ports import free_ports
 
 from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.node import tx_thread
+from dpwa.node.fetching import tx_thread
 from dpwa.tables.tables import Tables
 from dpwa.transport import sockets
 from dpwa.transport.keyring import Keyring

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from dpwa.policy.ballots import Ballot, Decision, Stand
-from dpwa.policy.views import Member
+from dpwa.policy.groups.ballots import Ballot, Decision, Stand
+from dpwa.policy.groups.views import Member
 
 PATIENCE_S = 0.5
 TICK_S = (0.01, 0.05)  # between two looks at the clock

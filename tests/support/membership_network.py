@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpwa.policy.member_states import MemberEntry, MemberStatus, Times
-from dpwa.policy.membership import Membership
+from dpwa.policy.members.states import MemberEntry, MemberStatus, Times
+from dpwa.policy.members.view import Membership
 from dpwa.testing.network import Link, VirtualNetwork
 
 TICK_S = 0.25

@@ -5,7 +5,7 @@ import pytest
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.errors import TableLostError
-from dpwa.policy.views import GroupView, Member
+from dpwa.policy.groups.views import GroupView, Member
 from dpwa.tables.channels import STALLED_S, UNREACHABLE_S
 from dpwa.tables.directory import Told
 from dpwa.tables.engine import DOUBT_EVERY_S, Engine, Settings

@@ -11,7 +11,7 @@ from support.nodes import eventually
 from test_tables_between_nodes import Worker, barrier, matrices, on_all, vectors, workers
 
 from dpwa.errors import ProtocolError, TableLostError, TableTimeoutError, UserError
-from dpwa.policy.views import GroupView
+from dpwa.policy.groups.views import GroupView
 from dpwa.tables import answers, updaters, user
 from dpwa.tables.key_value import shard_of_keys
 from dpwa.tables.shared_variable import SharedVariable

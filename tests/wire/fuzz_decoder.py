@@ -27,9 +27,9 @@ from support.valid_messages import valid_message
 from dpwa.config.limits import Limits
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
-from dpwa.node.admission import AdmissionControl
-from dpwa.node.rx_thread import RxThread
-from dpwa.node.service import Service
+from dpwa.node.serving.admission import AdmissionControl
+from dpwa.node.serving.rx_thread import RxThread
+from dpwa.node.serving.service import Service
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.sockets import ReceivedMessage
 from dpwa.wire import limits

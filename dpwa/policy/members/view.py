@@ -3,7 +3,7 @@
 Each node has a table of all others and passes on what changed, with every message. It is the
 membership of SWIM (A. Das, I. Gupta, A. Motivala, 2002): a node that does not answer is suspected
 first, the suspicion is passed on, and only if the node does not contradict it in time is it dead.
-`policy/member_states.py` has the one table that says what each event makes of an entry.
+`policy/members/states.py` has the one table that says what each event makes of an entry.
 
 **News of a node is ordered** by (incarnation, version, status), and older news is ignored, so
 order, duplicates and delays of messages make no difference. Only a node itself raises its version:
@@ -36,7 +36,7 @@ dies out.
 can do is bounded. Suspicions, deaths and departures are contradicted by the node itself. Invented
 nodes do not answer, so they are gone within seconds, and never more than `most` are kept; until
 then they may keep out true ones. That a *member* is another process or elsewhere is a claim
-(`policy/member_claims.py`): it is believed only if the process that is meant answers there. So is
+(`policy/members/claims.py`): it is believed only if the process that is meant answers there. So is
 what is said of this node itself: only a later process that answers takes its name (`replaced_by`),
 and its owner does not fight over it; if none does, a higher incarnation contradicts. There is
 always room for that: an incarnation above `HIGHEST_HEARSAY` is a claim whoever it is about, so
@@ -72,8 +72,8 @@ from typing import NamedTuple
 
 import msgpack
 
-from dpwa.policy.member_claims import Claims, is_claim, is_rival
-from dpwa.policy.member_states import (
+from dpwa.policy.members.claims import Claims, is_claim, is_rival
+from dpwa.policy.members.states import (
     HIGHEST,
     HIGHEST_HEARSAY,
     NEWER,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dpwa.clock import Clock
 from dpwa.node.peers import PeerTable
-from dpwa.node.service import Listener, Reply, Service
+from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.policy.finishing import Ending, Heard
 from dpwa.types import Frame
 from dpwa.wire.messages import Finishing

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpwa.policy.member_states import HIGHEST_HEARSAY, MemberEntry
+from dpwa.policy.members.states import HIGHEST_HEARSAY, MemberEntry
 
 CHECK_WITHIN_S = 5.0
 PAUSE_S = 1.0

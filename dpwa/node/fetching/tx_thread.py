@@ -10,7 +10,8 @@ import zmq
 from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.errors import ProtocolError, VersionError
-from dpwa.node.commands import (
+from dpwa.node.context import NodeContext
+from dpwa.node.fetching.commands import (
     AddPeer,
     Attach,
     Command,
@@ -23,14 +24,13 @@ from dpwa.node.commands import (
     Stop,
     Tell,
 )
-from dpwa.node.connections import Connections
-from dpwa.node.context import NodeContext
-from dpwa.node.farewell import FAREWELL_S, say_goodbye
-from dpwa.node.fetch_request import FetchRequest
-from dpwa.node.fetcher import Fetcher
-from dpwa.node.incoming import BrokenFetchError
-from dpwa.node.peer_channel import PeerChannel
-from dpwa.node.service import Listener
+from dpwa.node.fetching.connections import Connections
+from dpwa.node.fetching.farewell import FAREWELL_S, say_goodbye
+from dpwa.node.fetching.fetch_request import FetchRequest
+from dpwa.node.fetching.fetcher import Fetcher
+from dpwa.node.fetching.incoming import BrokenFetchError
+from dpwa.node.fetching.peer_channel import PeerChannel
+from dpwa.node.serving.service import Listener
 from dpwa.policy.health import Outcome
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState

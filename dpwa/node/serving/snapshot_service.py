@@ -12,10 +12,10 @@ from dpwa.data.delta_base import DeltaBase, ReaderBases
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import Lease, Snapshot, SnapshotPool
 from dpwa.errors import UnknownNameError
-from dpwa.node.holders import Holders
-from dpwa.node.service import Reply, Service
-from dpwa.node.snapshot_cache import SnapshotCache
-from dpwa.node.upload import Upload
+from dpwa.node.serving.holders import Holders
+from dpwa.node.serving.service import Reply, Service
+from dpwa.node.serving.snapshot_cache import SnapshotCache
+from dpwa.node.serving.upload import Upload
 from dpwa.transport.sockets import Receipt
 from dpwa.wire import limits
 from dpwa.wire.fields import News

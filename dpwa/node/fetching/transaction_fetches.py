@@ -8,9 +8,9 @@ from dpwa.data.snapshot import Lease
 from dpwa.errors import ProtocolError
 from dpwa.node.arrival import objection
 from dpwa.node.context import NodeContext, most_nodes
-from dpwa.node.fetch_request import FetchRequest, Found, SettledDeal
-from dpwa.node.fetch_task import Attempt
-from dpwa.node.peer_channel import PeerChannel
+from dpwa.node.fetching.fetch_request import FetchRequest, Found, SettledDeal
+from dpwa.node.fetching.fetch_task import Attempt
+from dpwa.node.fetching.peer_channel import PeerChannel
 from dpwa.policy.health import Outcome
 from dpwa.policy.push_sum import UNIT
 from dpwa.wire.fetching import Ended

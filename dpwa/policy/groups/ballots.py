@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dpwa.policy.views import Member
+from dpwa.policy.groups.views import Member
 
 LOOKS = 8  # at the clock, at least, before a silent member is suspected
 COMING_PATIENCE = 5

@@ -14,13 +14,13 @@ from dpwa.clock import Deadline
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease
-from dpwa.node.connections import Connections
 from dpwa.node.context import NodeContext
-from dpwa.node.fetch_request import FetchRequest, Found
-from dpwa.node.fetch_task import Attempt, FetchTask, is_of_transaction
-from dpwa.node.incoming import BrokenFetchError
-from dpwa.node.peer_channel import PeerChannel
-from dpwa.node.transaction_fetches import TransactionFetches
+from dpwa.node.fetching.connections import Connections
+from dpwa.node.fetching.fetch_request import FetchRequest, Found
+from dpwa.node.fetching.fetch_task import Attempt, FetchTask, is_of_transaction
+from dpwa.node.fetching.incoming import BrokenFetchError
+from dpwa.node.fetching.peer_channel import PeerChannel
+from dpwa.node.fetching.transaction_fetches import TransactionFetches
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
 from dpwa.transport.link import LinkState

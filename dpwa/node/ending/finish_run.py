@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dpwa.node.commands import Connect, Tell
 from dpwa.node.context import NodeContext
-from dpwa.node.endings import Endings
-from dpwa.node.tx_thread import TxThread
+from dpwa.node.ending.endings import Endings
+from dpwa.node.fetching.commands import Connect, Tell
+from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.policy.finishing import SILENT_AFTER_S, Agreement, Ending, FinishReport
 from dpwa.transport.link import LinkState
 

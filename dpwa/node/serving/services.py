@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from dpwa.algorithms import Terms
 from dpwa.clock import Clock, Deadline
 from dpwa.data.layout import Layout
-from dpwa.node.fetch_request import FetchRequest, FetchTarget
+from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget
+from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.peers import PeerTable
-from dpwa.node.service import Reply, Service
-from dpwa.node.snapshot_service import Introduction
+from dpwa.node.serving.service import Reply, Service
+from dpwa.node.serving.snapshot_service import Introduction
 from dpwa.node.transaction_manager import AgreedTerms, Declined, TransactionManager
-from dpwa.node.tx_thread import TxThread
 from dpwa.types import JsonObject
 from dpwa.wire import limits
 from dpwa.wire.messages import (

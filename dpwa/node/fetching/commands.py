@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpwa.node.fetch_request import FetchRequest
-from dpwa.node.peer_channel import ChannelSettings
-from dpwa.node.service import Listener
+from dpwa.node.fetching.fetch_request import FetchRequest
+from dpwa.node.fetching.peer_channel import ChannelSettings
+from dpwa.node.serving.service import Listener
 from dpwa.types import Frame
 from dpwa.wire.messages import Message
 

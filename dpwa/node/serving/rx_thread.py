@@ -12,9 +12,9 @@ import zmq
 
 from dpwa.clock import Clock
 from dpwa.errors import ProtocolError, VersionError
-from dpwa.node.admission import AdmissionControl
-from dpwa.node.connections import Visitors
-from dpwa.node.service import Reply, Service
+from dpwa.node.fetching.connections import Visitors
+from dpwa.node.serving.admission import AdmissionControl
+from dpwa.node.serving.service import Reply, Service
 from dpwa.transport.authenticator import Authenticator
 from dpwa.transport.ipc import claimed
 from dpwa.transport.mailbox import Mailbox

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dpwa.clock import Deadline
-from dpwa.node.fetch_request import FetchRequest
-from dpwa.node.incoming import IncomingSnapshot
-from dpwa.node.peer_channel import PeerChannel
+from dpwa.node.fetching.fetch_request import FetchRequest
+from dpwa.node.fetching.incoming import IncomingSnapshot
+from dpwa.node.fetching.peer_channel import PeerChannel
 from dpwa.wire.fetching import FetchSession
 from dpwa.wire.proposing import ProposeSession
 

@@ -10,7 +10,7 @@ from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
 from dpwa.data.peer_memory import PeerMemory
-from dpwa.node.incoming import IncomingSnapshot, IsFinite
+from dpwa.node.fetching.incoming import IncomingSnapshot, IsFinite
 from dpwa.node.repeats import MergedVersions
 from dpwa.wire.shards import WHOLE, Shard
 

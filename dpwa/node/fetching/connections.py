@@ -20,7 +20,7 @@ from collections.abc import Callable
 import zmq
 
 from dpwa.node.context import NodeContext
-from dpwa.node.peer_channel import ChannelSettings, PeerChannel
+from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
 from dpwa.node.peers import FEW
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink

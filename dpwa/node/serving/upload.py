@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpwa.clock import Clock
-from dpwa.node.service import Reply
+from dpwa.node.serving.service import Reply
 from dpwa.policy.rates import FairBucket, TokenBucket
 from dpwa.transport.sockets import Receipt
 from dpwa.types import Frame

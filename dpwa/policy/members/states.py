@@ -1,7 +1,7 @@
 """What can be said of a member, and what each event makes of it: one table.
 
 The states are those of SWIM (A. Das, I. Gupta, A. Motivala: Scalable Weakly-consistent
-Infection-style Process Group Membership Protocol, 2002), and LEFT. See `policy/membership.py`.
+Infection-style Process Group Membership Protocol, 2002), and LEFT. See `policy/members/view.py`.
 """
 
 from __future__ import annotations

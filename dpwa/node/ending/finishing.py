@@ -8,10 +8,10 @@ from typing import Any
 
 from dpwa.errors import UserError
 from dpwa.node.context import NodeContext
-from dpwa.node.endings import Endings
-from dpwa.node.finish_run import Averaged, FinishRun
+from dpwa.node.ending.endings import Endings
+from dpwa.node.ending.finish_run import Averaged, FinishRun
+from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.gossip_rounds import GossipRounds
-from dpwa.node.tx_thread import TxThread
 from dpwa.policy.finishing import FinishReport
 
 log = logging.getLogger("dpwa.finish")

@@ -1,0 +1,1 @@
+"""How a training ends: `finish`, and what nodes tell each other of it."""

@@ -1,0 +1,1 @@
+"""What a node answers: the RxThread, and the services on it."""

@@ -1,0 +1,1 @@
+"""Views of a group, and how its nodes agree on the next one."""
