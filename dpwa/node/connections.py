@@ -95,10 +95,12 @@ class Connections:
         if needs_all and not self._needs_all:
             self._needs_all = True
             if len(self.channels) > self._most:
-                text = (
-                    "%s: needs a connection to each of %d peers, and may have %d: set `connections`"
+                log.warning(
+                    "%s: needs a connection to each of %d peers, and may have %d: set `connections`",
+                    self._context.name,
+                    len(self.channels),
+                    self._most,
                 )
-                log.warning(text, self._context.name, len(self.channels), self._most)
         room = self._most - len(self.with_link())
         idle = [channel for channel in self.channels.values() if channel.link is None]
         for channel in sorted(idle, key=lambda channel: channel.used)[: max(0, room)]:
