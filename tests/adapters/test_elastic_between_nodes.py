@@ -10,7 +10,7 @@ from support.requests import fetch_of
 
 from dpwa.wire.messages import Fetch, SnapshotHeader
 
-TIMEOUT_MS = 150
+TIMEOUT_MS = 1000
 ALPHA, BETA = 0.45, 0.9  # of two nodes
 
 

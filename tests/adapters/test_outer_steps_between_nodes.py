@@ -13,7 +13,7 @@ from support.times import at_most
 
 from dpwa.wire.messages import Fetch, SnapshotHeader
 
-TIMEOUT_MS = 150
+TIMEOUT_MS = 1000
 OUTER = [
     ("noloco", {}),
     ("local", {"momentum": 0.5, "lr": 0.7}),

@@ -108,7 +108,7 @@ def test_a_swarm_that_clips_comes_to_agree(algorithm, transport):
 
 
 def test_nodes_that_are_too_far_apart_mix_more_but_not_for_ever():
-    config = config_of(2, transport="tcp", consensus_control=1e-6, timeout_ms=300)
+    config = config_of(2, transport="tcp", consensus_control=1e-6, timeout_ms=1500)
     with members(config, [0.0]) as [member], partner_of(member) as partner:
         eventually(lambda: member.node._threads.tx.reaches("w2"))
         step = 1.0
@@ -135,7 +135,7 @@ def _in_background(member):
 
 
 def test_nodes_that_are_close_enough_mix_once():
-    config = config_of(2, transport="tcp", consensus_control=1e6, timeout_ms=300)
+    config = config_of(2, transport="tcp", consensus_control=1e6, timeout_ms=1500)
     with members(config, [0.0]) as [member], partner_of(member) as partner:
         eventually(lambda: member.node._threads.tx.reaches("w2"))
         member.adapter.update_send()

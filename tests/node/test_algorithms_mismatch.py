@@ -39,7 +39,7 @@ def _other(member):
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize("algorithms", PAIRS, ids="-".join)
 def test_nodes_of_different_algorithms_refuse_each_other(algorithms, transport, caplog):
-    config = config_of(2, transport=transport, timeout_ms=500)
+    config = config_of(2, transport=transport, timeout_ms=1500)
     nodes = []
     try:
         for name, algorithm, value in zip(("w1", "w2"), algorithms, (1.0, 2.0), strict=True):

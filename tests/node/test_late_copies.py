@@ -53,7 +53,7 @@ def test_rounds_go_by_what_is_being_published(transport):
 @pytest.mark.parametrize("algorithm", ["symmetric", "push_sum"])
 def test_transactions_are_made_on_what_is_complete(algorithm, transport):
     extra = {"push_sum": {"probability": 1.0}} if algorithm == "push_sum" else {}
-    config = config_of(2, algorithm=algorithm, transport=transport, timeout_ms=500, **extra)
+    config = config_of(2, algorithm=algorithm, transport=transport, timeout_ms=1500, **extra)
     merged = []
 
     def each(member):

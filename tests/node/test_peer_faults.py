@@ -38,7 +38,7 @@ from dpwa.wire.messages import (
     encode,
 )
 
-TIMEOUT_MS = 400
+TIMEOUT_MS = 1000
 PARAMETERS = np.zeros(1000, np.float32)
 
 

@@ -27,7 +27,7 @@ from dpwa.transport import sockets
 from dpwa.wire import limits
 from dpwa.wire.messages import Chunk, SnapshotHeader, decode, encode
 
-TIMEOUT_MS = 300
+TIMEOUT_MS = 1000
 PIECES = 5
 PIECE_ELEMENTS = limits.CHUNK_BYTES // 4
 LARGE_ELEMENTS = 16 * 1024 * 1024

@@ -17,7 +17,7 @@ from dpwa.wire.transaction_messages import Agreed, Busy, Prepared, Propose, Tran
 
 UNIT = 2**40
 TRANSPORTS = ("auto", "tcp")
-TIMEOUT_MS = 400
+TIMEOUT_MS = 1000
 SMALLEST = bytes(8)  # a proposal that goes before all others
 LARGEST = b"\xff" * 8
 

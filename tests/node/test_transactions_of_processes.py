@@ -10,7 +10,7 @@ from support.nodes import config_of, eventually
 from support.shared_memory import told
 
 UNIT = 2**40
-TIMEOUT_MS = 400
+TIMEOUT_MS = 1000
 LONGEST_S = (TIMEOUT_MS + 50) / 1000
 VALUES = (1.0, 2.0, 3.0, 4.0)
 

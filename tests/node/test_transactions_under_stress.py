@@ -25,7 +25,7 @@ from dpwa.types import TrainingProgress
 from dpwa.wire.messages import Fetch
 from dpwa.wire.transaction_messages import Agreed, Busy, Propose, TransactionDecision
 
-TIMEOUT_MS = 400
+TIMEOUT_MS = 1000
 SMALLEST = bytes(8)  # a proposal that goes before all others
 SECOND = bytes(7) + b"\x01"
 CHURN_SEED = 5
@@ -70,7 +70,7 @@ def remove_and_add(member, peer):
 
 @pytest.mark.parametrize("algorithm", ["symmetric", "push_sum"])
 def test_peers_that_are_removed_and_added_in_the_middle_of_transactions_change_no_sum(algorithm):
-    config = config_of(4, algorithm=algorithm, transport="tcp", timeout_ms=500)
+    config = config_of(4, algorithm=algorithm, transport="tcp", timeout_ms=1500)
     with members(config, [1.0, 2.0, 3.0, 4.0]) as nodes:
         stop = threading.Event()
 
@@ -241,7 +241,7 @@ class LateCopy:
 
 
 def test_a_share_that_comes_back_is_merged_with_parameters_that_are_there(monkeypatch):
-    config = config_of(2, algorithm="push_sum", push_sum={"probability": 0.0}, timeout_ms=500)
+    config = config_of(2, algorithm="push_sum", push_sum={"probability": 0.0}, timeout_ms=1500)
     with members(config, [5.0]) as [member]:
         member.adapter.update_send()
         assert member.transactions.accept(SMALLEST, "w2", 0.2).units == UNIT // 2
@@ -289,7 +289,7 @@ def test_an_interrupt_in_a_merge_leaves_what_else_was_agreed_on_for_later(monkey
 
 def test_all_strangers_together_get_no_more_shares_than_one_peer():
     silent = {"algorithm": "push_sum", "push_sum": {"probability": 0.0}}
-    config = config_of(2, transport="tcp", timeout_ms=500, **silent)
+    config = config_of(2, transport="tcp", timeout_ms=1500, **silent)
     with members(config, [1.0]) as [member], partner_of(member) as partner:
         member.adapter.update_send()
         for i in range(60):

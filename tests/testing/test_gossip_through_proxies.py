@@ -11,7 +11,7 @@ from support.times import at_most
 from dpwa import DpwaConnection
 from dpwa.testing import TcpProxy
 
-TIMEOUT_MS = 400
+TIMEOUT_MS = 1000
 PARAMETERS = np.zeros(1000, np.float32)
 
 

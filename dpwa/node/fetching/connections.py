@@ -11,7 +11,6 @@ of for longest to close its connection, which that one does if nothing is under 
 
 from __future__ import annotations
 
-import itertools
 import logging
 import resource
 from collections import OrderedDict
@@ -28,6 +27,7 @@ from dpwa.transport.sockets import Context
 
 log = logging.getLogger("dpwa.tx")
 
+IDLE_AFTER_S = 5.0  # a connection that was not used for so long is closed, if peers are many
 FEWEST = 4  # connections, however few descriptors there are
 DESCRIPTORS = 6  # of a connection to a peer, and of one that it has to this node
 OTHER_DESCRIPTORS = 100  # that the process needs
@@ -64,7 +64,6 @@ class Connections:
         self._is_busy = is_busy
         self._has_let_go = has_let_go
         self._most = affordable(context.config.connections, context.name)
-        self._uses = itertools.count()
         self._needs_all = False
         self._sockets: dict[object, PeerChannel] = {}  # of links, and their monitors
         self._leaving: set[PeerChannel] = set()
@@ -95,13 +94,15 @@ class Connections:
         if needs_all and not self._needs_all:
             self._needs_all = True
             if len(self.channels) > self._most:
-                text = (
-                    "%s: needs a connection to each of %d peers, and may have %d: set `connections`"
+                log.warning(
+                    "%s: needs a connection to each of %d peers and may have %d: set `connections`",
+                    self._context.name,
+                    len(self.channels),
+                    self._most,
                 )
-                log.warning(text, self._context.name, len(self.channels), self._most)
         room = self._most - len(self.with_link())
         idle = [channel for channel in self.channels.values() if channel.link is None]
-        for channel in sorted(idle, key=lambda channel: channel.used)[: max(0, room)]:
+        for channel in sorted(idle, key=lambda channel: channel.used_at)[: max(0, room)]:
             self.open(channel)
 
     def open(self, channel: PeerChannel) -> bool:
@@ -110,7 +111,7 @@ class Connections:
         Returns:
             Whether there is a link now, which may be up or not.
         """
-        channel.used = next(self._uses)
+        channel.used_at = self._context.clock.now()
         if channel.link is not None:
             return True
         self._make_room()
@@ -172,8 +173,16 @@ class Connections:
         if not self.keeps_all:
             self._leaving.add(channel)
 
+    def end_idle(self) -> None:
+        """Give up the links of many peers that were not used for a while."""
+        if self.keeps_all:
+            return
+        latest = self._context.clock.now() - IDLE_AFTER_S
+        idle = [c for c in self.with_link() if c.used_at < latest and not c.mapped_bytes]
+        self._leaving.update(idle)
+
     def leave(self) -> None:
-        """Close the links that peers have too many of, as far as nothing is under way with them."""
+        """Close the links that are not needed any more, unless something is under way."""
         for channel in [c for c in self._leaving if c.link is None or not self._is_busy(c)]:
             self._leaving.discard(channel)
             if channel.link is not None:
@@ -186,7 +195,7 @@ class Connections:
             return
         idle = [channel for channel in open_ones if not self._is_busy(channel)]
         if idle:
-            self._let_go(min(idle, key=lambda channel: channel.used))
+            self._let_go(min(idle, key=lambda channel: channel.used_at))
 
     def _let_go(self, channel: PeerChannel) -> None:
         self._unregister(channel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ class PeerChannel:
     Attributes:
         peer, endpoint: as given.
         link: the connection; `None` as long as there is nothing to say.
-        used: when it was used last: a number that grows.
+        used_at: when it was used last.
         unsent: messages for when it is connected; of many, the last few.
     """
 
@@ -61,7 +62,7 @@ class PeerChannel:
         self.peer = peer
         self.endpoint = endpoint
         self.link: PeerLink | None = None
-        self.used = 0
+        self.used_at = -math.inf
         self.unsent: deque[tuple[Message, Frame | None]] = deque(maxlen=MOST_UNSENT)
         self.may_stream = settings.may_stream
         self._settings = settings
@@ -170,8 +171,10 @@ class PeerChannel:
         self.link = link
 
     def disconnect(self) -> None:
-        """Give up the connection; memory that is mapped stays so."""
+        """Give up the connection, and the peer's memory: nobody would notice if it were killed."""
         self.unsent.clear()
+        self._unmap()
+        self._is_mappable = self._settings.may_map
         link, self.link = self.link, None
         if link is not None:
             link.close()

@@ -146,6 +146,7 @@ class TxThread(threading.Thread):
         self._connections.leave()
         if self._context.clock.now() - self._looked_at_links >= RENEWAL_S:
             self._renew_links()
+            self._connections.end_idle()
             self._doubt_farewells()
 
     # Commands
@@ -278,6 +279,7 @@ class TxThread(threading.Thread):
 
     def _let_go(self, channel: PeerChannel) -> None:
         """Take note that an idle connection was given up."""
+        self._context.peer_table.share(channel.peer, None)
         self._context.peer_table.idle(channel.peer)
         for listener in self._listeners:
             listener.let_go(channel.peer)
