@@ -1,7 +1,7 @@
 """Many names: a long list of which two run, and a cluster of many nodes in one process.
 
 Usage: many_names.py list [--names 1000] [--rounds 100] [--transport tcp]
-       many_names.py nodes [--nodes 100] [--rounds 20]
+       many_names.py nodes [--nodes 40] [--rounds 20]
 
 `list`: two nodes of a list, whose other names are all down, under 1,024 descriptors. Prints what
 they cost while idle, and how many rounds merge; exits with 1 if either merges in fewer than half of
@@ -137,7 +137,7 @@ def main() -> None:
     of_list.add_argument("--rounds", type=int, default=100)
     of_list.add_argument("--transport", default="tcp")
     of_nodes = commands.add_parser("nodes")
-    of_nodes.add_argument("--nodes", type=int, default=100)
+    of_nodes.add_argument("--nodes", type=int, default=40)
     of_nodes.add_argument("--rounds", type=int, default=20)
     given = parser.parse_args()
     logging.captureWarnings(capture=True)
