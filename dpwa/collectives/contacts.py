@@ -85,6 +85,13 @@ class Contacts(Closeable):
 
     # Peers
 
+    def let_go(self, peer: str) -> None:
+        """Note that this node has given up a connection: the peer is not gone."""
+        with self._lock:
+            if peer in self._contacts:
+                self._contacts[peer].was_up = False
+        self.link_changed(peer, is_up=False)
+
     def link_changed(self, peer: str, *, is_up: bool) -> None:
         """Take note of a connection."""
         with self._lock:

@@ -63,6 +63,10 @@ class PullListener(Listener):
         """Pass on what happened to a connection."""
         self._contacts.link_changed(peer, is_up=is_up)
 
+    def let_go(self, peer: str) -> None:
+        """Pass on that an idle connection was given up."""
+        self._contacts.let_go(peer)
+
     def receive(self, peer: str, message: PulledPiece, payload: Frame) -> None:
         """Take in a piece; drop what nobody has asked this peer for, or has the wrong size."""
         with self._lock:

@@ -43,7 +43,7 @@ _IN_WORDS = {
     Health.BEHIND: "is still at the beginning, and is not merged before it has caught up",
 }
 
-FEW = 8  # peers that are all connected to, asked for or not
+MANY = 64  # peers, of which only the first that is not there is warned of
 
 # After these nobody has heard anything of the peer.
 _UNHEARD = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.UNREACHABLE)
@@ -66,6 +66,7 @@ class _Peer:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     silent_told: float = -math.inf  # when it was last said to be slow
     is_absent: bool = False  # as far as was seen when it was looked for
+    was_let_go: bool = False  # the last connection, by this node
 
 
 class PeerTable:
@@ -97,11 +98,6 @@ class PeerTable:
         """Names of the peers in view, in the order they came."""
         with self._lock:
             return tuple(self._peers)
-
-    @property
-    def are_many(self) -> bool:
-        """Whether this node is not connected to all of them at once."""
-        return len(self._peers) > FEW
 
     def add(self, name: str, endpoint: str) -> bool:
         """Take a peer into view; return whether it is new.
@@ -191,7 +187,11 @@ class PeerTable:
             if peer.health is Health.SILENT and before is not Health.SILENT and not is_told:
                 peer.silent_told = peer.judged
             detail = detail or _place(peer)
-            if peer.health is Health.UNREACHABLE and peer.heard is None and self.are_many:
+            if (
+                peer.health is Health.UNREACHABLE
+                and peer.heard is None
+                and len(self._peers) >= MANY
+            ):
                 is_told, self._has_told_absent = self._has_told_absent, True
                 detail += "" if is_told else "; of many peers only the first is told like this"
         if before is not peer.health:
@@ -331,8 +331,10 @@ class PeerTable:
             peer = self._peers.get(name)
             if peer is None:
                 return
-            self._flow = self._flow.connected(name)
-            self.merged.forget(name)
+            if not peer.was_let_go:  # else it is the process of before
+                self._flow = self._flow.connected(name)
+                self.merged.forget(name)
+            peer.was_let_go = peer.is_absent = False
             peer.is_connected, peer.heard = True, self._clock.now()
             if peer.health is Health.GONE:
                 peer.health = Health.UNKNOWN
@@ -343,6 +345,7 @@ class PeerTable:
             peer = self._peers.get(name)
             if peer is not None and peer.is_connected:
                 peer.is_connected, peer.heard = False, self._clock.now()
+                peer.was_let_go = True
 
     def trouble(self, name: str, problem: str) -> None:
         """Note why a peer is not connected; empty if nothing is wrong."""
@@ -351,6 +354,7 @@ class PeerTable:
             if peer is None:
                 return
             peer.problem = problem
+            peer.was_let_go &= not problem
             if problem and peer.is_connected:
                 peer.is_connected = False
                 if peer.health is not Health.SILENT:  # until now the connection was alive

@@ -14,11 +14,11 @@ from support.nodes import config_of, eventually
 from support.open_cluster import cluster
 
 from dpwa.connection import DpwaConnection
-from dpwa.node.fetching.connections import FEW, FEWEST, Visitors, affordable
+from dpwa.node.fetching.connections import FEWEST, Visitors, affordable
 from dpwa.policy import beginners
 from dpwa.transport.link import LinkState
 
-MANY = FEW + 4
+MANY = 12
 
 
 def descriptors():
@@ -89,8 +89,8 @@ def is_linked(member, peer):
     return member.node.links[peer] is not LinkState.IDLE
 
 
-def test_few_peers_are_all_connected_to_before_anything_is_asked():
-    with members(config_of(FEW + 1, transport="tcp"), range(FEW + 1)) as nodes:
+def test_peers_are_all_connected_to_before_anything_is_asked_unless_they_are_too_many():
+    with members(config_of(MANY, transport="tcp"), range(MANY)) as nodes:
         for member in nodes:
             eventually(lambda member=member: all_up(member))
 
@@ -99,8 +99,8 @@ def all_up(member):
     return all(state is LinkState.UP for state in member.node.links.values())
 
 
-def test_collectives_connect_to_all_however_many_there_are():
-    config = config_of(MANY, transport="tcp")
+def test_collectives_run_among_as_many_as_there_may_be_connections():
+    config = config_of(MANY, transport="tcp", connections=MANY)
     with ExitStack() as stack:
         nodes = made(stack, config, MANY)
         reduced = [None] * MANY

@@ -4,7 +4,7 @@ import logging
 import random
 from types import SimpleNamespace
 
-from dpwa.node.peers import FEW, SAME_AGAIN_S, PeerTable
+from dpwa.node.peers import MANY, SAME_AGAIN_S, PeerTable
 from dpwa.policy.health import Outcome
 
 
@@ -34,9 +34,9 @@ def test_each_death_of_a_peer_is_warned_of(caplog):
 def test_of_many_peers_that_are_not_there_the_first_is_warned_of(caplog):
     now = 20.0
     peers = PeerTable("w1", SimpleNamespace(now=lambda: now), random.Random(0))
-    names = [f"w{index}" for index in range(2, FEW + 4)]
+    names = [f"w{index}" for index in range(2, MANY + 4)]
     for name in names:
-        peers.add(name, f"tcp://10.0.0.2:70{name[1:]}")
+        peers.add(name, f"tcp://10.0.0.2:{7000 + int(name[1:])}")
     now += 20.0
     with caplog.at_level(logging.INFO, logger="dpwa.peers"):
         for name in names:

@@ -141,8 +141,8 @@ class FinishRun:
         if heard is not None and heard.at >= self._began:
             return False
         elapsed_s = self._clock.now() - self._began
-        longest_s = {LinkState.UP: SILENT_AFTER_S, LinkState.CONNECTING: FIRST_LOOK_S}
-        return elapsed_s < longest_s.get(state, 0.0)
+        longest_s = {LinkState.UP: SILENT_AFTER_S, LinkState.DOWN: 0.0}
+        return elapsed_s < longest_s.get(state, FIRST_LOOK_S)
 
     def _awaited(self) -> list[str]:
         """Return who still trains, or may: whoever is dead, or stands still, is none of them."""

@@ -1,9 +1,9 @@
 """Connections of a node to its peers: opened when there is something to say, and bounded.
 
 A node knows of any number of peers, but is connected to `connections` of them at most. While there
-are few it connects to all of them at once, and keeps these links: then it is seen at once when one
-comes or goes. Of many, only those are connected to that are asked for something; the one that was
-used least recently makes room for the next, unless something is under way with it.
+are no more it connects to all of them at once, and keeps these links: then it is seen at once when
+one comes or goes. Of more, only those are connected to that are asked for something; the one that
+was used least recently makes room for the next, unless something is under way with it.
 
 The same number bounds those that others have to this node: it asks the peer that it has not heard
 of for longest to close its connection, which that one does if nothing is under way.
@@ -20,7 +20,6 @@ import zmq
 
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
-from dpwa.node.peers import FEW
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.sockets import Context
@@ -72,7 +71,7 @@ class Connections:
     @property
     def keeps_all(self) -> bool:
         """Whether this node is connected to all peers, or on the way to it."""
-        return len(self.channels) <= (self._most if self._needs_all else min(FEW, self._most))
+        return len(self.channels) <= self._most
 
     def add(self, name: str, endpoint: str, settings: ChannelSettings) -> bool:
         """Make a channel to a peer; return `False` if it cannot be connected to, and should."""
@@ -112,6 +111,7 @@ class Connections:
             Whether there is a link now, which may be up or not.
         """
         channel.used_at = self._context.clock.now()
+        self._leaving.discard(channel)
         if channel.link is not None:
             return True
         self._make_room()
@@ -170,12 +170,12 @@ class Connections:
 
     def asked_to_go(self, channel: PeerChannel) -> None:
         """Take note that a peer has too many connections: this one is closed when it is idle."""
-        if not self.keeps_all:
+        if not self.keeps_all and not self._needs_all:
             self._leaving.add(channel)
 
     def end_idle(self) -> None:
         """Give up the links of many peers that were not used for a while."""
-        if self.keeps_all:
+        if self.keeps_all or self._needs_all:
             return
         latest = self._context.clock.now() - IDLE_AFTER_S
         idle = [c for c in self.with_link() if c.used_at < latest and not c.mapped_bytes]

@@ -100,7 +100,7 @@ class TransactionFetches:
         """Do without the transaction of an attempt that has failed, if it is part of one."""
         if attempt is None or attempt.transaction is None:
             return
-        if outcome in _DECLINED:
+        if outcome in _DECLINED or attempt.asked_at is None:  # who was not asked need not be told
             self._transactions.refused(attempt.transaction)
         else:
             self._transactions.abort(attempt.transaction)

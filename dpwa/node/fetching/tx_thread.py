@@ -292,15 +292,18 @@ class TxThread(threading.Thread):
 
     def _follow(self, channel: PeerChannel) -> None:
         """Act on what happened to a connection."""
-        for state in channel.follow():
-            self._entered(channel, state)
+        entered = channel.follow()
         self._context.peer_table.trouble(channel.peer, channel.problem)
+        for state in entered:
+            if channel.link is not None:  # else it was let go as it is down
+                self._entered(channel, state)
 
     def _entered(self, channel: PeerChannel, state: LinkState) -> None:
         if state is LinkState.UP:
             self._context.peer_table.connected(channel.peer)
             channel.send_unsent()
         elif state is LinkState.DOWN:
+            channel.unsent.clear()
             self._context.peer_table.share(channel.peer, None)
             if self._context.peer_table.has_ended(channel.peer):
                 self._context.forget(channel.peer)
