@@ -20,6 +20,7 @@ from dpwa.testing import TcpProxy
 from dpwa.transport.link import LinkState
 from dpwa.wire.members import JoinRequest, Roster, TurnedAway, pack_entries
 
+UP = LinkState.UP
 PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "join_and_wait.py"
 
 
@@ -43,7 +44,9 @@ def test_a_member_that_one_node_does_not_reach_keeps_its_name():
             w1 = nodes.add("w1", "seed", listen=places[1], advertise=places[3])
             nodes.add("other", "seed")
             nodes.agree()
-            eventually(lambda: all(len(n.node.links) == 2 for n in nodes.nodes.values()))
+            eventually(
+                lambda: all(list(n.node.links.values()) == [UP, UP] for n in nodes.nodes.values())
+            )
             to_seed.cut()  # both may still connect to `other`
             to_w1.cut()
             eventually(lambda: seed.node.links["w1"] is not LinkState.UP)
