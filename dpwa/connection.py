@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from dpwa.collectives.calls import CollectiveCalls
 from dpwa.collectives.collectives import Collectives
 from dpwa.config import Config, load_config
-from dpwa.data.layout import BYTES, Layout, TensorSpec
+from dpwa.data.arrays import NumericArray, array_layout, as_published, byte_array, is_finite
+from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
@@ -34,7 +34,6 @@ from dpwa.types import Loss, loss_value
 from dpwa.wire import limits
 from dpwa.wire.shards import WHOLE
 
-NumericArray = npt.NDArray[Any]
 Parameters = bytes | bytearray | memoryview | NumericArray
 _made: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()  # by this process, or its parent
 
@@ -85,7 +84,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             self._states = stack.enter_context(States(self.node, have_come))
             self._stack = stack.pop_all()  # what is closed together, the node last of all
         _made.add(self)
-        self._terms = FetchTerms(is_finite=_is_finite if loaded.guard == "finite" else None)
+        self._terms = FetchTerms(is_finite=is_finite if loaded.guard == "finite" else None)
         self._layout = Layout.of_bytes()
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
@@ -103,9 +102,9 @@ class DpwaConnection(CollectiveCalls, Closeable):
         """
         self._require_gossip()
         if isinstance(parameters, np.ndarray):
-            layout, source = _array_layout(parameters), parameters
+            layout, source = array_layout(parameters), parameters
         else:
-            layout, source = Layout.of_bytes(), _byte_array(parameters)
+            layout, source = Layout.of_bytes(), byte_array(parameters)
 
         self._layout = layout
         write = self._writing(layout, source)
@@ -126,11 +125,11 @@ class DpwaConnection(CollectiveCalls, Closeable):
         Raises:
             ClosedError: the connection was closed.
         """
-        copy = _Copy()
+        copy = _CopiedOut()
         arrival = self.node.rounds.wait(loss_value(loss), copy.take)
         if arrival is None:
             return None, 0.0
-        return _parameters(self._layout, copy.data), arrival.factor
+        return as_published(self._layout, copy.data), arrival.factor
 
     def finish(
         self,
@@ -167,14 +166,14 @@ class DpwaConnection(CollectiveCalls, Closeable):
                 f"finish averages numpy arrays of floating numbers, not {found}: "
                 "use update_send and update_wait for the rest"
             )
-        own, layout = np.array(parameters, order="C"), _array_layout(parameters)
+        own, layout = np.array(parameters, order="C"), array_layout(parameters)
         rounds, write = self.node.rounds, self._writing(layout, own)
 
         def publish() -> bool:
             return rounds.publish(layout, own.nbytes, write)
 
         def read(peer: str, weight: float) -> float | None:
-            copy, distances = _Copy(), list[float]()
+            copy, distances = _CopiedOut(), list[float]()
 
             def merge(arrival: Arrival) -> float:
                 copy.take(arrival)
@@ -348,34 +347,13 @@ def _explained(name: str) -> Iterator[None]:
         ) from None
 
 
-def _array_layout(array: NumericArray) -> Layout:
-    if array.dtype.kind not in "biufc":
-        raise ParametersError(f"parameters must be numeric, not an array of {array.dtype}")
-    if array.size == 0:
-        raise ParametersError(f"parameters must not be empty: an array of shape {array.shape}")
-    dtype = array.dtype.name if array.dtype.isnative else array.dtype.str
-    return Layout((TensorSpec("parameters", dtype, array.shape, array.dtype.itemsize),))
-
-
 def _require_name(name: object) -> None:
     if not isinstance(name, str):
         got = type(name).__name__
         raise UserError(f"name: expected the name of a node as text (got {got}); is DPWA_NAME set?")
 
 
-def _byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
-    try:
-        view = memoryview(parameters)
-    except TypeError:
-        raise ParametersError(
-            f"parameters must be bytes-like or a numpy array, not {type(parameters).__name__}"
-        ) from None
-    if view.nbytes == 0:
-        raise ParametersError("parameters must not be empty: no bytes")
-    return np.frombuffer(view if view.contiguous else view.tobytes(), np.uint8)
-
-
-class _Copy:
+class _CopiedOut:
     """A peer's parameters, copied out of the memory that they come in."""
 
     def __init__(self) -> None:
@@ -386,22 +364,3 @@ class _Copy:
         self.data = np.empty(arrival.nbytes, np.uint8)
         self.data[arrival.start : arrival.start + arrival.data.nbytes] = arrival.data
         return arrival.factor
-
-
-def _is_finite(data: ByteArray, dtype: str) -> bool:
-    """Tell whether all values are finite numbers; plain bytes have no meaning here."""
-    if dtype == BYTES or np.dtype(dtype).kind not in "fc":
-        return True
-    values = data.view(np.dtype(dtype))
-    with np.errstate(all="ignore"):
-        total = values.sum(dtype=np.promote_types(values.dtype, np.float32))
-        # A sum may overflow where no value does.
-        return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
-
-
-def _parameters(layout: Layout, data: ByteArray) -> bytes | NumericArray:
-    spec = layout.tensors[0]
-    if layout.is_bytes:
-        return data.tobytes()
-    array: NumericArray = data.view(np.dtype(spec.dtype)).reshape(spec.shape)
-    return array

@@ -26,7 +26,7 @@ import numpy as np
 from dpwa.connection import ConfigSource, DpwaConnection
 from dpwa.errors import DpwaError, TableLostError, UserError
 from dpwa.tables.rows import as_array, as_integers
-from dpwa.tables.shared_variable import SharedVariable as _SharedVariable
+from dpwa.tables.synced_array import SyncedArray
 from dpwa.tables.table import PendingGet
 from dpwa.tables.tables import Tables
 
@@ -216,8 +216,8 @@ class KVTableHandler:
         self._table.add(keys, data, sync=sync)
 
 
-class SharedVariable(_SharedVariable):
-    """An array of which each worker has its own copy; see `dpwa.tables.shared_variable`.
+class SharedVariable(SyncedArray):
+    """An array of which each worker has its own copy; see `dpwa.tables.synced_array`.
 
     Args:
         value: first values; those of worker 0 count.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dpwa.errors import UserError
-from dpwa.tables.shared_variable import SharedVariable
+from dpwa.tables.synced_array import SyncedArray
 from dpwa.tables.tables import Tables
 
 
@@ -41,14 +41,14 @@ class ModuleParameterManager:
         values = self._collected()
         dtype = "float64" if is_double else "float32"
         table = tables.array(values.size, values, dtype=dtype, **options)
-        self._variable = SharedVariable(table, values.shape)
+        self._variable = SyncedArray(table, values.shape)
         self._distribute()
 
     def sync(self) -> None:
         """Add this worker's changes since the last time, and take over the sum of all.
 
         Raises:
-            As for `SharedVariable.sync`.
+            As for `SyncedArray.sync`.
         """
         self._variable.value[...] = self._collected()
         self._variable.sync()

@@ -40,7 +40,7 @@ class Arrived:
 
 
 @dataclass
-class _Lane:
+class _PeerQueue:
     """What is asked of one peer: pieces that are to be asked for, and how many are under way."""
 
     waiting: deque[WantedRange] = field(default_factory=deque)
@@ -110,14 +110,14 @@ class Puller:
         self._listener = listener
         self._contacts = contacts
         self._header = header
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _PeerQueue] = {}
         self._arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
         self._numbers: set[int] = set()
         self.missing = 0
 
     def want(self, wanted: WantedRange) -> None:
         """Ask for a piece, as soon as there is room."""
-        self._lanes.setdefault(wanted.peer, _Lane()).waiting.append(wanted)
+        self._lanes.setdefault(wanted.peer, _PeerQueue()).waiting.append(wanted)
         self.missing += 1
 
     def start(self) -> None:
@@ -141,7 +141,7 @@ class Puller:
         """Forget what has not come."""
         self._listener.forget(self._numbers)
 
-    def _fill(self, lane: _Lane) -> None:
+    def _fill(self, lane: _PeerQueue) -> None:
         while lane.waiting and lane.under_way < PIECES_UNDER_WAY:
             wanted = lane.waiting.popleft()
             lane.under_way += 1

@@ -7,7 +7,7 @@ The description of each field is the one source of the JSON Schema and of the co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import Field, model_validator
@@ -381,7 +381,15 @@ class Config(StrictModel):
 
         Loading it gives an equal object, as long as the plugins can still be imported.
         """
-        return _dump_yaml(self.to_mapping())
+        # None: innermost collections on one line, so that a node is one line.
+        text: str = yaml.safe_dump(
+            self.to_mapping(),
+            sort_keys=False,
+            default_flow_style=None,
+            width=1000,
+            allow_unicode=True,
+        )
+        return text
 
 
 def setting_names() -> tuple[str, ...]:
@@ -393,11 +401,3 @@ def options_model(setting: str) -> type[StrictModel] | None:
     """Return the model of a setting that is a mapping of options, `None` for any other."""
     kind: object = Config.model_fields[setting].annotation
     return kind if isinstance(kind, type) and issubclass(kind, StrictModel) else None
-
-
-def _dump_yaml(value: Any) -> str:
-    # None: innermost collections on one line, so that a node is one line.
-    text: str = yaml.safe_dump(
-        value, sort_keys=False, default_flow_style=None, width=1000, allow_unicode=True
-    )
-    return text

@@ -14,7 +14,7 @@ from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame
-from dpwa.wire.messages import Message, decode
+from dpwa.wire.messages import GoAway, Message, decode
 
 log = logging.getLogger("dpwa.members")
 
@@ -110,8 +110,7 @@ class Calls:
             call.was_sent = call.link.send(*call.question.message())
         frames = call.link.receive()
         if frames is not None:
-            self._end(call)
-            self._take(call.question, frames)
+            self._take(call, frames)
         elif call.link.state is LinkState.DOWN or self._clock.now() >= call.expires:
             problem = call.link.problem or (
                 "connected, but no answer in time" if call.was_sent else "no answer in time"
@@ -119,9 +118,18 @@ class Calls:
             self._end(call)
             call.question.failed(problem)
 
-    def _take(self, question: Question, frames: list[Frame]) -> None:
+    def _take(self, call: _Call, frames: list[Frame]) -> None:
+        question = call.question
         try:
             message, payload = decode(frames)
+        except ProtocolError as error:
+            self._end(call)
+            question.failed(str(error))
+            return
+        if isinstance(message, GoAway):  # it has many visitors; the answer comes all the same
+            return
+        self._end(call)
+        try:
             question.answered(message, payload)
         except ProtocolError as error:
             question.failed(str(error))

@@ -12,7 +12,7 @@ from dpwa.policy.members.states import Change, MemberEntry, MemberStatus
 from dpwa.policy.members.view import Membership
 from dpwa.types import JsonObject
 from dpwa.wire import limits
-from dpwa.wire.members import pack_entries
+from dpwa.wire.members import Roster, pack_entries
 from dpwa.wire.messages import printable
 
 log = logging.getLogger("dpwa.members")
@@ -105,6 +105,16 @@ class MemberList:
             most = NEWS_ENTRIES if agrees else limits.MAX_ROSTER_ENTRIES
             return pack_entries(self._members.news(self._rng, most, to))
 
+    def roster(self, to: str, *, asks: bool) -> tuple[Roster, bytes]:
+        """Make a message with what to tell a node; `asks` it to do likewise."""
+        with self._lock:
+            own, digest = self._members.own, self._members.digest()
+            news = self.news(to)
+        roster = Roster(
+            request=0, name=own.name, incarnation=own.incarnation, digest=digest, asks=asks
+        )
+        return roster, news
+
     def hear(self, entries: Iterable[MemberEntry]) -> None:
         """Take in what somebody has told."""
         with self._lock:
@@ -153,6 +163,16 @@ class MemberList:
         with self._lock:
             return self._members.to_ask(self._clock.now(), self._rng)
 
+    def to_ask_others(self) -> list[tuple[MemberEntry, str]]:
+        """Return uncertain members, each with the name of one that is to be asked to ask it."""
+        with self._lock:
+            return self._members.to_ask_others(self._clock.now(), self._rng)
+
+    def others_heard_from(self, name: str, incarnation: int) -> None:
+        """Take note that somebody who was asked for it has heard from a node."""
+        with self._lock:
+            self._members.others_heard_from(name, incarnation)
+
     def lost(self, name: str) -> None:
         """Take note that the connection to a node is gone."""
         with self._lock:
@@ -185,7 +205,7 @@ class MemberList:
         """Describe the members in plain data."""
         with self._lock:
             entries = [self._members.own, *self._members.peers, *self._members.remembered]
-            components = self._members.components
+            components = 1 + bool(self._members.remembered)
             digest = self._members.digest()
         return {
             "members": [

@@ -21,7 +21,6 @@ from dpwa.node.node import Node
 from dpwa.policy.members.states import MemberEntry
 from dpwa.transport.addresses import all_resolved
 from dpwa.types import JsonObject
-from dpwa.wire.members import Roster
 
 log = logging.getLogger("dpwa.members")
 
@@ -151,19 +150,12 @@ class Members(Closeable):
             self._say_goodbye()
 
     def _say_goodbye(self) -> None:
-        own, peers = self._member_list.own, self._member_list.peers
+        peers = self._member_list.peers
         if peers and not self._listener.connections:
             self._connect()
         for entry in peers:
-            roster = Roster(
-                request=0,
-                name=own.name,
-                incarnation=own.incarnation,
-                digest=self._member_list.digest(),
-                asks=False,
-            )
-            news = self._member_list.news(entry.name)
-            self._node_handle.tell_if_connected(entry.name, roster, news)
+            roster = self._member_list.roster(entry.name, asks=False)
+            self._node_handle.tell_if_connected(entry.name, *roster)
 
     def _connect(self) -> None:
         """Connect to somebody: who leaves as soon as it has come may have no connection yet."""

@@ -23,12 +23,14 @@ class PeerKeeper:
         self._node = weakref.ref(node)
         self._dismiss = dismiss
         self._endpoints: dict[str, str] = {}
+        self._members: Iterable[MemberEntry] | None = None  # of the last time
 
     def __call__(self, members: Iterable[MemberEntry]) -> None:
         """Take these for all other members."""
         node = self._node()
-        if node is None or node.closed:
+        if node is None or node.closed or members is self._members:
             return
+        self._members = members
         # Whoever says that it is where this node is cannot be.
         wanted = {e.name: e.endpoint for e in members if e.endpoint != node.endpoint}
         for name, endpoint in list(self._endpoints.items()):

@@ -11,6 +11,7 @@ from dpwa.config.joining import Seed
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.names import Names
+from dpwa.membership.probes import Probes
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.policy.members.states import MemberEntry
 from dpwa.types import Frame
@@ -18,6 +19,8 @@ from dpwa.wire import limits
 from dpwa.wire.members import (
     Here,
     JoinRequest,
+    ProbeAnswer,
+    ProbeRequest,
     Refusal,
     Roster,
     TurnedAway,
@@ -61,7 +64,7 @@ class RosterService(Service):
         ask: has a node asked that may be able to let this one in.
     """
 
-    handles = (Roster, JoinRequest, WhoIs)
+    handles = (Roster, JoinRequest, WhoIs, ProbeRequest)
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class RosterService(Service):
         self._call_back = call_back
         self._ask = ask
         self._names = Names(member_list, context.clock)
+        self._probes = Probes(member_list, context.node_handle, context.clock)
         self._wake = context.node_handle.wake
         self._clock = context.clock
         self._waiting: dict[tuple[str, int], _Waiting] = {}
@@ -97,6 +101,8 @@ class RosterService(Service):
             case WhoIs():
                 own = self._member_list.own
                 reply(Here(request=message.request, name=own.name, incarnation=own.incarnation))
+            case ProbeRequest():
+                self._probes.start(message, reply)
 
     def called_back(self, who: CallBack, problem: str) -> None:
         """Take note that a node was there (no problem), or why not; from any thread."""
@@ -104,7 +110,7 @@ class RosterService(Service):
         self._wake()
 
     def tick(self, now: float) -> bool:
-        """Answer those who were called back."""
+        """Answer those who were called back, and those who have had members asked."""
         while self._results:
             who, problem = self._results.popleft()
             waiting = self._waiting.pop((who.entry.name, who.entry.incarnation), None)
@@ -120,7 +126,7 @@ class RosterService(Service):
             elif waiting is not None:
                 self._welcome(waiting.request, waiting.reply, who.entry.name)
         self._waiting = {key: each for key, each in self._waiting.items() if each.expires > now}
-        return False
+        return self._probes.go_on(now)
 
     def _trade(self, message: Roster, payload: Frame, reply: Reply) -> None:
         news = unpack_entries(payload)
@@ -200,7 +206,7 @@ class RosterListener(Listener):
         member_list: of this node.
     """
 
-    handles = (Roster,)
+    handles = (Roster, ProbeAnswer)
 
     def __init__(self, member_list: MemberList) -> None:
         self._member_list = member_list
@@ -232,7 +238,10 @@ class RosterListener(Listener):
         with self._lock:
             self._dismissed |= {peer}
 
-    def receive(self, peer: str, message: Roster, payload: Frame) -> None:  # noqa: ARG002
+    def receive(self, peer: str, message: Roster | ProbeAnswer, payload: Frame) -> None:  # noqa: ARG002
         """Take in an answer."""
+        if isinstance(message, ProbeAnswer):
+            self._member_list.others_heard_from(message.name, message.incarnation)
+            return
         self._member_list.heard_from(message.name, message.incarnation)
         self._member_list.hear(unpack_entries(payload))

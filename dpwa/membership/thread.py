@@ -17,6 +17,7 @@ from dpwa.config.joining import Seed
 from dpwa.errors import AddressError
 from dpwa.membership.calls import Calls, Question
 from dpwa.membership.context import MembershipContext
+from dpwa.membership.diary import Diary
 from dpwa.membership.errands import Errands
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.seeds import Seeds
@@ -26,19 +27,25 @@ from dpwa.policy.members.states import HIGHEST_HEARSAY, MemberEntry
 from dpwa.transport.addresses import is_name
 from dpwa.transport.mailbox import Mailbox
 from dpwa.types import Frame
-from dpwa.wire.members import Here, JoinRequest, Roster, TurnedAway, Welcome, WhoIs, unpack_entries
+from dpwa.wire.members import (
+    Here,
+    JoinRequest,
+    ProbeRequest,
+    TurnedAway,
+    Welcome,
+    WhoIs,
+    unpack_entries,
+)
 from dpwa.wire.messages import Message, printable
 
 log = logging.getLogger("dpwa.members")
 
 TICK_MS = 200
 ASK_EVERY_S = 0.5
+TELL_EVERY_S = 0.1
 TOLD_AT_ONCE = 3  # members that hear of a change before they would be asked
 CALL_TIMEOUT_S = 3.0
 JOIN_TIMEOUT_S = 6.0  # with the call back
-SAVE_EVERY_S = 1.0
-SAVED_WITHIN_S = 1.0
-SAVING = "members"  # the errand
 
 
 @dataclass(frozen=True)
@@ -89,12 +96,9 @@ class MembersThread(threading.Thread):
         told = [seed.endpoint for seed in config.seeds]
         self._seeds = Seeds([*config.seeds, *context.remembered], context.rng)
         self._told = frozenset(told)
-        self._remembered = context.remembered
-        self._memory = context.memory
-        self._saved_changes = 0
-        self._saved_at = -math.inf
         self._look_up = context.look_up
         self._errands = Errands(member_list.own.name)
+        self._diary = Diary(member_list, context, self._errands)
         self._met: dict[str, str] = {}  # who was there, by address
         self._problems: dict[str, str] = {}  # that were logged, by place
         self._zmq_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -103,6 +107,7 @@ class MembersThread(threading.Thread):
         self._calls = Calls(self._zmq_context, self._poller, context.keyring, self._clock)
         self._to_call: list[tuple[CallBack, float]] = []  # and until when that is of use
         self._asked_at = self._clock.now()
+        self._told_at = -math.inf
         self._is_stopping = False
         self.has_looked = False
         self.verdict = JoinVerdict([*told, *(seed.endpoint for seed in context.remembered)])
@@ -140,8 +145,7 @@ class MembersThread(threading.Thread):
                 self._poller.poll(TICK_MS)
         finally:
             self._calls.close()
-            self._errands.finish(SAVING, SAVED_WITHIN_S)
-            self._remember(is_last=True)
+            self._diary.end()
 
     def _step(self) -> None:
         try:
@@ -150,7 +154,7 @@ class MembersThread(threading.Thread):
             self._member_list.tick()
             self._connect(self._member_list.peers)
             self.has_looked = True
-            self._remember()
+            self._diary.keep()
             if not self._member_list.is_replaced:
                 self._tell_changes()
                 self._ask()
@@ -168,22 +172,21 @@ class MembersThread(threading.Thread):
             self._asked_at = now
             for entry in self._member_list.to_ask():
                 self._tell(entry.name)
+            for entry, other in self._member_list.to_ask_others():
+                probe = ProbeRequest(request=0, name=entry.name, incarnation=entry.incarnation)
+                self._node_handle.tell(other, probe)
 
     def _tell_changes(self) -> None:
-        """Tell some members at once of what has changed."""
+        """Tell some members at once of what has changed, but not of each change by itself."""
+        now = self._clock.now()
+        if now - self._told_at < TELL_EVERY_S:
+            return
+        self._told_at = now
         for name in self._member_list.to_tell(TOLD_AT_ONCE):
             self._tell(name)
 
     def _tell(self, name: str) -> None:
-        own = self._member_list.own
-        roster = Roster(
-            request=0,
-            name=own.name,
-            incarnation=own.incarnation,
-            digest=self._member_list.digest(),
-            asks=True,
-        )
-        self._node_handle.tell(name, roster, self._member_list.news(name))
+        self._node_handle.tell(name, *self._member_list.roster(name, asks=True))
 
     # Others
 
@@ -286,7 +289,7 @@ class MembersThread(threading.Thread):
         self._member_list.hear(entries)
         self._member_list.waits = False
         self._seeds.keep(self._told)  # by now the others tell who is there
-        self._remembered = ()
+        self._diary.is_told()
         self._connect(self._member_list.peers)  # before whoever waits for the verdict looks at them
         self.verdict.let_in()
 
@@ -387,22 +390,3 @@ class MembersThread(threading.Thread):
             if place in self._told and is_of_place and is_new:
                 self._problems[place] = problem
                 log.warning("%s: not let in at %s: %s", self._member_list.own.name, place, problem)
-
-    # From one start to the next
-
-    def _remember(self, *, is_last: bool = False) -> None:
-        """Write down who is there, if that has changed; never more than once a second."""
-        changes, now = self._member_list.changes, self._clock.now()
-        is_due = is_last or now - self._saved_at >= SAVE_EVERY_S
-        if self._memory is None or changes == self._saved_changes or not is_due:
-            return
-        found = {
-            entry.name: Seed(entry.endpoint, entry.name) for entry in self._member_list.all_known()
-        }
-        for seed in self._remembered:  # nobody that knows better has let this node in
-            found.setdefault(seed.name, seed)
-        members = tuple(found.values())
-        if is_last:
-            self._memory.write(members)
-        elif self._errands.start(SAVING, partial(self._memory.write, members)):
-            self._saved_changes, self._saved_at = changes, now

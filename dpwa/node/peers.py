@@ -16,7 +16,15 @@ from dpwa.errors import UnknownNameError, UserError
 from dpwa.node.repeats import MergedVersions
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.flow_control import FlowControl
-from dpwa.policy.health import Health, Outcome, health_after, is_failure
+from dpwa.policy.health import (
+    IN_WORDS,
+    UNHEARD,
+    Health,
+    Outcome,
+    health_after,
+    is_failure,
+    may_be_fit,
+)
 from dpwa.policy.link_estimates import LinkEstimate, shares
 from dpwa.types import JsonObject
 
@@ -26,29 +34,8 @@ STARTUP_GRACE_S = 10.0  # nodes of a run never start at the same moment
 SAME_AGAIN_S = 60.0  # from one warning that a peer is slow to the next
 MS_PER_S = 1e3
 MBIT_PER_BYTE = 8e-6
-RECONSIDERED_AFTER_S = 2.0  # two nodes that change their model do not do so at the same moment
-
-_IN_WORDS = {
-    Health.UNKNOWN: "is unknown",
-    Health.ALIVE: "is alive",
-    Health.GONE: "has ended",
-    Health.SILENT: "does not answer in time",
-    Health.UNREACHABLE: "cannot be reached",
-    Health.OTHER_VERSION: "speaks another protocol version",
-    Health.OTHER_MODEL: "has another model",
-    Health.OTHER_ALGORITHM: "runs another algorithm and is not merged",
-    Health.MISBEHAVING: "breaks the protocol",
-    Health.DIVERGED: "has diverged and is not merged",
-    Health.NOT_MAPPED: "shares no memory with this node, which `transport: shm` needs",
-    Health.BEHIND: "is still at the beginning, and is not merged before it has caught up",
-}
 
 MANY = 64  # peers, of which only the first that is not there is warned of
-
-# After these nobody has heard anything of the peer.
-_UNHEARD = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.UNREACHABLE)
-_UNFIT = (Health.GONE, Health.OTHER_VERSION, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
-_MAY_CHANGE = (Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
 
 
 @dataclass
@@ -174,7 +161,7 @@ class PeerTable:
             before = peer.health
             peer.health = health_after(outcome, before, is_starting=is_starting)
             peer.judged = self._clock.now()
-            if outcome not in _UNHEARD:
+            if outcome not in UNHEARD:
                 peer.heard = peer.judged
             # Who has nothing new has answered in time, however slowly it trains.
             if outcome in (Outcome.FETCHED, Outcome.NOTHING_NEW):
@@ -187,11 +174,8 @@ class PeerTable:
             if peer.health is Health.SILENT and before is not Health.SILENT and not is_told:
                 peer.silent_told = peer.judged
             detail = detail or _place(peer)
-            if (
-                peer.health is Health.UNREACHABLE
-                and peer.heard is None
-                and len(self._peers) >= MANY
-            ):
+            was_never_there = peer.health is Health.UNREACHABLE and peer.heard is None
+            if was_never_there and len(self._peers) >= MANY:
                 is_told, self._has_told_absent = self._has_told_absent, True
                 detail += "" if is_told else "; of many peers only the first is told like this"
         if before is not peer.health:
@@ -237,7 +221,7 @@ class PeerTable:
             return frozenset(
                 name
                 for name, peer in self._peers.items()
-                if name not in self._quarantined and _may_be_fit(peer, now)
+                if name not in self._quarantined and may_be_fit(peer.health, now - peer.judged)
             )
 
     def is_quarantined(self, name: str) -> bool:
@@ -293,7 +277,7 @@ class PeerTable:
         """Say what is known of a peer, as logs do."""
         with self._lock:
             peer = self._peers.get(name)
-            return _IN_WORDS[Health.GONE if peer is None else peer.health]
+            return IN_WORDS[Health.GONE if peer is None else peer.health]
 
     def was_heard(self, name: str) -> bool:
         """Tell whether anything ever came from a peer."""
@@ -321,7 +305,10 @@ class PeerTable:
         """Note that a peer has asked this node for something: it is there after all."""
         with self._lock:
             peer = self._peers.get(name)
-            if peer is not None and peer.is_absent:
+            if peer is None:
+                return
+            peer.heard = self._clock.now()
+            if peer.is_absent:
                 self._flow = self._flow.connected(name).added(name)
                 peer.is_absent = False
 
@@ -389,13 +376,7 @@ class PeerTable:
         is_trouble = health not in (Health.ALIVE, Health.GONE, Health.BEHIND)
         level = logging.WARNING if is_trouble and not is_told else logging.INFO
         because = f": {detail}" if detail else ""
-        log.log(level, "%s: peer %s %s%s", self._own_name, name, _IN_WORDS[health], because)
-
-
-def _may_be_fit(peer: _Peer, now: float) -> bool:
-    if peer.health in _MAY_CHANGE:
-        return now - peer.judged >= RECONSIDERED_AFTER_S
-    return peer.health not in _UNFIT
+        log.log(level, "%s: peer %s %s%s", self._own_name, name, IN_WORDS[health], because)
 
 
 def _expected_s(peer: _Peer) -> float | None:

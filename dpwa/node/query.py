@@ -17,7 +17,7 @@ from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.types import Frame, JsonObject
-from dpwa.wire.messages import AskStatus, Status, decode, unpack
+from dpwa.wire.messages import AskStatus, GoAway, Status, decode, unpack
 
 REQUEST = 1
 MOST_TURNS = 3  # of asking those that others have spoken of
@@ -164,17 +164,22 @@ def _follow(link: PeerLink) -> StatusAnswer | None:
             link.send(AskStatus(request=REQUEST))
         elif state is LinkState.DOWN:
             return _unreachable(link)
-    frames = link.receive()
-    return None if frames is None else _read(frames)
+    while (frames := link.receive()) is not None:
+        answer = _read(frames)
+        if answer is not None:
+            return answer
+    return None
 
 
 def _unreachable(link: PeerLink) -> StatusAnswer:
     return StatusAnswer(None, f"not reachable: {link.problem}")
 
 
-def _read(frames: list[Frame]) -> StatusAnswer:
+def _read(frames: list[Frame]) -> StatusAnswer | None:
     try:
         message, payload = decode(frames)
+        if isinstance(message, GoAway):  # it has many visitors; the answer comes all the same
+            return None
         if not isinstance(message, Status):
             return StatusAnswer(None, f"answered with {message.type!r} instead of its status")
         report = unpack(payload)

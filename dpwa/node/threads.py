@@ -12,6 +12,7 @@ import zmq
 from dpwa.node.assembly import authorizer_of
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.commands import Connect, RenewLinks, Tell
+from dpwa.node.fetching.connections import affordable
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.own_address import is_beyond_this_machine
 from dpwa.node.serving.admission import AdmissionControl
@@ -88,7 +89,8 @@ class NodeThreads:
         self.authorizer = authorizer_of(context.config, context.name)
         self._zmq_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         admission = AdmissionControl(self.authorizer, context.config.limits)
-        self.tx = tx = TxThread(self._zmq_context, context, self.authorizer.keyring)
+        most = affordable(context.config.connections, context.name)
+        self.tx = tx = TxThread(self._zmq_context, context, self.authorizer.keyring, most)
         self.rx = RxThread(
             context.name,
             self._zmq_context,
@@ -96,7 +98,7 @@ class NodeThreads:
             context.clock,
             admission,
             keys_changed=lambda: tx.order(RenewLinks()),
-            most_visitors=context.config.connections,
+            most_visitors=most,
         )
         self.node_handle = NodeHandle(self.rx, self.tx)
 

@@ -10,7 +10,8 @@ later, die, or stand still, the rounds go on until all agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 SILENT_AFTER_S = 10.0  # a peer that answers nothing for so long is not waited for
@@ -19,6 +20,7 @@ AGREEMENT = 1e-5  # distance between two nodes, relative to the length of the pa
 STILL_FALLS = (
     0.9  # a distance that is a greater part of what it was when it fell last does not fall
 )
+MOST_READ = 16  # peers in one round; of more, some are drawn
 FLAT_ROUNDS = 3  # after so many that do not fall, they will not
 
 
@@ -136,3 +138,10 @@ class Agreement:
             flat_rounds=0 if falls else self.flat_rounds + 1,
             is_equal=distance <= AGREEMENT * length,
         )
+
+
+def digest_of(names: Sequence[str]) -> int:
+    """Return a number for these nodes; 0 for so many that a node reads only some of them."""
+    if len(names) > MOST_READ + 1:
+        return 0
+    return zlib.crc32("\n".join(sorted(names)).encode()) | 1

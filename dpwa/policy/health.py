@@ -62,6 +62,27 @@ _HEALTH_AFTER = {
     Outcome.BEHIND: Health.BEHIND,
 }
 
+IN_WORDS = {
+    Health.UNKNOWN: "is unknown",
+    Health.ALIVE: "is alive",
+    Health.GONE: "has ended",
+    Health.SILENT: "does not answer in time",
+    Health.UNREACHABLE: "cannot be reached",
+    Health.OTHER_VERSION: "speaks another protocol version",
+    Health.OTHER_MODEL: "has another model",
+    Health.OTHER_ALGORITHM: "runs another algorithm and is not merged",
+    Health.MISBEHAVING: "breaks the protocol",
+    Health.DIVERGED: "has diverged and is not merged",
+    Health.NOT_MAPPED: "shares no memory with this node, which `transport: shm` needs",
+    Health.BEHIND: "is still at the beginning, and is not merged before it has caught up",
+}
+
+# After these nobody has heard anything of the peer.
+UNHEARD = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.UNREACHABLE)
+RECONSIDERED_AFTER_S = 2.0  # two nodes that change their model do not do so at the same moment
+_UNFIT = (Health.GONE, Health.OTHER_VERSION, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
+_MAY_CHANGE = (Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
+
 
 def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Health:
     """Return what a peer's health is after this outcome.
@@ -74,6 +95,13 @@ def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Heal
     after = _HEALTH_AFTER[outcome]
     is_expected = before is Health.UNKNOWN and is_starting
     return before if after is Health.UNREACHABLE and is_expected else after
+
+
+def may_be_fit(health: Health, judged_ago_s: float) -> bool:
+    """Tell whether a peer may be merged with, whose health was judged so many seconds ago."""
+    if health in _MAY_CHANGE:
+        return judged_ago_s >= RECONSIDERED_AFTER_S
+    return health not in _UNFIT
 
 
 def is_failure(outcome: Outcome) -> bool:

@@ -67,7 +67,7 @@ class _Heard(NamedTuple):
         return LossReport(node, group, known, incarnation, version, now - said_at)
 
 
-class _Grave(NamedTuple):
+class _DeadLeader(NamedTuple):
     incarnation: float  # the last one that is dead
     until: float
 
@@ -99,7 +99,7 @@ class LossReports:
         self._most = most
         self._said: _Heard | None = None
         self._heard: dict[str, _Heard] = {}
-        self._graves: dict[str, _Grave] = {}
+        self._graves: dict[str, _DeadLeader] = {}
 
     def tell(self, loss: float | None, version: int, now: float) -> None:
         """Say how good this node is; to say the same again keeps it from ageing.
@@ -133,10 +133,10 @@ class LossReports:
         was known of it, no process is: which one has ended cannot be told.
         """
         self._graves = {name: grave for name, grave in self._graves.items() if now < grave.until}
-        earlier = self._graves.pop(node, _Grave(math.inf, now))
+        earlier = self._graves.pop(node, _DeadLeader(math.inf, now))
         heard = self._heard.pop(node, None)
         incarnation = earlier.incarnation if heard is None else heard.incarnation
-        self._graves[node] = _Grave(incarnation, now + self._forget_after_s)
+        self._graves[node] = _DeadLeader(incarnation, now + self._forget_after_s)
         if len(self._graves) > self._most:
             del self._graves[next(iter(self._graves))]
 

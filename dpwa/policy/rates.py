@@ -86,7 +86,7 @@ class FairBucket:
 
     def __init__(self, bucket: TokenBucket) -> None:
         self._bucket = bucket
-        self._waiting: dict[str, _Claim] = {}
+        self._waiting: dict[str, _WaitingReader] = {}
         self._virtual = 0.0
 
     def claim(self, reader: str, amount: float, now: float) -> bool:
@@ -99,7 +99,7 @@ class FairBucket:
         }
         before = self._waiting.get(reader)
         start = self._virtual if before is None else before.start
-        own = self._waiting[reader] = _Claim(start, start + amount, now)
+        own = self._waiting[reader] = _WaitingReader(start, start + amount, now)
         if any(claim.tag < own.tag for claim in self._waiting.values()):
             return False
         bucket = self._bucket.taken(amount, now)
@@ -118,7 +118,7 @@ class FairBucket:
         self._bucket = self._bucket.returned(amount)
 
 
-class _Claim(NamedTuple):
+class _WaitingReader(NamedTuple):
     start: float
     tag: float
     asked: float

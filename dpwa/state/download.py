@@ -20,7 +20,7 @@ MOST_CORRUPT = 3  # pieces from one donor
 
 
 @dataclass
-class _Lane:
+class _DonorQueue:
     """What is asked of one donor."""
 
     moved: float  # when something came last, or was first asked for
@@ -41,7 +41,7 @@ class Download:
         self._missing = deque(range(count))
         self._left = set(range(count))
         self._window = window
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _DonorQueue] = {}
         self.brought: dict[str, int] = {}
 
     @property
@@ -56,7 +56,7 @@ class Download:
 
     def add(self, donor: str, now: float) -> None:
         """Ask a donor, too."""
-        self._lanes.setdefault(donor, _Lane(now))
+        self._lanes.setdefault(donor, _DonorQueue(now))
 
     def remove(self, donor: str) -> None:
         """Ask a donor no more; what was under way with it only is missing again."""

@@ -181,10 +181,8 @@ class _Attempt:
     def __init__(self, joiner: Joiner, wanted: StateTarget) -> None:
         self._joiner = joiner
         self._wanted = wanted
-        most_donors = 1 if wanted.is_alone else joiner.most_donors
-        self._candidates = Candidates(
-            most_donors, wanted.tokens, wanted.without, wanted.patience.silent_s
-        )
+        most = 1 if wanted.is_alone else joiner.most_donors
+        self._candidates = Candidates(most, wanted.tokens, wanted.without, wanted.patience.silent_s)
         self._kind = b"" if wanted.kind is None else wanted.kind.fingerprint
         self._asked: dict[int, tuple[str, int]] = {}  # pieces, by the number of the request
         self._questions: dict[int, str] = {}  # who was asked for a state, likewise
@@ -228,7 +226,8 @@ class _Attempt:
         up = [name for name, state in links.items() if state is LinkState.UP]
         if self._download is not None:
             for donor in self._download.donors:
-                if donor not in up:
+                # Whoever is asked for the next piece is connected again, if it was idle.
+                if links.get(donor) not in (LinkState.UP, LinkState.IDLE):
                     self._give_up(donor, now)
             for donor in self._download.stalled(now):
                 self._give_up(donor, now + AGAIN_S)

@@ -11,6 +11,7 @@ import numpy as np
 
 from dpwa.errors import UserError
 from dpwa.tables.placement import TableShard
+from dpwa.wire import limits
 
 
 @dataclass(frozen=True)
@@ -169,3 +170,12 @@ def by_shard(shard_of_id: np.ndarray, shards: int) -> list[ShardRows]:
         for i, (start, stop) in enumerate(pairwise(bounds))
         if start < stop
     ]
+
+
+def check_size(nbytes: int) -> None:
+    """Raise a `UserError` if so much cannot be sent to one shard at once."""
+    if nbytes > limits.MAX_KEYS_BYTES:
+        raise UserError(
+            f"{nbytes} bytes for one shard at once, at most {limits.MAX_KEYS_BYTES}: "
+            "name fewer rows or keys, or all rows"
+        )

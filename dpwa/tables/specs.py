@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 from pydantic import Field, ValidationError
 
 from dpwa.config.reading import mistakes
+from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError, UserError
 from dpwa.tables.key_value import KeyValueStore
 from dpwa.tables.placement import TableShard, cut
@@ -109,3 +111,13 @@ def difference(ours: TableSpec, theirs: TableSpec) -> str:
     mine, others = ours.model_dump(), theirs.model_dump()
     names = [name for name in mine if mine[name] != others[name]]
     return ", ".join(f"{name} {mine[name]!r} here, {others[name]!r} elsewhere" for name in names)
+
+
+def packed(ids: np.ndarray | None, delta: np.ndarray) -> ByteArray:
+    """Return ids and rows as they are sent, in memory of their own."""
+    ids_bytes = 0 if ids is None else len(ids) * ID_BYTES
+    data: ByteArray = np.empty(ids_bytes + delta.nbytes, np.uint8)
+    if ids is not None:
+        data[:ids_bytes] = ids.view(np.uint8)
+    data[ids_bytes:].view(delta.dtype)[:] = delta.reshape(-1)
+    return data

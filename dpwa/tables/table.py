@@ -13,9 +13,9 @@ from dpwa.data.segments import ByteArray
 from dpwa.errors import MismatchError, UserError
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.key_value import as_keys, split_keys
-from dpwa.tables.rows import ShardRows, accumulate, as_row_ids, as_values, split
-from dpwa.tables.specs import TableSpec, difference
-from dpwa.tables.user import User, check_size, packed
+from dpwa.tables.rows import ShardRows, accumulate, as_row_ids, as_values, check_size, split
+from dpwa.tables.specs import TableSpec, difference, packed
+from dpwa.tables.user import User
 
 
 class Table:

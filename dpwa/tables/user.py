@@ -21,15 +21,13 @@ from dpwa.errors import (
     PeerLost,
     TableLostError,
     TableTimeoutError,
-    UserError,
 )
 from dpwa.node.node import Node
 from dpwa.tables.engine import Engine, lost_error
 from dpwa.tables.pending import Key, PendingOperations, PendingRead, Present
-from dpwa.tables.rows import ShardRows
-from dpwa.tables.specs import ID_BYTES, TableSpec
+from dpwa.tables.rows import ShardRows, check_size
+from dpwa.tables.specs import TableSpec
 from dpwa.tables.storage import ShardMemory
-from dpwa.wire import limits
 
 log = logging.getLogger("dpwa.tables")
 
@@ -380,22 +378,3 @@ class User:
             self._engine.order(self._engine.give_up_barrier)
             raise
         self._waited_at = None
-
-
-def check_size(nbytes: int) -> None:
-    """Raise a `UserError` if so much cannot be sent to one shard at once."""
-    if nbytes > limits.MAX_KEYS_BYTES:
-        raise UserError(
-            f"{nbytes} bytes for one shard at once, at most {limits.MAX_KEYS_BYTES}: "
-            "name fewer rows or keys, or all rows"
-        )
-
-
-def packed(ids: np.ndarray | None, delta: np.ndarray) -> ByteArray:
-    """Return ids and rows as they are sent, in memory of their own."""
-    ids_bytes = 0 if ids is None else len(ids) * ID_BYTES
-    data: ByteArray = np.empty(ids_bytes + delta.nbytes, np.uint8)
-    if ids is not None:
-        data[:ids_bytes] = ids.view(np.uint8)
-    data[ids_bytes:].view(delta.dtype)[:] = delta.reshape(-1)
-    return data

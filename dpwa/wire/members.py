@@ -6,6 +6,10 @@
     Welcome         <----------      or TurnedAway, with the reason
     Roster          <--------->      from now on, with what each knows of all others
 
+    member                           another member
+    ProbeRequest    ---------->      asks a third one, of which the first has not heard for a while
+    ProbeAnswer     <----------      if that one answers
+
 What the news mean is in `dpwa.policy.members.view`.
 """
 
@@ -87,7 +91,25 @@ class Here(BaseMessage):
     incarnation: Count
 
 
-MemberMessage = Roster | JoinRequest | Welcome | TurnedAway | WhoIs | Here
+class ProbeRequest(BaseMessage):
+    """Ask a member to ask another one, in this life of it: SWIM's `ping-req`."""
+
+    type: Literal["probe_request"] = "probe_request"
+    name: Name
+    incarnation: Count
+
+
+class ProbeAnswer(BaseMessage):
+    """Say that a node was heard from that was asked for."""
+
+    type: Literal["probe_answer"] = "probe_answer"
+    name: Name
+    incarnation: Count
+
+
+MemberMessage = (
+    Roster | JoinRequest | Welcome | TurnedAway | WhoIs | Here | ProbeRequest | ProbeAnswer
+)
 
 _Number = Annotated[int, Field(ge=0, le=HIGHEST)]
 _MemberName = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{1,{limits.MAX_NAME_CHARACTERS}}}$")]

@@ -86,7 +86,13 @@ def of_a_list(names: int, rounds: int, transport: str) -> bool:
 
 def of_one_process(count: int, rounds: int) -> bool:
     """Run many nodes that join at the first one; tell whether all see all, and merge."""
-    settings = {"seed": 1, "timeout_ms": 5000, "initial_state": "own", "log_level": "warning"}
+    settings = {
+        "seed": 1,
+        "timeout_ms": 5000,
+        "initial_state": "own",
+        "log_level": "warning",
+        "connections": 8,  # they share the descriptors of one process
+    }
     began = time.monotonic()
     with ExitStack() as stack:
         nodes = [stack.enter_context(DpwaConnection("n0", {**settings, "join": []}))]

@@ -367,7 +367,7 @@ def test_no_node_is_left_when_one_cannot_start(
     monkeypatch.setattr(supervisor, "NodeProcess", start)
     with pytest.raises(UserError, match="cannot start node w2"):
         run_nodes(nodes_running(IMPORTS + SLEEP), print)
-    assert started[0].reap() < 0
+    assert started[0].reap() != 0  # 1, if Ctrl-C comes before Python can handle it
 
 
 def test_a_command_that_does_not_exist_starts_nothing(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ import logging
 import math
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.members import at_once, gossip, members, settle
+from support.members import Member, at_once, gossip, members, settle
 from support.nodes import config_of, eventually
 from support.open_cluster import cluster
 
@@ -159,3 +160,66 @@ def test_with_too_few_descriptors_a_node_says_how_many_it_needs_and_has_fewer_co
     assert said.stdout.split() == ["10", "8"]
     assert said.stderr.count("needs 484 descriptors and this process may open 160") == 1
     assert affordable(4, "w1") == 4
+
+
+def test_a_training_ends_together_though_each_has_few_connections():
+    config = config_of(MANY, transport="tcp", connections=FEWEST, timeout_ms=2000)
+    with members(config, range(MANY)) as nodes:
+        gossip(nodes, 10)
+        reports = [None] * MANY
+
+        def end(index):
+            reports[index] = nodes[index].adapter.finish(seconds=10.0, timeout_s=10.0)
+
+        at_once([lambda index=index: end(index) for index in range(MANY)])
+        ends = np.array([float(member.x[0]) for member in nodes])
+        assert np.ptp(ends) < 0.05 * MANY, reports
+        assert all(report.took_part for report in reports)
+
+
+@pytest.mark.parametrize("algorithm", ["symmetric", "push_sum"])
+def test_exchanges_go_on_though_half_of_many_names_are_not_there(algorithm, monkeypatch):
+    monkeypatch.setattr(beginners, "LEAD", math.inf)
+    config = config_of(2 * MANY, algorithm=algorithm, transport="tcp", connections=FEWEST)
+    with members(config, range(MANY)) as nodes:
+        gossip(nodes, 40)
+        settle(nodes)
+        weights = [m.node.report()["transactions"].get("weight", 1.0) for m in nodes]
+        total = sum(w * member.x[0] for w, member in zip(weights, nodes, strict=True))
+        assert float(total) == pytest.approx(sum(range(MANY)))
+        assert np.ptp([float(member.x[0]) for member in nodes]) < MANY - 1
+
+
+def test_a_newcomer_takes_over_the_state_of_one_of_many():
+    config = config_of(MANY, transport="tcp", connections=FEWEST)
+    with members(config, range(MANY - 1)) as nodes, ExitStack() as stack:
+        gossip(nodes, 20)
+
+        def join():
+            late = Member(f"w{MANY}", {**config, "initial_state": "peers"}, -100.0)
+            stack.callback(late.adapter.close)
+            return late
+
+        with ThreadPoolExecutor(1) as threads:
+            joined = threads.submit(join)
+            while not joined.done():
+                gossip(nodes, 2)  # a donor copies its state between two steps
+            assert joined.result().x.min() >= 0.0
+
+
+def test_who_has_asked_is_known_to_be_there_though_it_was_never_asked():
+    config = config_of(MANY, transport="tcp", connections=FEWEST)
+    with members(config, range(2)) as [one, other]:
+        eventually(lambda: have_merged([one.adapter.connection, other.adapter.connection]))
+        for node, peer in ((one, "w2"), (other, "w1")):
+            heard = [p["heard_s"] for p in node.node.report()["peers"] if p["name"] == peer]
+            assert heard[0] is not None
+
+
+def test_when_peers_are_no_longer_many_all_are_connected_again():
+    config = config_of(MANY, transport="tcp", connections=FEWEST)
+    with members(config, range(FEWEST)) as [one, *others]:
+        for index in range(FEWEST, MANY):
+            one.node.remove_peer(f"w{index + 1}")
+        eventually(lambda: all_up(one))
+        assert len(one.node.links) == len(others)

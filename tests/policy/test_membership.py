@@ -30,6 +30,7 @@ from support.membership_network import Cluster
 
 import dpwa.policy.members.view
 from dpwa.policy.members.claims import CHECK_WITHIN_S
+from dpwa.policy.members.records import FEW_REMEMBERED
 from dpwa.policy.members.states import (
     HIGHEST,
     HIGHEST_HEARSAY,
@@ -40,7 +41,7 @@ from dpwa.policy.members.states import (
     after,
     news_event,
 )
-from dpwa.policy.members.view import FEW_REMEMBERED, Membership
+from dpwa.policy.members.view import Membership
 from dpwa.testing.network import Link
 
 ALIVE, SUSPECT, DEAD, LEFT = MemberStatus
@@ -405,17 +406,17 @@ def test_who_does_not_answer_is_suspected_then_dead_and_later_forgotten():
         (1.0 + SUSPECT_S + DEAD_S, SUSPECT, DEAD),
         (1.0 + SUSPECT_S + DEAD_S + 20.0, DEAD, None),
     ]
-    assert members.components == 1
+    assert members.remembered == ()
 
 
 def test_suspects_are_peers_and_the_dead_are_remembered():
     members = view(entry("a"), entry("b", SUSPECT))
     assert names(members.peers) == ["a", "b"]
-    assert members.components == 1
+    assert members.remembered == ()
     tick_until(members, DEAD_S)
     assert names(members.peers) == ["a"]
     assert names(members.remembered) == ["b"]
-    assert members.components == 2
+    assert members.remembered
 
 
 def test_who_was_not_asked_is_not_suspected():
@@ -758,7 +759,7 @@ def test_foreign_news_costs_no_more_than_is_allowed():
     assert members.hear(endless, 0.0) == []
     assert next(endless).name == "n10"
     members.hear([entry(f"m{index}", LEFT) for index in range(10)], 0.0)
-    assert len(members._graves) == 10
+    assert len(members._graves._graves) == 10
     assert [c.after for c in members.hear([entry("n0")], 0.0)] == [ALIVE]  # its grave made room
 
 

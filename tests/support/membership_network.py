@@ -39,6 +39,23 @@ class Here:
     endpoint: str
 
 
+@dataclass(frozen=True)
+class Probe:
+    """Asks a node to ask another one."""
+
+    asker: str
+    name: str
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Says that it was heard from."""
+
+    name: str
+    incarnation: int
+
+
 class Life:
     """One process of a node, from its beginning to its end."""
 
@@ -51,6 +68,7 @@ class Life:
         self.is_over = False
         self.is_stopped = False
         self._inbox = []
+        self._probes = []  # that this node has asked somebody for
         self._calls = {}  # what each claim is waiting for, by endpoint
         self._is_telling = False
         self.network.add(self.endpoint, self._arrive)
@@ -108,6 +126,9 @@ class Life:
     def _gossip(self):
         for peer in self.members.to_ask(self.now, self.network.rng):
             self.say(peer.endpoint, peer.name, wants_answer=True)
+        for entry, other in self.members.to_ask_others(self.now, self.network.rng):
+            probe = Probe(self.endpoint, entry.name, entry.incarnation)
+            self.network.send(self.endpoint, self.members.entry(other).endpoint, probe)
 
     def _ask_to_join(self):
         known = {self.endpoint, *(entry.endpoint for entry in self.members.peers)}
@@ -158,12 +179,23 @@ class Life:
                 self.network.send(self.endpoint, asker, here)
             case Here():
                 self._answered(message)
+            case Probe(name=name):
+                entry = self.members.entry(name)
+                if entry is not None:
+                    self._probes.append(message)
+                    self.say(entry.endpoint, name, wants_answer=True)
+            case Heard():
+                self.members.others_heard_from(message.name, message.incarnation)
             case _:
                 self._trade(*message)
 
     def _trade(self, sender, digest, news, wants_answer):
         self.members.heard_from(sender.name, sender.incarnation, self.now)
         self._note(self.members.hear(news, self.now))
+        for probe in [p for p in self._probes if p.name == sender.name]:
+            self._probes.remove(probe)
+            heard = Heard(sender.name, sender.incarnation)
+            self.network.send(self.endpoint, probe.asker, heard)
         if wants_answer:
             most = 32 if digest == self.members.digest() else FULL
             self.say(sender.endpoint, sender.name, most)

@@ -14,7 +14,7 @@ from dpwa.errors import ProtocolError, TableLostError, TableTimeoutError, UserEr
 from dpwa.policy.groups.views import GroupView
 from dpwa.tables import answers, updaters, user
 from dpwa.tables.key_value import shard_of_keys
-from dpwa.tables.shared_variable import SharedVariable
+from dpwa.tables.synced_array import SyncedArray
 from dpwa.tables.updaters import Updater, register_updater
 
 
@@ -181,7 +181,7 @@ def test_reads_end_while_another_thread_adds(monkeypatch):
 def test_a_shared_variable_adds_its_change_once_though_a_read_fails(monkeypatch):
     with workers(1) as made:
         table = made[0].tables.array(4)
-        variable = SharedVariable(table, (4,))
+        variable = SyncedArray(table, (4,))
         variable.value += 1
 
         def get():

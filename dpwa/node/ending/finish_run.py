@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,14 @@ from dpwa.node.context import NodeContext
 from dpwa.node.ending.endings import Endings
 from dpwa.node.fetching.commands import Connect, Tell
 from dpwa.node.fetching.tx_thread import TxThread
-from dpwa.policy.finishing import SILENT_AFTER_S, Agreement, Ending, FinishReport
+from dpwa.policy.finishing import (
+    MOST_READ,
+    SILENT_AFTER_S,
+    Agreement,
+    Ending,
+    FinishReport,
+    digest_of,
+)
 from dpwa.transport.link import LinkState
 
 log = logging.getLogger("dpwa.finish")
@@ -25,7 +31,6 @@ PAUSE_S = 0.02
 IDLE_PAUSE_S = 0.1  # when there is nothing to do but to wait
 HEARD_BY_ALL_S = 0.25  # that a peer has taken its last step; it is averaged with from then on
 PATIENCE_S = 1.0  # for who should be in the same round, and is not
-MOST_READ = 16  # peers in one round; of more, some are drawn
 MOST_FAILURES = 3  # in a row, before a peer is done without
 SAID_EVERY_S = 10.0
 
@@ -47,13 +52,6 @@ class Averaged:
     read: Callable[[str, float], float | None]
     go_on: Callable[[bool], bool]
     length: Callable[[], float]
-
-
-def _digest(names: Sequence[str]) -> int:
-    """Return a number for these nodes; 0 for so many that a node reads only some of them."""
-    if len(names) > MOST_READ + 1:
-        return 0
-    return zlib.crc32("\n".join(sorted(names)).encode()) | 1
 
 
 class FinishRun:
@@ -202,7 +200,7 @@ class FinishRun:
 
     def _take_round(self, own: Ending, present: Sequence[str]) -> None:
         """Read what all others have published, if they are in the same round."""
-        number, among = self._next_number(own, present), _digest([self._name, *present])
+        number, among = self._next_number(own, present), digest_of([self._name, *present])
         self._announce(number, among)
         peers = self._rng.sample(list(present), min(len(present), MOST_READ))
         self._is_apart = not self._meet(peers, number, among)

@@ -30,6 +30,7 @@ IDLE_AFTER_S = 5.0  # a connection that was not used for so long is closed, if p
 FEWEST = 4  # connections, however few descriptors there are
 DESCRIPTORS = 6  # of a connection to a peer, and of one that it has to this node
 OTHER_DESCRIPTORS = 100  # that the process needs
+LINGER_MS = 100  # for last words to leave; a peer that takes longer does without
 
 
 class Connections:
@@ -40,6 +41,7 @@ class Connections:
         poller: waits for what links have to say.
         context: of the node.
         keyring: keys of the peers; `None` where there are none.
+        most: how many peers may be connected, see `affordable`.
         is_busy: tells whether something is under way with a peer, whose link must stay.
         has_let_go: called when a link was closed that was idle.
 
@@ -53,6 +55,7 @@ class Connections:
         poller: zmq.Poller,
         context: NodeContext,
         keyring: Keyring | None,
+        most: int,
         is_busy: Callable[[PeerChannel], bool],
         has_let_go: Callable[[PeerChannel], None],
     ) -> None:
@@ -62,7 +65,7 @@ class Connections:
         self._keyring = keyring
         self._is_busy = is_busy
         self._has_let_go = has_let_go
-        self._most = affordable(context.config.connections, context.name)
+        self._most = most
         self._needs_all = False
         self._sockets: dict[object, PeerChannel] = {}  # of links, and their monitors
         self._leaving: set[PeerChannel] = set()
@@ -81,8 +84,11 @@ class Connections:
     def remove(self, channel: PeerChannel, linger_ms: int) -> None:
         """Forget a peer."""
         del self.channels[channel.peer]
+        self._leaving.discard(channel)
         self._unregister(channel)
         channel.close(linger_ms)
+        if self.keeps_all:
+            self.open_more(needs_all=self._needs_all)  # they were too many until now
 
     def open_more(self, *, needs_all: bool) -> None:
         """Connect to those that have been idle longest, as many as there may be.
@@ -183,6 +189,8 @@ class Connections:
 
     def leave(self) -> None:
         """Close the links that are not needed any more, unless something is under way."""
+        if self.keeps_all:
+            self._leaving.clear()  # they are not many any more
         for channel in [c for c in self._leaving if c.link is None or not self._is_busy(c)]:
             self._leaving.discard(channel)
             if channel.link is not None:
@@ -195,11 +203,12 @@ class Connections:
             return
         idle = [channel for channel in open_ones if not self._is_busy(channel)]
         if idle:
-            self._let_go(min(idle, key=lambda channel: channel.used_at))
+            # Nothing is sent to those whose memory is mapped, though it is read all the time.
+            self._let_go(min(idle, key=lambda c: (c.mapped_bytes > 0, c.used_at)))
 
     def _let_go(self, channel: PeerChannel) -> None:
         self._unregister(channel)
-        channel.disconnect()
+        channel.disconnect(LINGER_MS)
         self._has_let_go(channel)
 
     def _register(self, channel: PeerChannel) -> None:

@@ -36,7 +36,8 @@ from dpwa.wire.fetching import (
 from dpwa.wire.messages import Cancel, Message
 from dpwa.wire.proposing import ProposalAgreed
 
-CONNECTED_WITHIN_S = 0.25  # before another one of many peers is asked
+CONNECTED_WITHIN_S = 0.25  # or this share of the time left, before another of many peers is asked
+CONNECTED_WITHIN = 0.25
 
 
 class Fetcher:
@@ -228,8 +229,9 @@ class Fetcher:
                 return
         if channel.is_up:
             self._request(active, active.attempt)
-        elif not self._connections.keeps_all:
-            active.attempt.deadline = Deadline(self._clock, CONNECTED_WITHIN_S)
+        elif not self._connections.keeps_all and order.wanted.only is None:
+            share_s = CONNECTED_WITHIN * order.deadline.remaining_s()
+            active.attempt.deadline = Deadline(self._clock, max(CONNECTED_WITHIN_S, share_s))
 
     def _request(self, active: FetchTask, attempt: Attempt) -> None:
         budget_s = active.order.deadline.remaining_s()

@@ -170,14 +170,14 @@ class PeerChannel:
             self.link.close()
         self.link = link
 
-    def disconnect(self) -> None:
+    def disconnect(self, linger_ms: int) -> None:
         """Give up the connection, and the peer's memory: nobody would notice if it were killed."""
         self.unsent.clear()
         self._unmap()
         self._is_mappable = self._settings.may_map
         link, self.link = self.link, None
         if link is not None:
-            link.close()
+            link.close(linger_ms)
 
     def _lost(self) -> None:
         if self._memory is not None:

@@ -24,7 +24,7 @@ from dpwa.node.fetching.commands import (
     Stop,
     Tell,
 )
-from dpwa.node.fetching.connections import Connections
+from dpwa.node.fetching.connections import LINGER_MS, Connections
 from dpwa.node.fetching.farewell import FAREWELL_S, say_goodbye
 from dpwa.node.fetching.fetch_request import FetchRequest
 from dpwa.node.fetching.fetcher import Fetcher
@@ -47,7 +47,6 @@ IDLE_POLL_MS = 1_000
 RESEND_POLL_MS = 250  # while a peer has not noted a decision
 RENEWAL_S = 1.0  # from a link that was refused to the next attempt
 GONE_AFTER_S = 5.0  # after which the connection of a peer that has ended is gone, by its heartbeat
-LINGER_MS = 100  # for last words to leave; a peer that takes longer does without
 ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers have theirs
 
 
@@ -55,7 +54,11 @@ class TxThread(threading.Thread):
     """Talks to the peers, as the one who asks."""
 
     def __init__(
-        self, zmq_context: Context, context: NodeContext, keyring: Keyring | None = None
+        self,
+        zmq_context: Context,
+        context: NodeContext,
+        keyring: Keyring | None,
+        most_connections: int,
     ) -> None:
         super().__init__(name=f"dpwa-tx-{context.name}", daemon=True)
         self._looked_at_links = context.clock.now()
@@ -64,7 +67,13 @@ class TxThread(threading.Thread):
         self._commands: Mailbox[Command] = Mailbox(zmq_context)
         self._poller = zmq.Poller()
         self._connections = Connections(
-            zmq_context, self._poller, context, keyring, self._is_in_use, self._let_go
+            zmq_context,
+            self._poller,
+            context,
+            keyring,
+            most_connections,
+            self._is_in_use,
+            self._let_go,
         )
         self._channels = self._connections.channels
         self._fetcher = Fetcher(self._connections, context, self._rng)

@@ -5,6 +5,15 @@ has been called where it is said to be, and has answered by that name and number
 name is looked into at a time, for `CHECK_WITHIN_S` at the most, and then no other for `PAUSE_S`;
 and of all names a few at a time. So what is said again and again costs no more than a call now and
 then. Nothing is lost with a claim that is dropped: if it is true, it will be heard again.
+
+A member can say anything of anybody: keys keep liars out, a view does not. What a lie can do is
+bounded. Suspicions, deaths and departures are contradicted by the node itself. Invented nodes do
+not answer, so they are gone within seconds, and never more than `most` are kept; until then they
+may keep out true ones. What is said of this node itself is a claim, too: only a later process that
+answers takes its name (`replaced_by`), and its owner does not fight over it; if none does, a higher
+incarnation contradicts. There is always room for that: an incarnation above `HIGHEST_HEARSAY` is a
+claim whoever it is about, so hearsay lifts nobody further, and beyond that a node climbs by one for
+each contradiction.
 """
 
 from __future__ import annotations

@@ -65,7 +65,9 @@ class Times:
     """Seconds after which something happens.
 
     Attributes:
-        suspect_after_s: a node that was asked and has not been heard from since is suspected.
+        ask_others_after_s: of a node that was asked and has not been heard from since, others are
+            asked.
+        suspect_after_s: it is suspected.
         dead_after_s: a suspect that has not contradicted, and was not heard from, is dead.
         asleep_after_s: a longer pause between two ticks means that this process was stopped.
         remember_s: a dead node is forgotten.
@@ -75,6 +77,7 @@ class Times:
         retry_many_s: the same if many are.
     """
 
+    ask_others_after_s: float = 2.0
     suspect_after_s: float = 4.0
     dead_after_s: float = 3.0
     asleep_after_s: float = 2.0

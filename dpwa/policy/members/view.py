@@ -3,7 +3,8 @@
 Each node has a table of all others and passes on what changed, with every message. It is the
 membership of SWIM (A. Das, I. Gupta, A. Motivala, 2002): a node that does not answer is suspected
 first, the suspicion is passed on, and only if the node does not contradict it in time is it dead.
-`policy/members/states.py` has the one table that says what each event makes of an entry.
+`policy/members/states.py` has the one table that says what each event makes of an entry, and
+`policy/members/probing.py` says when a node is suspected.
 
 **News of a node is ordered** by (incarnation, version, status), and older news is ignored, so
 order, duplicates and delays of messages make no difference. Only a node itself raises its version:
@@ -17,30 +18,11 @@ the news that one half takes the other for dead drops nobody: there is time to c
 
 **Signs of life.** To hear from a suspect gives it fresh time here; what is passed on remains that
 it is suspected, until it contradicts, or others could never agree. `news(to=...)` tells a node
-first what is said of itself, so it will. Who contradicted a suspicion of this node without having
-been heard from by it (only the link between the two is broken) is given twice as much time, then
-four and eight times (as in Lifeguard: A. Dadgar, J. Phillips, J. Currey, 2017).
+first what is said of itself, so it will.
 
 **A sleeper accuses nobody**: if `tick` comes later than `asleep_after_s` after the one before, this
 process was stopped, all peers get fresh time, and no question is taken to be unanswered.
-
-**Forgetting.** Dead nodes are remembered for `remember_s`, and tried again: at first after 1 s,
-then twice as long each time, up to 2.5 s, or 30 s if there are 16 or more. When they are forgotten,
-a grave remains for `grave_s`: of who lies there, only what is newer is listened to. So old news
-brings nobody back, unless somebody passes it on who has not listened for as long as that, or never
-did before; then it lasts until the dead node does not answer. Gone nodes that this one never knew
-are buried at once: each passes on only the deaths of those whom it knew alive, so that news of them
-dies out.
-
-**Lies.** A member can say anything of anybody: keys keep liars out, this table does not. What a lie
-can do is bounded. Suspicions, deaths and departures are contradicted by the node itself. Invented
-nodes do not answer, so they are gone within seconds, and never more than `most` are kept; until
-then they may keep out true ones. That a *member* is another process or elsewhere is a claim
-(`policy/members/claims.py`): it is believed only if the process that is meant answers there. So is
-what is said of this node itself: only a later process that answers takes its name (`replaced_by`),
-and its owner does not fight over it; if none does, a higher incarnation contradicts. There is
-always room for that: an incarnation above `HIGHEST_HEARSAY` is a claim whoever it is about, so
-hearsay lifts nobody further, and beyond that a node climbs by one for each contradiction.
+What becomes of the dead stands in `graves.py`, and what a lie can do in `claims.py`.
 
 No clocks are compared, so a node whose clock is wrong can take part; if it was set back between two
 lives of a node, the later one takes a higher incarnation than the earlier.
@@ -62,20 +44,24 @@ lives of a node, the later one takes a higher incarnation than the earlier.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
-
-import msgpack
 
 from dpwa.policy.members.claims import Claims, is_claim, is_rival
+from dpwa.policy.members.graves import Graves
+from dpwa.policy.members.own import contradiction, outlived
+from dpwa.policy.members.probing import LocalHealth, Probe
+from dpwa.policy.members.records import (
+    MemberRecord,
+    digest_of,
+    to_ask,
+    to_ask_others,
+    to_pass_on,
+    to_retry,
+)
 from dpwa.policy.members.states import (
-    HIGHEST,
-    HIGHEST_HEARSAY,
     NEWER,
     Change,
     Event,
@@ -86,29 +72,7 @@ from dpwa.policy.members.states import (
     news_event,
 )
 
-DIGEST_BYTES = 8
-MOST_PATIENCE = 8
 TELLS = 3  # how often a change is passed on, times log2 of the number of nodes
-FEW_REMEMBERED = 16
-MOST_REPEATED = 3  # questions, at once
-
-
-@dataclass(eq=False)
-class _Record:
-    entry: MemberEntry
-    since: float  # when it got its status, or was given fresh time
-    tells: int = 0  # how often it is still to be passed on before others
-    heard_at: float = -math.inf
-    asked_at: float | None = None  # the first question since it was heard from
-    patience: int = 1
-    is_accused: bool = False  # by this node itself
-    pause_s: float = 0.0  # until the trial after the next
-    retry_at: float = 0.0
-
-
-class _Grave(NamedTuple):
-    entry: MemberEntry
-    until: float
 
 
 class Membership:
@@ -132,26 +96,25 @@ class Membership:
         self.replaced_by: MemberEntry | None = None
         self._times = times or Times()
         self._most = most
-        self._records: dict[str, _Record] = {}
-        self._graves: dict[str, _Grave] = {}
+        self._records: dict[str, MemberRecord] = {}
+        self._graves = Graves(self._times.grave_s, most)
+        self._health = LocalHealth()
         self._claims = Claims()
         self._ticked_at: float | None = None
         self._digest: bytes | None = None
+        self._peers: tuple[MemberEntry, ...] | None = None  # until something changes
 
     @property
     def peers(self) -> tuple[MemberEntry, ...]:
         """All other members, by name: who is alive, or only suspected."""
-        return self._known(lambda status: status.is_member)
+        if self._peers is None:
+            self._peers = self._known(lambda status: status.is_member)
+        return self._peers
 
     @property
     def remembered(self) -> tuple[MemberEntry, ...]:
         """Dead nodes that may come back, by name."""
         return self._known(lambda status: status is MemberStatus.DEAD)
-
-    @property
-    def components(self) -> int:
-        """How many parts of the cluster are known: 2 if dead nodes are remembered, else 1."""
-        return 1 + bool(self.remembered)
 
     def entry(self, name: str) -> MemberEntry | None:
         """Return what is known of another node; `None` if nothing is."""
@@ -159,14 +122,9 @@ class Membership:
         return None if record is None else record.entry
 
     def digest(self) -> bytes:
-        """Digest of the view, `DIGEST_BYTES` long: equal if nodes agree on all members.
-
-        Whoever is gone does not count: it is not forgotten everywhere at once.
-        """
+        """Digest of the view: equal if nodes agree on all members, see `digest_of`."""
         if self._digest is None:
-            members = sorted(e for e in (self.own, *self.peers) if e.status.is_member)
-            packed = msgpack.packb(members)
-            self._digest = hashlib.blake2b(packed, digest_size=DIGEST_BYTES).digest()
+            self._digest = digest_of((self.own, *self.peers))
         return self._digest
 
     # What happens
@@ -222,8 +180,7 @@ class Membership:
     def believe(self, news: MemberEntry, now: float) -> list[Change]:
         """Take in news of another node that is certain, such as of one that was called."""
         record = self._records.get(news.name)
-        grave = self._graves.get(news.name)
-        known = record.entry if record else grave.entry if grave else None
+        known = record.entry if record else self._graves.entry(news.name)
         event = news_event(news, known)
         if event is None:
             return []
@@ -232,21 +189,15 @@ class Membership:
         return self._meet(news, event, now)
 
     def outlive(self, news: Iterable[MemberEntry]) -> None:
-        """Take a higher incarnation than any that is told of this name.
-
-        For a node that has just been let in: its name was free, so these are earlier lives of it,
-        on a host whose clock was ahead.
-        """
-        told = [e.incarnation for e in news if e.name == self.own.name and e.incarnation < HIGHEST]
-        if max(told, default=-1) > self.own.incarnation:
-            self.own = self.own._replace(incarnation=max(told) + 1, version=0)
-            self._digest = None
+        """Take a higher incarnation than any that is told of this name, see `outlived`."""
+        self.own = outlived(self.own, news)
+        self._has_changed()
 
     def asked(self, name: str, now: float) -> None:
         """Note that a node was asked something: from now on it should be heard from."""
         record = self._records.get(name)
-        if record is not None and record.asked_at is None:
-            record.asked_at = now
+        if record is not None:
+            record.probe.asked(now)
 
     def heard_from(self, name: str, incarnation: int, now: float) -> None:
         """Note a message of a node itself. One who is taken for dead must also contradict that."""
@@ -254,28 +205,33 @@ class Membership:
         if record is None or record.entry.incarnation != incarnation:
             return
         self._take(record, Event.SIGN_OF_LIFE, now)
-        record.heard_at = now
-        record.asked_at = None
-        record.patience = 1
-        record.is_accused = False
-        if record.entry.status is MemberStatus.SUSPECT:
-            record.since = now
+        if record.probe.heard(now):
+            self._health.better()
+        record.stays_suspect(now)
+
+    def others_heard_from(self, name: str, incarnation: int) -> None:
+        """Note that a member that was asked for it has heard from a node."""
+        record = self._records.get(name)
+        if record is None or record.entry.incarnation != incarnation:
+            return
+        if record.probe.others_asked:  # or anybody could say so at any time
+            record.probe.answered()
 
     def heard_at(self, name: str) -> float:
         """Return when a node was last heard from, in this life of it; -inf: never."""
         record = self._records.get(name)
-        return -math.inf if record is None else record.heard_at
+        return -math.inf if record is None else record.probe.heard_at
 
     def lost(self, name: str, now: float) -> list[Change]:
         """Note that the connection to a node is gone, or that it cannot be reached.
 
-        It is suspected at once; but if it was suspected so before, has contradicted, and was not
-        heard from since, that is no more than a question without an answer.
+        It is suspected at once; if it has contradicted that before and was not heard from since,
+        that is no more than a question without an answer.
         """
         record = self._records.get(name)
         if record is None:
             return []
-        if record.patience > 1:
+        if record.probe.patience > 1:
             self.asked(name, now)
             return []
         return self._accuse(record, now)
@@ -288,18 +244,24 @@ class Membership:
     def tick(self, now: float) -> list[Change]:
         """Let time pass; to be called at least twice within `asleep_after_s`."""
         if self._ticked_at is not None and now - self._ticked_at > self._times.asleep_after_s:
-            self._give_fresh_time(now)
+            for record in self._records.values():
+                record.give_fresh_time(now)
         self._ticked_at = now
-        self._graves = {name: grave for name, grave in self._graves.items() if now < grave.until}
+        self._graves.tick(now)
         changes: list[Change] = []
         for record in list(self._records.values()):
-            changes += self._pass_time(record, now)
+            event = record.due(now, self._times, self._health)
+            if event is Event.NO_ANSWER:
+                self._health.worse()
+                changes += self._accuse(record, now)
+            elif event is not None:
+                changes += self._take(record, event, now)
         return changes
 
     def leave(self) -> MemberEntry:
         """Say good-bye: `news` tells it from now on, and nothing is contradicted any more."""
         self.own = self.own._replace(status=MemberStatus.LEFT)
-        self._digest = None
+        self._has_changed()
         return self.own
 
     # What to do
@@ -309,60 +271,38 @@ class Membership:
     ) -> tuple[MemberEntry, ...]:
         """Choose what to pass on: each node at most once.
 
-        First this node itself, then what is said of the receiver if that is not that it is alive,
-        then what has changed and was not told often yet. What room is left goes to members drawn at
-        random, and then to those who are gone.
-
-        Args:
-            rng: where the chance comes from.
-            most: how many nodes there is room for.
-            to: who will read it.
+        First this node itself, then what is said of the receiver (`to`) if that is not that it is
+        alive, then others, see `to_pass_on`; `most`: for how many there is room.
         """
-        records = list(self._records.values())
-        rng.shuffle(records)
-        records.sort(key=lambda r: (-r.tells, not r.entry.status.is_member))
-        first = [self.own, *self._to_contradict(to)]
-        rest = [record for record in records if record.entry not in first]
-        chosen = rest[: max(0, most - len(first))]
-        for record in chosen:
-            record.tells = max(0, record.tells - 1)
-        return (*first, *(record.entry for record in chosen))[:most]
+        first, said = [self.own], None
+        if to is not None and to != self.own.name:
+            said = self._graves.entry(to) or self.entry(to)
+        if said is not None and said.status is not MemberStatus.ALIVE:
+            first.append(said)
+        return to_pass_on(self._records.values(), first, most, rng)
 
     def to_ask(self, now: float, rng: random.Random) -> list[MemberEntry]:
         """Choose whom to ask for news now, and note that they were asked.
 
-        One peer drawn at random, and a few that have not answered yet: a lost message is no
-        evidence. To be called about twice a second; to ask is `news` with a digest.
+        To be called about twice a second; to ask is `news` with a digest.
         """
-        peers = [r for r in self._records.values() if r.entry.status.is_member]
-        silent = [record for record in peers if record.asked_at is not None]
-        chosen = rng.sample(silent, min(MOST_REPEATED, len(silent)))
-        drawn = rng.choice(peers) if peers else None
-        if drawn is not None and drawn not in chosen:
-            chosen.append(drawn)
-        for record in chosen:
-            self.asked(record.entry.name, now)
-        return [record.entry for record in chosen]
+        return to_ask(self._records.values(), now, rng)
+
+    def to_ask_others(self, now: float, rng: random.Random) -> list[tuple[MemberEntry, str]]:
+        """Choose who is to be asked to ask whom, and note that they were.
+
+        Uncertain members, each with the name of one to ask for it, see `others_heard_from`.
+        """
+        return to_ask_others(self._records.values(), now, rng, self._times, self._health)
 
     def to_check(self, now: float) -> list[MemberEntry]:
-        """Return the claims that are to be checked now: whoever they mean is to be called there.
-
-        What came of each is for `checked`, or `unchecked`.
-        """
+        """Return the claims to check now, by calls: what came of them is for `(un)checked`."""
         is_over = self.own.status is MemberStatus.LEFT or self.replaced_by is not None
         return [] if is_over else self._claims.to_check(now)
 
     def to_retry(self, now: float, rng: random.Random) -> list[MemberEntry]:
         """Return the dead nodes whose endpoints are to be tried now, and note that they were."""
-        dead = [r for r in self._records.values() if r.entry.status is MemberStatus.DEAD]
-        is_few = len(dead) < FEW_REMEMBERED
-        longest_s = self._times.retry_few_s if is_few else self._times.retry_many_s
-        due = [record for record in dead if now >= record.retry_at]
-        for record in due:
-            record.pause_s = min(longest_s, max(2 * record.pause_s, self._times.retry_first_s))
-            # The jitter keeps nodes that died together from being tried together.
-            record.retry_at = now + rng.uniform(0.5, 1.0) * record.pause_s
-        return [record.entry for record in due]
+        return to_retry(self._records.values(), now, rng, self._times)
 
     # How
 
@@ -376,19 +316,19 @@ class Membership:
         status = after(event, None)
         if status is None:
             if event in NEWER:  # or hearsay of the same death would keep its grave for ever
-                self._bury(news, now)
+                self._graves.bury(news, now)
             return []
         changes = self._make_room(now)
         if len(self._records) >= self._most:
             return changes
-        self._graves.pop(news.name, None)
+        self._graves.open(news.name)
         entry = news._replace(status=status)
-        self._records[news.name] = _Record(entry, now, self._tells())
-        self._digest = None
+        self._records[news.name] = MemberRecord(entry, now, self._tells())
+        self._has_changed()
         return [*changes, Change(entry, None, status, event.value)]
 
     def _take(
-        self, record: _Record, event: Event, now: float, news: MemberEntry | None = None
+        self, record: MemberRecord, event: Event, now: float, news: MemberEntry | None = None
     ) -> list[Change]:
         """Let the table say what becomes of a known node."""
         known = record.entry
@@ -404,53 +344,30 @@ class Membership:
         why = "it was restarted" if is_restarted else event.value
         return [Change(entry, known.status, status, why)]
 
-    def _renew(self, record: _Record, entry: MemberEntry, now: float) -> None:
+    def _renew(self, record: MemberRecord, entry: MemberEntry, now: float) -> None:
         known = record.entry
         record.entry = entry
         if entry.status is not known.status or entry.stamp != known.stamp:
             record.since = now
         record.tells = self._tells()
-        self._digest = None
+        self._has_changed()
         if entry.incarnation > known.incarnation:
-            record.asked_at, record.patience, record.is_accused = None, 1, False
-        elif entry.status is MemberStatus.ALIVE and record.is_accused:
-            record.asked_at, record.is_accused = None, False
-            record.patience = min(MOST_PATIENCE, 2 * record.patience)
+            record.probe = Probe(record.probe.heard_at)
+        elif entry.status is MemberStatus.ALIVE and record.probe.is_accused:
+            record.probe.contradicted()
         if entry.status is MemberStatus.DEAD:
             record.pause_s, record.retry_at = 0.0, now + self._times.retry_first_s
 
-    def _accuse(self, record: _Record, now: float) -> list[Change]:
+    def _accuse(self, record: MemberRecord, now: float) -> list[Change]:
         changes = self._take(record, Event.NO_ANSWER, now)
-        record.is_accused = record.is_accused or bool(changes)
+        record.probe.is_accused |= bool(changes)
         return changes
 
-    def _pass_time(self, record: _Record, now: float) -> list[Change]:
-        times, status = self._times, record.entry.status
-        if status is MemberStatus.ALIVE:
-            limit_s = times.suspect_after_s * record.patience
-            is_due = record.asked_at is not None and now - record.asked_at >= limit_s
-            return self._accuse(record, now) if is_due else []
-        event = Event.SUSPICION_TIMED_OUT if status.is_member else Event.TIME_TO_FORGET
-        limit_s = times.dead_after_s if status.is_member else times.remember_s
-        return self._take(record, event, now) if now - record.since >= limit_s else []
-
-    def _give_fresh_time(self, now: float) -> None:
-        for record in self._records.values():
-            record.asked_at = None
-            if record.entry.status is MemberStatus.SUSPECT:
-                record.since = now
-
-    def _forget(self, record: _Record, event: Event, now: float) -> Change:
+    def _forget(self, record: MemberRecord, event: Event, now: float) -> Change:
         del self._records[record.entry.name]
-        self._bury(record.entry, now)
+        self._has_changed()
+        self._graves.bury(record.entry, now)
         return Change(record.entry, record.entry.status, None, event.value)
-
-    def _bury(self, entry: MemberEntry, now: float) -> None:
-        """Keep of an unknown node what it was that is over; the newest grave stands last."""
-        self._graves.pop(entry.name, None)
-        if len(self._graves) >= self._most:
-            del self._graves[next(iter(self._graves))]
-        self._graves[entry.name] = _Grave(entry, now + self._times.grave_s)
 
     def _make_room(self, now: float) -> list[Change]:
         """If all places are taken, forget who has been gone for the longest time."""
@@ -463,29 +380,21 @@ class Membership:
     def _contradict(self, news: MemberEntry) -> list[Change]:
         own = self.own
         is_over = own.status is MemberStatus.LEFT or self.replaced_by is not None
-        is_wild = news.incarnation > max(own.incarnation, HIGHEST_HEARSAY)  # nobody believes it
-        if is_over or is_wild or news.stamp < own.stamp or news == own:
+        said = None if is_over else contradiction(own, news)
+        if said is None:
             return []
-        # Another process that began in the same millisecond would contradict versions for ever.
-        if news.incarnation > own.incarnation or news.version == HIGHEST or is_rival(news, own):
-            self.own = own._replace(incarnation=news.incarnation + 1, version=0)
-        else:
-            self.own = own._replace(version=news.version + 1)
-        self._digest = None
+        self.own = said
+        self._has_changed()
+        if news.status is MemberStatus.SUSPECT:
+            self._health.worse()
         return [Change(self.own, own.status, self.own.status, "it contradicts what is said of it")]
-
-    def _to_contradict(self, name: str | None) -> list[MemberEntry]:
-        """What the reader of news has to hear first, if anything."""
-        if name is None or name == self.own.name:
-            return []
-        if name in self._graves:
-            return [self._graves[name].entry]
-        entry = self.entry(name)
-        return [] if entry is None or entry.status is MemberStatus.ALIVE else [entry]
 
     def _known(self, is_meant: Callable[[MemberStatus], bool]) -> tuple[MemberEntry, ...]:
         entries = (record.entry for record in self._records.values())
         return tuple(sorted(entry for entry in entries if is_meant(entry.status)))
+
+    def _has_changed(self) -> None:
+        self._digest = self._peers = None
 
     def _tells(self) -> int:
         return TELLS * (len(self._records) + 1).bit_length()

@@ -7,7 +7,7 @@ import numpy as np
 from dpwa.tables.table import ArrayTable
 
 
-class SharedVariable:
+class SyncedArray:
     """An array of which each worker has its own copy; `sync` adds up what all have done to theirs.
 
     Source: the shared variables of Multiverso's Python binding.

@@ -1,0 +1,65 @@
+"""Arrays and bytes that users publish: their layout, their bytes, and what they get back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpwa.data.layout import BYTES, Layout, TensorSpec
+from dpwa.data.segments import ByteArray
+from dpwa.errors import ParametersError
+
+NumericArray = npt.NDArray[Any]
+
+
+def array_layout(array: NumericArray) -> Layout:
+    """Return the layout of an array of numbers, of any shape.
+
+    Raises:
+        ParametersError: it is empty, or of something else.
+    """
+    if array.dtype.kind not in "biufc":
+        raise ParametersError(f"parameters must be numeric, not an array of {array.dtype}")
+    if array.size == 0:
+        raise ParametersError(f"parameters must not be empty: an array of shape {array.shape}")
+    dtype = array.dtype.name if array.dtype.isnative else array.dtype.str
+    return Layout((TensorSpec("parameters", dtype, array.shape, array.dtype.itemsize),))
+
+
+def byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
+    """Return bytes as an array; a copy only if they are not in one piece.
+
+    Raises:
+        ParametersError: they are empty, or something else.
+    """
+    try:
+        view = memoryview(parameters)
+    except TypeError:
+        raise ParametersError(
+            f"parameters must be bytes-like or a numpy array, not {type(parameters).__name__}"
+        ) from None
+    if view.nbytes == 0:
+        raise ParametersError("parameters must not be empty: no bytes")
+    return np.frombuffer(view if view.contiguous else view.tobytes(), np.uint8)
+
+
+def is_finite(data: ByteArray, dtype: str) -> bool:
+    """Tell whether all values are finite numbers; plain bytes have no meaning here."""
+    if dtype == BYTES or np.dtype(dtype).kind not in "fc":
+        return True
+    values = data.view(np.dtype(dtype))
+    with np.errstate(all="ignore"):
+        total = values.sum(dtype=np.promote_types(values.dtype, np.float32))
+        # A sum may overflow where no value does.
+        return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
+
+
+def as_published(layout: Layout, data: ByteArray) -> bytes | NumericArray:
+    """Return a snapshot as its user has published it: bytes, or an array of dtype and shape."""
+    spec = layout.tensors[0]
+    if layout.is_bytes:
+        return data.tobytes()
+    array: NumericArray = data.view(np.dtype(spec.dtype)).reshape(spec.shape)
+    return array

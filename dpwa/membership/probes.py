@@ -1,0 +1,67 @@
+"""Probes: members that this node asks for others, who have not heard from them for a while."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpwa.clock import Clock
+from dpwa.membership.member_list import MemberList
+from dpwa.node.serving.service import Reply
+from dpwa.node.threads import NodeHandle
+from dpwa.wire.members import ProbeAnswer, ProbeRequest
+
+MOST_PROBES = 16  # at once; whoever asks for more is asking others, too
+HEARD_WITHIN_S = 1.0  # such a member need not be asked
+ANSWER_WITHIN_S = 2.0
+
+
+@dataclass(frozen=True)
+class _Probe:
+    request: ProbeRequest
+    reply: Reply
+    heard_after: float
+    expires: float
+
+
+class Probes:
+    """The probes under way; of the RxThread.
+
+    Args:
+        member_list: of this node.
+        node_handle: by which members are asked.
+        clock: time source.
+    """
+
+    def __init__(self, member_list: MemberList, node_handle: NodeHandle, clock: Clock) -> None:
+        self._member_list = member_list
+        self._node_handle = node_handle
+        self._clock = clock
+        self._probes: list[_Probe] = []
+
+    def start(self, request: ProbeRequest, reply: Reply) -> None:
+        """Ask a member, unless it was heard from just now; one that is unknown is not asked."""
+        entry = self._member_list.entry(request.name)
+        if entry is None or entry.incarnation != request.incarnation:
+            return
+        now = self._clock.now()
+        if now - self._member_list.heard_at(request.name) <= HEARD_WITHIN_S:
+            reply(_answer(request))
+        elif len(self._probes) < MOST_PROBES:
+            self._probes.append(_Probe(request, reply, now, now + ANSWER_WITHIN_S))
+            roster = self._member_list.roster(request.name, asks=True)
+            self._node_handle.tell(request.name, *roster)
+
+    def go_on(self, now: float) -> bool:
+        """Say who has answered; return whether others may still do so."""
+        waiting = []
+        for probe in self._probes:
+            if self._member_list.heard_at(probe.request.name) >= probe.heard_after:
+                probe.reply(_answer(probe.request))
+            elif now < probe.expires:
+                waiting.append(probe)
+        self._probes = waiting
+        return bool(waiting)
+
+
+def _answer(request: ProbeRequest) -> ProbeAnswer:
+    return ProbeAnswer(request=request.request, name=request.name, incarnation=request.incarnation)

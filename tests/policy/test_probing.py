@@ -1,0 +1,97 @@
+"""Which members answer, who is asked for those that do not, and when a node doubts itself."""
+
+import random
+
+import pytest
+
+from dpwa.policy.members.probing import LocalHealth, Probe
+from dpwa.policy.members.states import MemberEntry, MemberStatus, Times
+from dpwa.policy.members.view import Membership
+
+TIMES = Times()
+
+
+def view(count):
+    members = Membership(MemberEntry("self", "at-self", 1))
+    members.hear([MemberEntry(f"n{index}", f"at-n{index}", 1) for index in range(count)], 0.0)
+    return members
+
+
+def tick(members, since, until):
+    """Let time pass as it does; who is suspected at the end of it."""
+    steps = int(2 * (until - since))
+    changes = [change for step in range(steps + 1) for change in members.tick(since + step / 2)]
+    return [c.entry.name for c in changes if c.after is MemberStatus.SUSPECT]
+
+
+def test_a_member_that_does_not_answer_is_asked_through_a_few_others_once():
+    members, rng = view(50), random.Random(1)
+    members.asked("n7", 0.0)
+    assert members.to_ask_others(TIMES.ask_others_after_s - 0.01, rng) == []
+    asked = members.to_ask_others(TIMES.ask_others_after_s, rng)
+    assert [entry.name for entry, _ in asked] == ["n7"] * 3
+    assert len({other for _, other in asked} - {"n7"}) == 3
+    assert members.to_ask_others(TIMES.ask_others_after_s + 1.0, rng) == []
+
+
+def test_of_many_that_do_not_answer_a_few_are_asked_for_at_a_time_through_those_who_do():
+    members, rng, asked = view(50), random.Random(1), []
+    for index in range(40):
+        members.asked(f"n{index}", 0.0)
+    for _ in range(14):
+        now = members.to_ask_others(TIMES.ask_others_after_s, rng)
+        assert len(now) <= 9
+        asked += now
+    assert {entry.name for entry, _ in asked} == {f"n{index}" for index in range(40)}
+    assert {int(other[1:]) for _, other in asked} <= set(range(40, 50))
+
+
+def test_who_answers_another_is_not_suspected_and_is_asked_anew():
+    members, rng = view(5), random.Random(1)
+    members.asked("n1", 0.0)
+    members.to_ask_others(2.0, rng)
+    members.others_heard_from("n1", 1)
+    assert tick(members, 0.0, 10.0) == []
+    members.asked("n1", 10.0)
+    assert members.to_ask_others(12.0, rng)
+    assert tick(members, 10.0, 13.5) == []
+    assert tick(members, 14.0, 14.0) == ["n1"]
+
+
+@pytest.mark.parametrize(("asked_others", "incarnation"), [(False, 1), (True, 2)])
+def test_an_answer_that_nobody_asked_for_or_of_another_life_is_none(asked_others, incarnation):
+    members = view(5)
+    members.asked("n1", 0.0)
+    if asked_others:
+        members.to_ask_others(2.0, random.Random(1))
+    members.others_heard_from("n1", incarnation)
+    assert tick(members, 0.0, 4.0) == ["n1"]
+
+
+def test_a_node_whose_questions_stay_unanswered_gives_all_more_time_until_they_are_answered():
+    health, probe = LocalHealth(), Probe()
+    probe.asked(0.0)
+    assert probe.has_failed(4.0, TIMES, health)
+    for _ in range(9):
+        health.worse()
+    assert health.factor == health.most
+    assert not probe.has_failed(15.9, TIMES, health)
+    assert probe.has_failed(16.0, TIMES, health)
+    for _ in range(9):
+        health.better()
+    assert health.factor == 1
+
+
+def test_a_node_that_hears_it_is_suspected_gives_others_more_time():
+    members = view(3)
+    members.asked("n1", 0.0)
+    members.hear([MemberEntry("self", "at-self", 1, 0, MemberStatus.SUSPECT)], 1.0)
+    assert tick(members, 1.0, 7.5) == []
+    assert tick(members, 8.0, 8.0) == ["n1"]
+
+
+def test_patience_and_health_do_not_multiply():
+    health, probe = LocalHealth(factor=4), Probe(patience=8)
+    probe.asked(0.0)
+    assert not probe.has_failed(31.9, TIMES, health)
+    assert probe.has_failed(32.0, TIMES, health)
