@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from dpwa.clock import Clock
 from dpwa.policy.members.states import Change, MemberEntry, MemberStatus
@@ -69,6 +69,11 @@ class MemberList:
         with self._lock:
             return *self._members.peers, *self._members.remembered
 
+    def connected_to(self, names: Collection[str]) -> None:
+        """Take note of which peers are connected now."""
+        with self._lock:
+            self._members.near = names
+
     def to_tell(self, most: int) -> set[str]:
         """Return who should hear of what has changed since the last call.
 
@@ -79,8 +84,7 @@ class MemberList:
             suspects, self._suspects = sorted(self._suspects), set()
             if not changes:
                 return set()
-            peers = self._members.peers
-            drawn = {entry.name for entry in self._rng.sample(peers, min(most, len(peers)))}
+            drawn = {entry.name for entry in self._members.to_tell(self._rng, most)}
             return drawn | set(self._rng.sample(suspects, min(most, len(suspects))))
 
     @property

@@ -220,6 +220,7 @@ class RosterListener(Listener):
             was_dismissed = not is_up and peer in self._dismissed
             self._dismissed -= {peer}
             self._up = self._up | {peer} if is_up else self._up - {peer}
+        self._member_list.connected_to(self._up)
         if not is_up and not was_dismissed:
             self._member_list.lost(peer)
 
@@ -227,6 +228,7 @@ class RosterListener(Listener):
         """Take note that there is no connection, as there was nothing to say."""
         with self._lock:
             self._up -= {peer}
+        self._member_list.connected_to(self._up)
 
     @property
     def connections(self) -> int:

@@ -95,3 +95,18 @@ def test_patience_and_health_do_not_multiply():
     probe.asked(0.0)
     assert not probe.has_failed(31.9, TIMES, health)
     assert probe.has_failed(32.0, TIMES, health)
+
+
+def test_of_many_those_that_are_connected_are_asked_and_told_before_others():
+    members, rng = view(100), random.Random(1)
+    members.near = {f"n{index}" for index in range(8)}
+    told = [entry.name for _ in range(200) for entry in members.to_tell(rng, 3)]
+    near = sum(name in members.near for name in told)
+    assert 0.7 * len(told) < near < 0.9 * len(told)
+    assert len(set(told)) > 50  # and nobody is left out for ever
+    asked = []
+    for step in range(200):
+        for entry in members.to_ask(step / 2, rng):
+            asked.append(entry.name)
+            members.heard_from(entry.name, 1, step / 2)
+    assert 0.7 * len(asked) < sum(name in members.near for name in asked) < 0.9 * len(asked)

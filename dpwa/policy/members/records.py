@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgpack
@@ -19,6 +19,7 @@ DIGEST_BYTES = 8
 MOST_REPEATED = 3  # questions, at once
 OTHERS_ASKED = 3  # about a member that is uncertain
 FEW_REMEMBERED = 16
+FAR_SHARE = 0.25  # of questions that go to members that may not be connected
 
 
 @dataclass(eq=False)
@@ -87,7 +88,23 @@ def to_pass_on(
     return (*first, *(record.entry for record in chosen))[:most]
 
 
-def to_ask(records: Iterable[MemberRecord], now: float, rng: random.Random) -> list[MemberEntry]:
+def drawn_from(
+    members: Sequence[MemberRecord], near: Collection[str], most: int, rng: random.Random
+) -> list[MemberRecord]:
+    """Draw members at random, mostly those that are `near`: that are connected.
+
+    A new connection costs more than a message, and a node may only have a few of them. Some of the
+    others are drawn all the same, so that all members are asked, and hear, in the end.
+    """
+    connected = [record for record in members if record.entry.name in near]
+    is_far = rng.random() < FAR_SHARE or len(connected) < most
+    drawn = members if is_far else connected
+    return rng.sample(drawn, min(most, len(drawn)))
+
+
+def to_ask(
+    records: Iterable[MemberRecord], now: float, rng: random.Random, near: Collection[str] = ()
+) -> list[MemberEntry]:
     """Choose a member at random and a few that have not answered, and note the question.
 
     To ask those again is cheap, and one lost message is no evidence.
@@ -95,9 +112,7 @@ def to_ask(records: Iterable[MemberRecord], now: float, rng: random.Random) -> l
     members = [record for record in records if record.entry.status.is_member]
     silent = [record for record in members if record.probe.asked_at is not None]
     chosen = rng.sample(silent, min(MOST_REPEATED, len(silent)))
-    drawn = rng.choice(members) if members else None
-    if drawn is not None and drawn not in chosen:
-        chosen.append(drawn)
+    chosen += [each for each in drawn_from(members, near, 1, rng) if each not in chosen]
     for record in chosen:
         record.probe.asked(now)
     return [record.entry for record in chosen]
@@ -109,6 +124,7 @@ def to_ask_others(
     rng: random.Random,
     times: Times,
     health: LocalHealth,
+    near: Collection[str] = (),
 ) -> list[tuple[MemberEntry, str]]:
     """Choose members that are uncertain, each with others that are not, and note the question."""
     silent, certain = [], []
@@ -116,7 +132,7 @@ def to_ask_others(
         if record.entry.status is not MemberStatus.ALIVE:
             continue
         if not record.probe.is_uncertain(now, times, health):
-            certain.append(record.entry.name)
+            certain.append(record)
         elif not record.probe.others_asked:
             silent.append(record)
     if not certain:
@@ -125,9 +141,9 @@ def to_ask_others(
     for record in chosen:
         record.probe.others_asked = True
     return [
-        (record.entry, other)
+        (record.entry, other.entry.name)
         for record in chosen
-        for other in rng.sample(certain, min(OTHERS_ASKED, len(certain)))
+        for other in drawn_from(certain, near, OTHERS_ASKED, rng)
     ]
 
 

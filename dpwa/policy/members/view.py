@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from dpwa.policy.members.claims import Claims, is_claim, is_rival
@@ -56,6 +56,7 @@ from dpwa.policy.members.probing import LocalHealth, Probe
 from dpwa.policy.members.records import (
     MemberRecord,
     digest_of,
+    drawn_from,
     to_ask,
     to_ask_others,
     to_pass_on,
@@ -88,11 +89,13 @@ class Membership:
 
     Attributes:
         own: what this node says of itself. Its incarnation may be raised, see `hear`.
+        near: names of members that are connected, which are asked and told before others.
         replaced_by: another process that has this node's name and came later; there is no way back.
     """
 
     def __init__(self, own: MemberEntry, times: Times | None = None, most: int = 4096) -> None:
         self.own = own
+        self.near: Collection[str] = ()
         self.replaced_by: MemberEntry | None = None
         self._times = times or Times()
         self._most = most
@@ -286,14 +289,20 @@ class Membership:
 
         To be called about twice a second; to ask is `news` with a digest.
         """
-        return to_ask(self._records.values(), now, rng)
+        return to_ask(self._records.values(), now, rng, self.near)
 
     def to_ask_others(self, now: float, rng: random.Random) -> list[tuple[MemberEntry, str]]:
         """Choose who is to be asked to ask whom, and note that they were.
 
         Uncertain members, each with the name of one to ask for it, see `others_heard_from`.
         """
-        return to_ask_others(self._records.values(), now, rng, self._times, self._health)
+        records = self._records.values()
+        return to_ask_others(records, now, rng, self._times, self._health, self.near)
+
+    def to_tell(self, rng: random.Random, most: int) -> list[MemberEntry]:
+        """Choose members that are to hear at once of what has changed."""
+        members = [r for r in self._records.values() if r.entry.status.is_member]
+        return [record.entry for record in drawn_from(members, self.near, most, rng)]
 
     def to_check(self, now: float) -> list[MemberEntry]:
         """Return the claims to check now, by calls: what came of them is for `(un)checked`."""
