@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 
 from dpwa.clock import Clock
-from dpwa.policy.members.states import Change, MemberEntry, MemberStatus
+from dpwa.policy.members.states import Change, Event, MemberEntry, MemberStatus
 from dpwa.policy.members.view import Membership
 from dpwa.types import JsonObject
 from dpwa.wire import limits
@@ -17,6 +17,7 @@ from dpwa.wire.messages import printable
 
 log = logging.getLogger("dpwa.members")
 
+SUSPECT_TOLD_BY = 3.0  # members that hear of it, on average
 NEWS_ENTRIES = 32  # in one message, unless the reader knows other members
 
 
@@ -236,8 +237,18 @@ class MemberList:
         with self._lock:
             self._changes += len(changes)
             self._untold = True
-            self._suspects |= {c.entry.name for c in changes if c.after is MemberStatus.SUSPECT}
+            self._suspects |= {c.entry.name for c in changes if self._is_to_hear(c)}
         self._changed()
+
+    def _is_to_hear(self, change: Change) -> bool:
+        """Tell whether this node is to tell a suspect at once what is said of it, to contradict it.
+
+        Whoever suspects it does; the way there may be broken, so a few of those do who hear of it.
+        """
+        if change.after is not MemberStatus.SUSPECT:
+            return False
+        is_own = change.why == Event.NO_ANSWER.value
+        return is_own or self._rng.random() * len(self._members.peers) < SUSPECT_TOLD_BY
 
     def _log(self, change: Change) -> None:
         name, own = change.entry.name, self._members.own.name
