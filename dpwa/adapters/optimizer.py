@@ -12,7 +12,7 @@ from dpwa.node.ending.finishing import SECONDS
 from dpwa.types import Loss
 
 if TYPE_CHECKING:
-    from dpwa.adapters.pytorch import Merge
+    from dpwa.adapters.merge import Merge
     from dpwa.policy.finishing import FinishReport
 
 _OWN = frozenset({"optimizer", "conn", "loss", "last_merge", "step"})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
 import torch
 
 from dpwa.adapters.contents import left_out
+from dpwa.adapters.merge import Merge, center_of, clip_of, control_of, require_module
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.received import ReceivedSnapshot
 from dpwa.adapters.replicas import Replicas, by_all_ranks, made_by_all_ranks
@@ -20,16 +20,13 @@ from dpwa.adapters.values import TensorValues
 from dpwa.algorithms import Terms
 from dpwa.collectives.calls import CollectiveCalls
 from dpwa.collectives.collectives import Collectives
-from dpwa.config import Config
 from dpwa.connection import ConfigSource, DpwaConnection
 from dpwa.data.kernels import are_finite
-from dpwa.errors import ParametersError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.ending.finish_run import Averaged
 from dpwa.node.ending.finishing import SECONDS
 from dpwa.policy.beginners import TRACE_VALUES, began_apart, trace_of
-from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.policy.finishing import FinishReport
 from dpwa.policy.learning_rates import lr_scale
@@ -37,43 +34,6 @@ from dpwa.types import JsonObject, Loss, loss_value
 from dpwa.wire.shards import shards_of
 
 log = logging.getLogger("dpwa.adapters")
-
-MOST_EXTRA_ROUNDS = 3
-WARM_UP = 15  # distances: of fewer, most may be those of one adversary among eight, by chance
-
-
-@dataclass(frozen=True)
-class Merge:
-    """What one `update_wait` merged.
-
-    Attributes:
-        peer: whose parameters.
-        factor: weight f they had, from 0 to 1; at 0 nothing was changed.
-        peer_clock: the peer's clock when it published them.
-        peer_loss: its loss then; `None` when it had not measured one.
-        staleness: by how many updates the peer was behind this node (negative: ahead).
-        waited_s: seconds that `update_wait` waited for them.
-        consensus_distance: Euclidean distance between the peer's parameters and this node's
-            before the merge (with `merge: delta`, this node's as published), over all trainable
-            parameters; estimated from a sample of them in models of more than 64 Ki parameters.
-    """
-
-    peer: str
-    factor: float
-    peer_clock: float
-    peer_loss: float | None
-    staleness: float
-    waited_s: float
-    consensus_distance: float
-
-    def __repr__(self) -> str:
-        loss = "unknown" if self.peer_loss is None else f"{self.peer_loss:.4g}"
-        return (
-            f"Merge(peer={self.peer!r}, factor={self.factor:.3g}, "
-            f"peer_clock={self.peer_clock:.4g}, peer_loss={loss}, "
-            f"staleness={self.staleness:.3g}, waited_s={self.waited_s:.3g}, "
-            f"consensus_distance={self.consensus_distance:.4g})"
-        )
 
 
 class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
@@ -130,7 +90,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         leader_loss: Callable[[], Loss] | None = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        _require_module(net)
+        require_module(net)
         self.connection = DpwaConnection(name, config)
         try:
             self._node = self.connection.node
@@ -145,8 +105,8 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._rounds.guard_transactions(self._terms.is_finite)
             self._algorithm = self._rounds.algorithm
             self._leader_loss = leader_loss
-            self._clip = _clip_of(settings)
-            self._control = _control_of(settings)
+            self._clip = clip_of(settings)
+            self._control = control_of(settings)
             self._has_sent = False
             self._consensus_distance = 0.0
             self._node.describe("training", self._report)
@@ -243,7 +203,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         if arrival is not None and self._control is not None:
             arrival = self._mix_more(self._control, arrival)
         self._states.turn(self._training.capture, saves=False)
-        return None if arrival is None else self._merged(arrival)
+        return None if arrival is None else Merge.of(arrival, self._consensus_distance)
 
     def step(self, loss: Loss = None) -> Merge | None:
         """Do all that follows a training step: `update_wait(loss)`, then `update_send(loss)`.
@@ -373,17 +333,6 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         self._consensus_distance = received.consensus_distance
         return factor
 
-    def _merged(self, arrival: Arrival) -> Merge:
-        return Merge(
-            peer=arrival.peer,
-            factor=arrival.factor,
-            peer_clock=arrival.standing.clock,
-            peer_loss=arrival.standing.loss,
-            staleness=arrival.staleness,
-            waited_s=arrival.waited_s,
-            consensus_distance=self._consensus_distance,
-        )
-
     @property
     def lr_scale(self) -> float:
         """What to multiply this node's learning rate with, as `lr_spread` has it."""
@@ -412,20 +361,10 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         Raises:
             UserError: the algorithm has no center, or there was no `update_send` yet.
         """
-        name = self._node.config.algorithm
         algorithm = self._rounds.algorithm
-        if not algorithm.has_center:
-            raise UserError(
-                f"`algorithm: {name}` has no center; expected one that draws nodes to a center, "
-                "as `algorithm: elastic` (AllReduceEA and EASGD have copy_center)"
-            )
-        self._refresh()
-        if not isinstance(algorithm.center, TensorValues):
-            raise UserError(
-                f"`algorithm: {name}` has no center before the first update_send, and after the "
-                "module has changed: it begins as the module is then"
-            )
-        return self._state.state_with(algorithm.center)
+        if algorithm.has_center:
+            self._refresh()
+        return self._state.state_with(center_of(algorithm, self._node.config.algorithm))
 
     @property
     def collectives(self) -> Collectives:
@@ -465,20 +404,3 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         self.connection.__reduce_ex__(protocol)
-
-
-def _require_module(net: object) -> None:
-    if not isinstance(net, torch.nn.Module):
-        raise ParametersError(f"net: expected a torch.nn.Module (got {type(net).__name__})")
-
-
-def _clip_of(config: Config) -> ClipRadius | None:
-    if config.robust == "none":
-        return None
-    options: Any = config.options_of(config.robust)
-    return ClipRadius(options.quantile, options.window, min(WARM_UP, options.window))
-
-
-def _control_of(config: Config) -> ConsensusControl | None:
-    q = config.consensus_control
-    return ConsensusControl(q, most=MOST_EXTRA_ROUNDS) if q > 0.0 else None

@@ -9,27 +9,33 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import logging
 import math
-import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from dpwa.adapters.module_state import ModuleState, state_tensors
+from dpwa.adapters.ranks import (
+    Failure,
+    Form,
+    Making,
+    NodeElsewhere,
+    RankOutcome,
+    buckets,
+    require_alike,
+    versions,
+)
 from dpwa.adapters.training_state import TrainingState
-from dpwa.config import load_config
-from dpwa.connection import ConfigSource, DpwaConnection
-from dpwa.errors import ClosedError, DpwaError, ParametersError, UserError
-from dpwa.lifecycle import require_own_process
+from dpwa.connection import DpwaConnection
+from dpwa.errors import ParametersError
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.node import Node
 from dpwa.state.states import States
@@ -40,7 +46,6 @@ log = logging.getLogger("dpwa.adapters")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-BUCKET_BYTES = 32 * 1024**2  # of tensors that are broadcast at once
 STILL_AT_WORK_S = 2.0
 PATIENCE_S = 30.0  # before a rank says that it waits for the others
 
@@ -56,106 +61,6 @@ class Adapter(Protocol):
     _states: States
     _leader_loss: Callable[[], Loss] | None
     _replicas: Replicas | None
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An error on one rank, as the others hear of it."""
-
-    rank: int
-    kind: type[Exception]
-    text: str
-    attributes: dict[str, Any]
-    code: int | None = None  # with which it ends a process that does not handle it
-
-    @classmethod
-    def of(cls, error: Exception, rank: int) -> Failure:
-        """Describe an error; those that are not dpwa's own are described by their text."""
-        if isinstance(error, DpwaError):
-            code = getattr(error, "code", None)
-            return cls(rank, type(error), str(error), vars(error), code)
-        return cls(rank, RuntimeError, f"{type(error).__name__}: {error}", {})
-
-    def throw(self) -> NoReturn:
-        """Raise it on another rank."""
-        error = self.kind.__new__(self.kind)
-        error.args = (f"rank {self.rank} of the model's process group: {self.text}",)
-        vars(error).update(self.attributes)
-        if isinstance(error, SystemExit):  # which ends a process without a word
-            error.code = self.code
-            log.error("%s", error.args[0])
-        raise error
-
-
-@dataclass(frozen=True)
-class RankOutcome:
-    """What has come of a call on rank 0.
-
-    Attributes:
-        result: what it returns.
-        failure: what it raises.
-        has_changed: whether parameters or averaged buffers are to be broadcast.
-        fingerprint: of the layout of those.
-        clock, updates, peers: of the node.
-        optimizer: a state to be loaded into the optimizer that was included.
-    """
-
-    result: Any = None
-    failure: Failure | None = None
-    has_changed: bool = False
-    fingerprint: bytes = b""
-    clock: float = 0.0
-    updates: int = 0
-    peers: tuple[str, ...] = ()
-    optimizer: dict[str, Any] | None = None
-
-
-class NodeElsewhere:
-    """Stands for the node, and all that belongs to it, on a rank that does not have it.
-
-    Attributes:
-        name, config: as on rank 0.
-        clock, updates, peers: as on rank 0 after the last call.
-    """
-
-    def __init__(self, name: str, source: ConfigSource, rank: int) -> None:
-        self.name = name
-        self.config = load_config(source)
-        self.config.require(name)
-        self.clock = 0.0
-        self.updates = 0
-        self.peers: tuple[str, ...] = ()
-        self._rank = rank
-        self._owner = os.getpid()
-        self._is_closed = False
-
-    def check_process(self) -> None:
-        """Raise a `ForkedError` in a forked child."""
-        require_own_process(self._owner, self.name)
-
-    def _check_open(self) -> None:
-        self.check_process()
-        if self._is_closed:
-            raise ClosedError(f"node {self.name!r} is closed")
-
-    def described(self) -> str:
-        """Say in a few words which node this is."""
-        state = "closed" if self._is_closed else f"clock {self.clock:.4g}"
-        return f"{self.name!r}, {state}, rank {self._rank}: the node is on rank 0"
-
-    def follow(self, told: Form | RankOutcome) -> None:
-        """Take over what rank 0 says of the node."""
-        self.clock, self.updates, self.peers = told.clock, told.updates, told.peers
-
-    def close(self) -> None:
-        """Refuse to be used from now on; rank 0 closes the node."""
-        self._is_closed = True
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise UserError(
-            f"{name!r} is known on rank 0 of the model's process group only, which has the node "
-            f"{self.__dict__.get('name')!r}; this is rank {self.__dict__.get('_rank')}"
-        )
 
 
 @dataclass
@@ -221,7 +126,7 @@ class Replicas:
         if failure is not None:
             raise failure
         try:
-            _require_alike(forms)
+            require_alike(forms)
         except Exception:
             adapter.connection.close()
             raise
@@ -264,7 +169,7 @@ class Replicas:
         """
         if not self.has_node:
             return cast("R", self._follow(adapter, optimizer))
-        before = _versions(adapter._state)
+        before = versions(adapter._state)
         try:
             with self._entered():
                 result = run()
@@ -283,7 +188,7 @@ class Replicas:
         is_taken_over = optimizer is not None and adapter._states.origin is not None
         return RankOutcome(
             result,
-            has_changed=result is not None or _versions(adapter._state) != before,
+            has_changed=result is not None or versions(adapter._state) != before,
             fingerprint=adapter._state.layout.fingerprint,
             **_standing(adapter.connection),
             optimizer=optimizer.state_dict() if is_taken_over else None,
@@ -378,7 +283,7 @@ class Replicas:
     @torch.no_grad()
     def _send_all(self, tensors: Iterable[torch.Tensor]) -> None:
         """Give the values of rank 0 to all ranks, bit for bit."""
-        for bucket in _buckets(tensors):
+        for bucket in buckets(tensors):
             flat = torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for tensor in bucket])
             dist.broadcast(flat, self._source, self.group)
             if self.has_node:
@@ -386,31 +291,6 @@ class Replicas:
             parts = flat.split_with_sizes([tensor.nbytes for tensor in bucket])
             for tensor, part in zip(bucket, parts, strict=True):
                 tensor.detach().copy_(part.clone().view(tensor.dtype).view(tensor.shape))
-
-
-@dataclass(frozen=True)
-class Form:
-    """What a rank says of the adapter that it makes; rank 0 also what its node begins with."""
-
-    name: str
-    has_optimizer: bool
-    has_leader_loss: bool
-    failure: Failure | None
-    has_origin: bool = False
-    clock: float = 0.0
-    updates: int = 0
-    peers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Making:
-    """An adapter that is to be made: its arguments, and how."""
-
-    make: Callable[[], None]
-    name: str
-    config: ConfigSource
-    leader_loss: Callable[[], Loss] | None = None
-    optimizer: torch.optim.Optimizer | None = None
 
 
 def _standing(connection: DpwaConnection) -> dict[str, Any]:
@@ -476,42 +356,3 @@ def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
         return replicas.call(adapter, run, bound.arguments.get("optimizer"))
 
     return called
-
-
-def _require_alike(forms: Sequence[Form]) -> None:
-    for form in forms:
-        if form.failure is not None:
-            form.failure.throw()
-    first = forms[0]
-    for rank, form in enumerate(forms):
-        if form.name != first.name:
-            raise UserError(
-                "all ranks of a DistributedDataParallel module are one node: rank 0 of its process "
-                f"group calls it {first.name!r}, rank {rank} {form.name!r}"
-            )
-        for what in ("optimizer", "leader_loss"):
-            if getattr(form, f"has_{what}") != getattr(first, f"has_{what}"):
-                raise UserError(
-                    f"rank 0 and rank {rank} of the model's process group must both have "
-                    f"`{what}`, or neither"
-                )
-
-
-def _versions(state: ModuleState) -> list[tuple[int, int]]:
-    """Return what changes whenever one of the gossiped tensors is written to."""
-    return [(id(entry.tensor), entry.tensor._version) for entry in state.entries]
-
-
-def _buckets(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield tensors of one device that go together."""
-    with_values = (tensor for tensor in tensors if tensor.numel())
-    for _, same in itertools.groupby(with_values, key=lambda tensor: tensor.device):
-        bucket: list[torch.Tensor] = []
-        nbytes = 0
-        for tensor in same:
-            if bucket and nbytes + tensor.nbytes > BUCKET_BYTES:
-                yield bucket
-                bucket, nbytes = [], 0
-            bucket.append(tensor)
-            nbytes += tensor.nbytes
-        yield bucket

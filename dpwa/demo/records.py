@@ -11,7 +11,7 @@ from dpwa.lifecycle import Closeable
 from dpwa.types import StrictModel
 
 if TYPE_CHECKING:
-    from dpwa.adapters.pytorch import Merge
+    from dpwa.adapters.merge import Merge
 
 MEET_TIMEOUT_S = 15.0  # at most so long is the phase "meeting"
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dpwa.adapters.pytorch import Merge
+from dpwa.adapters.merge import Merge
 from dpwa.clock import Deadline, SystemClock
 from dpwa.demo.data import Examples
 from dpwa.demo.records import MEET_TIMEOUT_S, Logbook

@@ -22,7 +22,7 @@ from dpwa.node.fetching.incoming import IsFinite
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.loss_watch import LossWatch
 from dpwa.node.sources import Sources
-from dpwa.node.transaction_manager import Settled
+from dpwa.node.transaction_record import Settled
 from dpwa.node.view import NodeView
 from dpwa.policy.beginners import began_apart, is_far_behind
 from dpwa.policy.health import Outcome

@@ -7,17 +7,22 @@ merges it in its next `wait`.
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import threading
 from collections import deque
-from dataclasses import dataclass
-from enum import Enum
 
 from dpwa.algorithms import Terms
 from dpwa.clock import Clock
 from dpwa.data.snapshot import Lease, SnapshotPool
 from dpwa.node.fetching.incoming import IsFinite
+from dpwa.node.transaction_record import (
+    AgreedTerms,
+    Declined,
+    Settled,
+    TransactionRecord,
+    agreement,
+    has_diverged,
+)
 from dpwa.policy.push_sum import Mass
 from dpwa.policy.transactions import Acceptance, Transactions, Verdict
 from dpwa.types import JsonObject
@@ -29,58 +34,6 @@ REMEMBER_S = 60.0
 RESEND_S = 0.25
 MARGIN_S = 0.05
 MOST_OF_ONE_PEER = 4  # proposals: one, and those of which it does not know yet how they ended
-
-
-@dataclass
-class Settled:
-    """A snapshot that is to be merged, because a transaction holds or mass has come back.
-
-    Attributes:
-        peer: whose.
-        theirs: the snapshot.
-        own: this node's in the transaction; `None`: the one it has published in the round.
-        units: of push-sum mass that come with it.
-        returned: the transaction that is off, if the mass is this node's own.
-    """
-
-    peer: str
-    theirs: Lease
-    own: Lease | None = None
-    units: int = 0
-    returned: bytes | None = None
-
-    def release(self) -> None:
-        """Give the snapshots back."""
-        self.theirs.release()
-        if self.own is not None:
-            self.own.release()
-
-
-@dataclass
-class _Record:
-    peer: str
-    own: Lease
-    is_asked: bool  # whether this node has proposed it
-    theirs: Lease | None = None
-    units: int = 0
-
-
-class Declined(Enum):
-    """What to answer to a proposal that cannot be agreed to."""
-
-    BUSY = "busy"
-    NOT_READY = "not_ready"
-    NOT_YET = "not_yet"  # the newest snapshot is still being copied
-
-
-@dataclass(frozen=True)
-class AgreedTerms:
-    """What to answer to one that can: this node's snapshot, and the mass that goes with it."""
-
-    version: int
-    clock: float
-    units: int
-    is_new: bool
 
 
 class TransactionManager:
@@ -113,7 +66,7 @@ class TransactionManager:
             name, is_exclusive=terms is Terms.EXCHANGE, remember_s=REMEMBER_S
         )
         self._mass = Mass()
-        self._records: dict[bytes, _Record] = {}
+        self._records: dict[bytes, TransactionRecord] = {}
         self._settled: deque[Settled] = deque()
         self._sent_at: dict[bytes, float] = {}
         self._traded_version = 0  # up to which snapshots have been in an exchange, or its merge
@@ -164,13 +117,13 @@ class TransactionManager:
             if own is None:
                 return None
             if (
-                _has_diverged(own)
+                has_diverged(own)
                 or self._is_traded(own)
                 or not self._transactions.propose(transaction, peer, now, expires)
             ):
                 own.release()
                 return None
-            self._records[transaction] = _Record(peer, own, is_asked=True)
+            self._records[transaction] = TransactionRecord(peer, own, is_asked=True)
             return transaction
 
     def agreed(self, transaction: bytes, units: int) -> bool:
@@ -269,7 +222,7 @@ class TransactionManager:
         with self._lock:
             known = self._records.get(transaction)
             if known is not None:  # it is repeated
-                return _agreement(known, is_new=False)
+                return agreement(known, is_new=False)
             own = self._pool.newest()
             if own is None:
                 return Declined.NOT_READY
@@ -281,7 +234,7 @@ class TransactionManager:
             # Not before it expires for the peer.
             expires = now + min(budget_s, self.longest_s) + MARGIN_S
             if (
-                _has_diverged(own)
+                has_diverged(own)
                 or self._is_traded(own)
                 or self._holds_too_many(own)
                 or self._has_too_many_of(peer)
@@ -301,9 +254,11 @@ class TransactionManager:
                 own.release()
                 return Declined.NOT_READY
             units = share
-        record = self._records[transaction] = _Record(peer, own, is_asked=False, units=units)
+        record = self._records[transaction] = TransactionRecord(
+            peer, own, is_asked=False, units=units
+        )
         self._forget_decided()
-        return _agreement(record, is_new=True)
+        return agreement(record, is_new=True)
 
     def clock_of(self, transaction: bytes) -> float:
         """Return the training clock of this node's snapshot in a transaction; 0 when it is over."""
@@ -469,13 +424,3 @@ class TransactionManager:
                 REMEMBER_S,
                 what,
             )
-
-
-def _agreement(record: _Record, *, is_new: bool) -> AgreedTerms:
-    own = record.own.snapshot
-    return AgreedTerms(own.version, own.standing.clock, record.units, is_new)
-
-
-def _has_diverged(own: Lease) -> bool:
-    """Tell whether nobody would take this snapshot."""
-    return own.snapshot.is_finite is False or own.snapshot.standing.loss == math.inf

@@ -9,7 +9,8 @@ import torch
 from support.nodes import config_of, eventually, is_connected, status_of
 from torch import nn
 
-from dpwa.adapters.pytorch import DpwaPyTorchAdapter, Merge
+from dpwa.adapters.merge import Merge
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import ClosedError, ParametersError, UnknownNameError
 
 

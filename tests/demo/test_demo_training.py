@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpwa.adapters.pytorch import Merge
+from dpwa.adapters.merge import Merge
 from dpwa.demo import training
 from dpwa.demo.data import load_digits
 from dpwa.demo.model import build_model, save_weights

@@ -12,7 +12,7 @@ from support.state_donors import training
 
 from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.node.transaction_manager import Settled
+from dpwa.node.transaction_record import Settled
 from dpwa.policy.beginners import LEAD, is_far_behind
 
 TRANSPORTS = ("auto", "tcp")

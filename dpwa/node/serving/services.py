@@ -14,7 +14,8 @@ from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.peers import PeerTable
 from dpwa.node.serving.service import Reply, Service
 from dpwa.node.serving.snapshot_service import Introduction
-from dpwa.node.transaction_manager import AgreedTerms, Declined, TransactionManager
+from dpwa.node.transaction_manager import TransactionManager
+from dpwa.node.transaction_record import AgreedTerms, Declined
 from dpwa.types import JsonObject
 from dpwa.wire import limits
 from dpwa.wire.messages import (

@@ -1,0 +1,105 @@
+"""What one call of an adapter has merged, and by which of the optional controls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dpwa.adapters.values import TensorValues
+from dpwa.algorithms import Algorithm
+from dpwa.config import Config
+from dpwa.errors import ParametersError, UserError
+from dpwa.node.arrival import Arrival
+from dpwa.policy.clipping import ClipRadius
+from dpwa.policy.consensus_control import ConsensusControl
+
+MOST_EXTRA_ROUNDS = 3
+WARM_UP = 15  # distances: of fewer, most may be those of one adversary among eight, by chance
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What one `update_wait` merged.
+
+    Attributes:
+        peer: whose parameters.
+        factor: weight f they had, from 0 to 1; at 0 nothing was changed.
+        peer_clock: the peer's clock when it published them.
+        peer_loss: its loss then; `None` when it had not measured one.
+        staleness: by how many updates the peer was behind this node (negative: ahead).
+        waited_s: seconds that `update_wait` waited for them.
+        consensus_distance: Euclidean distance between the peer's parameters and this node's
+            before the merge (with `merge: delta`, this node's as published), over all trainable
+            parameters; estimated from a sample of them in models of more than 64 Ki parameters.
+    """
+
+    peer: str
+    factor: float
+    peer_clock: float
+    peer_loss: float | None
+    staleness: float
+    waited_s: float
+    consensus_distance: float
+
+    @classmethod
+    def of(cls, arrival: Arrival, consensus_distance: float | None) -> Merge:
+        """Say what became of a snapshot that was merged."""
+        return cls(
+            peer=arrival.peer,
+            factor=arrival.factor,
+            peer_clock=arrival.standing.clock,
+            peer_loss=arrival.standing.loss,
+            staleness=arrival.staleness,
+            waited_s=arrival.waited_s,
+            consensus_distance=consensus_distance,
+        )
+
+    def __repr__(self) -> str:
+        loss = "unknown" if self.peer_loss is None else f"{self.peer_loss:.4g}"
+        return (
+            f"Merge(peer={self.peer!r}, factor={self.factor:.3g}, "
+            f"peer_clock={self.peer_clock:.4g}, peer_loss={loss}, "
+            f"staleness={self.staleness:.3g}, waited_s={self.waited_s:.3g}, "
+            f"consensus_distance={self.consensus_distance:.4g})"
+        )
+
+
+def clip_of(config: Config) -> ClipRadius | None:
+    """Return what clips foreign parameters; `None` if nothing does."""
+    if config.robust == "none":
+        return None
+    options: Any = config.options_of(config.robust)
+    return ClipRadius(options.quantile, options.window, min(WARM_UP, options.window))
+
+
+def control_of(config: Config) -> ConsensusControl | None:
+    """Return what has nodes mix more often that are far apart; `None` if nothing does."""
+    q = config.consensus_control
+    return ConsensusControl(q, most=MOST_EXTRA_ROUNDS) if q > 0.0 else None
+
+
+def center_of(algorithm: Algorithm, name: str) -> TensorValues:
+    """Return the center that an algorithm draws a node to.
+
+    Raises:
+        UserError: it has none, or not yet; `name` is that of the algorithm.
+    """
+    if not algorithm.has_center:
+        raise UserError(
+            f"`algorithm: {name}` has no center; expected one that draws nodes to a center, "
+            "as `algorithm: elastic` (AllReduceEA and EASGD have copy_center)"
+        )
+    if not isinstance(algorithm.center, TensorValues):
+        raise UserError(
+            f"`algorithm: {name}` has no center before the first update_send, and after the "
+            "module has changed: it begins as the module is then"
+        )
+    return algorithm.center
+
+
+def require_module(net: object) -> None:
+    """Raise a `ParametersError` if this is no module."""
+    if not isinstance(net, torch.nn.Module):
+        raise ParametersError(f"net: expected a torch.nn.Module (got {type(net).__name__})")
