@@ -44,7 +44,7 @@ class Merge:
     consensus_distance: float
 
     @classmethod
-    def of(cls, arrival: Arrival, consensus_distance: float | None) -> Merge:
+    def of(cls, arrival: Arrival, consensus_distance: float) -> Merge:
         """Say what became of a snapshot that was merged."""
         return cls(
             peer=arrival.peer,

@@ -306,7 +306,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     def _merge(self, arrival: Arrival) -> float:
         if self._control is not None and arrival.published is not None:
             self._control.observed(self._state.distance(arrival.published.data, 0, None))
-        return self._merge_received(arrival, ReceivedSnapshot(arrival, self._state, self._clip))
+        return self._merge_more(arrival)
 
     def _mix_more(self, control: ConsensusControl, arrival: Arrival) -> Arrival:
         """Gossip again at once, as long as the nodes are too far apart."""
@@ -322,9 +322,6 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
 
     def _merge_more(self, arrival: Arrival) -> float:
         received = ReceivedSnapshot(arrival, self._state, self._clip)
-        return self._merge_received(arrival, received)
-
-    def _merge_received(self, arrival: Arrival, received: ReceivedSnapshot) -> float:
         if arrival.takes_over:
             factor = received.merge(1.0)
             self._algorithm = self._rounds.renew_algorithm()
