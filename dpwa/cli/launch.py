@@ -78,12 +78,9 @@ def launch(
             "give a number of nodes (-n N), a configuration (-c FILE), or both"
         )
     with contextlib.ExitStack() as stack:
-        given = config or _temporary_config(count or 1, stack)
-        spec = _spec(command, given, count, cpus)
-        console = NodeConsole(spec.names)
-        if config is None:  # nobody can know where it is
-            console.note(f"shown by: dpwa status -c {shlex.quote(str(given))}")
-        _run(spec, console)
+        if config is None:
+            config = _temporary_config(count or 1, stack)
+        _run(_spec(command, config, count, cpus))
 
 
 def _temporary_config(count: int, stack: contextlib.ExitStack) -> Path:
@@ -119,9 +116,10 @@ def _spec(command: list[str], config: Path, count: int | None, cpus: Cpus) -> La
     )
 
 
-def _run(spec: LaunchSpec, console: NodeConsole) -> None:
+def _run(spec: LaunchSpec) -> None:
     from dpwa.launch import run_nodes
 
+    console = NodeConsole(spec.names)
     try:
         codes = run_nodes(
             spec, console.show_line, on_exit=console.show_exit, on_signal=console.show_signal
