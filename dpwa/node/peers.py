@@ -44,7 +44,8 @@ class _Peer:
     added: float
     health: Health = Health.UNKNOWN
     judged: float = -math.inf  # when a fetch last showed its health
-    heard: float | None = None  # when anything last came from it; `None` if it was never seen
+    heard: float | None = None  # when anything last came of asking it; `None`: never
+    spoke: float | None = None  # when it has last asked, which shows no way to it
     is_connected: bool = False
     memory: PeerMemory | None = None
     times: FetchTimes = field(default_factory=FetchTimes)
@@ -307,7 +308,7 @@ class PeerTable:
             peer = self._peers.get(name)
             if peer is None:
                 return
-            peer.heard = self._clock.now()
+            peer.spoke = self._clock.now()
             if peer.is_absent:
                 self._flow = self._flow.connected(name).added(name)
                 peer.is_absent = False
@@ -361,7 +362,7 @@ class PeerTable:
                     "score": self._flow.scores[name],
                     "health": peer.health.value,
                     "problem": peer.problem,
-                    "heard_s": None if peer.heard is None else round(now - peer.heard, 1),
+                    "heard_s": _ago_s(now, peer.heard, peer.spoke),
                     "quarantined": name in self._quarantined,
                     "rests": self._flow.rests(name, now),
                     "fetch_s": peer.times.mean_s,
@@ -382,6 +383,11 @@ class PeerTable:
 def _expected_s(peer: _Peer) -> float | None:
     """Return what a fetch takes; what can be mapped need not be streamed."""
     return peer.link.expected_s if peer.memory is None else peer.link.latency_s
+
+
+def _ago_s(now: float, *times: float | None) -> float | None:
+    known = [time for time in times if time is not None]
+    return round(now - max(known), 1) if known else None
 
 
 def _times(value: float | None, factor: float) -> float | None:

@@ -54,3 +54,13 @@ def test_a_peer_that_was_not_there_is_asked_again_once_it_has_spoken():
     peers.spoke("w2")
     chosen = [peers.choose(random.Random(seed), ()) for seed in range(300)]
     assert chosen.count("w2") > 100
+
+
+def test_a_peer_that_has_asked_was_seen_and_may_still_be_on_its_way_to_start():
+    now = 20.0
+    peers = PeerTable("w1", SimpleNamespace(now=lambda: now), random.Random(0))
+    peers.add("w2", "tcp://10.0.0.2:7000")
+    peers.spoke("w2")  # on its own connection, before there is one to it
+    now += 1.5
+    assert peers.may_still_start("w2")
+    assert peers.report()[0]["heard_s"] == 1.5

@@ -75,8 +75,8 @@ def test_a_node_whose_questions_stay_unanswered_gives_all_more_time_until_they_a
     for _ in range(9):
         health.worse()
     assert health.factor == health.most
-    assert not probe.has_failed(15.9, TIMES, health)
-    assert probe.has_failed(16.0, TIMES, health)
+    assert not probe.has_failed(7.9, TIMES, health)
+    assert probe.has_failed(8.0, TIMES, health)
     for _ in range(9):
         health.better()
     assert health.factor == 1

@@ -31,7 +31,7 @@ class LocalHealth:
     """
 
     factor: int = 1
-    most: int = 4
+    most: int = 2  # of more, a node that is cut off would hold on to the others for too long
 
     def worse(self) -> None:
         """Note a question without an answer, or a suspicion of this node."""
