@@ -261,6 +261,8 @@ class MemberList:
             )
             return
         is_expected = change.after in (MemberStatus.ALIVE, MemberStatus.LEFT, None)
+        # Of what others suspect only they warn: else each of many nodes would, of the same thing.
+        is_expected |= change.after is MemberStatus.SUSPECT and change.why != Event.NO_ANSWER.value
         level = logging.INFO if is_expected else logging.WARNING
         after = "forgotten" if change.after is None else change.after.name.lower()
         if change.after is not change.before:
