@@ -25,6 +25,7 @@ MODULES = (
     "dpwa.connection",
     "dpwa.adapters.pytorch",
     "dpwa.adapters.optimizer",
+    "dpwa.adapters.merge",
     "dpwa.algorithms",
     "dpwa.tables",
     "dpwa.distributed",

@@ -109,30 +109,32 @@ class Calls:
         if call.link.state is LinkState.UP and not call.was_sent:
             call.was_sent = call.link.send(*call.question.message())
         frames = call.link.receive()
-        if frames is not None:
-            self._take(call, frames)
-        elif call.link.state is LinkState.DOWN or self._clock.now() >= call.expires:
+        if frames is not None and self._is_answer(call, frames):
+            return
+        if call.link.state is LinkState.DOWN or self._clock.now() >= call.expires:
             problem = call.link.problem or (
                 "connected, but no answer in time" if call.was_sent else "no answer in time"
             )
             self._end(call)
             call.question.failed(problem)
 
-    def _take(self, call: _Call, frames: list[Frame]) -> None:
+    def _is_answer(self, call: _Call, frames: list[Frame]) -> bool:
+        """Tell whether this ends a call, and end it."""
         question = call.question
         try:
             message, payload = decode(frames)
         except ProtocolError as error:
             self._end(call)
             question.failed(str(error))
-            return
+            return True
         if isinstance(message, GoAway):  # it has many visitors; the answer comes all the same
-            return
+            return False
         self._end(call)
         try:
             question.answered(message, payload)
         except ProtocolError as error:
             question.failed(str(error))
+        return True
 
     def _end(self, call: _Call) -> None:
         del self._calls[call.question.endpoint]

@@ -173,10 +173,10 @@ class MemberList:
         with self._lock:
             return self._members.to_ask_others(self._clock.now(), self._rng)
 
-    def others_heard_from(self, name: str, incarnation: int) -> None:
+    def others_heard_from(self, name: str, incarnation: int, helper: str) -> None:
         """Take note that somebody who was asked for it has heard from a node."""
         with self._lock:
-            self._members.others_heard_from(name, incarnation)
+            self._members.others_heard_from(name, incarnation, helper)
 
     def lost(self, name: str) -> None:
         """Take note that the connection to a node is gone."""

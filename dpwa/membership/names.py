@@ -26,7 +26,7 @@ class Names:
     A member keeps its name. Whether it lives, a connection does not tell: that of a process that
     was killed stays up for some seconds if children of it hold the socket, or if its host is gone;
     and where there is none, that may be the link only. So the newcomer has to wait until the member
-    is heard from, and lives; or else it is suspected, all ask it, and it contradicts, or does not.
+    is heard from, and lives; or else it is suspected, some ask it, and it contradicts, or does not.
 
     Args:
         member_list: of this node.

@@ -30,7 +30,6 @@ class PeerKeeper:
         node = self._node()
         if node is None or node.closed or members is self._members:
             return
-        self._members = members
         # Whoever says that it is where this node is cannot be.
         wanted = {e.name: e.endpoint for e in members if e.endpoint != node.endpoint}
         for name, endpoint in list(self._endpoints.items()):
@@ -42,3 +41,4 @@ class PeerKeeper:
         for name in wanted.keys() - self._endpoints.keys():
             self._endpoints[name] = wanted[name]
             node.connect_peer(name, wanted[name])
+        self._members = members  # now that all of it is done: else it is tried again

@@ -11,12 +11,14 @@ from dpwa.node.threads import NodeHandle
 from dpwa.wire.members import ProbeAnswer, ProbeRequest
 
 MOST_PROBES = 16  # at once; whoever asks for more is asking others, too
+MOST_OF_ONE = 8  # of these for the same member
 HEARD_WITHIN_S = 1.0  # such a member need not be asked
 ANSWER_WITHIN_S = 2.0
 
 
 @dataclass(frozen=True)
 class _Probe:
+    sender: bytes
     request: ProbeRequest
     reply: Reply
     heard_after: float
@@ -38,30 +40,44 @@ class Probes:
         self._clock = clock
         self._probes: list[_Probe] = []
 
-    def start(self, request: ProbeRequest, reply: Reply) -> None:
-        """Ask a member, unless it was heard from just now; one that is unknown is not asked."""
-        entry = self._member_list.entry(request.name)
+    def start(self, sender: bytes, request: ProbeRequest, reply: Reply) -> None:
+        """Ask a member, unless it was heard from just now; one that is none is not asked.
+
+        Args:
+            sender: who wants to know; it has at most `MOST_OF_ONE` asked at once, and none twice.
+            request: of whom.
+            reply: to the sender.
+        """
+        target = request.target
+        entry = self._member_list.entry(target)
         if entry is None or entry.incarnation != request.incarnation:
             return
+        if not entry.status.is_member:
+            return
         now = self._clock.now()
-        if now - self._member_list.heard_at(request.name) <= HEARD_WITHIN_S:
+        if now - self._member_list.heard_at(target) <= HEARD_WITHIN_S:
             reply(_answer(request))
-        elif len(self._probes) < MOST_PROBES:
-            self._probes.append(_Probe(request, reply, now, now + ANSWER_WITHIN_S))
-            roster = self._member_list.roster(request.name, asks=True)
-            self._node_handle.tell(request.name, *roster)
+        elif self._has_room(sender, target):
+            self._probes.append(_Probe(sender, request, reply, now, now + ANSWER_WITHIN_S))
+            self._node_handle.tell(target, *self._member_list.roster(target, asks=True))
 
     def go_on(self, now: float) -> bool:
         """Say who has answered; return whether others may still do so."""
         waiting = []
         for probe in self._probes:
-            if self._member_list.heard_at(probe.request.name) >= probe.heard_after:
+            if self._member_list.heard_at(probe.request.target) >= probe.heard_after:
                 probe.reply(_answer(probe.request))
             elif now < probe.expires:
                 waiting.append(probe)
         self._probes = waiting
         return bool(waiting)
 
+    def _has_room(self, sender: bytes, target: str) -> bool:
+        own = [probe.request.target for probe in self._probes if probe.sender == sender]
+        return len(self._probes) < MOST_PROBES and len(own) < MOST_OF_ONE and target not in own
+
 
 def _answer(request: ProbeRequest) -> ProbeAnswer:
-    return ProbeAnswer(request=request.request, name=request.name, incarnation=request.incarnation)
+    return ProbeAnswer(
+        request=request.request, target=request.target, incarnation=request.incarnation
+    )

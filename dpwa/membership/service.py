@@ -87,7 +87,7 @@ class RosterService(Service):
 
     def receive(
         self,
-        sender: bytes,  # noqa: ARG002
+        sender: bytes,
         message: object,
         payload: Frame,
         reply: Reply,
@@ -102,7 +102,7 @@ class RosterService(Service):
                 own = self._member_list.own
                 reply(Here(request=message.request, name=own.name, incarnation=own.incarnation))
             case ProbeRequest():
-                self._probes.start(message, reply)
+                self._probes.start(sender, message, reply)
 
     def called_back(self, who: CallBack, problem: str) -> None:
         """Take note that a node was there (no problem), or why not; from any thread."""
@@ -240,10 +240,10 @@ class RosterListener(Listener):
         with self._lock:
             self._dismissed |= {peer}
 
-    def receive(self, peer: str, message: Roster | ProbeAnswer, payload: Frame) -> None:  # noqa: ARG002
+    def receive(self, peer: str, message: Roster | ProbeAnswer, payload: Frame) -> None:
         """Take in an answer."""
         if isinstance(message, ProbeAnswer):
-            self._member_list.others_heard_from(message.name, message.incarnation)
+            self._member_list.others_heard_from(message.target, message.incarnation, peer)
             return
         self._member_list.heard_from(message.name, message.incarnation)
         self._member_list.hear(unpack_entries(payload))

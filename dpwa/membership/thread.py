@@ -173,7 +173,7 @@ class MembersThread(threading.Thread):
             for entry in self._member_list.to_ask():
                 self._tell(entry.name)
             for entry, other in self._member_list.to_ask_others():
-                probe = ProbeRequest(request=0, name=entry.name, incarnation=entry.incarnation)
+                probe = ProbeRequest(request=0, target=entry.name, incarnation=entry.incarnation)
                 self._node_handle.tell(other, probe)
 
     def _tell_changes(self) -> None:

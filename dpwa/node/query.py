@@ -164,11 +164,8 @@ def _follow(link: PeerLink) -> StatusAnswer | None:
             link.send(AskStatus(request=REQUEST))
         elif state is LinkState.DOWN:
             return _unreachable(link)
-    while (frames := link.receive()) is not None:
-        answer = _read(frames)
-        if answer is not None:
-            return answer
-    return None
+    frames = link.receive()  # one at a time, so that nobody can hold up the others
+    return None if frames is None else _read(frames)
 
 
 def _unreachable(link: PeerLink) -> StatusAnswer:

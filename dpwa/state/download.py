@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 WINDOW = 4  # pieces under way with each donor: keeps the wire full
 STALL_S = 5.0  # without a piece, although some are under way
 DOUBLED_AFTER_S = 0.5  # a piece that is the last to come is asked of another donor, too
+LOST_AFTER_S = 0.5  # without a connection: before, it may be on its way to be made
 MOST_CORRUPT = 3  # pieces from one donor
 
 
@@ -63,6 +64,14 @@ class Download:
         lane = self._lanes.pop(donor, None)
         if lane is not None:
             self._miss(lane.asked)
+
+    def disconnected(self, donor: str, now: float) -> None:
+        """Take note that there is no connection to a donor: what was asked will not come."""
+        asked = self._lanes[donor].asked
+        lost = [index for index, since in asked.items() if now - since >= LOST_AFTER_S]
+        for index in lost:
+            del asked[index]
+        self._miss(lost)
 
     def stalled(self, now: float, stall_s: float = STALL_S) -> list[str]:
         """Return the donors that have not brought anything for long, although they were asked."""

@@ -226,9 +226,13 @@ class _Attempt:
         up = [name for name, state in links.items() if state is LinkState.UP]
         if self._download is not None:
             for donor in self._download.donors:
-                # Whoever is asked for the next piece is connected again, if it was idle.
-                if links.get(donor) not in (LinkState.UP, LinkState.IDLE):
-                    self._give_up(donor, now)
+                match links.get(donor):
+                    case LinkState.UP:
+                        pass
+                    case LinkState.IDLE:  # it is connected again as it is asked
+                        self._download.disconnected(donor, now)
+                    case _:
+                        self._give_up(donor, now)
             for donor in self._download.stalled(now):
                 self._give_up(donor, now + AGAIN_S)
         self._candidates.reach(up, now)

@@ -95,7 +95,7 @@ class ProbeRequest(BaseMessage):
     """Ask a member to ask another one, in this life of it: SWIM's `ping-req`."""
 
     type: Literal["probe_request"] = "probe_request"
-    name: Name
+    target: Name
     incarnation: Count
 
 
@@ -103,7 +103,7 @@ class ProbeAnswer(BaseMessage):
     """Say that a node was heard from that was asked for."""
 
     type: Literal["probe_answer"] = "probe_answer"
-    name: Name
+    target: Name
     incarnation: Count
 
 

@@ -1,21 +1,19 @@
 """A member is asked by another one for the sake of one that does not hear from it."""
 
+import random
 import time
+from types import SimpleNamespace
 
 import pytest
+from support.keys import key_folders
 from support.open_cluster import cluster
 from support.strangers import question
 
 from dpwa.membership import probes
-from dpwa.wire.members import ProbeAnswer, ProbeRequest
-
-
-def probe(at, of, incarnation=None):
-    """What a node answers that is asked to ask another one."""
-    if incarnation is None:
-        incarnation = of._members._member_list.own.incarnation
-    request = ProbeRequest(request=3, name=of.name, incarnation=incarnation)
-    return question(at.node.endpoint, request, None, timeout_s=1.5)
+from dpwa.membership.member_list import MemberList
+from dpwa.policy.members.states import MemberEntry
+from dpwa.testing.network import VirtualClock
+from dpwa.wire.members import ProbeAnswer, ProbeRequest, WhoIs
 
 
 @pytest.mark.parametrize("heard_within_s", [60.0, -1.0])  # the last message counts; no message does
@@ -24,24 +22,54 @@ def test_a_node_says_that_it_hears_from_a_member_that_it_is_asked_for(monkeypatc
     with cluster() as nodes:
         a, b = nodes.add("a"), nodes.add("b", "a")
         nodes.agree()
-        answer = probe(a, b)
-        assert answer == ProbeAnswer(
-            request=3, name="b", incarnation=b._members._member_list.own.incarnation
+        life = b._members._member_list.own.incarnation
+        request = ProbeRequest(request=3, target="b", incarnation=life)
+        answer = question(a.node.endpoint, request, None)
+        assert answer == ProbeAnswer(request=3, target="b", incarnation=life)
+
+
+def test_a_member_may_have_a_few_asked_at_once_and_none_of_them_twice(monkeypatch):
+    monkeypatch.setattr(probes, "HEARD_WITHIN_S", -1.0)
+    told, said, clock = [], [], VirtualClock()
+    members = MemberList(MemberEntry("a", "at-a", 1), clock, random.Random(1), lambda: None)
+    members.hear([MemberEntry(f"n{index}", f"at-n{index}", 1) for index in range(30)])
+    started = probes.Probes(members, SimpleNamespace(tell=lambda to, *_: told.append(to)), clock)
+
+    def ask(sender, index):
+        started.start(
+            sender, ProbeRequest(request=1, target=f"n{index}", incarnation=1), said.append
         )
 
+    for sender in (b"b", b"c", b"d"):
+        for index in range(10):
+            ask(sender, index)
+            ask(sender, index)
+    assert told == [f"n{index}" for _ in range(2) for index in range(8)]
+    members.heard_from("n3", 1)
+    assert started.go_on(clock.now())
+    assert [answer.target for answer in said] == ["n3"] * 2
+    assert not started.go_on(clock.now() + probes.ANSWER_WITHIN_S)
 
-def test_it_says_nothing_of_one_that_it_does_not_know_or_of_an_earlier_life():
+
+@pytest.mark.parametrize(("target", "later"), [("b", -1), ("b", 1), ("d", 0)])
+def test_it_says_nothing_of_one_that_it_does_not_know_or_of_another_life(target, later):
     with cluster() as nodes:
         a, b = nodes.add("a"), nodes.add("b", "a")
         nodes.agree()
-        with pytest.raises(AssertionError, match="still not so"):
-            probe(a, b, incarnation=1)
+        life = b._members._member_list.own.incarnation + later
+        request = ProbeRequest(request=3, target=target, incarnation=life)
+        answer = question(a.node.endpoint, request, None, WhoIs(request=4))
+        assert answer.request == 4
 
 
-def test_a_silent_member_that_others_hear_is_not_suspected(monkeypatch):
-    with cluster() as nodes:
-        a, b = nodes.add("a"), nodes.add("b", "a")
-        nodes.add("c", "a")
+@pytest.mark.parametrize("security", ["none", "curve"])
+def test_a_silent_member_that_others_hear_is_not_suspected(monkeypatch, tmp_path, security):
+    key_folders(tmp_path, "a", "b", "c")
+    with cluster(security=security) as nodes:
+        a = nodes.add("a", keys=str(tmp_path / "a"))
+        at_a = f"a@{a.node.endpoint}"
+        b = nodes.add("b", at_a, keys=str(tmp_path / "b"))
+        nodes.add("c", at_a, keys=str(tmp_path / "c"))
         nodes.agree()
         members = a._members._member_list
         # The way from b to a is broken, and nobody says so: a hears nothing of b any more.

@@ -207,15 +207,6 @@ def test_a_newcomer_takes_over_the_state_of_one_of_many():
             assert joined.result().x.min() >= 0.0
 
 
-def test_who_has_asked_is_known_to_be_there_though_it_was_never_asked():
-    config = config_of(MANY, transport="tcp", connections=FEWEST)
-    with members(config, range(2)) as [one, other]:
-        eventually(lambda: have_merged([one.adapter.connection, other.adapter.connection]))
-        for node, peer in ((one, "w2"), (other, "w1")):
-            heard = [p["heard_s"] for p in node.node.report()["peers"] if p["name"] == peer]
-            assert heard[0] is not None
-
-
 def test_when_peers_are_no_longer_many_all_are_connected_again():
     config = config_of(MANY, transport="tcp", connections=FEWEST)
     with members(config, range(FEWEST)) as [one, *others]:

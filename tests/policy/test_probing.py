@@ -49,23 +49,42 @@ def test_of_many_that_do_not_answer_a_few_are_asked_for_at_a_time_through_those_
 def test_who_answers_another_is_not_suspected_and_is_asked_anew():
     members, rng = view(5), random.Random(1)
     members.asked("n1", 0.0)
-    members.to_ask_others(2.0, rng)
-    members.others_heard_from("n1", 1)
+    [(_, helper), *_] = members.to_ask_others(2.0, rng)
+    members.others_heard_from("n1", 1, helper)
     assert tick(members, 0.0, 10.0) == []
     members.asked("n1", 10.0)
-    assert members.to_ask_others(12.0, rng)
-    assert tick(members, 10.0, 13.5) == []
-    assert tick(members, 14.0, 14.0) == ["n1"]
+    assert members.to_ask_others(14.0, rng)  # it is given twice the time
+    assert tick(members, 10.0, 17.5) == []
+    assert tick(members, 18.0, 18.0) == ["n1"]
 
 
-@pytest.mark.parametrize(("asked_others", "incarnation"), [(False, 1), (True, 2)])
-def test_an_answer_that_nobody_asked_for_or_of_another_life_is_none(asked_others, incarnation):
+def test_who_answers_another_is_not_suspected_either_when_its_connection_is_given_up():
     members = view(5)
     members.asked("n1", 0.0)
-    if asked_others:
-        members.to_ask_others(2.0, random.Random(1))
-    members.others_heard_from("n1", incarnation)
+    [(_, helper), *_] = members.to_ask_others(2.0, random.Random(1))
+    members.others_heard_from("n1", 1, helper)
+    assert members.lost("n1", 5.0) == []
+    members.heard_from("n1", 1, 6.0)  # the way is there again
+    assert [change.after for change in members.lost("n1", 7.0)] == [MemberStatus.SUSPECT]
+
+
+@pytest.mark.parametrize("case", ["nobody asked", "another life", "who was not asked"])
+def test_what_nobody_asked_for_or_of_another_life_is_no_answer(case):
+    members, helper = view(5), "n2"
+    members.asked("n1", 0.0)
+    if case != "nobody asked":
+        asked = {other for _, other in members.to_ask_others(2.0, random.Random(1))}
+        [other] = {"n0", "n2", "n3", "n4"} - asked
+        helper = other if case == "who was not asked" else min(asked)
+    members.others_heard_from("n1", 2 if case == "another life" else 1, helper)
     assert tick(members, 0.0, 4.0) == ["n1"]
+
+
+def test_members_that_vanish_together_are_suspected_together():
+    members = view(3)
+    members.asked("n0", 0.0)
+    members.asked("n1", 0.0)
+    assert tick(members, 0.0, 4.0) == ["n0", "n1"]
 
 
 def test_a_node_whose_questions_stay_unanswered_gives_all_more_time_until_they_are_answered():

@@ -120,6 +120,16 @@ def test_a_corrupt_piece_is_asked_elsewhere_and_a_donor_of_several_is_given_up()
     assert download.corrupted("bad", asked["bad"])
 
 
+def test_what_a_donor_whose_connection_was_given_up_was_asked_it_is_asked_again():
+    download = Download(WINDOW)
+    download.add("w1", 0.0)
+    asked = list(download.requests(0.0))
+    download.disconnected("w1", 0.1)  # the connection is only being made
+    assert list(download.requests(0.1)) == []
+    download.disconnected("w1", 1.0)
+    assert sorted(download.requests(1.0)) == sorted(asked)
+
+
 def test_a_donor_that_brings_nothing_for_long_has_stalled():
     download = Download(10)
     download.add("w1", 0.0)

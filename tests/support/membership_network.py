@@ -1,7 +1,8 @@
 """Nodes around `Membership` in a virtual network: they gossip, are killed, stopped and restarted.
 
 What a real node would do: every half second an exchange with a random peer, news of a change told
-at once to three peers and to those whom it is about, join requests at the addresses of the file,
+at once to three peers, and a suspicion to the suspect by who suspects it and about three others,
+questions on behalf of others, join requests at the addresses of the file,
 and a lost connection noticed within a second, if the host is there to say so.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpwa.policy.members.states import MemberEntry, MemberStatus, Times
+from dpwa.policy.members.states import Event, MemberEntry, MemberStatus, Times
 from dpwa.policy.members.view import Membership
 from dpwa.testing.network import Link, VirtualNetwork
 
@@ -21,6 +22,7 @@ FAN_OUT = 3
 NOTICE_S = 1.0  # a closed connection, or one that is refused
 FULL = 256
 CALL_S = 3.0
+PROBE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,16 @@ class Probe:
     """Asks a node to ask another one."""
 
     asker: str
-    name: str
+    target: str
     incarnation: int
 
 
 @dataclass(frozen=True)
 class Heard:
-    """Says that it was heard from."""
+    """Says that a node was heard from."""
 
-    name: str
+    helper: str
+    target: str
     incarnation: int
 
 
@@ -68,7 +71,7 @@ class Life:
         self.is_over = False
         self.is_stopped = False
         self._inbox = []
-        self._probes = []  # that this node has asked somebody for
+        self._probes = []  # that others have asked this node for, and until when
         self._calls = {}  # what each claim is waiting for, by endpoint
         self._is_telling = False
         self.network.add(self.endpoint, self._arrive)
@@ -179,23 +182,26 @@ class Life:
                 self.network.send(self.endpoint, asker, here)
             case Here():
                 self._answered(message)
-            case Probe(name=name):
-                entry = self.members.entry(name)
-                if entry is not None:
-                    self._probes.append(message)
-                    self.say(entry.endpoint, name, wants_answer=True)
-            case Heard():
-                self.members.others_heard_from(message.name, message.incarnation)
+            case Probe(target=target):
+                entry = self.members.entry(target)
+                if entry is not None and entry.status.is_member:
+                    self._probes.append((message, self.now + PROBE_S))
+                    self.say(entry.endpoint, target, wants_answer=True)
+            case Heard(helper, target, incarnation):
+                self.members.others_heard_from(target, incarnation, helper)
             case _:
                 self._trade(*message)
 
     def _trade(self, sender, digest, news, wants_answer):
         self.members.heard_from(sender.name, sender.incarnation, self.now)
         self._note(self.members.hear(news, self.now))
-        for probe in [p for p in self._probes if p.name == sender.name]:
-            self._probes.remove(probe)
-            heard = Heard(sender.name, sender.incarnation)
-            self.network.send(self.endpoint, probe.asker, heard)
+        waiting, self._probes = self._probes, []
+        for probe, until in waiting:
+            if probe.target == sender.name:
+                heard = Heard(self.name, sender.name, sender.incarnation)
+                self.network.send(self.endpoint, probe.asker, heard)
+            elif self.now < until:
+                self._probes.append((probe, until))
         if wants_answer:
             most = 32 if digest == self.members.digest() else FULL
             self.say(sender.endpoint, sender.name, most)
@@ -203,12 +209,18 @@ class Life:
     def _note(self, changes):
         if changes:
             self.cluster.note(self, changes)
-        suspects = [c.entry for c in changes if c.after is MemberStatus.SUSPECT]
+        suspects = [c.entry for c in changes if self._tells(c)]
         if changes and not self._is_telling:
             self._is_telling = True
             self.network.call_later(AT_ONCE_S, lambda: self._do(self._tell))
         for entry in self.network.rng.sample(suspects, min(FAN_OUT, len(suspects))):
             self.say(entry.endpoint, entry.name)
+
+    def _tells(self, change):
+        """Whether this node is one of those who tell a suspect what is said of it."""
+        is_own = change.why == Event.NO_ANSWER.value
+        is_one_of_few = self.network.rng.random() * len(self.members.peers) < FAN_OUT
+        return change.after is MemberStatus.SUSPECT and (is_own or is_one_of_few)
 
     def _tell(self):
         self._is_telling = False

@@ -7,13 +7,14 @@ from dpwa.wire.messages import decode
 from support.nodes import eventually
 
 
-def question(endpoint, message, payload, timeout_s=8.0):
-    """Ask a node something; the answer."""
+def question(endpoint, message, payload, *more, timeout_s=8.0):
+    """Ask a node something, and then more; the first answer."""
     with zmq.Context() as context:
         link = PeerLink(context, "", endpoint)
         try:
             eventually(lambda: link.update() or link.state is LinkState.UP)
             assert link.send(message, payload)
+            assert all(link.send(each, None) for each in more)
             frames = eventually(link.receive, timeout_s)
             return decode(frames)[0]
         finally:

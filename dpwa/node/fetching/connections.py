@@ -27,6 +27,7 @@ from dpwa.transport.sockets import Context
 log = logging.getLogger("dpwa.tx")
 
 IDLE_AFTER_S = 5.0  # a connection that was not used for so long is closed, if peers are many
+ANSWERED_WITHIN_S = 1.0  # what was just asked on a connection that a peer wants closed
 FEWEST = 4  # connections, however few descriptors there are
 DESCRIPTORS = 6  # of a connection to a peer, and of one that it has to this node
 OTHER_DESCRIPTORS = 100  # that the process needs
@@ -191,10 +192,14 @@ class Connections:
         """Close the links that are not needed any more, unless something is under way."""
         if self.keeps_all:
             self._leaving.clear()  # they are not many any more
-        for channel in [c for c in self._leaving if c.link is None or not self._is_busy(c)]:
+        latest = self._context.clock.now() - ANSWERED_WITHIN_S
+        for channel in [c for c in self._leaving if c.link is None or self._may_go(c, latest)]:
             self._leaving.discard(channel)
             if channel.link is not None:
                 self._let_go(channel)
+
+    def _may_go(self, channel: PeerChannel, latest: float) -> bool:
+        return channel.used_at < latest and not self._is_busy(channel)
 
     def _make_room(self) -> None:
         """Let go of the link that was used least recently, if there are as many as there may be."""

@@ -51,14 +51,14 @@ class Probe:
     Attributes:
         heard_at: when it was heard from last; -inf: never.
         asked_at: when it was asked first since then; `None`: it was not.
-        others_asked: whether others were asked to ask it since then.
+        helpers: names of those who were asked to ask it since then.
         patience: by how much more time it is given than others.
         is_accused: whether this node itself suspects it.
     """
 
     heard_at: float = -math.inf
     asked_at: float | None = None
-    others_asked: bool = False
+    helpers: frozenset[str] = frozenset()
     patience: int = 1
     is_accused: bool = False
 
@@ -75,8 +75,17 @@ class Probe:
         return was_awaited
 
     def answered(self) -> None:
-        """Wait for nothing any more: another member has heard from it, or nobody could have."""
-        self.asked_at, self.others_asked = None, False
+        """Wait for nothing any more."""
+        self.asked_at, self.helpers = None, frozenset()
+
+    def helped(self, helper: str) -> None:
+        """Note that a helper says that it has heard from it; others could say so at any time.
+
+        Only the way to it is broken, so that this may also close its connection: no evidence.
+        """
+        if helper in self.helpers:
+            self.answered()
+            self.patience = max(2, self.patience)
 
     def contradicted(self) -> None:
         """Note that it says it is alive, though this node does not hear from it."""

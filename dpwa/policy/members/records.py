@@ -133,18 +133,16 @@ def to_ask_others(
             continue
         if not record.probe.is_uncertain(now, times, health):
             certain.append(record)
-        elif not record.probe.others_asked:
+        elif not record.probe.helpers:
             silent.append(record)
     if not certain:
         return []
-    chosen = rng.sample(silent, min(MOST_REPEATED, len(silent)))
-    for record in chosen:
-        record.probe.others_asked = True
-    return [
-        (record.entry, other.entry.name)
-        for record in chosen
-        for other in drawn_from(certain, near, OTHERS_ASKED, rng)
-    ]
+    asked = []
+    for record in rng.sample(silent, min(MOST_REPEATED, len(silent))):
+        helpers = [other.entry.name for other in drawn_from(certain, near, OTHERS_ASKED, rng)]
+        record.probe.helpers = frozenset(helpers)
+        asked += [(record.entry, helper) for helper in helpers]
+    return asked
 
 
 def to_retry(

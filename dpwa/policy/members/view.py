@@ -212,13 +212,11 @@ class Membership:
             self._health.better()
         record.stays_suspect(now)
 
-    def others_heard_from(self, name: str, incarnation: int) -> None:
-        """Note that a member that was asked for it has heard from a node."""
+    def others_heard_from(self, name: str, incarnation: int, helper: str) -> None:
+        """Note that a member, the helper, says that it has heard from a node in this life of it."""
         record = self._records.get(name)
-        if record is None or record.entry.incarnation != incarnation:
-            return
-        if record.probe.others_asked:  # or anybody could say so at any time
-            record.probe.answered()
+        if record is not None and record.entry.incarnation == incarnation:
+            record.probe.helped(helper)
 
     def heard_at(self, name: str) -> float:
         """Return when a node was last heard from, in this life of it; -inf: never."""
@@ -252,13 +250,15 @@ class Membership:
         self._ticked_at = now
         self._graves.tick(now)
         changes: list[Change] = []
-        for record in list(self._records.values()):
-            event = record.due(now, self._times, self._health)
+        # All are judged alike: what one of them is found to be gives the others no more time.
+        due = [(r, r.due(now, self._times, self._health)) for r in self._records.values()]
+        for record, event in due:
             if event is Event.NO_ANSWER:
-                self._health.worse()
                 changes += self._accuse(record, now)
             elif event is not None:
                 changes += self._take(record, event, now)
+        if any(event is Event.NO_ANSWER for _, event in due):
+            self._health.worse()
         return changes
 
     def leave(self) -> MemberEntry:
@@ -294,7 +294,7 @@ class Membership:
     def to_ask_others(self, now: float, rng: random.Random) -> list[tuple[MemberEntry, str]]:
         """Choose who is to be asked to ask whom, and note that they were.
 
-        Uncertain members, each with the name of one to ask for it, see `others_heard_from`.
+        Uncertain members, each with the name of a helper, see `others_heard_from`.
         """
         records = self._records.values()
         return to_ask_others(records, now, rng, self._times, self._health, self.near)
@@ -361,7 +361,7 @@ class Membership:
         record.tells = self._tells()
         self._has_changed()
         if entry.incarnation > known.incarnation:
-            record.probe = Probe(record.probe.heard_at)
+            record.probe = Probe()
         elif entry.status is MemberStatus.ALIVE and record.probe.is_accused:
             record.probe.contradicted()
         if entry.status is MemberStatus.DEAD:

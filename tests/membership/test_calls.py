@@ -1,0 +1,61 @@
+"""A call ends in time, whatever is at the other end."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+import zmq
+
+from dpwa.clock import SystemClock
+from dpwa.membership.calls import Calls, Question
+from dpwa.wire.members import WhoIs
+from dpwa.wire.messages import GoAway, encode
+
+
+@contextmanager
+def one_that_sends_all_away():
+    """The address of somebody who answers with `GoAway`, again and again."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        router.linger = 0
+        is_over, visitors = threading.Event(), set()
+
+        def answer():
+            while not is_over.is_set():
+                if router.poll(0):
+                    visitors.add(router.recv_multipart()[0])
+                for visitor in visitors:
+                    router.send_multipart([visitor, encode(GoAway(request=0))], zmq.NOBLOCK)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{port}"
+        finally:
+            is_over.set()
+            thread.join()
+
+
+@pytest.fixture
+def calls():
+    with zmq.Context() as context:
+        poller = zmq.Poller()
+        calls = Calls(context, poller, None, SystemClock())
+        yield calls, poller
+        calls.close()
+
+
+def test_a_call_to_one_that_only_sends_away_fails_in_time(calls):
+    calls, poller = calls
+    problems, began = [], time.monotonic()
+    with one_that_sends_all_away() as endpoint:
+        question = Question(
+            "", endpoint, lambda: (WhoIs(request=1), None), pytest.fail, problems.append, 1.0
+        )
+        assert calls.start(question)
+        while not problems and time.monotonic() - began < 10.0:
+            poller.poll(100)
+            calls.go_on()
+    assert problems == ["connected, but no answer in time"]
+    assert time.monotonic() - began < 5.0
