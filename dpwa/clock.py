@@ -5,6 +5,7 @@ Not to be confused with a node's *training clock*, the number of updates it has 
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Protocol
 
@@ -23,6 +24,44 @@ class SystemClock:
     def now(self) -> float:
         """Return `time.monotonic()`."""
         return time.monotonic()
+
+
+class AwakeClock:
+    """Time as far as this process was awake: between two looks no more than `most_s` of it passes.
+
+    While a process stands still, or does not get its turn, it hears nobody: the silence is its own.
+    One thread looks, again and again; any thread may ask for the time.
+
+    Args:
+        clock: the time that passes for others.
+        most_s: what may pass between two looks, in seconds.
+        asleep_after_s: a longer pause between two looks means that the process was stopped.
+
+    Attributes:
+        woke_at: when it last came back from such a pause, in this time; -inf: never.
+    """
+
+    def __init__(self, clock: Clock, most_s: float, asleep_after_s: float) -> None:
+        self.woke_at = -math.inf
+        self._clock = clock
+        self._most_s = most_s
+        self._asleep_after_s = asleep_after_s
+        now = clock.now()
+        self._looked = now, now  # when, in this time and in that of the clock
+
+    def look(self) -> bool:
+        """Take note that the process is awake; return whether it was stopped until now."""
+        pause_s = self._clock.now() - self._looked[1]
+        self._looked = self.now(), self._looked[1] + pause_s
+        has_slept = pause_s > self._asleep_after_s
+        if has_slept:
+            self.woke_at = self._looked[0]
+        return has_slept
+
+    def now(self) -> float:
+        """Return the time, in seconds; it begins with that of the clock."""
+        awake, looked = self._looked
+        return awake + min(self._clock.now() - looked, self._most_s)
 
 
 class Deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 
@@ -10,6 +11,8 @@ from torch import nn
 
 from dpwa.adapters.plain_tensors import why_not_mergeable, why_not_plain
 from dpwa.types import JsonObject
+
+log = logging.getLogger("dpwa.adapters")
 
 INTEGER = "integer buffers"
 COMPLEX = "complex buffers"
@@ -57,15 +60,15 @@ def contents(
     }
 
 
-def left_out(net: nn.Module) -> dict[str, str]:
-    """Return the buffers that a state dict has and dpwa cannot hand on, each with the reason."""
-    return {
-        name: why_not_plain(buffer)
-        for prefix, module in net.named_modules()
-        for name, buffer in module.named_buffers(prefix, recurse=False)
-        if name.rpartition(".")[2] not in module._non_persistent_buffers_set
-        and why_not_plain(buffer)
-    }
+def warn_of_left_out(net: nn.Module, node: str) -> None:
+    """Warn of the buffers that a state dict has and dpwa cannot hand on, each with the reason."""
+    text = "%s: buffer %r is not gossiped, handed on or kept in checkpoints: %s"
+    for prefix, module in net.named_modules():
+        for name, buffer in module.named_buffers(prefix, recurse=False):
+            is_transient = name.rpartition(".")[2] in module._non_persistent_buffers_set
+            reason = "" if is_transient else why_not_plain(buffer)
+            if reason:
+                log.warning(text, node, name, reason)
 
 
 def _why_alone(module: nn.Module, name: str, buffer: torch.Tensor, *, with_buffers: bool) -> str:

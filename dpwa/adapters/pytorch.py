@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from dpwa.adapters.contents import left_out
+from dpwa.adapters.contents import warn_of_left_out
 from dpwa.adapters.merge import Merge, center_of, clip_of, control_of, require_module
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.received import ReceivedSnapshot
@@ -32,8 +31,6 @@ from dpwa.policy.finishing import FinishReport
 from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import JsonObject, Loss, loss_value
 from dpwa.wire.shards import shards_of
-
-log = logging.getLogger("dpwa.adapters")
 
 
 class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
@@ -101,7 +98,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._sent = self._state.layout
             self._generation = self._state.generation
             self._rounds = self._node.rounds
-            self._rounds.knows_beginners = True
+            self._rounds.merger.knows_beginners = True
             self._rounds.guard_transactions(self._terms.is_finite)
             self._algorithm = self._rounds.algorithm
             self._leader_loss = leader_loss
@@ -111,9 +108,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._consensus_distance = 0.0
             self._node.describe("training", self._report)
             self._node.describe("model", self._contents)
-            for missing, reason in left_out(net).items():
-                text = "%s: buffer %r is not gossiped, handed on or kept in checkpoints: %s"
-                log.warning(text, name, missing, reason)
+            warn_of_left_out(net, name)
             self._training = TrainingState(
                 net, keeps_lr=settings.lr_spread != "none", is_guarded=self._guards
             )

@@ -8,36 +8,27 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.group_sender import NOWHERE, GroupSender, Key
+from dpwa.collectives.ended import EndedCollectives
+from dpwa.collectives.group_sender import NOWHERE, GroupSender
 from dpwa.collectives.phase_records import ENTERED, READY, PhaseRecords
 from dpwa.collectives.view_discovery import ViewDiscovery
 from dpwa.collectives.view_progress import ViewProgress
+from dpwa.collectives.voting import Voting
 from dpwa.data.boards import Posted
 from dpwa.errors import ClosedError
-from dpwa.policy.groups.ballots import Ballot, Decision, Stand
+from dpwa.policy.groups.ballots import Decision
 from dpwa.policy.groups.views import GroupView, Member, ViewRank, has_precedence
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
 
 log = logging.getLogger("dpwa.collectives")
 
-PATIENCE_S = 0.5  # for a vote; whoever is silent for so long is left behind
-REPEAT_S = 0.1  # between two times that a vote is told
 SEEK_AT_FIRST_EVERY_S = 0.1
-REMEMBERED = 16  # collectives whose outcome is told to whoever asks
 
 Watcher = Callable[[GroupView], None]
-
-
-@dataclass(frozen=True)
-class _Ended:
-    outcome: CollectiveOutcome
-    lives: dict[str, bytes]
 
 
 class Group:
@@ -90,10 +81,10 @@ class Group:
         view = GroupView(tuple(Member(name) for name in self.ranks) or (contacts.own,))
         self._progress = ViewProgress(view, contacts, self._records)
         self._around = ViewDiscovery(contacts, self._sender, self.ranks, clock)
-        self._ballot: Ballot | None = None
-        self._told_at = 0.0
-        self._calls: tuple[int, dict[str, bytes]] | None = None
-        self._ended: OrderedDict[Key, _Ended] = OrderedDict()
+        self._voting = Voting(
+            self._own.name, self._progress, self._sender, self.join_requests, clock
+        )
+        self._ended = EndedCollectives(self._sender)
         self._watchers: list[Watcher] = []
         self._is_closed = False
 
@@ -144,16 +135,16 @@ class Group:
             if self._called < self.number or self.is_evicted:
                 return
             self._records.open()
-            self._calls = None
+            self._voting.calls = None
             self._progress.has_entered = True
-            if self._ballot is None:
+            if self._voting.ballot is None:
                 self._progress.post(ENTERED, record)
             self._around.seek(self.view, self._progress.rank)
 
     def ready(self, record: bytes) -> None:
         """Say that this node has done its part, unless it has voted already."""
         with self._lock:
-            if self._ballot is None and self._called == self.number and not self.is_evicted:
+            if self._voting.ballot is None and self._called == self.number and not self.is_evicted:
                 self._progress.is_ready = True
                 self._progress.post(READY, record)
 
@@ -168,7 +159,7 @@ class Group:
         If a ballot is under way, it can only decide likewise, and is to be waited for.
         """
         with self._lock:
-            if self._ballot is None and self._called == self.number and not self.is_evicted:
+            if self._voting.ballot is None and self._called == self.number and not self.is_evicted:
                 self._conclude(Decision(holds=True, joiners=tuple(joiners)))
 
     @property
@@ -187,7 +178,7 @@ class Group:
             was held since this node has entered.
         """
         with self._lock:
-            return self._calls
+            return self._voting.calls
 
     def call_of(self, name: str) -> tuple[int, bytes] | None:
         """Return which collective a member waits in, and its record; `None` if in none."""
@@ -217,7 +208,7 @@ class Group:
     def look_around(self) -> None:
         """Hold a ballot if a member is gone, or has gone on without this node."""
         with self._lock:
-            if self._ballot is not None or self._called < self.number or self.is_evicted:
+            if self._voting.ballot is not None or self._called < self.number or self.is_evicted:
                 return
             if any(map(self._progress.is_missing, self._progress.others)):
                 self._open_ballot()
@@ -292,9 +283,7 @@ class Group:
         with self._lock:
             if self.is_evicted:
                 return
-            ballot = self._ballot or self._new_ballot(expired=False)
-            ballot.suspects.add(self._own.name)
-            self._tell_vote(ballot)
+            self._voting.leave()
             self._has_part = False
             self._step_outside()
 
@@ -306,8 +295,8 @@ class Group:
         with self._lock:
             self._is_closed = True
             self.changed.notify_all()
-            if self._ended:
-                self._sender.tell_all(self.view.names, next(reversed(self._ended.values())).outcome)
+            if self._ended.last is not None:
+                self._sender.tell_all(self.view.names, self._ended.last)
 
     def check_open(self) -> None:
         """Check that the node was not closed meanwhile.
@@ -366,15 +355,9 @@ class Group:
             if not self._progress.knows(vote.name, vote.incarnation):
                 self._sender.evicted(vote.name, self._progress.rank, (vote.view, vote.number))
                 return
-            ballot = self._open_ballot()
-            if ballot is None:
-                return
-            join_requests = tuple(Member(name, life) for name, life in vote.join_requests)
-            seen = frozenset(vote.seen)
-            stand = Stand(vote.entered, vote.ready, vote.expired, seen, join_requests)
-            if ballot.hear(vote.name, vote.suspects, stand, self._clock.now()):
-                self._tell_vote(ballot)
-            self._decide(ballot)
+            self._open_ballot()
+            self._voting.hear(vote)
+            self._decide()
 
     def hear_outcome(self, outcome: CollectiveOutcome) -> None:
         """Adopt what others have decided, if this node has not."""
@@ -388,7 +371,7 @@ class Group:
             elif (outcome.view, outcome.number) == self._progress.key:
                 if not self._progress.knows(outcome.name, outcome.incarnation):
                     return
-                if not self._suspects(outcome.name):
+                if not self._voting.suspects(outcome.name):
                     self._adopt(outcome, view)
 
     def hear_evicted(self, message: Evicted | AskToJoinView) -> None:
@@ -398,7 +381,7 @@ class Group:
             self.is_answered |= self.is_evicted
             if isinstance(message, Evicted) and is_of_view and not self.is_evicted:
                 key = message.view, message.number
-                if key == self._progress.key and not self._suspects(message.name):
+                if key == self._progress.key and not self._voting.suspects(message.name):
                     self._step_outside()
             elif not is_of_view and message.size and not self.is_evicted:
                 theirs = ViewRank(message.size, message.ended, message.first)
@@ -427,15 +410,9 @@ class Group:
     def tick(self, now: float) -> bool:
         """Go on with a ballot; return whether there is one."""
         with self._lock:
-            ballot = self._ballot
-            if ballot is None:
-                return False
-            gone, coming = self._progress.gone(), self._progress.coming()
-            has_changed = ballot.pass_time(now, PATIENCE_S, gone, coming)
-            if has_changed or now - self._told_at >= REPEAT_S:
-                self._tell_vote(ballot)
-            self._decide(ballot)
-            return self._ballot is not None
+            self._voting.pass_time(now)
+            self._decide()
+            return self._voting.ballot is not None
 
     def _skip(self) -> None:
         """Take no notice of what has been decided without this node's calling it."""
@@ -444,33 +421,16 @@ class Group:
 
     # Ballots
 
-    def _open_ballot(self, *, expired: bool = False) -> Ballot | None:
-        if self._ballot is None and not self.is_evicted:
-            self._ballot = self._new_ballot(expired=expired)
-            self._tell_vote(self._ballot)
-            self._decide(self._ballot)
-        return self._ballot
+    def _open_ballot(self, *, expired: bool = False) -> None:
+        if self._voting.ballot is None and not self.is_evicted:
+            self._voting.open(expired=expired)
+            self._decide()
 
-    def _suspects(self, name: str) -> bool:
-        """Tell whether a member is taken for lost: what it says of an outcome counts no more."""
-        return self._ballot is not None and name in self._ballot.suspects
-
-    def _new_ballot(self, *, expired: bool) -> Ballot:
-        progress = self._progress
-        self._calls = self.number, progress.records(ENTERED)
-        ready = frozenset(progress.records(READY))
-        stand = Stand(progress.has_entered, progress.is_ready, expired, ready, self.join_requests())
-        return Ballot(self._own.name, self.view.names, stand, self._clock.now())
-
-    def _tell_vote(self, ballot: Ballot) -> None:
-        self._told_at = self._clock.now()
-        self._sender.vote(self.view.names, self._progress.key, ballot)
-
-    def _decide(self, ballot: Ballot) -> None:
-        if self._ballot is not ballot:
-            return
-        decision = ballot.decision()
-        if ballot.is_left_behind:
+    def _decide(self) -> None:
+        """Do what the ballot has come to, if it has."""
+        ballot = self._voting.ballot
+        decision = None if ballot is None else ballot.decision()
+        if ballot is not None and ballot.is_left_behind:
             self._step_outside()
         elif decision is not None:
             self._conclude(decision)
@@ -478,28 +438,23 @@ class Group:
     def _conclude(self, decision: Decision) -> None:
         after = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
         outcome = self._sender.outcome(self._progress.key, decision, after)
-        if self._ballot is not None:
+        if self._voting.ballot is not None:
             self._sender.tell_all(self.view.names, outcome)
         for joiner in decision.joiners:
             self._sender.tell(joiner.name, outcome)
-        self._remember(outcome)
+        self._ended.add(outcome, self._progress.lives())
         if self._own.name in decision.lost:
             self._step_outside()
         else:
             self._go_on(decision, after)
 
     def _adopt(self, outcome: CollectiveOutcome, view: GroupView) -> None:
-        self._remember(self._sender.in_own_name(outcome))
+        self._ended.add(self._sender.in_own_name(outcome), self._progress.lives())
         if self._own.name in view.names:
             joiners = tuple(m for m in view.members if m.name not in self.view.names)
             self._go_on(Decision(outcome.holds, outcome.lost, joiners), view)
         else:
             self._step_outside()
-
-    def _remember(self, outcome: CollectiveOutcome) -> None:
-        self._ended[outcome.view, outcome.number] = _Ended(outcome, self._progress.lives())
-        if len(self._ended) > REMEMBERED:
-            self._ended.popitem(last=False)
 
     def _go_on(self, decision: Decision, view: GroupView) -> None:
         self._has_part = True
@@ -516,7 +471,7 @@ class Group:
     def _start(self, view: GroupView, number: int) -> None:
         has_changed = view != self.view
         self._progress.begin(view, number)
-        self._ballot = None
+        self._voting.close()
         if has_changed:
             log.info("%s: collectives among %s", self._own.name, ", ".join(view.names))
             self._around.forget_views()
@@ -526,7 +481,7 @@ class Group:
 
     def _step_outside(self) -> None:
         """Take note that the others go on without this node."""
-        self._ballot = None
+        self._voting.close()
         self._progress.withdraw()
         self.exits += not self.is_evicted
         self.is_evicted, self.is_answered = True, False
@@ -538,13 +493,7 @@ class Group:
 
     def _answers_late(self, name: str, incarnation: bytes, view: bytes, number: int) -> bool:
         """Answer a node that is in a collective which has ended here; tell whether it was one."""
-        ended = self._ended.get((view, number))
-        if ended is not None:
-            is_known = ended.lives.get(name) in (b"", incarnation)
-            if is_known:
-                self._sender.tell(name, ended.outcome)
-            else:
-                self._sender.evicted(name, self._progress.rank, (view, number))
+        if self._ended.answer(name, incarnation, (view, number), self._progress.rank):
             return True
         is_past = number < self.number or (number == self.number and view != self.view.identity)
         if is_past and not self.is_evicted:
@@ -555,7 +504,7 @@ class Group:
         """Tell a node that wants to be let in of this view, which may have let it in already."""
         self._sender.evicted(member.name, self._progress.rank)
         is_new_view = self.number == self.view.since
-        if member in self.view.members and is_new_view and not self._suspects(member.name):
+        if member in self.view.members and is_new_view and not self._voting.suspects(member.name):
             # It was not told, or has left again: then it takes no notice.
             self._sender.tell(member.name, self._sender.outcome(NOWHERE, Decision(True), self.view))
         if self._admits_at_once:

@@ -390,14 +390,3 @@ class Config(StrictModel):
             allow_unicode=True,
         )
         return text
-
-
-def setting_names() -> tuple[str, ...]:
-    """Return the keys that a configuration may have, beside the names of the methods."""
-    return tuple(name for name in Config.model_fields if name != "options")
-
-
-def options_model(setting: str) -> type[StrictModel] | None:
-    """Return the model of a setting that is a mapping of options, `None` for any other."""
-    kind: object = Config.model_fields[setting].annotation
-    return kind if isinstance(kind, type) and issubclass(kind, StrictModel) else None

@@ -111,7 +111,8 @@ class Calls:
         frames = call.link.receive()
         if frames is not None and self._is_answer(call, frames):
             return
-        if call.link.state is LinkState.DOWN or self._clock.now() >= call.expires:
+        is_lost = frames is None and call.link.state is LinkState.DOWN  # else more may have come
+        if is_lost or self._clock.now() >= call.expires:
             problem = call.link.problem or (
                 "connected, but no answer in time" if call.was_sent else "no answer in time"
             )

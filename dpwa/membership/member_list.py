@@ -7,7 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Collection, Iterable
 
-from dpwa.clock import Clock
+from dpwa.clock import AwakeClock, Clock
 from dpwa.policy.members.states import Change, Event, MemberEntry, MemberStatus
 from dpwa.policy.members.view import Membership
 from dpwa.types import JsonObject
@@ -18,6 +18,8 @@ from dpwa.wire.messages import printable
 log = logging.getLogger("dpwa.members")
 
 SUSPECT_TOLD_BY = 3.0  # members that hear of it, on average
+MOST_BETWEEN_TICKS_S = 0.4  # counts: who gets no turn on a busy machine suspects others later
+ASLEEP_AFTER_S = 2.0
 NEWS_ENTRIES = 32  # in one message, unless the reader knows other members
 
 
@@ -38,7 +40,7 @@ class MemberList:
         self, own: MemberEntry, clock: Clock, rng: random.Random, changed: Callable[[], None]
     ) -> None:
         self._members = Membership(own, most=limits.MAX_ROSTER_ENTRIES - 1)
-        self._clock = clock
+        self._clock = AwakeClock(clock, MOST_BETWEEN_TICKS_S, ASLEEP_AFTER_S)
         self._rng = rng
         self._changed = changed
         # Reentrant: a signal handler may close the node while its thread is in here.
@@ -158,8 +160,12 @@ class MemberList:
         with self._lock:
             self._members.heard_from(name, incarnation, self._clock.now())
 
+    def now(self) -> float:
+        """Return the time, without that in which this process was not awake."""
+        return self._clock.now()
+
     def heard_at(self, name: str) -> float:
-        """Return when a node was last heard from."""
+        """Return when a node was last heard from, see `now`."""
         with self._lock:
             return self._members.heard_at(name)
 
@@ -191,8 +197,10 @@ class MemberList:
         self._tell(changes)
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Let time pass; by one thread, several times a second."""
         with self._lock:
+            if self._clock.look():
+                self._members.woke(self._clock.now())
             changes = self._members.tick(self._clock.now())
         self._tell(changes)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpwa.clock import Clock
 from dpwa.membership.member_list import MemberList
 from dpwa.policy.members.states import MemberEntry, MemberStatus
 from dpwa.wire.members import JoinRequest, Refusal
@@ -30,12 +29,10 @@ class Names:
 
     Args:
         member_list: of this node.
-        clock: time source.
     """
 
-    def __init__(self, member_list: MemberList, clock: Clock) -> None:
+    def __init__(self, member_list: MemberList) -> None:
         self._member_list = member_list
-        self._clock = clock
         self._doubts: dict[str, _Doubt] = {}
 
     def refusal(self, message: JoinRequest) -> tuple[Refusal, str] | None:
@@ -52,7 +49,7 @@ class Names:
 
     def _lives(self, known: MemberEntry) -> bool:
         """Tell whether a member was heard from, or has contradicted, since somebody else came."""
-        now = self._clock.now()
+        now = self._member_list.now()
         self._doubts = {name: each for name, each in self._doubts.items() if now < each.expires}
         new = _Doubt(known, now, now + FOUND_OUT_WITHIN_S)
         doubt = self._doubts.setdefault(known.name, new)

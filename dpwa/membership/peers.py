@@ -41,4 +41,4 @@ class PeerKeeper:
         for name in wanted.keys() - self._endpoints.keys():
             self._endpoints[name] = wanted[name]
             node.connect_peer(name, wanted[name])
-        self._members = members  # now that all of it is done: else it is tried again
+        self._members = members  # now that all of it is done: else the rest is, the next time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpwa.clock import Clock
 from dpwa.membership.member_list import MemberList
 from dpwa.node.serving.service import Reply
 from dpwa.node.threads import NodeHandle
@@ -31,13 +30,11 @@ class Probes:
     Args:
         member_list: of this node.
         node_handle: by which members are asked.
-        clock: time source.
     """
 
-    def __init__(self, member_list: MemberList, node_handle: NodeHandle, clock: Clock) -> None:
+    def __init__(self, member_list: MemberList, node_handle: NodeHandle) -> None:
         self._member_list = member_list
         self._node_handle = node_handle
-        self._clock = clock
         self._probes: list[_Probe] = []
 
     def start(self, sender: bytes, request: ProbeRequest, reply: Reply) -> None:
@@ -54,16 +51,16 @@ class Probes:
             return
         if not entry.status.is_member:
             return
-        now = self._clock.now()
+        now = self._member_list.now()
         if now - self._member_list.heard_at(target) <= HEARD_WITHIN_S:
             reply(_answer(request))
         elif self._has_room(sender, target):
             self._probes.append(_Probe(sender, request, reply, now, now + ANSWER_WITHIN_S))
             self._node_handle.tell(target, *self._member_list.roster(target, asks=True))
 
-    def go_on(self, now: float) -> bool:
+    def go_on(self) -> bool:
         """Say who has answered; return whether others may still do so."""
-        waiting = []
+        now, waiting = self._member_list.now(), []
         for probe in self._probes:
             if self._member_list.heard_at(probe.request.target) >= probe.heard_after:
                 probe.reply(_answer(probe.request))

@@ -78,8 +78,8 @@ class RosterService(Service):
         self._algorithm = algorithm
         self._call_back = call_back
         self._ask = ask
-        self._names = Names(member_list, context.clock)
-        self._probes = Probes(member_list, context.node_handle, context.clock)
+        self._names = Names(member_list)
+        self._probes = Probes(member_list, context.node_handle)
         self._wake = context.node_handle.wake
         self._clock = context.clock
         self._waiting: dict[tuple[str, int], _Waiting] = {}
@@ -126,7 +126,7 @@ class RosterService(Service):
             elif waiting is not None:
                 self._welcome(waiting.request, waiting.reply, who.entry.name)
         self._waiting = {key: each for key, each in self._waiting.items() if each.expires > now}
-        return self._probes.go_on(now)
+        return self._probes.go_on()
 
     def _trade(self, message: Roster, payload: Frame, reply: Reply) -> None:
         news = unpack_entries(payload)

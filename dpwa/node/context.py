@@ -14,7 +14,7 @@ from dpwa.node.leader_table import LeaderTable
 from dpwa.node.peers import PeerTable
 from dpwa.node.serving.snapshot_cache import SnapshotCache
 from dpwa.node.serving.upload import Upload
-from dpwa.node.transaction_manager import TransactionManager
+from dpwa.node.transactions.manager import TransactionManager
 from dpwa.wire import limits
 from dpwa.wire.fetching import Greeting
 

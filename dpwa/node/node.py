@@ -31,16 +31,11 @@ from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.logs import configure_logging
 from dpwa.node.own_address import own_address
 from dpwa.node.serving.service import Listener, Service
-from dpwa.node.serving.services import (
-    Collector,
-    GoodbyeService,
-    NewsService,
-    StatusService,
-    TransactionService,
-)
+from dpwa.node.serving.services import GoodbyeService, NewsService, StatusService
 from dpwa.node.serving.snapshot_service import Introduction, ServingSettings, SnapshotService
 from dpwa.node.serving.upload import Upload
 from dpwa.node.threads import NodeHandle, NodeThreads
+from dpwa.node.transactions.service import Collector, TransactionService
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject

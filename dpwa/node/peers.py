@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import math
 import random
+import sys
 import threading
-from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
 from dpwa.clock import Clock
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.errors import UnknownNameError, UserError
+from dpwa.node.peer_record import PeerRecord
 from dpwa.node.repeats import MergedVersions
-from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.flow_control import FlowControl
 from dpwa.policy.health import (
     IN_WORDS,
@@ -25,36 +24,17 @@ from dpwa.policy.health import (
     is_failure,
     may_be_fit,
 )
-from dpwa.policy.link_estimates import LinkEstimate, shares
+from dpwa.policy.link_estimates import shares
+from dpwa.policy.near_peers import is_among_all
 from dpwa.types import JsonObject
 
 log = logging.getLogger("dpwa.peers")
 
 STARTUP_GRACE_S = 10.0  # nodes of a run never start at the same moment
 SAME_AGAIN_S = 60.0  # from one warning that a peer is slow to the next
-MS_PER_S = 1e3
-MBIT_PER_BYTE = 8e-6
 
+NEARLY_ALL = 0.75  # of the connections that there may be
 MANY = 64  # peers, of which only the first that is not there is warned of
-
-
-@dataclass
-class _Peer:
-    endpoint: str
-    added: float
-    health: Health = Health.UNKNOWN
-    judged: float = -math.inf  # when a fetch last showed its health
-    heard: float | None = None  # when anything last came of asking it; `None`: never
-    spoke: float | None = None  # when it has last asked, which shows no way to it
-    is_connected: bool = False
-    memory: PeerMemory | None = None
-    times: FetchTimes = field(default_factory=FetchTimes)
-    link: LinkEstimate = field(default_factory=LinkEstimate)
-    problem: str = ""  # why it is not connected
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    silent_told: float = -math.inf  # when it was last said to be slow
-    is_absent: bool = False  # as far as was seen when it was looked for
-    was_let_go: bool = False  # the last connection, by this node
 
 
 class PeerTable:
@@ -66,6 +46,7 @@ class PeerTable:
         rng: where the chance in rests comes from.
 
     Attributes:
+        most_connected: to how many of them this node may be connected at once.
         merged: which snapshots of them were merged.
     """
 
@@ -73,9 +54,10 @@ class PeerTable:
         self._own_name = own_name
         self._clock = clock
         self._rng = rng
+        self.most_connected = sys.maxsize
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, PeerRecord] = {}
         self._flow = FlowControl()
         self._quarantined: frozenset[str] = frozenset()
         self._has_told_absent = False
@@ -98,7 +80,7 @@ class PeerTable:
         with self._lock:
             known = self._peers.get(name)
             if known is None:
-                self._peers[name] = _Peer(endpoint, self._clock.now())
+                self._peers[name] = PeerRecord(endpoint, self._clock.now())
                 self._flow = self._flow.added(name)
                 return True
         if known.endpoint != endpoint:
@@ -131,7 +113,8 @@ class PeerTable:
     ) -> str | None:
         """Let flow control draw the peer to fetch from, out of all or `among` some.
 
-        `budget_s`: the longest that the fetch may take.
+        Of more peers than there may be connections, mostly one that is connected is drawn, once
+        there is hardly room for more. `budget_s`: the longest that the fetch may take.
         """
         with self._lock:
             barred = {*exclude, *self._quarantined}
@@ -140,11 +123,23 @@ class PeerTable:
             expected_s = {
                 name: seconds
                 for name, peer in self._peers.items()
-                if name not in barred and (seconds := _expected_s(peer)) is not None
+                if name not in barred and (seconds := peer.expected_s) is not None
             }
-            slow = shares(expected_s, budget_s)
-            chosen, self._flow = self._flow.choose(rng, self._clock.now(), barred, slow)
+            slow, now, chosen = shares(expected_s, budget_s), self._clock.now(), None
+            far = self._far(barred, now)
+            if far and not is_among_all(rng):
+                chosen, self._flow = self._flow.choose(rng, now, barred | far, slow)
+            if chosen is None:
+                chosen, self._flow = self._flow.choose(rng, now, barred, slow)
             return chosen
+
+    def _far(self, barred: Collection[str], now: float) -> set[str]:
+        """Return which peers of those that can be drawn are not near; none if all could be."""
+        drawn = {name: peer for name, peer in self._peers.items() if name not in barred}
+        connected = sum(peer.is_connected for peer in self._peers.values())
+        if len(drawn) <= self.most_connected or connected < NEARLY_ALL * self.most_connected:
+            return set()
+        return {n for n, peer in drawn.items() if not peer.is_near or self._flow.rests(n, now)}
 
     def quarantine(self, names: Collection[str]) -> None:
         """Draw none of these peers until further notice."""
@@ -174,7 +169,7 @@ class PeerTable:
             is_told = peer.health is Health.SILENT and peer.judged - peer.silent_told < SAME_AGAIN_S
             if peer.health is Health.SILENT and before is not Health.SILENT and not is_told:
                 peer.silent_told = peer.judged
-            detail = detail or _place(peer)
+            detail = detail or peer.place
             was_never_there = peer.health is Health.UNREACHABLE and peer.heard is None
             if was_never_there and len(self._peers) >= MANY:
                 is_told, self._has_told_absent = self._has_told_absent, True
@@ -322,10 +317,17 @@ class PeerTable:
             if not peer.was_let_go:  # else it is the process of before
                 self._flow = self._flow.connected(name)
                 self.merged.forget(name)
-            peer.was_let_go = peer.is_absent = False
+            peer.was_let_go = peer.is_absent = peer.was_asked_to_go = False
             peer.is_connected, peer.heard = True, self._clock.now()
             if peer.health is Health.GONE:
                 peer.health = Health.UNKNOWN
+
+    def asked_to_go(self, name: str) -> None:
+        """Note that a peer has too many connections, and wants this node's to end."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.was_asked_to_go = True
 
     def idle(self, name: str) -> None:
         """Note that the connection to a peer was given up, as there was nothing to say."""
@@ -356,19 +358,11 @@ class PeerTable:
         with self._lock:
             now = self._clock.now()
             return [
-                {
-                    "name": name,
-                    "endpoint": peer.endpoint,
+                peer.report(name, now)
+                | {
                     "score": self._flow.scores[name],
-                    "health": peer.health.value,
-                    "problem": peer.problem,
-                    "heard_s": _ago_s(now, peer.heard, peer.spoke),
                     "quarantined": name in self._quarantined,
                     "rests": self._flow.rests(name, now),
-                    "fetch_s": peer.times.mean_s,
-                    "latency_ms": _times(peer.link.latency_s, MS_PER_S),
-                    "bandwidth_mbps": _times(peer.link.bytes_per_s, MBIT_PER_BYTE),
-                    "outcomes": {o.value: n for o, n in peer.outcomes.items()},
                 }
                 for name, peer in self._peers.items()
             ]
@@ -378,23 +372,3 @@ class PeerTable:
         level = logging.WARNING if is_trouble and not is_told else logging.INFO
         because = f": {detail}" if detail else ""
         log.log(level, "%s: peer %s %s%s", self._own_name, name, IN_WORDS[health], because)
-
-
-def _expected_s(peer: _Peer) -> float | None:
-    """Return what a fetch takes; what can be mapped need not be streamed."""
-    return peer.link.expected_s if peer.memory is None else peer.link.latency_s
-
-
-def _ago_s(now: float, *times: float | None) -> float | None:
-    known = [time for time in times if time is not None]
-    return round(now - max(known), 1) if known else None
-
-
-def _times(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
-
-
-def _place(peer: _Peer) -> str:
-    if peer.health is not Health.UNREACHABLE:
-        return ""
-    return peer.problem or f"nothing answers at {peer.endpoint}"

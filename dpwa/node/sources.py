@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dpwa.clock import Clock
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.snapshot import Lease
 from dpwa.node.arrival import Source, mapped, objection, streamed
+from dpwa.node.context import NodeContext
 from dpwa.node.fetching.fetch_request import FetchRequest, Found
 from dpwa.node.fetching.incoming import IncomingSnapshot
-from dpwa.node.peers import PeerTable
 from dpwa.node.serving.snapshot_service import MOST_ROUNDS_BEHIND
 from dpwa.policy.health import Outcome
 
@@ -20,20 +19,28 @@ POLL_S = 0.001
 
 
 class Sources:
-    """Opens what fetches have found; belongs to the training thread.
+    """Begins fetches and opens what they have found; belongs to the training thread.
 
     Args:
-        peer_table: the peers.
+        context: of the node.
         order: hands an order to the TxThread.
-        clock: time source.
     """
 
-    def __init__(
-        self, peer_table: PeerTable, order: Callable[[FetchRequest], None], clock: Clock
-    ) -> None:
-        self._peer_table = peer_table
+    def __init__(self, context: NodeContext, order: Callable[[FetchRequest], None]) -> None:
+        self._peer_table = context.peer_table
         self._order = order
-        self._clock = clock
+        self._clock = context.clock
+        self._rng = context.rng("peer")
+
+    def pull(self, order: FetchRequest) -> None:
+        """Begin with a fetch that needs no peer's consent."""
+        if order.first is None:
+            order.first = self._peer_table.choose(self._rng, (), order.wanted.among)
+        memory = None if order.first is None else self._peer_table.memory_of(order.first)
+        if order.first is not None and memory is not None:
+            order.offer(Found(order.first, memory))  # it lies there: nobody needs to be asked
+        else:
+            self._order(order)
 
     def wait(self, order: FetchRequest) -> Source | None:
         """Wait for what an order finds; `None` when nothing is, or it must not be merged."""

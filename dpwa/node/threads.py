@@ -90,6 +90,7 @@ class NodeThreads:
         self._zmq_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         admission = AdmissionControl(self.authorizer, context.config.limits)
         most = affordable(context.config.connections, context.name)
+        context.peer_table.most_connected = most
         self.tx = tx = TxThread(self._zmq_context, context, self.authorizer.keyring, most)
         self.rx = RxThread(
             context.name,

@@ -11,8 +11,9 @@ from dpwa import fault_points
 from dpwa.clock import Clock, Deadline
 from dpwa.policy.beginners import LEAD
 from dpwa.state.checkpoints import CheckpointFolder, Saved
-from dpwa.state.joining import BRIEF, Fetched, Joiner, JoinResult, Patience, StateTarget
+from dpwa.state.joining import Joiner
 from dpwa.state.target import Origin, Target, UnfitStateError
+from dpwa.state.targets import BRIEF, Fetched, JoinResult, Patience, StateTarget
 
 log = logging.getLogger("dpwa.state")
 

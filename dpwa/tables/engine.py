@@ -16,25 +16,24 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from dpwa import fault_points
-from dpwa.clock import Clock
+from dpwa.clock import AwakeClock, Clock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.collectives.runner import ASK_EVERY_S, MEET_S
-from dpwa.data.segments import ByteArray
-from dpwa.errors import ProtocolError, TableLostError
+from dpwa.errors import ProtocolError
 from dpwa.node.serving.service import Reply
 from dpwa.policy.groups.views import GroupView
+from dpwa.tables import left_out
 from dpwa.tables.answers import ReadAnswer
 from dpwa.tables.barriers import Barriers
 from dpwa.tables.channels import STALLED_S, ReliableChannels, Tell
 from dpwa.tables.directory import Told, new_plan, plans, unpack_told
-from dpwa.tables.pending import Addition, Key, PendingOperations, PendingRead, Present
+from dpwa.tables.pending import PendingOperations, PendingRead, Present
 from dpwa.tables.replication import Replication
+from dpwa.tables.requests import Requests
 from dpwa.tables.shard_store import ShardStore
-from dpwa.tables.specs import ID_BYTES, TableSpec, difference, unpack_spec
+from dpwa.tables.specs import TableSpec, difference, unpack_spec
 from dpwa.tables.streams import WINDOW, Item
 from dpwa.types import Frame
 from dpwa.wire import limits
@@ -87,6 +86,9 @@ class Engine(threading.Thread):
         contacts: who can be reached, and whose memory is shared.
         tell: sends a message to a peer.
         settings: what else there is to know.
+
+    Attributes:
+        requests: additions to shards and reads of them.
     """
 
     def __init__(
@@ -100,7 +102,6 @@ class Engine(threading.Thread):
         own = contacts.own
         super().__init__(name=f"dpwa-tables-{own.name}", daemon=True)
         self._own = own.name
-        self._client = f"{own.name}:{own.incarnation.hex()}"
         self._pending = pending
         self._group = group
         self._settings = settings
@@ -108,6 +109,7 @@ class Engine(threading.Thread):
         self._most_messages = 2 * WINDOW * (len(group.ranks) or limits.MAX_MEMBERS)
         self._mail = ReliableChannels(group, contacts, tell)
         self._store = ShardStore(contacts)
+        self.requests = Requests(own, pending, self._store, self._say, settings.answer)
         self._replication = Replication(self._store, self._mail, self._say, group.note_work)
         self._barriers = Barriers(own.name, self._mail.say_to_all)
         self._exits = 0
@@ -117,9 +119,7 @@ class Engine(threading.Thread):
         self._is_first_view = True
         self._has_company = bool(group.ranks)  # others are there, as far as this node knows
         self._was_left_out = False
-        self._acknowledged = 0  # additions of this node since a member was lost
-        self._doubtful_until = 0.0  # what this node finds out: it has stood still itself
-        self._looked = settings.clock.now()
+        self._awake = AwakeClock(settings.clock, IDLE_S, STOOD_STILL_S)
         self._doubted_at = self._asked_at = 0.0
         self._is_busy = False
         self._is_stopping = False
@@ -175,7 +175,8 @@ class Engine(threading.Thread):
         """Do something; nothing that a member sends can end the thread."""
         if act is None or self._is_stopping:
             return
-        self._pass_time()
+        self._awake.look()
+        self._mail.now = self._awake.now()
         try:
             act()
         except ProtocolError as error:
@@ -183,21 +184,10 @@ class Engine(threading.Thread):
         except Exception:
             log.exception("tables: something unforeseen has happened; they go on")
 
-    def _pass_time(self) -> None:
-        """Look at the clock; of the time between two looks no more than `IDLE_S` counts.
-
-        While this process itself stands still it hears nobody: the silence is its own.
-        """
-        now = self._settings.clock.now()
-        self._mail.now += min(now - self._looked, IDLE_S)
-        if now - self._looked > STOOD_STILL_S:
-            self._doubtful_until = self._mail.now + DOUBTFUL_FOR_S
-        self._looked = now
-
     @property
     def _has_stood_still(self) -> bool:
         """Whether this process has stood still for too long, not long ago."""
-        return self._mail.now < self._doubtful_until
+        return self._mail.now - self._awake.woke_at < DOUBTFUL_FOR_S
 
     def _go_on(self) -> None:
         """Do what has become due."""
@@ -207,15 +197,11 @@ class Engine(threading.Thread):
             self._start_if_told()
         if self._has_begun:
             for addition in self._pending.take_fresh():
-                self._route(addition)
+                self.requests.route(addition)
             if self._barriers.advance(now):
                 self._publish()
-            if self._group.look_out() and self._acknowledged and self._has_company:
-                self._pending.note_left_out(
-                    f"the connection between {self._own} and the others was lost, and each part "
-                    "has gone on by itself; now the tables of the larger one count, and what "
-                    f"{self._own} has added meanwhile is lost"
-                )
+            if self._group.look_out() and self.requests.acknowledged and self._has_company:
+                self._pending.note_left_out(left_out.parted(self._own))
         if self._group.is_evicted and now - self._asked_at >= ASK_EVERY_S:
             self._asked_at = now
             self._group.ask_to_join()
@@ -247,15 +233,12 @@ class Engine(threading.Thread):
             self._exits = exits
             self._store.clear()
             self._was_left_out = self._has_company
-            self._acknowledged = 0
+            self.requests.acknowledged = 0
         if not set(self._mail.view.names) <= set(view.names):
-            self._acknowledged = 0
+            self.requests.acknowledged = 0
             if self._has_stood_still:
-                gone = ", ".join(n for n in self._mail.view.names if n not in view.names)
-                self._pending.note_left_out(
-                    f"{self._own} has stood still for too long, and {gone} cannot be reached any "
-                    "more: they may have gone on without it"
-                )
+                gone = [name for name in self._mail.view.names if name not in view.names]
+                self._pending.note_left_out(left_out.stood_still(self._own, gone))
         self._has_company |= len(view.names) > 1
         self._is_first_view &= view.since == 0
         self._begin(view)
@@ -296,10 +279,7 @@ class Engine(threading.Thread):
         is_old = self._barriers.known is not None or self._has_stood_still
         missed = self._barriers.missed(self._told)
         if self._was_left_out and is_old and missed:
-            self._pending.note_left_out(
-                f"{self._own} did not answer for too long, and the others have gone on without it: "
-                f"they have passed {missed} barriers to which it has not come"
-            )
+            self._pending.note_left_out(left_out.missed_barriers(self._own, missed))
         self._was_left_out = False
         self._barriers.begin(self._told)
         for number, plan in plans(view.names, self._told).items():
@@ -308,7 +288,7 @@ class Engine(threading.Thread):
         self._publish()
         self._mail.want_all()
         for addition in self._pending.take_again():
-            self._route(addition)
+            self.requests.route(addition)
         log.info("%s: tables among %s", self._own, ", ".join(view.names))
 
     def _publish(self) -> None:
@@ -322,7 +302,7 @@ class Engine(threading.Thread):
         incoming = self._mail.admit(message)
         if incoming is None or not isinstance(message, Numbered) or not self._can_take(message):
             return
-        data = incoming.take(message, payload, self._most_bytes(message))
+        data = incoming.take(message, payload, self._store.most_bytes(message))
         if data is not None:
             self._take(message, data, reply)
 
@@ -332,21 +312,6 @@ class Engine(threading.Thread):
             # Who sends it may have heard of the table before: its maker tells one after the other.
             return self._has_begun and message.table in self._store.tables
         return self._has_begun or isinstance(message, TableHoldings)
-
-    def _most_bytes(self, message: Numbered) -> int:
-        if isinstance(message, TableHoldings):
-            return limits.MAX_HOLDINGS_BYTES
-        if isinstance(message, TableGet):
-            return limits.MAX_KEYS_BYTES
-        plan = None
-        if isinstance(message, TableAddition):
-            plan = self._store.tables.get(message.table)
-        if plan is None:
-            return limits.MAX_PUSH_BYTES
-        if plan.spec.kind == "key_value":
-            return limits.MAX_KEYS_BYTES
-        rows = plan.spec.shards(plan.shards)[0].rows
-        return rows * (ID_BYTES + plan.spec.row_bytes)
 
     def _say(self, name: str, item: Item) -> None:
         """Tell a member something; this node itself is one, too."""
@@ -372,13 +337,13 @@ class Engine(threading.Thread):
             case TableReplicated():
                 self._replication.replicated(message)
             case TableAdded():
-                self._added(message)
+                self.requests.added(message)
             case TableState():
                 self._replication.take_state(message, data)
             case TableStateTaken():
                 self._replication.state_taken(message)
             case TableGet():
-                self._get(message, data, reply)
+                self.requests.get(message, data, reply)
 
     # Orders of users
 
@@ -410,20 +375,8 @@ class Engine(threading.Thread):
 
     def order_rows(self, request: int, ask: PendingRead, primary: str) -> None:
         """Ask the primary of a shard for rows."""
-        if not self._has_begun:
-            return
-        if primary == self._own:
-            self._get_own(request, ask)
-            return
-        fields = {
-            "request": request,
-            "table": ask.key[0],
-            "shard": ask.key[1],
-            "rows": None if ask.ids is None else len(ask.ids),
-        }
-        data = b"" if ask.ids is None else ask.ids.data.cast("B")
-        self._say(primary, Item(TableGet, fields, data))
-        fault_points.reached("table.get.asked")
+        if self._has_begun:
+            self.requests.order(request, ask, primary)
 
     # Tables
 
@@ -443,64 +396,3 @@ class Engine(threading.Thread):
         if plan is not None:
             self._store.tables[number] = replace(plan, is_ready=True)
             self._publish()
-
-    # Additions and reads
-
-    def _route(self, addition: Addition) -> None:
-        """Send an addition of this node to the primary."""
-        try:
-            (primary, *_) = self._store.holders(addition.key)
-        except (ProtocolError, ValueError):
-            self._pending.acknowledge(addition.key, addition.counter, lost_error(*addition.key))
-            return
-        fields = {
-            "table": addition.key[0],
-            "shard": addition.key[1],
-            "client": self._client,
-            "counter": addition.counter,
-            "rows": addition.rows,
-            "is_first": addition.is_first,
-            "is_forwarded": False,
-        }
-        self._say(primary, Item(TableAddition, fields, addition.data.data))
-        fault_points.reached("table.add.sent")
-
-    def _added(self, message: TableAdded) -> None:
-        error = ProtocolError(f"an addition was refused: {message.refused}")
-        key = message.table, message.shard
-        refusal = error if message.refused else None
-        self._acknowledged += self._pending.acknowledge(key, message.counter, refusal)
-
-    def _get_own(self, request: int, ask: PendingRead) -> None:
-        try:
-            rows = self._rows(ask.key, ask.ids)
-        except ProtocolError as error:
-            self._pending.refused(request, str(error))
-        else:
-            self._pending.answered(request, 0, rows, 0)
-
-    def _get(self, message: TableGet, data: Frame, reply: Reply | None) -> None:
-        if reply is None:
-            return
-        key = message.table, message.shard
-        try:
-            ids = None if message.rows is None else np.frombuffer(data, np.int64)
-            rows = self._rows(key, ids)
-        except (ProtocolError, ValueError) as error:
-            self._settings.answer(ReadAnswer(message.request, reply, refused=str(error)))
-        else:
-            image = self._store.copies[key].image
-            self._settings.answer(ReadAnswer(message.request, reply, rows, image))
-
-    def _rows(self, key: Key, ids: np.ndarray | None) -> ByteArray:
-        rows = self._store.own_primary(key).state.read(ids)
-        data: ByteArray = rows.reshape(-1).view(np.uint8)
-        return data
-
-
-def lost_error(number: int, shard: int) -> TableLostError:
-    """Return what to raise for rows that nobody has any more."""
-    return TableLostError(
-        f"shard {shard} of table {number} is lost: all nodes that held a copy of it are gone "
-        "(`replicas` says how many copies there are besides the first)"
-    )

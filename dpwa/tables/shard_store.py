@@ -6,7 +6,10 @@ from dpwa.collectives.contacts import Contacts
 from dpwa.errors import ProtocolError
 from dpwa.tables.directory import HeldShard, Known, TablePlan, digest_of
 from dpwa.tables.pending import Key
+from dpwa.tables.specs import ID_BYTES
 from dpwa.tables.storage import ShardCopy, ShardMemory, new_copy
+from dpwa.wire import limits
+from dpwa.wire.tables import Numbered, TableAddition, TableGet, TableHoldings
 
 
 class ShardStore:
@@ -103,6 +106,22 @@ class ShardStore:
         if copy is None or self.holders(key)[:1] != (self._own,):
             raise ProtocolError(f"{self._own} is not the primary of shard {key[1]}")
         return copy
+
+    def most_bytes(self, message: Numbered) -> int:
+        """Return how much a message may bring."""
+        if isinstance(message, TableHoldings):
+            return limits.MAX_HOLDINGS_BYTES
+        if isinstance(message, TableGet):
+            return limits.MAX_KEYS_BYTES
+        plan = None
+        if isinstance(message, TableAddition):
+            plan = self.tables.get(message.table)
+        if plan is None:
+            return limits.MAX_PUSH_BYTES
+        if plan.spec.kind == "key_value":
+            return limits.MAX_KEYS_BYTES
+        rows = plan.spec.shards(plan.shards)[0].rows
+        return rows * (ID_BYTES + plan.spec.row_bytes)
 
     def _place(self, key: Key, plan: TablePlan, *, is_to_come: bool) -> ShardCopy:
         if is_to_come and key in self.copies:

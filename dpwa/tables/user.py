@@ -23,8 +23,9 @@ from dpwa.errors import (
     TableTimeoutError,
 )
 from dpwa.node.node import Node
-from dpwa.tables.engine import Engine, lost_error
+from dpwa.tables.engine import Engine
 from dpwa.tables.pending import Key, PendingOperations, PendingRead, Present
+from dpwa.tables.requests import lost_error
 from dpwa.tables.rows import ShardRows, check_size
 from dpwa.tables.specs import TableSpec
 from dpwa.tables.storage import ShardMemory

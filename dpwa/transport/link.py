@@ -33,7 +33,7 @@ class LinkState(Enum):
     IDLE = "idle"  # there is none, as there was nothing to say
     CONNECTING = "connecting"  # no verdict yet
     UP = "up"  # the peer has answered the handshake
-    DOWN = "down"  # refused, lost or silent; ZeroMQ keeps trying
+    DOWN = "down"  # refused, lost or silent; it is tried again, see `is_useless`
 
 
 _STATE_AFTER = {

@@ -1,6 +1,6 @@
 """Messages: a msgpack header with the protocol version, the type and its fields, then raw bytes.
 
-    frame 1   {"v": 7, "type": "fetch", "request": 7, ...}      at most MAX_HEADER_BYTES
+    frame 1   {"v": N, "type": "fetch", "request": 7, ...}      at most MAX_HEADER_BYTES
     frame 2   payload, for the types that carry one             at most MAX_CHUNK_BYTES
 
 Everything that arrives is foreign: types, ranges and sizes are checked before use, and what breaks

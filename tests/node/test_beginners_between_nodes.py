@@ -12,7 +12,7 @@ from support.state_donors import training
 
 from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.node.transaction_record import Settled
+from dpwa.node.transactions.record import Settled
 from dpwa.policy.beginners import LEAD, is_far_behind
 
 TRANSPORTS = ("auto", "tcp")
@@ -172,7 +172,7 @@ def test_transactions_of_parameters_that_were_given_up_are_not_merged(is_returne
     with members(config, [TRAINED, UNTRAINED]) as (one, late):
         advance(one)
 
-        take_over = late.node.rounds._took_over
+        take_over = late.node.rounds.merger._took_over
 
         def take_over_while_a_transaction_holds(arrival):
             mine = late.node._context.pool.newest()
@@ -183,7 +183,9 @@ def test_transactions_of_parameters_that_were_given_up_are_not_merged(is_returne
                 transaction = Settled("w1", one.node._context.pool.newest(), mine)
             late.transactions._settled.append(transaction)
 
-        monkeypatch.setattr(late.node.rounds, "_took_over", take_over_while_a_transaction_holds)
+        monkeypatch.setattr(
+            late.node.rounds.merger, "_took_over", take_over_while_a_transaction_holds
+        )
         monkeypatch.setattr(late.transactions, "factor", lambda _: 0.5)
 
         def catches_up():

@@ -2,7 +2,10 @@
 
 import logging
 import random
+from collections import Counter
 from types import SimpleNamespace
+
+import pytest
 
 from dpwa.node.peers import MANY, SAME_AGAIN_S, PeerTable
 from dpwa.policy.health import Outcome
@@ -64,3 +67,53 @@ def test_a_peer_that_has_asked_was_seen_and_may_still_be_on_its_way_to_start():
     now += 1.5
     assert peers.may_still_start("w2")
     assert peers.report()[0]["heard_s"] == 1.5
+
+
+def many_peers(most_connected, near):
+    peers = PeerTable("w1", SimpleNamespace(now=lambda: 50.0), random.Random(0))
+    peers.most_connected = most_connected
+    names = [f"w{index}" for index in range(2, 42)]
+    for name in names:
+        peers.add(name, "tcp://10.0.0.2:7000")
+    for name in names[:near]:
+        peers.connected(name)
+    return peers, names
+
+
+def drawn_of(peers, times=800, **bounds):
+    rng = random.Random(3)
+    return Counter(peers.choose(rng, **bounds) for _ in range(times))
+
+
+def test_of_more_peers_than_connections_those_that_are_connected_are_drawn_three_times_of_four():
+    peers, names = many_peers(8, near=8)
+    drawn = drawn_of(peers)
+    share = sum(drawn[name] for name in names[:8]) / 800
+    assert 0.75 < share < 0.85  # with those that are near by chance
+    assert drawn.keys() == set(names)
+    assert drawn_of(peers, exclude=names[:8]).keys() == set(names[8:])
+
+
+@pytest.mark.parametrize(
+    ("most_connected", "near", "among"), [(40, 30, 40), (8, 3, 40), (8, 8, 6), (8, 1, 2)]
+)
+def test_as_long_as_there_is_room_for_connections_all_are_drawn_alike(most_connected, near, among):
+    peers, names = many_peers(most_connected, near)
+    drawn = drawn_of(peers, among=names[-among:] if among < 40 else None)
+    assert drawn.keys() == set(names[-among:])
+    assert max(drawn.values()) < 2.5 * 800 / among
+
+
+@pytest.mark.parametrize("trouble", ["it rests", "it was asked to go"])
+def test_near_peers_that_rest_or_shall_go_are_not_preferred(trouble):
+    peers, names = many_peers(8, near=8)
+    for name in names[:7]:
+        if trouble == "it rests":
+            for _ in range(6):
+                peers.record(name, Outcome.TIMED_OUT)
+        else:
+            peers.asked_to_go(name)
+    drawn = drawn_of(peers, times=4000)
+    assert drawn[names[7]] > 2750
+    assert sum(drawn[name] for name in names[:7]) < 300
+    assert drawn.keys() > set(names[8:])

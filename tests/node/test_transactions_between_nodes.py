@@ -96,7 +96,8 @@ def test_a_quiet_network_keeps_its_sum_and_comes_to_agree(transport):
         eventually(  # when a decision was sent is forgotten when decisions are next looked at
             lambda: (
                 not any(
-                    member.transactions._records or member.transactions._sent_at for member in nodes
+                    member.transactions._records or member.transactions._deliveries._sent_at
+                    for member in nodes
                 )
             )
         )
@@ -401,7 +402,7 @@ def test_records_do_not_grow_with_partners_that_never_answer():
             member.round()
             partner.ask(partner.proposal(bytes([index] * 8), budget_ms=20), timeout_s=0.05)
         eventually(lambda: not member.transactions._records)
-        assert len(member.transactions._sent_at) <= 20
+        assert len(member.transactions._deliveries._sent_at) <= 20
         assert member.node.report()["rounds_skipped"] == 0
 
 

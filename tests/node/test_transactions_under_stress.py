@@ -18,7 +18,7 @@ from dpwa.algorithms import Terms
 from dpwa.clock import SystemClock
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import FinishedCopy, SnapshotPool
-from dpwa.node.transaction_manager import MOST_OF_ONE_PEER, TransactionManager
+from dpwa.node.transactions.manager import MOST_OF_ONE_PEER, TransactionManager
 from dpwa.policy import beginners
 from dpwa.policy.push_sum import UNIT
 from dpwa.types import TrainingProgress
@@ -279,7 +279,7 @@ def test_an_interrupt_in_a_merge_leaves_what_else_was_agreed_on_for_later(monkey
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(member.adapter._rounds, "_merge", interrupted)
+            patch.setattr(member.adapter._rounds.merger, "merge", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 member.adapter.update_wait()
         assert len(member.transactions._settled) == 1

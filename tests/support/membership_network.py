@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dpwa.clock import AwakeClock
 from dpwa.policy.members.states import Event, MemberEntry, MemberStatus, Times
 from dpwa.policy.members.view import Membership
 from dpwa.testing.network import Link, VirtualNetwork
@@ -23,6 +24,7 @@ NOTICE_S = 1.0  # a closed connection, or one that is refused
 FULL = 256
 CALL_S = 3.0
 PROBE_S = 2.0
+ASLEEP_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Life:
         self.endpoint = own.endpoint
         self.is_over = False
         self.is_stopped = False
+        self._clock = AwakeClock(self.network.clock, 2 * TICK_S, ASLEEP_S)
         self._inbox = []
         self._probes = []  # that others have asked this node for, and until when
         self._calls = {}  # what each claim is waiting for, by endpoint
@@ -81,7 +84,7 @@ class Life:
 
     @property
     def now(self):
-        return self.network.clock.now()
+        return self._clock.now()
 
     def peers(self):
         return {entry.name for entry in self.members.peers}
@@ -120,6 +123,8 @@ class Life:
             act()
 
     def _tick(self):
+        if self._clock.look():
+            self.members.woke(self.now)
         self._note(self.members.tick(self.now))
         for claim in self.members.to_check(self.now):
             self._call(claim)

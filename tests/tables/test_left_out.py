@@ -60,7 +60,7 @@ class Node:
 
     @property
     def has_doubts(self):
-        return self.group._ballot is not None
+        return self.group._voting.ballot is not None
 
     def heard_of(self, *names, **told):
         """Let others tell what they have: they are there, and have connected to this node."""
@@ -164,9 +164,9 @@ def test_a_ballot_waits_for_a_member_that_has_not_been_reached_yet(node):
     _vote(node, "w2", ())
     _pass(node, 1.5)
     assert node.has_doubts
-    assert node.group._ballot.suspects == set()
+    assert node.group._voting.ballot.suspects == set()
     _pass(node, 2.0)
-    assert node.group._ballot is None or node.group._ballot.suspects == {"w3"}
+    assert node.group._voting.ballot is None or node.group._voting.ballot.suspects == {"w3"}
 
 
 @pytest.mark.parametrize("slept_s", [STALLED_S, 0.0])
@@ -215,6 +215,6 @@ def _vote(node, name, suspects):
 def _pass(node, seconds):
     """Let the network thread look at a ballot for so long."""
     end = node.time.seconds + seconds
-    while node.time.seconds < end and node.group._ballot is not None:
+    while node.time.seconds < end and node.group._voting.ballot is not None:
         node.time.seconds += STEP_S
         node.group.tick(node.time.seconds)

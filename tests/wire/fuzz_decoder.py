@@ -118,10 +118,11 @@ def message_types():
 
 def write_corpus():
     CORPUS.mkdir(exist_ok=True)
-    rng = random.Random(1)
     for kind in message_types():
-        path = CORPUS / f"{kind.model_fields['type'].default}.msgpack"
-        path.write_bytes(encode(valid_message(kind, rng)))
+        name = kind.model_fields["type"].default
+        path = CORPUS / f"{name}.msgpack"
+        if not path.exists():
+            path.write_bytes(encode(valid_message(kind, random.Random(name))))
     specs = tuple(TensorSpec(f"w{index}", "float32", (2, 3), 4) for index in range(3))
     (CORPUS / "layout.payload").write_bytes(pack_layout(Layout(specs)))
     (CORPUS / "news.payload").write_bytes(pack([["w2", "a", 0.5, 1, 1, 0.0]] * 3))

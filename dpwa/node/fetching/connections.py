@@ -179,6 +179,7 @@ class Connections:
         """Take note that a peer has too many connections: this one is closed when it is idle."""
         if not self.keeps_all and not self._needs_all:
             self._leaving.add(channel)
+            self._context.peer_table.asked_to_go(channel.peer)
 
     def end_idle(self) -> None:
         """Give up the links of many peers that were not used for a while."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
-from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease
 from dpwa.node.context import NodeContext
@@ -20,7 +19,7 @@ from dpwa.node.fetching.fetch_request import FetchRequest, Found
 from dpwa.node.fetching.fetch_task import Attempt, FetchTask, is_of_transaction
 from dpwa.node.fetching.incoming import BrokenFetchError
 from dpwa.node.fetching.peer_channel import PeerChannel
-from dpwa.node.fetching.transaction_fetches import TransactionFetches
+from dpwa.node.transactions.fetches import TransactionFetches
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
 from dpwa.transport.link import LinkState
@@ -49,19 +48,20 @@ class Fetcher:
         connections: to the peers.
         context: of the node.
         rng: source of randomness.
+
+    Attributes:
+        active: the order under way; `None`: there is none.
+        transactions: what a fetch for one says to its manager and to the partner.
     """
 
     def __init__(self, connections: Connections, context: NodeContext, rng: random.Random) -> None:
         self._connections, self._channels = connections, connections.channels
-        self._peer_table, self._clock, self._snapshot_cache = (
-            context.peer_table,
-            context.clock,
-            context.snapshot_cache,
-        )
+        self._peer_table, self._clock = context.peer_table, context.clock
+        self._snapshot_cache = context.snapshot_cache
         self._greet, self._hear = context.greeting, context.leader_table.hear
-        self._transactions = TransactionFetches(context)
+        self.transactions = TransactionFetches(context, self)
         self._rng = rng
-        self._active: FetchTask | None = None
+        self.active: FetchTask | None = None
         self._requests = itertools.count(1)
         self._buffer: ByteArray = np.empty(0, np.uint8)
 
@@ -76,13 +76,13 @@ class Fetcher:
 
     def remaining_s(self) -> float | None:
         """Return when to call `keep_deadlines` again; `None`: there is nothing under way."""
-        return None if self._active is None else self._active.remaining_s
+        return None if self.active is None else self.active.remaining_s
 
     def pursue(self, order: FetchRequest) -> None:
         """Begin with an order, in place of the one under way."""
         self.keep_deadlines()  # of the one before
         self.give_up(Outcome.TIMED_OUT)
-        self._active = FetchTask(order)
+        self.active = FetchTask(order)
         self._ask_next_peer()
 
     def give_up(self, outcome: Outcome, *, charge: bool = False) -> None:
@@ -90,11 +90,11 @@ class Fetcher:
         self._cancel()
         if charge:
             self._charge(outcome)
-        self._finish(outcome)
+        self.finish(outcome)
 
     def keep_deadlines(self) -> None:
         """End what has run out of time."""
-        active = self._active
+        active = self.active
         if active is None:
             return
         attempt = active.attempt
@@ -104,14 +104,14 @@ class Fetcher:
         if is_over:
             self.give_up(Outcome.TIMED_OUT, charge=True)
         elif attempt is not None and attempt.has_expired and attempt.asked_at is None:
-            self._failed(attempt.channel, Outcome.UNREACHABLE, "no connection in time")
+            self.attempt_failed(attempt.channel, Outcome.UNREACHABLE, "no connection in time")
         elif attempt is not None and attempt.has_expired:
             self._cancel()
-            self._failed(attempt.channel, Outcome.TIMED_OUT, "slower than it used to be")
+            self.attempt_failed(attempt.channel, Outcome.TIMED_OUT, "slower than it used to be")
 
     def is_asking(self, channel: PeerChannel) -> bool:
         """Tell whether a fetch from this peer is under way, or one that may come back to it."""
-        attempt = None if self._active is None else self._active.attempt
+        attempt = None if self.active is None else self.active.attempt
         return attempt is not None and channel in (attempt.channel, attempt.origin)
 
     # What happens to a peer
@@ -119,13 +119,13 @@ class Fetcher:
     def link_changed(self, channel: PeerChannel, state: LinkState) -> None:
         """Act on what happened to a connection."""
         attempt = self._attempt_with(channel)
-        if attempt is None or self._active is None:
+        if attempt is None or self.active is None:
             return
         if state is LinkState.UP:
-            self._request(self._active, attempt)
+            self._request(self.active, attempt)
         elif state is LinkState.DOWN:
             was_asked = attempt.asked_at is not None
-            self._failed(channel, Outcome.LOST if was_asked else Outcome.UNREACHABLE)
+            self.attempt_failed(channel, Outcome.LOST if was_asked else Outcome.UNREACHABLE)
 
     def removed(self, channel: PeerChannel) -> None:
         """Do without a peer that is no longer in view."""
@@ -136,7 +136,7 @@ class Fetcher:
         """Charge a peer with what it did; another one may do better."""
         if self._attempt_with(channel) is not None:
             self._cancel()
-        self._failed(channel, outcome, detail)
+        self.attempt_failed(channel, outcome, detail)
 
     def receive(self, channel: PeerChannel, message: Message, payload: Frame) -> bool:
         """Take an answer of a peer; return whether it was waited for.
@@ -159,43 +159,23 @@ class Fetcher:
                 self._announced(attempt, announced)
             case ProposalAgreed() as agreed:
                 self._hear(agreed.news)
-                self._agreed(attempt, agreed)
+                self.transactions.agreed(attempt, agreed)
             case HeldElsewhere() as held:
                 self._held_elsewhere(attempt, held)
             case Ended() as ended:
-                self._failed(channel, ended.outcome, ended.detail)
+                self.attempt_failed(channel, ended.outcome, ended.detail)
         return True
-
-    def partner_prepared(self, transaction: bytes) -> bool:
-        """Take that a peer has this node's snapshot; return whether the transaction is open."""
-        holds, active = self._transactions.prepared(transaction), self._active
-        attempt = None if active is None else active.attempt
-        if (
-            holds
-            and active is not None
-            and attempt is not None
-            and attempt.transaction == transaction
-        ):
-            self._transactions.settle(active.order, attempt)
-            self._succeeded(attempt)
-        return holds is not None
-
-    def partner_failed(self, transaction: bytes) -> None:
-        """Take that a peer cannot have this node's snapshot, or must not merge it."""
-        attempt = None if self._active is None else self._active.attempt
-        if attempt is not None and attempt.transaction == transaction:
-            self._failed(attempt.channel, Outcome.BUSY)
 
     # Asking
 
     def _ask_next_peer(self) -> None:
         """Make an attempt with the next peer that flow control picks and that is not down."""
-        active = self._active
+        active = self.active
         while active is not None:
             active.attempt = None
             name = self._next_peer(active)
             if name is None:
-                self._finish(Outcome.UNREACHABLE)
+                self.finish(Outcome.UNREACHABLE)
                 return
             active.tried.add(name)
             channel = self._channels.get(name)
@@ -223,9 +203,9 @@ class Fetcher:
             active.attempt = Attempt(channel, FetchSession(request, plan))
             active.attempt.version = order.wanted.version
         else:
-            active.attempt = self._transactions.propose(channel, order, request)
+            active.attempt = self.transactions.propose(channel, order, request)
             if active.attempt is None:
-                self._finish(Outcome.BUSY)
+                self.finish(Outcome.BUSY)
                 return
         if channel.is_up:
             self._request(active, active.attempt)
@@ -244,7 +224,7 @@ class Fetcher:
             waits = is_transaction or active.order.wanted.version > 0
             attempt.deadline = Deadline(self._clock, budget_s if waits else patience_s)
         else:
-            self._failed(attempt.channel, Outcome.UNREACHABLE)
+            self.attempt_failed(attempt.channel, Outcome.UNREACHABLE)
 
     # What comes
 
@@ -259,44 +239,45 @@ class Fetcher:
             self._all_arrived(attempt)
 
     def _all_arrived(self, attempt: Attempt) -> None:
-        incoming, order = attempt.incoming, None if self._active is None else self._active.order
+        incoming, order = attempt.incoming, None if self.active is None else self.active.order
         if order is None or incoming is None:
-            self._succeeded(attempt)
+            self.succeeded(attempt)
             return
         if is_of_transaction(order, attempt):
-            self._have(attempt, Lease(incoming.snapshot(order.layout), lambda _: None))
+            lease = Lease(incoming.snapshot(order.layout), lambda _: None)
+            self.transactions.have(attempt, lease)
             return
         if not order.offer(Found(attempt.source, incoming)):
             self.give_up(Outcome.TIMED_OUT, charge=True)  # the trainer has gone on without it
             return
-        self._succeeded(attempt)
+        self.succeeded(attempt)
         if order.wanted.keeps:
             self._snapshot_cache.keep(attempt.source, incoming.snapshot(order.layout))
 
     def _in_shared_memory(self, attempt: Attempt, found: InSharedMemory) -> None:
-        active, memory = self._active, attempt.channel.map(found)
+        active, memory = self.active, attempt.channel.map(found)
         if active is None:
             return
         self._measure_latency(active.order, attempt)
         self._peer_table.share(attempt.channel.peer, memory)
         if memory is not None and is_of_transaction(active.order, attempt):
-            self._pin(attempt, memory)
+            self.transactions.pin(attempt, memory)
         elif memory is not None:
             active.order.offer(Found(attempt.channel.peer, memory))
-            self._succeeded(attempt)
+            self.succeeded(attempt)
         elif attempt.channel.may_stream:
-            self._fetch(active, attempt)  # the same peer again, for a stream
+            self.fetch(active, attempt)  # the same peer again, for a stream
         else:
-            self._failed(attempt.channel, Outcome.NOT_MAPPED)
+            self.attempt_failed(attempt.channel, Outcome.NOT_MAPPED)
 
     def _announced(self, attempt: Attempt, announced: Announced) -> None:
-        active, channel = self._active, attempt.channel
+        active, channel = self.active, attempt.channel
         if active is None:
             return
         self._measure_latency(active.order, attempt)
         if not channel.may_stream:
             self._cancel()
-            self._failed(channel, Outcome.NOT_MAPPED)
+            self.attempt_failed(channel, Outcome.NOT_MAPPED)
             return
         header = announced.header
         if header.loss == math.inf or (active.order.is_finite and header.is_finite is False):
@@ -314,10 +295,11 @@ class Fetcher:
 
     def _held_elsewhere(self, attempt: Attempt, held: HeldElsewhere) -> None:
         """Ask a node that has a copy; if none can be asked, the same peer once more."""
-        active, origin = self._active, attempt.channel
+        active, origin = self.active, attempt.channel
         if active is None:
             return
-        holders = [self._channels[name] for name in held.holders if self._is_up(name)]
+        found = map(self._channels.get, held.holders)
+        holders = [channel for channel in found if channel is not None and channel.is_up]
         if not holders:
             self._insist(active, origin)
             return
@@ -335,27 +317,22 @@ class Fetcher:
         active.attempt = Attempt(origin, FetchSession(self.next_request(), plan))
         self._request(active, active.attempt)
 
-    def _is_up(self, name: str) -> bool:
-        channel = self._channels.get(name)
-        return channel is not None and channel.is_up
-
-    def _succeeded(self, attempt: Attempt) -> None:
+    def succeeded(self, attempt: Attempt) -> None:
         """All of it is there; whether it can be merged is for the node to tell and to record."""
         if attempt.asked_at is not None:
             self._peer_table.fetched_in(attempt.channel.peer, self._clock.now() - attempt.asked_at)
         self._measure_stream(attempt)
-        if self._active is not None:
-            self._active.order.end()
-            self._active = None
+        if self.active is not None:
+            self.active.order.end()
+            self.active = None
 
     def _measure_latency(self, order: FetchRequest, attempt: Attempt) -> None:
         """Learn how long the peer took to answer, if it did not wait for others to catch up."""
         attempt.answered_at = self._clock.now()
         waited = order.wanted.version > 0 and not is_of_transaction(order, attempt)
         if attempt.asked_at is not None and not waited:
-            self._peer_table.answered_in(
-                attempt.channel.peer, attempt.answered_at - attempt.asked_at
-            )
+            latency_s = attempt.answered_at - attempt.asked_at
+            self._peer_table.answered_in(attempt.channel.peer, latency_s)
 
     def _measure_stream(self, attempt: Attempt) -> None:
         """Learn how fast the peer sends, from all that has come or from what came in time."""
@@ -363,106 +340,56 @@ class Fetcher:
             elapsed_s = self._clock.now() - attempt.answered_at
             self._peer_table.streamed(attempt.channel.peer, attempt.streamed_bytes, elapsed_s)
 
-    # Transactions
-
-    def _agreed(self, attempt: Attempt, agreed: ProposalAgreed) -> None:
-        """Fetch the snapshot that the peer has promised.
-
-        If one of both is still at the beginning, there is nothing to share: whoever is ahead leaves
-        the transaction, and whoever is far behind takes over the other's parameters without one.
-        """
-        active = self._active
-        if active is None or attempt.transaction is None:
-            return
-        own_clock = active.order.wanted.clock
-        if is_far_behind(agreed.clock, own_clock):
-            self._failed(attempt.channel, Outcome.BEHIND)
-            return
-        if not self._transactions.agreed(attempt.transaction, agreed):
-            self._finish(Outcome.LOST)  # this node has agreed to another one meanwhile
-            return
-        if is_far_behind(own_clock, agreed.clock):
-            self._transactions.leave(attempt, Outcome.BEHIND)
-            attempt.transaction = None
-            self._fetch(active, attempt)
-            return
-        attempt.version = agreed.version
-        attempt.deadline = active.order.deadline
-        memory = self._peer_table.memory_of(attempt.channel.peer)
-        if memory is not None:
-            self._pin(attempt, memory)
-        else:
-            self._fetch(active, attempt)
-
-    def _fetch(self, active: FetchTask, attempt: Attempt) -> None:
+    def fetch(self, active: FetchTask, attempt: Attempt) -> None:
         """Go on with a fetch from the same peer, in the same transaction if it is one."""
         plan = attempt.channel.plan(active.order, self._greet())
-        again = Attempt(
-            attempt.channel,
-            FetchSession(self.next_request(), replace(plan, version=attempt.version)),
-        )
+        session = FetchSession(self.next_request(), replace(plan, version=attempt.version))
+        again = Attempt(attempt.channel, session)
         again.transaction, again.version = attempt.transaction, attempt.version
         active.attempt = again
         self._request(active, again)
 
-    def _pin(self, attempt: Attempt, memory: PeerMemory) -> None:
-        if self._active is None:
-            return
-        pinned = self._transactions.pin(self._active.order, attempt, memory)
-        if isinstance(pinned, Ended):
-            self._failed(attempt.channel, pinned.outcome, pinned.detail)
-        else:
-            self._have(attempt, pinned)
-
-    def _have(self, attempt: Attempt, lease: Lease) -> None:
-        """The peer's snapshot is there, and stays."""
-        if self._active is None:
-            lease.release()
-        elif self._transactions.bring(self._active.order, attempt, lease):
-            self._succeeded(attempt)
-
     # How it ends
 
-    def _failed(self, channel: PeerChannel, outcome: Outcome, detail: str = "") -> None:
+    def attempt_failed(self, channel: PeerChannel, outcome: Outcome, detail: str = "") -> None:
         """The attempt with this peer, if there is one, has failed: another peer may do better."""
         if self._attempt_with(channel) is not None:
             self._charge(outcome, detail)
             self._ask_another_peer(outcome)
 
     def _ask_another_peer(self, outcome: Outcome) -> None:
-        if self._active is None:
+        if self.active is None:
             return
-        attempt = self._active.attempt
-        self._transactions.leave(attempt, outcome)
+        attempt = self.active.attempt
+        self.transactions.leave(attempt, outcome)
         if attempt is not None and attempt.origin is not None:
-            self._insist(self._active, attempt.origin)
+            self._insist(self.active, attempt.origin)
         else:
             self._ask_next_peer()
 
     def _charge(self, outcome: Outcome, detail: str = "") -> None:
         """Charge the peer of the attempt under way with its failure."""
-        if self._active is not None and self._active.attempt is not None:
-            self._peer_table.record(self._active.attempt.channel.peer, outcome, detail)
+        if self.active is not None and self.active.attempt is not None:
+            self._peer_table.record(self.active.attempt.channel.peer, outcome, detail)
 
     def _cancel(self) -> None:
         """Tell the peer, if it can be told, that nobody waits any more."""
-        attempt = None if self._active is None else self._active.attempt
+        attempt = None if self.active is None else self.active.attempt
         if attempt is not None and attempt.asked_at is not None:
             attempt.channel.send(Cancel(request=attempt.session.request))
 
-    def _finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """End the order under way without a snapshot."""
-        active, self._active = self._active, None
+        active, self.active = self.active, None
         if active is None:
             return
-        self._transactions.leave(active.attempt, outcome)
-        self._transactions.collect_failed(
-            active.order, self._channels.get(active.order.wanted.only or "")
-        )
+        self.transactions.leave(active.attempt, outcome)
+        channel = self._channels.get(active.order.wanted.only or "")
+        self.transactions.collect_failed(active.order, channel)
         active.order.end()
 
     def _attempt_with(self, channel: PeerChannel) -> Attempt | None:
-        attempt = None if self._active is None else self._active.attempt
+        attempt = None if self.active is None else self.active.attempt
         return attempt if attempt is not None and attempt.channel is channel else None
 
     def _room(self, nbytes: int) -> ByteArray:

@@ -251,7 +251,9 @@ class TxThread(threading.Thread):
 
     def _partner_prepared(self, command: PartnerPrepared) -> None:
         """Go on with a transaction; whoever speaks of one that is over is told how it ended."""
-        if command.is_there and not self._fetcher.partner_prepared(command.transaction):
+        if command.is_there and not self._fetcher.transactions.partner_prepared(
+            command.transaction
+        ):
             channel = self._channels.get(command.name)
             if channel is not None:
                 self._tell(
@@ -260,7 +262,7 @@ class TxThread(threading.Thread):
                     commit=self._context.transactions.outcome(command.transaction),
                 )
         elif not command.is_there:
-            self._fetcher.partner_failed(command.transaction)
+            self._fetcher.transactions.partner_failed(command.transaction)
 
     def _pass_on_news(self) -> None:
         up = self._connections.up()

@@ -14,12 +14,12 @@ import msgpack
 
 from dpwa.policy.members.probing import LocalHealth, Probe
 from dpwa.policy.members.states import Event, MemberEntry, MemberStatus, Times
+from dpwa.policy.near_peers import is_among_all
 
 DIGEST_BYTES = 8
 MOST_REPEATED = 3  # questions, at once
 OTHERS_ASKED = 3  # about a member that is uncertain
 FEW_REMEMBERED = 16
-FAR_SHARE = 0.25  # of questions that go to members that may not be connected
 
 
 @dataclass(eq=False)
@@ -91,14 +91,9 @@ def to_pass_on(
 def drawn_from(
     members: Sequence[MemberRecord], near: Collection[str], most: int, rng: random.Random
 ) -> list[MemberRecord]:
-    """Draw members at random, mostly those that are `near`: that are connected.
-
-    A new connection costs more than a message, and a node may only have a few of them. Some of the
-    others are drawn all the same, so that all members are asked, and hear, in the end.
-    """
+    """Draw members at random, mostly those that are connected, see `policy.near_peers`."""
     connected = [record for record in members if record.entry.name in near]
-    is_far = rng.random() < FAR_SHARE or len(connected) < most
-    drawn = members if is_far else connected
+    drawn = members if is_among_all(rng) or len(connected) < most else connected
     return rng.sample(drawn, min(most, len(drawn)))
 
 

@@ -2,6 +2,14 @@
 
 The states are those of SWIM (A. Das, I. Gupta, A. Motivala: Scalable Weakly-consistent
 Infection-style Process Group Membership Protocol, 2002), and LEFT. See `policy/members/view.py`.
+
+**Hearsay of a death is only a suspicion.** Every node waits `dead_after_s` itself before it drops
+another one. That is no slower, as suspicions spread faster than that, and when a partition heals,
+the news that one half takes the other for dead drops nobody: there is time to contradict it.
+
+**Signs of life.** To hear from a suspect gives it fresh time here; what is passed on remains that
+it is suspected, until it contradicts, or others could never agree. `news(to=...)` tells a node
+first what is said of itself, so it will.
 """
 
 from __future__ import annotations
@@ -69,7 +77,6 @@ class Times:
             asked.
         suspect_after_s: it is suspected.
         dead_after_s: a suspect that has not contradicted, and was not heard from, is dead.
-        asleep_after_s: a longer pause between two ticks means that this process was stopped.
         remember_s: a dead node is forgotten.
         grave_s: it is no longer known who was forgotten.
         retry_first_s: a dead node is tried again for the first time.
@@ -80,7 +87,6 @@ class Times:
     ask_others_after_s: float = 2.0
     suspect_after_s: float = 4.0
     dead_after_s: float = 3.0
-    asleep_after_s: float = 2.0
     remember_s: float = 3600.0
     grave_s: float = 7200.0
     retry_first_s: float = 1.0

@@ -12,20 +12,13 @@ when it hears that it is suspected, dead, or gone. So two halves of a cluster th
 for dead are one again as soon as each has heard what the other says of it. A restarted node has a
 higher incarnation and takes the place of the earlier one at once.
 
-**Hearsay of a death is only a suspicion.** Every node waits `dead_after_s` itself before it drops
-another one. That is no slower, as suspicions spread faster than that, and when a partition heals,
-the news that one half takes the other for dead drops nobody: there is time to contradict it.
+**A sleeper accuses nobody**: when a process was stopped (`woke`), all peers get fresh time, and no
+question is taken to be unanswered. What becomes of the dead stands in `graves.py`, and what a lie
+can do in `claims.py`.
 
-**Signs of life.** To hear from a suspect gives it fresh time here; what is passed on remains that
-it is suspected, until it contradicts, or others could never agree. `news(to=...)` tells a node
-first what is said of itself, so it will.
-
-**A sleeper accuses nobody**: if `tick` comes later than `asleep_after_s` after the one before, this
-process was stopped, all peers get fresh time, and no question is taken to be unanswered.
-What becomes of the dead stands in `graves.py`, and what a lie can do in `claims.py`.
-
-No clocks are compared, so a node whose clock is wrong can take part; if it was set back between two
-lives of a node, the later one takes a higher incarnation than the earlier.
+`now` is in seconds, on any clock that never goes back. No clocks are compared, so a node whose
+clock is wrong can take part; if it was set back between two lives of a node, the later one takes a
+higher incarnation than the earlier.
 
 >>> a = Membership(MemberEntry("a", "host-a", incarnation=1))
 >>> b = Membership(MemberEntry("b", "host-b", incarnation=1))
@@ -77,9 +70,7 @@ TELLS = 3  # how often a change is passed on, times log2 of the number of nodes
 
 
 class Membership:
-    """What one node knows of itself and of all others.
-
-    It is mutable and has no lock. `now` is in seconds, on any clock that never goes back.
+    """What one node knows of itself and of all others; mutable, without a lock.
 
     Args:
         own: this node, ALIVE.
@@ -103,7 +94,6 @@ class Membership:
         self._graves = Graves(self._times.grave_s, most)
         self._health = LocalHealth()
         self._claims = Claims()
-        self._ticked_at: float | None = None
         self._digest: bytes | None = None
         self._peers: tuple[MemberEntry, ...] | None = None  # until something changes
 
@@ -243,11 +233,7 @@ class Membership:
         return [] if record is None else self._accuse(record, now)
 
     def tick(self, now: float) -> list[Change]:
-        """Let time pass; to be called at least twice within `asleep_after_s`."""
-        if self._ticked_at is not None and now - self._ticked_at > self._times.asleep_after_s:
-            for record in self._records.values():
-                record.give_fresh_time(now)
-        self._ticked_at = now
+        """Let time pass; to be called several times a second."""
         self._graves.tick(now)
         changes: list[Change] = []
         # All are judged alike: what one of them is found to be gives the others no more time.
@@ -260,6 +246,11 @@ class Membership:
         if any(event is Event.NO_ANSWER for _, event in due):
             self._health.worse()
         return changes
+
+    def woke(self, now: float) -> None:
+        """Note that this process was stopped until now: whoever did not answer may have."""
+        for record in self._records.values():
+            record.give_fresh_time(now)
 
     def leave(self) -> MemberEntry:
         """Say good-bye: `news` tells it from now on, and nothing is contradicted any more."""

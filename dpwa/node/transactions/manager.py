@@ -6,7 +6,6 @@ merges it in its next `wait`.
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 from collections import deque
@@ -15,7 +14,8 @@ from dpwa.algorithms import Terms
 from dpwa.clock import Clock
 from dpwa.data.snapshot import Lease, SnapshotPool
 from dpwa.node.fetching.incoming import IsFinite
-from dpwa.node.transaction_record import (
+from dpwa.node.transactions.deliveries import Deliveries
+from dpwa.node.transactions.record import (
     AgreedTerms,
     Declined,
     Settled,
@@ -28,10 +28,7 @@ from dpwa.policy.transactions import Acceptance, Transactions, Verdict
 from dpwa.types import JsonObject
 from dpwa.wire.limits import TRANSACTION_BYTES
 
-log = logging.getLogger("dpwa.transactions")
-
 REMEMBER_S = 60.0
-RESEND_S = 0.25
 MARGIN_S = 0.05
 MOST_OF_ONE_PEER = 4  # proposals: one, and those of which it does not know yet how they ended
 
@@ -68,10 +65,10 @@ class TransactionManager:
         self._mass = Mass()
         self._records: dict[bytes, TransactionRecord] = {}
         self._settled: deque[Settled] = deque()
-        self._sent_at: dict[bytes, float] = {}
+        what = "mass of push_sum" if terms is Terms.SHARE else "exchanges"
+        self._deliveries = Deliveries(name, what, REMEMBER_S)
         self._traded_version = 0  # up to which snapshots have been in an exchange, or its merge
         self._published_version = 0  # the snapshot that the mass goes with
-        self._lost_before = 0
 
     # The training thread
 
@@ -185,14 +182,7 @@ class TransactionManager:
             return []
         with self._lock:
             now = self._clock.now()
-            undelivered = self._transactions.undelivered(now)
-            still = {transaction for transaction, _, _ in undelivered}
-            self._sent_at = {
-                transaction: at for transaction, at in self._sent_at.items() if transaction in still
-            }
-            due = [d for d in undelivered if now - self._sent_at.get(d[0], -RESEND_S) >= RESEND_S]
-            self._sent_at.update((transaction, now) for transaction, _, _ in due)
-            return due
+            return self._deliveries.due(self._transactions.undelivered(now), now)
 
     def decisions_for(self, peer: str) -> list[tuple[bytes, bool]]:
         """Return all that a peer has not noted."""
@@ -315,7 +305,7 @@ class TransactionManager:
             for transaction in self._transactions.expire(self._clock.now()):
                 self._take_back(transaction)
             self._forget_decided()
-            self._warn_of_losses()
+            self._deliveries.warn_of_losses(self._transactions.report())
 
     def report(self) -> JsonObject:
         """Describe transactions and mass in plain data."""
@@ -408,19 +398,3 @@ class TransactionManager:
         for transaction, _, commit in self._transactions.undelivered(self._clock.now()):
             if not commit:
                 self._drop(transaction)
-
-    def _warn_of_losses(self) -> None:
-        counts = self._transactions.report()
-        lost = counts["unresolved"] + counts["given_up"]
-        if lost > self._lost_before:
-            self._lost_before = lost
-            what = "mass of push_sum" if self.terms is Terms.SHARE else "exchanges"
-            log.warning(
-                "%s: %d of %d transactions ended without an answer for %g s: "
-                "%s may be counted twice or lost; is the network cut?",
-                self._name,
-                lost,
-                lost + counts["committed"],
-                REMEMBER_S,
-                what,
-            )

@@ -1,0 +1,78 @@
+"""PeerRecord: what a node knows of one peer."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from dpwa.data.peer_memory import PeerMemory
+from dpwa.policy.deadlines import FetchTimes
+from dpwa.policy.health import Health, Outcome
+from dpwa.policy.link_estimates import LinkEstimate
+from dpwa.types import JsonObject
+
+MS_PER_S = 1e3
+MBIT_PER_BYTE = 8e-6
+
+
+@dataclass
+class PeerRecord:
+    """What is known of one peer; mutable, used under the lock of its table."""
+
+    endpoint: str
+    added: float
+    health: Health = Health.UNKNOWN
+    judged: float = -math.inf  # when a fetch last showed its health
+    heard: float | None = None  # when anything last came of asking it; `None`: never
+    spoke: float | None = None  # when it has last asked, which shows no way to it
+    is_connected: bool = False
+    memory: PeerMemory | None = None
+    times: FetchTimes = field(default_factory=FetchTimes)
+    link: LinkEstimate = field(default_factory=LinkEstimate)
+    problem: str = ""  # why it is not connected
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    silent_told: float = -math.inf  # when it was last said to be slow
+    is_absent: bool = False  # as far as was seen when it was looked for
+    was_let_go: bool = False  # the last connection, by this node
+    was_asked_to_go: bool = False  # by the peer, which has too many connections
+
+    @property
+    def is_near(self) -> bool:
+        """Whether there is a connection, which may stay."""
+        return self.is_connected and not self.was_asked_to_go
+
+    @property
+    def expected_s(self) -> float | None:
+        """What a fetch takes, `None` if that is not known; what can be mapped is not streamed."""
+        return self.link.expected_s if self.memory is None else self.link.latency_s
+
+    @property
+    def place(self) -> str:
+        """Where it was not found, in words; empty if it was."""
+        if self.health is not Health.UNREACHABLE:
+            return ""
+        return self.problem or f"nothing answers at {self.endpoint}"
+
+    def report(self, name: str, now: float) -> JsonObject:
+        """Describe it in plain data; `heard_s` is how long ago it was last heard of."""
+        return {
+            "name": name,
+            "endpoint": self.endpoint,
+            "health": self.health.value,
+            "problem": self.problem,
+            "heard_s": _ago_s(now, self.heard, self.spoke),
+            "fetch_s": self.times.mean_s,
+            "latency_ms": _times(self.link.latency_s, MS_PER_S),
+            "bandwidth_mbps": _times(self.link.bytes_per_s, MBIT_PER_BYTE),
+            "outcomes": {o.value: n for o, n in self.outcomes.items()},
+        }
+
+
+def _ago_s(now: float, *times: float | None) -> float | None:
+    known = [time for time in times if time is not None]
+    return round(now - max(known), 1) if known else None
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
