@@ -16,7 +16,7 @@ SAVING = "members"  # the errand
 
 
 class Diary:
-    """Keeps the file of remembered members; of the thread of the members.
+    """Keeps the file of remembered members; belongs to the TxThread.
 
     Args:
         member_list: of this node.

@@ -1,4 +1,4 @@
-"""Errands: what may take long and must not hold up the thread of the members."""
+"""Errands: what may take long and must not hold up the TxThread."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ import time
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import JoinTimeoutError, NameTakenError
 from dpwa.lifecycle import Closeable, finalize
+from dpwa.membership.asking import Asking
 from dpwa.membership.context import LookUp, MembershipContext
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.peers import PeerKeeper
 from dpwa.membership.remembered import remembered_by
 from dpwa.membership.service import RosterListener, RosterService
-from dpwa.membership.thread import MembersThread
 from dpwa.membership.waiting import Wait
 from dpwa.node.node import Node
 from dpwa.policy.members.states import MemberEntry
@@ -83,10 +83,10 @@ class Members(Closeable):
             self._member_list,
             node.config.algorithm,
             context,
-            lambda who: self._thread.call_back(who),
-            lambda seed: self._thread.ask(seed),
+            lambda who: self._asking.call_back(who),
+            lambda seed: self._asking.ask(seed),
         )
-        self._thread = MembersThread(
+        self._asking = Asking(
             self._member_list,
             node.config,
             context,
@@ -96,7 +96,7 @@ class Members(Closeable):
         node.attach(service, listener)
         node.describe("membership", self.report)
         finalize(node, self.close)
-        self._thread.start()
+        node.node_handle.attach(self._asking)
         try:
             self._await_verdict()
         except BaseException:
@@ -120,8 +120,8 @@ class Members(Closeable):
         Also when nobody lets it in: then there is nobody to wait for.
         """
         members = {entry.name for entry in self._member_list.peers}
-        is_clear = self._thread.verdict.is_clear
-        return is_clear and self._thread.has_looked and members <= set(self._names())
+        is_clear = self._asking.verdict.is_clear
+        return is_clear and self._asking.has_looked and members <= set(self._names())
 
     def have_come(self) -> bool:
         """Tell whether all peers are in view that can be expected at the start of a node.
@@ -142,10 +142,10 @@ class Members(Closeable):
         if os.getpid() != self._owner or self._is_closed:
             return
         self._is_closed = True
-        is_replaced = self._member_list.is_replaced
+        is_replaced, own = self._member_list.is_replaced, self._member_list.own.name
         self._member_list.leave()
-        if not self._thread.stop(STOP_TIMEOUT_S):
-            log.error("thread %s did not stop within %g s", self._thread.name, STOP_TIMEOUT_S)
+        if not self._asking.stop(STOP_TIMEOUT_S):
+            log.error("%s: asking members did not end within %g s", own, STOP_TIMEOUT_S)
         if not is_replaced:
             self._say_goodbye()
 
@@ -171,7 +171,7 @@ class Members(Closeable):
         Raises:
             NameTakenError, JoinTimeoutError: see above.
         """
-        verdict, name = self._thread.verdict, self._member_list.own.name
+        verdict, name = self._asking.verdict, self._member_list.own.name
         if self._member_list.waits:
             self._wait(self._config.join_timeout_s, gives_up=True)
         if not self._member_list.waits and self._remembered:
@@ -190,7 +190,7 @@ class Members(Closeable):
         Raises:
             JoinTimeoutError: nobody has, and it gives up then.
         """
-        verdict = self._thread.verdict
+        verdict = self._asking.verdict
         wait = Wait(self._member_list.own.name, self._clock.now(), timeout_s, gives_up=gives_up)
         while not (verdict.is_in or verdict.refused):
             now = self._clock.now()
@@ -214,9 +214,9 @@ class Members(Closeable):
     def _is_first(self) -> bool:
         """Tell whether `join` has no address but that of this node."""
         places = [seed.endpoint for seed in self._config.seeds]
-        return bool(places) and all(map(self._thread.verdict.is_own, places))
+        return bool(places) and all(map(self._asking.verdict.is_own, places))
 
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-        self._thread.wake()
+        self._node_handle.tick_listeners()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,14 +13,16 @@ import zmq
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config import Config
 from dpwa.config.endpoints import ipc_path, split_tcp
-from dpwa.errors import ProtocolError, UserError
+from dpwa.errors import UserError
+from dpwa.transport.calls import Calls, Failure, Question
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
-from dpwa.transport.link import LinkState, PeerLink
 from dpwa.types import Frame, JsonObject
-from dpwa.wire.messages import AskStatus, GoAway, Status, decode, unpack
+from dpwa.wire.messages import AskStatus, Message, Status, unpack
 
 REQUEST = 1
+MOST_AT_ONCE = 256  # connections
+WAITING_S = 0.1  # for one of those that are asked to make room for another
 MOST_TURNS = 3  # of asking those that others have spoken of
 
 
@@ -127,61 +130,51 @@ def query_status(
         clock: what the time is taken from.
         keyring: with whose keys to ask, see `asking_keyring`.
     """
-    deadline = Deadline(clock or SystemClock(), timeout_s)
+    clock = clock or SystemClock()
+    deadline = Deadline(clock, timeout_s)
+    answers: dict[str, StatusAnswer] = {}
+    calls, poller = Calls(keyring, clock, MOST_AT_ONCE), zmq.Poller()
     with zmq.Context() as zmq_context:
-        links = [PeerLink(zmq_context, name, where, keyring) for name, where in endpoints.items()]
+        calls.open(zmq_context, poller)
+        waiting = [_question(*place, answers, deadline) for place in endpoints.items()]
         try:
-            return _ask_all(links, deadline)
+            while len(answers) < len(endpoints) and not deadline.expired():
+                waiting = [question for question in waiting if not calls.start(question)]
+                calls.go_on()
+                if len(answers) < len(endpoints):
+                    patience_s = min(deadline.remaining_s(), WAITING_S if waiting else math.inf)
+                    poller.poll(int(patience_s * 1000) + 1)
         finally:
-            for link in links:
-                link.close()
+            calls.close()
+    return {name: answers.get(name, _unreachable("no answer in time")) for name in endpoints}
 
 
-def _ask_all(links: list[PeerLink], deadline: Deadline) -> dict[str, StatusAnswer]:
-    down = [link for link in links if link.state is LinkState.DOWN]
-    answers = {link.peer: _unreachable(link) for link in down}
-    poller = zmq.Poller()
-    for link in links:
-        poller.register(link.socket, zmq.POLLIN)
-        poller.register(link.monitor, zmq.POLLIN)
-    while len(answers) < len(links) and not deadline.expired():
-        ready = dict(poller.poll(int(deadline.remaining_s() * 1000) + 1))
-        for link in links:
-            if link.peer not in answers and not ready.keys().isdisjoint(
-                {link.socket, link.monitor}
-            ):
-                answer = _follow(link)
-                if answer is not None:
-                    answers[link.peer] = answer
-    silent = {link.peer: StatusAnswer(None, _silence(link)) for link in links}
-    return {**silent, **answers}
+def _question(
+    name: str, endpoint: str, answers: dict[str, StatusAnswer], deadline: Deadline
+) -> Question:
+    """Return the question for the status of a node, the answer of which is put to the others."""
+
+    def answered(message: Message, payload: Frame) -> None:
+        answers[name] = _read(message, payload)
+
+    def failed(failure: Failure) -> None:
+        is_reached, problem = failure.is_reached, failure.problem
+        answers[name] = StatusAnswer(None, problem) if is_reached else _unreachable(problem)
+
+    def message() -> tuple[Message, None]:
+        return AskStatus(request=REQUEST), None
+
+    return Question(name, endpoint, message, answered, failed, deadline.remaining_s())
 
 
-def _follow(link: PeerLink) -> StatusAnswer | None:
-    """Send the question when the link comes up; return the answer when it is there."""
-    for state in link.update():
-        if state is LinkState.UP:
-            link.send(AskStatus(request=REQUEST))
-        elif state is LinkState.DOWN:
-            return _unreachable(link)
-    frames = link.receive()  # one at a time, so that nobody can hold up the others
-    return None if frames is None else _read(frames)
+def _unreachable(problem: str) -> StatusAnswer:
+    return StatusAnswer(None, f"not reachable: {problem}")
 
 
-def _unreachable(link: PeerLink) -> StatusAnswer:
-    return StatusAnswer(None, f"not reachable: {link.problem}")
-
-
-def _read(frames: list[Frame]) -> StatusAnswer | None:
-    try:
-        message, payload = decode(frames)
-        if isinstance(message, GoAway):  # it has many visitors; the answer comes all the same
-            return None
-        if not isinstance(message, Status):
-            return StatusAnswer(None, f"answered with {message.type!r} instead of its status")
-        report = unpack(payload)
-    except ProtocolError as error:
-        return StatusAnswer(None, str(error))
+def _read(message: Message, payload: Frame) -> StatusAnswer:
+    if not isinstance(message, Status):
+        return StatusAnswer(None, f"answered with {message.type!r} instead of its status")
+    report = unpack(payload)
     if not isinstance(report, dict) or not _is_plain(report):
         return StatusAnswer(None, "answered with something that is no status")
     said = report.get("time")
@@ -195,9 +188,3 @@ def _is_plain(report: JsonObject) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _silence(link: PeerLink) -> str:
-    if link.state is LinkState.UP:
-        return "connected, but no answer in time"
-    return "not reachable: no answer in time"

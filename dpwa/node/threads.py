@@ -11,13 +11,20 @@ import zmq
 
 from dpwa.node.assembly import authorizer_of
 from dpwa.node.context import NodeContext
-from dpwa.node.fetching.commands import Connect, RenewLinks, Tell
+from dpwa.node.fetching.commands import (
+    Attach,
+    Connect,
+    Detach,
+    RenewLinks,
+    Tell,
+    TickListeners,
+)
 from dpwa.node.fetching.connections import affordable
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.own_address import is_beyond_this_machine
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.node.serving.rx_thread import RxThread
-from dpwa.node.serving.service import Service
+from dpwa.node.serving.service import Listener, Service
 from dpwa.transport.sockets import keep_freed_memory
 from dpwa.types import Frame
 from dpwa.wire.messages import Message
@@ -60,6 +67,18 @@ class NodeHandle:
     def wake(self) -> None:
         """Have the services look at once whether something has become due."""
         self._rx.wake()
+
+    def attach(self, listener: Listener) -> None:
+        """Let something hear of connections, and be called when it has become due."""
+        self._tx.order(Attach(listener))
+
+    def detach(self, listener: Listener) -> None:
+        """Let it hear of nothing any more, and end it."""
+        self._tx.order(Detach(listener))
+
+    def tick_listeners(self) -> None:
+        """Have the listeners look at once whether something has become due."""
+        self._tx.order(TickListeners())
 
     @contextmanager
     def unthrottled(self) -> Iterator[None]:

@@ -49,6 +49,18 @@ class Attach:
 
 
 @dataclass(frozen=True)
+class Detach:
+    """Let something hear of nothing any more, and end it."""
+
+    listener: Listener
+
+
+@dataclass(frozen=True)
+class TickListeners:
+    """Have all listeners look at once whether something has become due."""
+
+
+@dataclass(frozen=True)
 class Stop:
     """End the thread."""
 
@@ -99,6 +111,8 @@ Command = (
     | PassOnNews
     | Tell
     | Attach
+    | Detach
+    | TickListeners
     | Connect
     | RenewLinks
     | Stop

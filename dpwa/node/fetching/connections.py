@@ -140,6 +140,10 @@ class Connections:
                 ready[channel] = ready.get(channel, False) or socket is channel.link.monitor
         return ready
 
+    def are_others(self, events: dict[object, int], own: object) -> bool:
+        """Tell whether there is a socket that is neither of a channel nor the thread's own."""
+        return any(socket is not own and socket not in self._sockets for socket in events)
+
     def with_link(self) -> list[PeerChannel]:
         """Return the channels that have a link, whether it is up or not."""
         return list(dict.fromkeys(self._sockets.values()))

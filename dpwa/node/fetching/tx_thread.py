@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 
 import zmq
@@ -16,6 +17,7 @@ from dpwa.node.fetching.commands import (
     Attach,
     Command,
     Connect,
+    Detach,
     PartnerPrepared,
     PassOnNews,
     PeerEnded,
@@ -23,6 +25,7 @@ from dpwa.node.fetching.commands import (
     RenewLinks,
     Stop,
     Tell,
+    TickListeners,
 )
 from dpwa.node.fetching.connections import LINGER_MS, Connections
 from dpwa.node.fetching.farewell import FAREWELL_S, say_goodbye
@@ -63,6 +66,7 @@ class TxThread(threading.Thread):
         super().__init__(name=f"dpwa-tx-{context.name}", daemon=True)
         self._looked_at_links = context.clock.now()
         self._context = context
+        self._zmq_context = zmq_context
         self._rng = context.rng("other")
         self._commands: Mailbox[Command] = Mailbox(zmq_context)
         self._poller = zmq.Poller()
@@ -78,6 +82,7 @@ class TxThread(threading.Thread):
         self._channels = self._connections.channels
         self._fetcher = Fetcher(self._connections, context, self._rng)
         self._listeners: list[Listener] = []
+        self._tick_at = math.inf  # those of them that have become due
         self._farewells: dict[str, float] = {}  # of peers that are connected, and when they came
         self._stopping = False
         self.bytes_received = 0
@@ -123,6 +128,8 @@ class TxThread(threading.Thread):
         self._deliver_decisions()
         deadline = Deadline(self._context.clock, FAREWELL_S)
         links = [c.link for c in self._connections.up() if c.link is not None]
+        for listener in self._listeners:
+            listener.ended()
         try:
             say_goodbye(links, self._context.name, self._farewells, deadline)
         finally:
@@ -140,7 +147,12 @@ class TxThread(threading.Thread):
     def _patience_ms(self) -> int:
         limit_ms = RESEND_POLL_MS if self._context.transactions.has_undelivered else IDLE_POLL_MS
         remaining_s = self._fetcher.remaining_s()
-        return limit_ms if remaining_s is None else min(limit_ms, int(remaining_s * 1000) + 1)
+        if remaining_s is not None:
+            limit_ms = min(limit_ms, int(remaining_s * 1000) + 1)
+        if self._tick_at == math.inf:
+            return limit_ms
+        tick_in_s = max(0.0, self._tick_at - self._context.clock.now())
+        return min(limit_ms, int(tick_in_s * 1000) + 1)
 
     def _step(self, ready: dict[object, int]) -> None:
         for channel, is_changed in self._connections.ready(ready).items():
@@ -150,10 +162,14 @@ class TxThread(threading.Thread):
         if self._commands.receiver in ready:
             for command in self._commands.take_all():
                 self._obey(command)
+        now = self._context.clock.now()
+        if now >= self._tick_at or self._connections.are_others(ready, self._commands.receiver):
+            waits_s = (listener.tick(now) for listener in self._listeners)
+            self._tick_at = now + min(waits_s, default=math.inf)
         self._fetcher.keep_deadlines()
         self._deliver_decisions()
         self._connections.leave()
-        if self._context.clock.now() - self._looked_at_links >= RENEWAL_S:
+        if now - self._looked_at_links >= RENEWAL_S:
             self._renew_links()
             self._connections.end_idle()
             self._doubt_farewells()
@@ -178,6 +194,10 @@ class TxThread(threading.Thread):
                 self._send(command)
             case Attach():
                 self._attach(command.listener)
+            case Detach():
+                self._detach(command.listener)
+            case TickListeners():
+                self._tick_at = -math.inf
             case Connect():
                 self._connections.open_more(needs_all=command.needs_all)
             case RenewLinks():
@@ -206,8 +226,15 @@ class TxThread(threading.Thread):
 
     def _attach(self, listener: Listener) -> None:
         self._listeners.append(listener)
+        self._tick_at = -math.inf
+        listener.attached(self._zmq_context, self._poller)
         for channel in self._connections.up():
             listener.link_changed(channel.peer, is_up=True)
+
+    def _detach(self, listener: Listener) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+            listener.ended()
 
     def _add(self, command: AddPeer) -> None:
         if not self._connections.add(command.name, command.endpoint, command.settings):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
-from dpwa.transport.sockets import (
-    Receipt,
-)
+import zmq
+
+from dpwa.transport.sockets import Context, Receipt
 from dpwa.types import Frame
 from dpwa.wire.messages import Message
 
@@ -59,6 +60,19 @@ class Listener:
     """
 
     handles: tuple[type[Any], ...] = ()
+
+    def attached(self, zmq_context: Context, poller: zmq.Poller) -> None:
+        """Take note that it is heard from now on, and where it may have sockets of its own.
+
+        When one of those has something to say, `tick` is called.
+        """
+
+    def tick(self, now: float) -> float:  # noqa: ARG002
+        """Do what has become due; return in how many seconds to be called again at the latest."""
+        return math.inf
+
+    def ended(self) -> None:
+        """Close all sockets: the thread ends."""
 
     def link_changed(self, peer: str, *, is_up: bool) -> None:
         """Take note that the connection to a peer has come up, or is gone."""

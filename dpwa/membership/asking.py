@@ -1,9 +1,10 @@
-"""MembersThread: asks members how they are, asks to join where others may be, and calls back."""
+"""Asking: asks members how they are, asks to join where others may be, and calls back."""
 
 from __future__ import annotations
 
 import logging
 import math
+import queue
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from dpwa.config import Config
 from dpwa.config.endpoints import split_tcp
 from dpwa.config.joining import Seed
 from dpwa.errors import AddressError
-from dpwa.membership.calls import Calls, Question
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.diary import Diary
 from dpwa.membership.errands import Errands
@@ -23,9 +23,11 @@ from dpwa.membership.member_list import MemberList
 from dpwa.membership.seeds import Seeds
 from dpwa.membership.service import ANSWER_WITHIN_S, CallBack
 from dpwa.membership.verdict import JoinAnswer, JoinVerdict
+from dpwa.node.serving.service import Listener
 from dpwa.policy.members.states import HIGHEST_HEARSAY, MemberEntry
 from dpwa.transport.addresses import is_name
-from dpwa.transport.mailbox import Mailbox
+from dpwa.transport.calls import Calls, Question
+from dpwa.transport.sockets import Context
 from dpwa.types import Frame
 from dpwa.wire.members import (
     Here,
@@ -40,12 +42,13 @@ from dpwa.wire.messages import Message, printable
 
 log = logging.getLogger("dpwa.members")
 
-TICK_MS = 200
+TICK_S = 0.2
 ASK_EVERY_S = 0.5
 TELL_EVERY_S = 0.1
 TOLD_AT_ONCE = 3  # members that hear of a change before they would be asked
 CALL_TIMEOUT_S = 3.0
 JOIN_TIMEOUT_S = 6.0  # with the call back
+TO_JOIN = "to join"  # what a question is for
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,8 @@ class Located:
     known: Collection[str]
 
 
-class MembersThread(threading.Thread):
-    """Keeps a node among the members.
+class Asking(Listener):
+    """Keeps a node among the members; belongs to the TxThread.
 
     Args:
         member_list: of this node.
@@ -86,7 +89,6 @@ class MembersThread(threading.Thread):
         connect: Callable[[tuple[MemberEntry, ...]], None],
         called_back: Callable[[CallBack, str], None],
     ) -> None:
-        super().__init__(name=f"dpwa-members-{member_list.own.name}", daemon=True)
         self._member_list = member_list
         self._algorithm = config.algorithm
         self._node_handle = context.node_handle
@@ -101,53 +103,55 @@ class MembersThread(threading.Thread):
         self._diary = Diary(member_list, context, self._errands)
         self._met: dict[str, str] = {}  # who was there, by address
         self._problems: dict[str, str] = {}  # that were logged, by place
-        self._zmq_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._mailbox: Mailbox[CallBack | Located | Seed | None] = Mailbox(self._zmq_context)
-        self._poller = zmq.Poller()
-        self._calls = Calls(self._zmq_context, self._poller, context.keyring, self._clock)
+        self._orders: queue.SimpleQueue[CallBack | Located | Seed] = queue.SimpleQueue()
+        self._calls = Calls(context.keyring, self._clock)
         self._to_call: list[tuple[CallBack, float]] = []  # and until when that is of use
         self._asked_at = self._clock.now()
         self._told_at = -math.inf
-        self._is_stopping = False
+        self._thread_id: int | None = None
+        self._has_ended = threading.Event()
         self.has_looked = False
         self.verdict = JoinVerdict([*told, *(seed.endpoint for seed in context.remembered)])
 
+    # Any thread
+
     def ask(self, seed: Seed) -> None:
-        """Have a node asked that may be able to let this one in; from any thread."""
-        self._mailbox.put(seed)
+        """Have a node asked that may be able to let this one in."""
+        self._order(seed)
 
     def call_back(self, who: CallBack) -> None:
-        """Have a node called that wants to join; from any thread."""
-        self._mailbox.put(who)
-
-    def wake(self) -> None:
-        """Have it look at the members at once; from any thread."""
-        self._mailbox.put(None)
+        """Have a node called that wants to join."""
+        self._order(who)
 
     def stop(self, timeout_s: float) -> bool:
-        """Ask the thread to end; return whether it did within the time."""
-        self._is_stopping = True
-        self.wake()
-        if self.ident is not None:
-            self.join(timeout_s)
-            if self.is_alive():
-                return False
-        self._mailbox.close()
-        self._zmq_context.term()
+        """Ask no more, and write down who is there; return whether that was in time."""
+        if threading.get_ident() == self._thread_id:  # the node was dropped while it was used here
+            self.ended()
+        else:
+            self._node_handle.detach(self)
+        if not self._has_ended.wait(timeout_s):
+            return False
+        self._diary.end()
         return True
 
-    def run(self) -> None:
-        """Own the sockets from here to the end."""
-        self._poller.register(self._mailbox.receiver, zmq.POLLIN)
-        try:
-            while not self._is_stopping:
-                self._step()
-                self._poller.poll(TICK_MS)
-        finally:
-            self._calls.close()
-            self._diary.end()
+    def _order(self, order: CallBack | Located | Seed) -> None:
+        self._orders.put(order)
+        self._node_handle.tick_listeners()
 
-    def _step(self) -> None:
+    # The TxThread
+
+    def attached(self, zmq_context: Context, poller: zmq.Poller) -> None:
+        """Begin: calls have sockets of their own."""
+        self._thread_id = threading.get_ident()
+        self._calls.open(zmq_context, poller)
+
+    def ended(self) -> None:
+        """End all calls."""
+        self._calls.close()
+        self._has_ended.set()
+
+    def tick(self, now: float) -> float:  # noqa: ARG002
+        """Do what has become due."""
         try:
             self._calls.go_on()
             self._take_orders()
@@ -162,6 +166,7 @@ class MembersThread(threading.Thread):
                 self._check()
         except Exception:
             log.exception("membership: something unforeseen; the node goes on")
+        return TICK_S
 
     # Members
 
@@ -223,7 +228,7 @@ class MembersThread(threading.Thread):
                 found: tuple[str, ...] | str = self._look_up(seed.endpoint)
             except AddressError as error:
                 found = str(error)
-            self._mailbox.put(Located(seed, found, known))
+            self._order(Located(seed, found, known))
 
         self._errands.start(seed.endpoint, look_up)
 
@@ -271,9 +276,9 @@ class MembersThread(threading.Thread):
                 endpoint,
                 message,
                 answered,
-                lambda problem: self._failed(endpoint, JoinAnswer(problem)),
+                lambda failure: self._failed(endpoint, JoinAnswer(failure.problem)),
                 JOIN_TIMEOUT_S,
-                is_join_request=True,
+                purpose=TO_JOIN,
             )
         )
 
@@ -311,8 +316,8 @@ class MembersThread(threading.Thread):
         """Do what other threads want; call who wants to join, as soon as there is room for it."""
         now = self._clock.now()
         waiting = list(self._to_call)
-        for order in self._mailbox.take_all():
-            match order:
+        while not self._orders.empty():
+            match order := self._orders.get():
                 case CallBack():
                     waiting.append((order, now + ANSWER_WITHIN_S))
                 case Located():
@@ -333,8 +338,10 @@ class MembersThread(threading.Thread):
 
         if self._call(entry, found, partial(self._called_back, who)):
             return True
-        asks_to_join = self._calls.asks_to_join(entry.endpoint, entry.name)
-        if asks_to_join and entry.incarnation <= HIGHEST_HEARSAY:
+        question = self._calls.question_at(entry.endpoint)
+        asks_to_join = question is not None and question.purpose == TO_JOIN
+        is_of_it = question is not None and question.name in ("", entry.name)
+        if asks_to_join and is_of_it and entry.incarnation <= HIGHEST_HEARSAY:
             self._called_back(who, "")  # two that ask each other: that call tells who is there
             return True
         return False
@@ -356,7 +363,7 @@ class MembersThread(threading.Thread):
                 entry.endpoint,
                 lambda: (WhoIs(request=1), None),
                 answered,
-                failed,
+                lambda failure: failed(failure.problem),
                 CALL_TIMEOUT_S,
             )
         )

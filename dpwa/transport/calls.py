@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,9 +15,20 @@ from dpwa.transport.sockets import Context
 from dpwa.types import Frame
 from dpwa.wire.messages import GoAway, Message, decode
 
-log = logging.getLogger("dpwa.members")
-
 MOST_CALLS = 32
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there was no answer.
+
+    Attributes:
+        problem: in words.
+        is_reached: whether there was somebody.
+    """
+
+    problem: str
+    is_reached: bool = False
 
 
 @dataclass(frozen=True)
@@ -29,20 +39,19 @@ class Question:
         name: who should be there; empty if that is not known.
         endpoint: where.
         message: of the question.
-        payload: of the question, if it carries one.
         answered: called with the answer and its payload.
-        failed: called, if there is none in time, with the reason in words.
+        failed: called, if there is none in time, with the reason.
         timeout_s: how long to wait.
-        is_join_request: whether it is this node that wants to be let in.
+        purpose: of the question, for whoever asks.
     """
 
     name: str
     endpoint: str
     message: Callable[[], tuple[Message, Frame | None]]
     answered: Callable[[Message, Frame], None]
-    failed: Callable[[str], None]
+    failed: Callable[[Failure], None]
     timeout_s: float
-    is_join_request: bool = False
+    purpose: str = ""
 
 
 @dataclass
@@ -57,36 +66,38 @@ class Calls:
     """The calls under way; owned by one thread.
 
     Args:
-        zmq_context: of the sockets.
-        poller: wakes the thread that owns this.
         keyring: keys of those who are called.
         clock: time source.
+        most: how many there may be at once.
     """
 
-    def __init__(
-        self, zmq_context: Context, poller: zmq.Poller, keyring: Keyring | None, clock: Clock
-    ) -> None:
-        self._zmq_context = zmq_context
-        self._poller = poller
+    def __init__(self, keyring: Keyring | None, clock: Clock, most: int = MOST_CALLS) -> None:
+        self._most = most
+        self._zmq_context: Context | None = None
+        self._poller = zmq.Poller()
         self._keyring = keyring
         self._clock = clock
         self._calls: dict[str, _Call] = {}
 
-    def asks_to_join(self, endpoint: str, name: str) -> bool:
-        """Tell whether this node asks at an address just now, where this name may be."""
+    def open(self, zmq_context: Context, poller: zmq.Poller) -> None:
+        """Begin, with sockets of this context; the poller wakes the thread that owns this."""
+        self._zmq_context, self._poller = zmq_context, poller
+
+    def question_at(self, endpoint: str) -> Question | None:
+        """Return what is asked at an address just now; `None`: nothing."""
         call = self._calls.get(endpoint)
-        return (
-            call is not None and call.question.is_join_request and call.question.name in ("", name)
-        )
+        return None if call is None else call.question
 
     def start(self, question: Question) -> bool:
         """Begin a call; return whether there was room for it, and none to that address."""
-        if question.endpoint in self._calls or len(self._calls) >= MOST_CALLS:
+        if self._zmq_context is None or len(self._calls) >= self._most:
+            return False
+        if question.endpoint in self._calls:
             return False
         try:
             link = PeerLink(self._zmq_context, question.name, question.endpoint, self._keyring)
         except zmq.ZMQError as error:
-            question.failed(str(error))
+            question.failed(Failure(str(error)))
             return True
         self._poller.register(link.socket, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)
@@ -113,11 +124,9 @@ class Calls:
             return
         is_lost = frames is None and call.link.state is LinkState.DOWN  # else more may have come
         if is_lost or self._clock.now() >= call.expires:
-            problem = call.link.problem or (
-                "connected, but no answer in time" if call.was_sent else "no answer in time"
-            )
+            failure = _failure(call)
             self._end(call)
-            call.question.failed(problem)
+            call.question.failed(failure)
 
     def _is_answer(self, call: _Call, frames: list[Frame]) -> bool:
         """Tell whether this ends a call, and end it."""
@@ -126,7 +135,7 @@ class Calls:
             message, payload = decode(frames)
         except ProtocolError as error:
             self._end(call)
-            question.failed(str(error))
+            question.failed(Failure(str(error), is_reached=True))
             return True
         if isinstance(message, GoAway):  # it has many visitors; the answer comes all the same
             return False
@@ -134,7 +143,7 @@ class Calls:
         try:
             question.answered(message, payload)
         except ProtocolError as error:
-            question.failed(str(error))
+            question.failed(Failure(str(error), is_reached=True))
         return True
 
     def _end(self, call: _Call) -> None:
@@ -142,3 +151,11 @@ class Calls:
         self._poller.unregister(call.link.socket)
         self._poller.unregister(call.link.monitor)
         call.link.close()
+
+
+def _failure(call: _Call) -> Failure:
+    if call.link.problem:
+        return Failure(call.link.problem)
+    if call.was_sent:
+        return Failure("connected, but no answer in time", is_reached=True)
+    return Failure("no answer in time")
