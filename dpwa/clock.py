@@ -30,7 +30,7 @@ class AwakeClock:
     """Time as far as this process was awake: between two looks no more than `most_s` of it passes.
 
     While a process stands still, or does not get its turn, it hears nobody: the silence is its own.
-    One thread looks, again and again; any thread may ask for the time.
+    Threads look again and again, one at a time; any thread may ask for the time.
 
     Args:
         clock: the time that passes for others.
@@ -51,9 +51,9 @@ class AwakeClock:
 
     def look(self) -> bool:
         """Take note that the process is awake; return whether it was stopped until now."""
-        pause_s = self._clock.now() - self._looked[1]
-        self._looked = self.now(), self._looked[1] + pause_s
-        has_slept = pause_s > self._asleep_after_s
+        now, (awake, looked) = self._clock.now(), self._looked
+        self._looked = awake + min(now - looked, self._most_s), now
+        has_slept = now - looked > self._asleep_after_s
         if has_slept:
             self.woke_at = self._looked[0]
         return has_slept

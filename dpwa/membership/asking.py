@@ -7,7 +7,6 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
 
 import zmq
@@ -15,10 +14,10 @@ import zmq
 from dpwa.config import Config
 from dpwa.config.endpoints import split_tcp
 from dpwa.config.joining import Seed
-from dpwa.errors import AddressError
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.diary import Diary
 from dpwa.membership.errands import Errands
+from dpwa.membership.look_ups import Located, start_look_up
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.seeds import Seeds
 from dpwa.membership.service import ANSWER_WITHIN_S, CallBack
@@ -49,21 +48,6 @@ TOLD_AT_ONCE = 3  # members that hear of a change before they would be asked
 CALL_TIMEOUT_S = 3.0
 JOIN_TIMEOUT_S = 6.0  # with the call back
 TO_JOIN = "to join"  # what a question is for
-
-
-@dataclass(frozen=True)
-class Located:
-    """Where a host name was found to be.
-
-    Attributes:
-        seed: an address to ask at.
-        found: its addresses, or why there are none.
-        known: addresses where there is no need to.
-    """
-
-    seed: Seed
-    found: tuple[str, ...] | str
-    known: Collection[str]
 
 
 class Asking(Listener):
@@ -125,14 +109,17 @@ class Asking(Listener):
 
     def stop(self, timeout_s: float) -> bool:
         """Ask no more, and write down who is there; return whether that was in time."""
-        if threading.get_ident() == self._thread_id:  # the node was dropped while it was used here
+        self._node_handle.detach(self)
+        if self.is_current_thread:  # the last reference to the node was dropped here
             self.ended()
-        else:
-            self._node_handle.detach(self)
-        if not self._has_ended.wait(timeout_s):
-            return False
+        has_ended = self._has_ended.wait(timeout_s)
         self._diary.end()
-        return True
+        return has_ended
+
+    @property
+    def is_current_thread(self) -> bool:
+        """Whether this is the TxThread."""
+        return threading.get_ident() == self._thread_id
 
     def _order(self, order: CallBack | Located | Seed) -> None:
         self._orders.put(order)
@@ -150,13 +137,22 @@ class Asking(Listener):
         self._calls.close()
         self._has_ended.set()
 
-    def tick(self, now: float) -> float:  # noqa: ARG002
-        """Do what has become due."""
+    def ready(self) -> None:
+        """Look at the calls."""
         try:
             self._calls.go_on()
+        except Exception:
+            log.exception("membership: something unforeseen; the node goes on")
+
+    def tick(self, now: float) -> float:  # noqa: ARG002
+        """Do what has become due."""
+        self.ready()
+        try:
             self._take_orders()
             self._member_list.tick()
             self._connect(self._member_list.peers)
+            if self._has_ended.is_set():
+                return math.inf
             self.has_looked = True
             self._diary.keep()
             if not self._member_list.is_replaced:
@@ -222,15 +218,7 @@ class Asking(Listener):
         if address is None or not is_name(address[0]):
             self._ask_at(seed.name, seed.endpoint)
             return
-
-        def look_up() -> None:
-            try:
-                found: tuple[str, ...] | str = self._look_up(seed.endpoint)
-            except AddressError as error:
-                found = str(error)
-            self._order(Located(seed, found, known))
-
-        self._errands.start(seed.endpoint, look_up)
+        start_look_up(self._look_up, self._errands, seed, known, self._order)
 
     def _ask_at_address(self, located: Located) -> None:
         place, found = located.seed.endpoint, located.found

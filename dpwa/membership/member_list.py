@@ -160,6 +160,12 @@ class MemberList:
         with self._lock:
             self._members.heard_from(name, incarnation, self._clock.now())
 
+    def look(self) -> None:
+        """Take note that this process is awake: some thread of it is."""
+        with self._lock:
+            if self._clock.look():
+                self._members.woke(self._clock.now())
+
     def now(self) -> float:
         """Return the time, without that in which this process was not awake."""
         return self._clock.now()
@@ -197,10 +203,9 @@ class MemberList:
         self._tell(changes)
 
     def tick(self) -> None:
-        """Let time pass; by one thread, several times a second."""
+        """Let time pass; to be called several times a second."""
         with self._lock:
-            if self._clock.look():
-                self._members.woke(self._clock.now())
+            self.look()
             changes = self._members.tick(self._clock.now())
         self._tell(changes)
 

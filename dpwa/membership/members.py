@@ -151,7 +151,7 @@ class Members(Closeable):
 
     def _say_goodbye(self) -> None:
         peers = self._member_list.peers
-        if peers and not self._listener.connections:
+        if peers and not self._listener.connections and not self._asking.is_current_thread:
             self._connect()
         for entry in peers:
             roster = self._member_list.roster(entry.name, asks=False)

@@ -111,6 +111,7 @@ class RosterService(Service):
 
     def tick(self, now: float) -> bool:
         """Answer those who were called back, and those who have had members asked."""
+        self._member_list.look()  # the TxThread may be busy for long with what has come
         while self._results:
             who, problem = self._results.popleft()
             waiting = self._waiting.pop((who.entry.name, who.entry.incarnation), None)

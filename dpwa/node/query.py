@@ -21,7 +21,7 @@ from dpwa.types import Frame, JsonObject
 from dpwa.wire.messages import AskStatus, Message, Status, unpack
 
 REQUEST = 1
-MOST_AT_ONCE = 256  # connections
+MOST_AT_ONCE = 128  # connections
 WAITING_S = 0.1  # for one of those that are asked to make room for another
 MOST_TURNS = 3  # of asking those that others have spoken of
 
@@ -40,6 +40,9 @@ class StatusAnswer:
     report: JsonObject | None
     problem: str = ""
     ahead_s: float | None = None
+
+
+NOT_ASKED = StatusAnswer(None, "not asked: too many others have not answered in time")
 
 
 def asking_keyring(config: Config, name: str | None = None) -> Keyring | None:
@@ -134,41 +137,40 @@ def query_status(
     deadline = Deadline(clock, timeout_s)
     answers: dict[str, StatusAnswer] = {}
     calls, poller = Calls(keyring, clock, MOST_AT_ONCE), zmq.Poller()
+    names = {where: [n for n, w in endpoints.items() if w == where] for where in endpoints.values()}
     with zmq.Context() as zmq_context:
         calls.open(zmq_context, poller)
-        waiting = [_question(*place, answers, deadline) for place in endpoints.items()]
+        waiting = [_question(names[where], where, answers, deadline) for where in names]
         try:
-            while len(answers) < len(endpoints) and not deadline.expired():
+            while True:
                 waiting = [question for question in waiting if not calls.start(question)]
                 calls.go_on()
-                if len(answers) < len(endpoints):
-                    patience_s = min(deadline.remaining_s(), WAITING_S if waiting else math.inf)
-                    poller.poll(int(patience_s * 1000) + 1)
+                if len(answers) == len(endpoints) or deadline.expired():
+                    break
+                patience_s = min(deadline.remaining_s(), WAITING_S if waiting else math.inf)
+                poller.poll(int(patience_s * 1000) + 1)
+            calls.give_up()
         finally:
             calls.close()
-    return {name: answers.get(name, _unreachable("no answer in time")) for name in endpoints}
+    return {name: answers.get(name, NOT_ASKED) for name in endpoints}
 
 
 def _question(
-    name: str, endpoint: str, answers: dict[str, StatusAnswer], deadline: Deadline
+    names: list[str], endpoint: str, answers: dict[str, StatusAnswer], deadline: Deadline
 ) -> Question:
-    """Return the question for the status of a node, the answer of which is put to the others."""
+    """Return the question at one address, the answer of which is that of all these names."""
 
     def answered(message: Message, payload: Frame) -> None:
-        answers[name] = _read(message, payload)
+        answers.update(dict.fromkeys(names, _read(message, payload)))
 
     def failed(failure: Failure) -> None:
-        is_reached, problem = failure.is_reached, failure.problem
-        answers[name] = StatusAnswer(None, problem) if is_reached else _unreachable(problem)
+        problem = failure.problem if failure.is_reached else f"not reachable: {failure.problem}"
+        answers.update(dict.fromkeys(names, StatusAnswer(None, problem)))
 
     def message() -> tuple[Message, None]:
         return AskStatus(request=REQUEST), None
 
-    return Question(name, endpoint, message, answered, failed, deadline.remaining_s())
-
-
-def _unreachable(problem: str) -> StatusAnswer:
-    return StatusAnswer(None, f"not reachable: {problem}")
+    return Question(names[0], endpoint, message, answered, failed, deadline.remaining_s())
 
 
 def _read(message: Message, payload: Frame) -> StatusAnswer:

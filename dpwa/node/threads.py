@@ -31,6 +31,8 @@ from dpwa.wire.messages import Message
 
 log = logging.getLogger("dpwa.node")
 
+SOCKETS_PER_LINK = 3  # with both ends of its monitor
+OTHER_SOCKETS = 256  # of calls, mailboxes and the RxThread
 STOP_TIMEOUT_S = 3.0  # more than a farewell takes, also on a busy machine
 
 
@@ -109,6 +111,7 @@ class NodeThreads:
         self._zmq_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         admission = AdmissionControl(self.authorizer, context.config.limits)
         most = affordable(context.config.connections, context.name)
+        self._zmq_context.max_sockets = max(1023, SOCKETS_PER_LINK * most + OTHER_SOCKETS)
         context.peer_table.most_connected = most
         self.tx = tx = TxThread(self._zmq_context, context, self.authorizer.keyring, most)
         self.rx = RxThread(
@@ -151,7 +154,8 @@ class NodeThreads:
             self._zmq_context.term()
 
     def _stop(self, thread: RxThread | TxThread) -> bool:
-        if thread is threading.current_thread():
+        if thread is threading.current_thread():  # it has dropped the last reference to the node
+            thread.end()
             return False
         if thread.ident is None:  # there was no room for another thread
             thread.discard()

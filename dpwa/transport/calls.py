@@ -16,6 +16,7 @@ from dpwa.types import Frame
 from dpwa.wire.messages import GoAway, Message, decode
 
 MOST_CALLS = 32
+FRAMES_PER_TURN = 16
 
 
 @dataclass(frozen=True)
@@ -111,22 +112,31 @@ class Calls:
             self._look_at(call)
 
     def close(self) -> None:
-        """End all calls; nobody is told."""
+        """End all calls; nobody is told, and there are no more of them."""
+        self._zmq_context = None
         for call in list(self._calls.values()):
             self._end(call)
+
+    def give_up(self) -> None:
+        """End all calls: their time is over."""
+        for call in list(self._calls.values()):
+            self._end(call)
+            call.question.failed(_failure(call))
 
     def _look_at(self, call: _Call) -> None:
         call.link.update()
         if call.link.state is LinkState.UP and not call.was_sent:
             call.was_sent = call.link.send(*call.question.message())
-        frames = call.link.receive()
-        if frames is not None and self._is_answer(call, frames):
-            return
+        for _ in range(FRAMES_PER_TURN):
+            frames = call.link.receive()
+            if frames is None:
+                break
+            if self._is_answer(call, frames):
+                return
         is_lost = frames is None and call.link.state is LinkState.DOWN  # else more may have come
         if is_lost or self._clock.now() >= call.expires:
-            failure = _failure(call)
             self._end(call)
-            call.question.failed(failure)
+            call.question.failed(_failure(call))
 
     def _is_answer(self, call: _Call, frames: list[Frame]) -> bool:
         """Tell whether this ends a call, and end it."""

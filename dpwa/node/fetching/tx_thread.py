@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 
 import zmq
@@ -32,8 +31,8 @@ from dpwa.node.fetching.farewell import FAREWELL_S, say_goodbye
 from dpwa.node.fetching.fetch_request import FetchRequest
 from dpwa.node.fetching.fetcher import Fetcher
 from dpwa.node.fetching.incoming import BrokenFetchError
+from dpwa.node.fetching.listeners import Listeners
 from dpwa.node.fetching.peer_channel import PeerChannel
-from dpwa.node.serving.service import Listener
 from dpwa.policy.health import Outcome
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState
@@ -41,7 +40,7 @@ from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.fetching import other_algorithm
-from dpwa.wire.messages import GoAway, Message, NewsMessage, decode
+from dpwa.wire.messages import GoAway, NewsMessage, decode
 from dpwa.wire.transaction_messages import DecisionAck, TransactionDecision
 
 log = logging.getLogger("dpwa.tx")
@@ -66,7 +65,6 @@ class TxThread(threading.Thread):
         super().__init__(name=f"dpwa-tx-{context.name}", daemon=True)
         self._looked_at_links = context.clock.now()
         self._context = context
-        self._zmq_context = zmq_context
         self._rng = context.rng("other")
         self._commands: Mailbox[Command] = Mailbox(zmq_context)
         self._poller = zmq.Poller()
@@ -81,8 +79,7 @@ class TxThread(threading.Thread):
         )
         self._channels = self._connections.channels
         self._fetcher = Fetcher(self._connections, context, self._rng)
-        self._listeners: list[Listener] = []
-        self._tick_at = math.inf  # those of them that have become due
+        self._listeners = Listeners(zmq_context, self._poller)
         self._farewells: dict[str, float] = {}  # of peers that are connected, and when they came
         self._stopping = False
         self.bytes_received = 0
@@ -105,9 +102,13 @@ class TxThread(threading.Thread):
         """Give up a thread that was never started."""
         self._commands.close()
 
+    def end(self) -> None:
+        """Ask the thread to end."""
+        self.order(Stop())
+
     def stop(self, timeout_s: float) -> bool:
         """Ask the thread to end; return whether it did within the time."""
-        self.order(Stop())
+        self.end()
         self.join(timeout_s)
         if self.is_alive():
             return False
@@ -128,8 +129,7 @@ class TxThread(threading.Thread):
         self._deliver_decisions()
         deadline = Deadline(self._context.clock, FAREWELL_S)
         links = [c.link for c in self._connections.up() if c.link is not None]
-        for listener in self._listeners:
-            listener.ended()
+        self._listeners.end()
         try:
             say_goodbye(links, self._context.name, self._farewells, deadline)
         finally:
@@ -149,10 +149,8 @@ class TxThread(threading.Thread):
         remaining_s = self._fetcher.remaining_s()
         if remaining_s is not None:
             limit_ms = min(limit_ms, int(remaining_s * 1000) + 1)
-        if self._tick_at == math.inf:
-            return limit_ms
-        tick_in_s = max(0.0, self._tick_at - self._context.clock.now())
-        return min(limit_ms, int(tick_in_s * 1000) + 1)
+        tick_in_s = max(0.0, self._listeners.tick_at - self._context.clock.now())
+        return min(limit_ms, int(min(tick_in_s, limit_ms) * 1000) + 1)
 
     def _step(self, ready: dict[object, int]) -> None:
         for channel, is_changed in self._connections.ready(ready).items():
@@ -162,10 +160,11 @@ class TxThread(threading.Thread):
         if self._commands.receiver in ready:
             for command in self._commands.take_all():
                 self._obey(command)
+        if self._connections.are_others(ready, self._commands.receiver):
+            self._listeners.ready()
         now = self._context.clock.now()
-        if now >= self._tick_at or self._connections.are_others(ready, self._commands.receiver):
-            waits_s = (listener.tick(now) for listener in self._listeners)
-            self._tick_at = now + min(waits_s, default=math.inf)
+        if now >= self._listeners.tick_at:
+            self._listeners.tick(now)
         self._fetcher.keep_deadlines()
         self._deliver_decisions()
         self._connections.leave()
@@ -193,11 +192,12 @@ class TxThread(threading.Thread):
             case Tell():
                 self._send(command)
             case Attach():
-                self._attach(command.listener)
+                up = [channel.peer for channel in self._connections.up()]
+                self._listeners.attach(command.listener, up)
             case Detach():
-                self._detach(command.listener)
+                self._listeners.detach(command.listener)
             case TickListeners():
-                self._tick_at = -math.inf
+                self._listeners.look_at_once()
             case Connect():
                 self._connections.open_more(needs_all=command.needs_all)
             case RenewLinks():
@@ -224,22 +224,9 @@ class TxThread(threading.Thread):
         elif channel.is_up:
             channel.send(command.message, command.payload)
 
-    def _attach(self, listener: Listener) -> None:
-        self._listeners.append(listener)
-        self._tick_at = -math.inf
-        listener.attached(self._zmq_context, self._poller)
-        for channel in self._connections.up():
-            listener.link_changed(channel.peer, is_up=True)
-
-    def _detach(self, listener: Listener) -> None:
-        if listener in self._listeners:
-            self._listeners.remove(listener)
-            listener.ended()
-
     def _add(self, command: AddPeer) -> None:
         if not self._connections.add(command.name, command.endpoint, command.settings):
-            for listener in self._listeners:
-                listener.link_changed(command.name, is_up=False)
+            self._listeners.link_changed(command.name, is_up=False)
 
     def _remove(self, name: str) -> None:
         channel = self._channels.get(name)
@@ -253,8 +240,7 @@ class TxThread(threading.Thread):
                 self._tell(channel, transaction, commit=commit)
                 self._context.transactions.noted(transaction)
         self._connections.remove(channel, LINGER_MS)
-        for listener in self._listeners:
-            listener.link_changed(name, is_up=False)
+        self._listeners.link_changed(name, is_up=False)
 
     def _ended(self, name: str) -> None:
         """Forget a peer that has said goodbye, once its connection is gone: anybody may say it."""
@@ -319,8 +305,7 @@ class TxThread(threading.Thread):
         """Take note that an idle connection was given up."""
         self._context.peer_table.share(channel.peer, None)
         self._context.peer_table.idle(channel.peer)
-        for listener in self._listeners:
-            listener.let_go(channel.peer)
+        self._listeners.let_go(channel.peer)
 
     def _renew_links(self) -> None:
         self._looked_at_links = self._context.clock.now()
@@ -346,8 +331,7 @@ class TxThread(threading.Thread):
             if self._context.peer_table.has_ended(channel.peer):
                 self._context.forget(channel.peer)
         self._fetcher.link_changed(channel, state)
-        for listener in self._listeners:
-            listener.link_changed(channel.peer, is_up=state is LinkState.UP)
+        self._listeners.link_changed(channel.peer, is_up=state is LinkState.UP)
         if state is LinkState.DOWN:
             self._connections.lost(channel)
 
@@ -375,14 +359,11 @@ class TxThread(threading.Thread):
                 self._context.transactions.noted(message.transaction)
             case GoAway():
                 self._connections.asked_to_go(channel)
-            case _ if listener := self._listener(message):
+            case _ if listener := self._listeners.of(message):
                 listener.receive(channel.peer, message, payload)
             case _:
                 if not self._fetcher.receive(channel, message, payload):
                     self.late_answers += 1
-
-    def _listener(self, message: Message) -> Listener | None:
-        return next((each for each in self._listeners if isinstance(message, each.handles)), None)
 
     def _hear(self, peer: str, message: NewsMessage) -> None:
         own, peer_table = self._context.config.algorithm, self._context.peer_table

@@ -88,10 +88,14 @@ class RxThread(threading.Thread):
         """Give up a thread that was never started."""
         self._wakes.close()
 
-    def stop(self, timeout_s: float) -> bool:
-        """Ask the thread to end; return whether it did within the time."""
+    def end(self) -> None:
+        """Ask the thread to end."""
         self._is_stopping = True
         self.wake()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask the thread to end; return whether it did within the time."""
+        self.end()
         self.join(timeout_s)
         if self.is_alive():
             return False

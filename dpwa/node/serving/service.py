@@ -62,10 +62,10 @@ class Listener:
     handles: tuple[type[Any], ...] = ()
 
     def attached(self, zmq_context: Context, poller: zmq.Poller) -> None:
-        """Take note that it is heard from now on, and where it may have sockets of its own.
+        """Take note that it is heard from now on, and where it may have sockets of its own."""
 
-        When one of those has something to say, `tick` is called.
-        """
+    def ready(self) -> None:
+        """Look at its own sockets, of which some may have something to say."""
 
     def tick(self, now: float) -> float:  # noqa: ARG002
         """Do what has become due; return in how many seconds to be called again at the latest."""
