@@ -167,15 +167,15 @@ class CollectiveService(Service):
     ) -> None:
         match message:
             case Post():
-                group.hear_post(message)
+                group.hearing.post(message)
             case Vote():
-                group.hear_vote(message)
+                group.hearing.vote(message)
             case CollectiveOutcome():
-                group.hear_outcome(message)
+                group.hearing.outcome(message)
             case Evicted():
-                group.hear_evicted(message)
+                group.hearing.evicted(message)
             case AskToJoinView():
-                group.hear_join_request(message)
+                group.hearing.join_request(message)
 
     def _serve(self, pull: Pull, reply: Reply) -> None:
         shown = self._pull_source.find(pull)

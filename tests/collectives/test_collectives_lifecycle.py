@@ -18,7 +18,7 @@ GRACE_S = 1.0
 
 def is_waiting(nodes, name, tag=""):
     """Whether a node has entered a collective, and waits."""
-    return nodes[name].collectives.runner(tag).group._progress.has_entered
+    return nodes[name].collectives.runner(tag).group._state.progress.has_entered
 
 
 def timed(call):
@@ -153,7 +153,7 @@ def test_a_node_that_can_reach_nobody_to_be_let_in_says_so(monkeypatch):
         group = collectives.runner("").group
         group.leave()
         monkeypatch.setattr(collectives.contacts, "is_up", lambda peer: False)
-        group.is_answered = True  # by somebody who is gone since
+        group._state.is_answered = True  # by somebody who is gone since
         with pytest.raises(LeftBehindError, match=r"w2 was not let in .* no other node can be"):
             collectives.runner("").get_in(0.1)
 

@@ -85,7 +85,7 @@ def test_who_hears_that_others_are_further_asks_them_how_the_collective_ended(
     group.enter(b"record")
     group.ready(b"record")
     fields = {"view": group.view.identity, "number": number, "phase": ENTERED, "record": b"record"}
-    group.hear_post(Post(request=0, tag="", name="w2", incarnation=OLD, **fields))
+    group.hearing.post(Post(request=0, tag="", name="w2", incarnation=OLD, **fields))
     group.look_around()
     assert any(isinstance(message, Vote) for _, message in told) == asks
 
@@ -103,21 +103,21 @@ def test_the_junior_view_gives_itself_up_before_the_next_collective(
     contacts, group, size, ended, moves
 ):
     contacts.link_changed("w3", is_up=True)
-    group.hear_evicted(outside(size, ended))
+    group.hearing.evicted(outside(size, ended))
     group.begin()
     assert group.is_evicted == moves
     assert not group.told()  # it goes by itself
 
 
 def test_nobody_gives_itself_up_for_a_view_that_cannot_be_reached(group):
-    group.hear_evicted(outside(2))
+    group.hearing.evicted(outside(2))
     group.begin()
     assert not group.is_evicted
 
 
 def test_what_a_view_has_ended_since_it_heard_of_another_counts(contacts, group):
     contacts.link_changed("w3", is_up=True)
-    group.hear_evicted(outside(1, ended=1))
+    group.hearing.evicted(outside(1, ended=1))
     assert group.is_outranked
     end_alone(group)
     group.begin()
@@ -135,7 +135,7 @@ def test_who_has_been_let_in_is_no_reason_to_move(group):
     """It may have spoken of the larger view before this node has come to it."""
     group.begin()
     group.enter(b"record")
-    group.hear_evicted(outside(2))
+    group.hearing.evicted(outside(2))
     group.ready(b"record")
     assert set(group.records(READY)) == {"w1"}
     group.end([Member("w3", NEW)])
@@ -167,19 +167,19 @@ def said_to_w3(told, kind):
 def test_who_calls_no_collectives_is_in_nobodys_way(open_group, told):
     """A message of a peer has made its group; others would move to it, and wait for ever."""
     told.clear()
-    open_group.hear_join_request(ask_to_join(1, 0, "w3"))
-    open_group.hear_join_request(ask_to_join())
+    open_group.hearing.join_request(ask_to_join(1, 0, "w3"))
+    open_group.hearing.join_request(ask_to_join())
     assert not said_to_w3(told, Evicted)
     open_group.may_meet()
     told.clear()
-    open_group.hear_join_request(ask_to_join(1, 0, "w3"))
+    open_group.hearing.join_request(ask_to_join(1, 0, "w3"))
     assert [message.first for message in said_to_w3(told, Evicted)] == ["w1"]
 
 
 def test_before_its_first_collective_a_node_looks_for_others_that_begin(open_group, told):
     assert open_group.may_meet()
     assert [message.size for message in said_to_w3(told, AskToJoinView)] == [1]
-    open_group.hear_join_request(ask_to_join())
+    open_group.hearing.join_request(ask_to_join())
     assert open_group.may_meet()  # w2 may still come
     open_group.meet()
     assert open_group.view.names == ("w1", "w3")
@@ -189,7 +189,7 @@ def test_before_its_first_collective_a_node_looks_for_others_that_begin(open_gro
 
 
 def test_who_hears_of_a_view_that_is_at_work_waits_for_nobody_else(open_group):
-    open_group.hear_evicted(outside(1, ended=5))
+    open_group.hearing.evicted(outside(1, ended=5))
     assert not open_group.may_meet()
     open_group.meet()
     open_group.begin()
@@ -198,10 +198,10 @@ def test_who_hears_of_a_view_that_is_at_work_waits_for_nobody_else(open_group):
 
 def test_a_node_that_was_let_in_but_not_told_is_told_when_it_asks_again(open_group, told):
     open_group.may_meet()
-    open_group.hear_join_request(ask_to_join())
+    open_group.hearing.join_request(ask_to_join())
     open_group.meet()
     told.clear()
-    open_group.hear_join_request(ask_to_join())
+    open_group.hearing.join_request(ask_to_join())
     (again,) = said_to_w3(told, CollectiveOutcome)
     assert again.members == (("w1", b"own-life"), ("w3", NEW))
     assert again.since == open_group.number
@@ -216,9 +216,9 @@ def test_a_view_that_was_left_is_not_entered_again(open_group):
     said = CollectiveOutcome(
         request=0, tag="", name="w3", incarnation=NEW, members=members, **fields
     )
-    open_group.hear_outcome(said)
+    open_group.hearing.outcome(said)
     assert open_group.is_evicted
-    open_group.hear_outcome(said.model_copy(update={"since": 1}))
+    open_group.hearing.outcome(said.model_copy(update={"since": 1}))
     assert not open_group.is_evicted
 
 
