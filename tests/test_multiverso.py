@@ -225,8 +225,8 @@ def test_nothing_works_after_shutdown():
 
 def test_who_was_left_out_hears_of_it_at_the_latest_when_it_shuts_down():
     mv.init(name="w1", config=config_of(1))
-    mv._session.tables._user.pending.note_left_out("the others have gone on")
-    with pytest.raises(TableLostError, match="the others have gone on"):
+    mv._session.tables._user.pending.note_missed_barriers("w1", 2)
+    with pytest.raises(TableLostError, match="have passed 2 barriers"):
         mv.shutdown()
     mv.init(name="w1", config=config_of(1))
     mv.shutdown()

@@ -7,7 +7,7 @@ The description of each field is the one source of the JSON Schema and of the co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, model_validator
@@ -31,6 +31,7 @@ MAX_TIMEOUT_MS = 3_600_000
 MAX_SEED = 2**63 - 1
 
 CLASH = "dpwa_clash"
+_YAML: Any = {"sort_keys": False, "default_flow_style": None, "width": 1000, "allow_unicode": True}
 
 
 class Config(StrictModel):
@@ -382,11 +383,16 @@ class Config(StrictModel):
         Loading it gives an equal object, as long as the plugins can still be imported.
         """
         # None: innermost collections on one line, so that a node is one line.
-        text: str = yaml.safe_dump(
-            self.to_mapping(),
-            sort_keys=False,
-            default_flow_style=None,
-            width=1000,
-            allow_unicode=True,
-        )
+        text: str = yaml.safe_dump(self.to_mapping(), **_YAML)
         return text
+
+
+def setting_names() -> tuple[str, ...]:
+    """Return the keys that a configuration may have, beside the names of the methods."""
+    return tuple(name for name in Config.model_fields if name != "options")
+
+
+def options_model(setting: str) -> type[StrictModel] | None:
+    """Return the model of a setting that is a mapping of options, `None` for any other."""
+    kind: object = Config.model_fields[setting].annotation
+    return kind if isinstance(kind, type) and issubclass(kind, StrictModel) else None

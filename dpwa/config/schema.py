@@ -7,8 +7,7 @@ import inspect
 from pydantic.json_schema import models_json_schema
 
 from dpwa.config.methods import KINDS, Method, methods
-from dpwa.config.model import Config
-from dpwa.config.settings import options_model
+from dpwa.config.model import Config, options_model
 from dpwa.data.codecs import codec_names
 from dpwa.types import JsonObject, StrictModel
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import yaml
 
-from dpwa.config.model import Config
+from dpwa.config.model import Config, setting_names
 from dpwa.config.nodes import NodeConfig
-from dpwa.config.settings import setting_names
 from dpwa.types import StrictModel
 
 _HEADER = """\

@@ -24,7 +24,6 @@ from dpwa.collectives.runner import ASK_EVERY_S, MEET_S
 from dpwa.errors import ProtocolError
 from dpwa.node.serving.service import Reply
 from dpwa.policy.groups.views import GroupView
-from dpwa.tables import left_out
 from dpwa.tables.answers import ReadAnswer
 from dpwa.tables.barriers import Barriers
 from dpwa.tables.channels import STALLED_S, ReliableChannels, Tell
@@ -201,7 +200,7 @@ class Engine(threading.Thread):
             if self._barriers.advance(now):
                 self._publish()
             if self._group.look_out() and self.requests.acknowledged and self._has_company:
-                self._pending.note_left_out(left_out.parted(self._own))
+                self._pending.note_parted(self._own)
         if self._group.is_evicted and now - self._asked_at >= ASK_EVERY_S:
             self._asked_at = now
             self._group.ask_to_join()
@@ -238,7 +237,7 @@ class Engine(threading.Thread):
             self.requests.acknowledged = 0
             if self._has_stood_still:
                 gone = [name for name in self._mail.view.names if name not in view.names]
-                self._pending.note_left_out(left_out.stood_still(self._own, gone))
+                self._pending.note_stood_still(self._own, gone)
         self._has_company |= len(view.names) > 1
         self._is_first_view &= view.since == 0
         self._begin(view)
@@ -279,7 +278,7 @@ class Engine(threading.Thread):
         is_old = self._barriers.known is not None or self._has_stood_still
         missed = self._barriers.missed(self._told)
         if self._was_left_out and is_old and missed:
-            self._pending.note_left_out(left_out.missed_barriers(self._own, missed))
+            self._pending.note_missed_barriers(self._own, missed)
         self._was_left_out = False
         self._barriers.begin(self._told)
         for number, plan in plans(view.names, self._told).items():

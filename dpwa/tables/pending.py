@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -176,7 +176,29 @@ class PendingOperations:
             self._mismatches[table] = difference
             self.changed.notify_all()
 
-    def note_left_out(self, reason: str) -> None:
+    def note_parted(self, own: str) -> None:
+        """Take note that each of two parts of the cluster has gone on by itself."""
+        self._note_left_out(
+            f"the connection between {own} and the others was lost, and each part has gone on by "
+            f"itself; now the tables of the larger one count, and what {own} has added meanwhile "
+            "is lost"
+        )
+
+    def note_stood_still(self, own: str, gone: Iterable[str]) -> None:
+        """Take note that this process was stopped, and does not reach others since."""
+        self._note_left_out(
+            f"{own} has stood still for too long, and {', '.join(gone)} cannot be reached any "
+            "more: they may have gone on without it"
+        )
+
+    def note_missed_barriers(self, own: str, count: int) -> None:
+        """Take note that the others have gone on without this node."""
+        self._note_left_out(
+            f"{own} did not answer for too long, and the others have gone on without it: they "
+            f"have passed {count} barriers to which it has not come"
+        )
+
+    def _note_left_out(self, reason: str) -> None:
         """Take note that the others have gone on without this node."""
         with self.changed:
             self._left_out = self._left_out or reason
