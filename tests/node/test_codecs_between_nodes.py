@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 import torch
-from support.nodes import config_of, eventually
+from support.nodes import config_of, eventually, is_connected
 from torch import nn
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
@@ -46,6 +46,8 @@ def pair(one, two, **settings):
         DpwaPyTorchAdapter(one, "w1", config) as mine,
         DpwaPyTorchAdapter(two, "w2", config) as theirs,
     ):
+        # Rounds before there is a connection would leave the other one behind, at the beginning.
+        eventually(lambda: is_connected(mine.connection, "w2"))
         theirs.update_send()
         yield mine, theirs
 
