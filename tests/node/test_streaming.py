@@ -13,7 +13,7 @@ import pytest
 import torch
 import zmq
 from support.imposters import imposter
-from support.nodes import config_of, eventually, status_of
+from support.nodes import config_of, eventually, is_connected, status_of
 from support.processes import ended, start
 from support.requests import fetch_of
 from support.times import at_most
@@ -276,6 +276,7 @@ def test_streaming_gives_bit_for_bit_what_shared_memory_gives(merge):
 
         base = {name: tensor.clone() for name, tensor in mine.state_dict().items()}
         with pair(mine, theirs, config) as (one, two):
+            eventually(lambda: is_connected(one.connection, "w2"))  # or it runs ahead until then
             two.update_send()
             eventually(lambda: attempt(one))
             report = one.connection.node.report()
@@ -407,6 +408,7 @@ def test_a_peer_that_falls_silent_costs_little_of_the_timeout_and_another_one_is
         DpwaPyTorchAdapter(Values(1000, 1), "w1", config) as mine,
         DpwaPyTorchAdapter(Values(1000, 2), "w3", config) as good,
     ):
+        eventually(lambda: is_connected(mine.connection, "w3"))  # or it runs ahead until then
         good.update_send()
         eventually(lambda: timed_round(mine) and promises.left <= 0)
         rounds = []
