@@ -14,7 +14,7 @@ from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config import Config
 from dpwa.config.endpoints import ipc_path, split_tcp
 from dpwa.errors import UserError
-from dpwa.transport.calls import Calls, Failure, Question
+from dpwa.transport.calls import Calls, NoAnswer, Question
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
 from dpwa.types import Frame, JsonObject
@@ -163,7 +163,7 @@ def _question(
     def answered(message: Message, payload: Frame) -> None:
         answers.update(dict.fromkeys(names, _read(message, payload)))
 
-    def failed(failure: Failure) -> None:
+    def failed(failure: NoAnswer) -> None:
         problem = failure.problem if failure.is_reached else f"not reachable: {failure.problem}"
         answers.update(dict.fromkeys(names, StatusAnswer(None, problem)))
 

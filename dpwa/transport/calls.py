@@ -20,7 +20,7 @@ FRAMES_PER_TURN = 16
 
 
 @dataclass(frozen=True)
-class Failure:
+class NoAnswer:
     """Why there was no answer.
 
     Attributes:
@@ -50,7 +50,7 @@ class Question:
     endpoint: str
     message: Callable[[], tuple[Message, Frame | None]]
     answered: Callable[[Message, Frame], None]
-    failed: Callable[[Failure], None]
+    failed: Callable[[NoAnswer], None]
     timeout_s: float
     purpose: str = ""
 
@@ -98,7 +98,7 @@ class Calls:
         try:
             link = PeerLink(self._zmq_context, question.name, question.endpoint, self._keyring)
         except zmq.ZMQError as error:
-            question.failed(Failure(str(error)))
+            question.failed(NoAnswer(str(error)))
             return True
         self._poller.register(link.socket, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)
@@ -121,7 +121,7 @@ class Calls:
         """End all calls: their time is over."""
         for call in list(self._calls.values()):
             self._end(call)
-            call.question.failed(_failure(call))
+            call.question.failed(_no_answer(call))
 
     def _look_at(self, call: _Call) -> None:
         call.link.update()
@@ -136,7 +136,7 @@ class Calls:
         is_lost = frames is None and call.link.state is LinkState.DOWN  # else more may have come
         if is_lost or self._clock.now() >= call.expires:
             self._end(call)
-            call.question.failed(_failure(call))
+            call.question.failed(_no_answer(call))
 
     def _is_answer(self, call: _Call, frames: list[Frame]) -> bool:
         """Tell whether this ends a call, and end it."""
@@ -145,7 +145,7 @@ class Calls:
             message, payload = decode(frames)
         except ProtocolError as error:
             self._end(call)
-            question.failed(Failure(str(error), is_reached=True))
+            question.failed(NoAnswer(str(error), is_reached=True))
             return True
         if isinstance(message, GoAway):  # it has many visitors; the answer comes all the same
             return False
@@ -153,7 +153,7 @@ class Calls:
         try:
             question.answered(message, payload)
         except ProtocolError as error:
-            question.failed(Failure(str(error), is_reached=True))
+            question.failed(NoAnswer(str(error), is_reached=True))
         return True
 
     def _end(self, call: _Call) -> None:
@@ -163,9 +163,9 @@ class Calls:
         call.link.close()
 
 
-def _failure(call: _Call) -> Failure:
+def _no_answer(call: _Call) -> NoAnswer:
     if call.link.problem:
-        return Failure(call.link.problem)
+        return NoAnswer(call.link.problem)
     if call.was_sent:
-        return Failure("connected, but no answer in time", is_reached=True)
-    return Failure("no answer in time")
+        return NoAnswer("connected, but no answer in time", is_reached=True)
+    return NoAnswer("no answer in time")

@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from dpwa.clock import SystemClock
-from dpwa.transport.calls import Calls, Failure, Question
+from dpwa.transport.calls import Calls, NoAnswer, Question
 from dpwa.wire.members import WhoIs
 from dpwa.wire.messages import GoAway, encode
 
@@ -58,5 +58,5 @@ def test_a_call_to_one_that_only_sends_away_fails_in_time(calls):
         while not problems and time.monotonic() - began < 10.0:
             poller.poll(100)
             calls.go_on()
-    assert problems == [Failure("connected, but no answer in time", is_reached=True)]
+    assert problems == [NoAnswer("connected, but no answer in time", is_reached=True)]
     assert time.monotonic() - began < 5.0
