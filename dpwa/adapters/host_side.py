@@ -29,8 +29,8 @@ class HostSide:
         """Copy every tensor to its place in a snapshot, shape `(nbytes,)`."""
         flat, all_finite = torch.from_numpy(data), True
         for tile in self._tiles:
-            copied = self._copy(tile, tile.of(flat))
-            all_finite = all_finite and (not check_finite or is_finite(copied))
+            values = self._copy(tile, tile.of(flat))
+            all_finite = all_finite and (not check_finite or is_finite(values))
         return FinishedCopy(all_finite if check_finite else None)
 
     def merging(self, terms: MergeTerms, round_number: int) -> Merging:

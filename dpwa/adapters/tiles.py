@@ -87,9 +87,13 @@ class Tile:
         return self.views[0] if self._is_one else self.copy_to(self.room)
 
     def copy_to(self, out: torch.Tensor) -> torch.Tensor:
-        """Copy the own values to `out`, shape `(elements,)`, and return it."""
+        """Copy the own values to `out`, shape `(elements,)`; return them, where they are at hand.
+
+        That is in place, if they are one view: it has just been read, while `out` was written.
+        """
         if self._is_one:
-            return out.copy_(self.views[0])
+            out.copy_(self.views[0])
+            return self.views[0]
         flat = self.views if self._are_flat else [view.reshape(-1) for view in self.views]
         return torch.cat(flat, out=out)
 

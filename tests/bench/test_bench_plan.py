@@ -5,14 +5,14 @@ import pytest
 from dpwa.bench.collectives import CollectivesSpec
 from dpwa.bench.plan import PlanePlan, Rank
 from dpwa.bench.plane import PlaneSpec
-from dpwa.bench.suites.plane import LINKS, RAW_TCP
+from dpwa.bench.suites.plane import BARE_ZEROMQ, LINKS, RAW_TCP
 from dpwa.bench.tables import TablesSpec
 from dpwa.errors import UserError
 
 
 def test_every_link_and_process_has_a_port_of_its_own():
     plan = PlaneSpec(1, hosts=("127.0.0.1",) * 3).plan()
-    assert set(plan.ports) == {*LINKS, RAW_TCP}
+    assert set(plan.ports) == {*LINKS, RAW_TCP, BARE_ZEROMQ}
     assert {len(ports) for ports in plan.ports.values()} == {3}
     assert len({port for ports in plan.ports.values() for port in ports}) == 3 * len(plan.ports)
 

@@ -7,6 +7,7 @@ import torch
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.bench.factory import MeasureFactory
 from dpwa.bench.measures import gloo
+from dpwa.bench.measures.bare_zeromq import BareZeroMQ
 from dpwa.bench.measures.gossip import OneWay, Round, meet, pause_s
 from dpwa.bench.measures.kernels import copy_, lerp_
 from dpwa.bench.measures.raw_tcp import RawTcp
@@ -14,7 +15,7 @@ from dpwa.bench.measures.timed import Timed, Work
 from dpwa.bench.model import FlatModel
 from dpwa.bench.plan import PlanePlan
 from dpwa.bench.session import GlooGroup, Measure
-from dpwa.bench.suites.plane import LINKS, RAW_TCP
+from dpwa.bench.suites.plane import BARE_ZEROMQ, LINKS, RAW_TCP
 from dpwa.policy.beginners import BEGINNING
 
 
@@ -49,6 +50,8 @@ class PlaneFactory(MeasureFactory[PlanePlan]):
                 return Timed(name, self._raw_tcp_fetch(), takes_part=self._is_first)
             case "raw_tcp_round":
                 return Timed(name, self._raw_tcp_fetch())
+            case "bare_zeromq_round":
+                return Timed(name, self._bare_zeromq().round)
         return self._gossip(name)
 
     def _gossip(self, name: str) -> Measure:
@@ -79,9 +82,20 @@ class PlaneFactory(MeasureFactory[PlanePlan]):
 
     def _raw_tcp_fetch(self) -> Work:
         if self._raw_tcp is None:
-            addresses = list(zip(self._plan.hosts, self._plan.ports[RAW_TCP], strict=True))
-            raw_tcp = RawTcp(self._model.flat, self._scratch, self._rank, addresses)
+            raw_tcp = RawTcp(self._model.flat, self._scratch, self._rank, self._addresses(RAW_TCP))
             self._raw_tcp = self._open.enter_context(raw_tcp)
             self._group.barrier()
             raw_tcp.connect()
         return self._raw_tcp.fetch_and_merge
+
+    def _bare_zeromq(self) -> BareZeroMQ:
+        bare = BareZeroMQ(self._model.flat, self._rank, self._addresses(BARE_ZEROMQ))
+        self._open.enter_context(bare)
+        self._group.barrier()
+        bare.connect()
+        bare.publish()
+        self._group.barrier()
+        return bare
+
+    def _addresses(self, name: str) -> list[tuple[str, int]]:
+        return list(zip(self._plan.hosts, self._plan.ports[name], strict=True))

@@ -15,7 +15,7 @@ LINKS = {
     "topk": LinkSettings("tcp", codec="topk"),
 }
 CODECS = ("fp16", "bf16", "int8", "topk")
-RAW_TCP = "raw_tcp"  # beside the links, something that needs ports
+RAW_TCP, BARE_ZEROMQ = "raw_tcp", "bare_zeromq"  # beside the links, what needs ports
 
 # Of each measure its figures, and what each of them is.
 MEASURES: dict[str, dict[str, str]] = {
@@ -45,6 +45,7 @@ MEASURES: dict[str, dict[str, str]] = {
     },
     "raw_tcp_one_way": {"raw_tcp_one_way": "raw TCP: fetch, then lerp_"},
     "raw_tcp_round": {"raw_tcp_round": "raw TCP: all at once"},
+    "bare_zeromq_round": {"bare_zeromq_round": "bare ZeroMQ, same passes: all at once"},
     "gloo_all_reduce": {"gloo_all_reduce": "Gloo: all_reduce, then divide"},
     "gloo_pair": {"gloo_pair": "Gloo: pair exchange, then lerp_"},
 }
@@ -59,10 +60,11 @@ RATIOS = (
     Ratio(("gloo_pair",), ("shm_round",)),
     Ratio(("raw_tcp_one_way",), ("tcp_fetch_merge",)),
     Ratio(("raw_tcp_round",), ("tcp_round",)),
+    Ratio(("bare_zeromq_round",), ("tcp_round",)),
     Ratio(("gloo_all_reduce",), ("tcp_round",)),
     Ratio(("gloo_pair",), ("tcp_round",)),
     Ratio(("publish",), ("publish_unguarded",)),
     *(Ratio((f"{codec}_fetch_merge",), ("tcp_fetch_merge",)) for codec in CODECS),
 )
 
-PLANE = Suite(MEASURES, RATIOS, ports=(*LINKS, RAW_TCP))
+PLANE = Suite(MEASURES, RATIOS, ports=(*LINKS, RAW_TCP, BARE_ZEROMQ))

@@ -85,9 +85,10 @@ class IncomingSnapshot:
         """
         place = self._buffer[piece.start : piece.stop]
         decoded = self._codec.decode(payload, piece.dtype, place)
-        if self._is_finite is not None and not self._is_finite(decoded, piece.dtype):
-            raise BrokenFetchError(Outcome.DIVERGED, "its parameters are not finite")
         if not np.may_share_memory(decoded, place):
             np.copyto(place, decoded)
+        # Afterwards: what was read is in the cache then, and nobody reads the buffer yet.
+        if self._is_finite is not None and not self._is_finite(decoded, piece.dtype):
+            raise BrokenFetchError(Outcome.DIVERGED, "its parameters are not finite")
         if self._held is not None and piece.stop == self._stop:
             self._held.token = self._token  # it is now what the peer thinks it is
