@@ -72,7 +72,9 @@ class _DeadLeader(NamedTuple):
     until: float
 
 
-_newness = attrgetter("incarnation", "version", "said_at")
+SAID_AGAIN_AFTER = 0.25  # of the time after which news is forgotten
+
+_newness = attrgetter("incarnation", "version")
 
 
 class LossReports:
@@ -121,7 +123,7 @@ class LossReports:
         self._drop_aged(now)
         for report in reports:
             if self._is_welcome(report, now):
-                self._take(_heard(report, now))
+                self._take(_heard(report, now), now)
         excess = len(self._heard) - self._most
         for oldest in nsmallest(excess, self._heard.values(), key=attrgetter("said_at")):
             del self._heard[oldest.node]
@@ -192,9 +194,8 @@ class LossReports:
             nodes: how many there are, this one included; more are counted if more are known.
             among: the others that count; `None` for all that are known.
         """
-        self._drop_aged(now)
         versions = [
-            heard.version for heard in self._heard.values() if among is None or heard.node in among
+            heard.version for heard in self._current(now) if among is None or heard.node in among
         ]
         if self._said is not None:
             versions.append(self._said.version)  # known for sure, however long ago
@@ -202,8 +203,7 @@ class LossReports:
 
     def most_updates(self, now: float) -> int:
         """Return the most updates that one of the others has made who tells a loss, if any does."""
-        self._drop_aged(now)
-        told = (heard.version for heard in self._heard.values() if heard.loss < math.inf)
+        told = (heard.version for heard in self._current(now) if heard.loss < math.inf)
         return max(told, default=0)
 
     def known(self, now: float) -> tuple[LossReport, ...]:
@@ -221,10 +221,21 @@ class LossReports:
         rng.shuffle(best_of_groups)  # so that all have their turn if there is no room for all
         return [*own, *own_group[:2], *ranked[:2], *best_of_groups]
 
-    def _take(self, news: _Heard) -> None:
-        """Keep it if it is newer than what is known."""
+    def _take(self, news: _Heard, now: float) -> None:
+        """Keep it if it is newer than what is known, even of what has aged out.
+
+        What two nodes pass to and fro gets younger each time by what it took on the way, as nobody
+        counts that. So the same said again counts if it is younger by more than a way takes.
+        """
         old = self._heard.get(news.node)
-        if old is None or _newness(news) > _newness(old):
+        if old is None:
+            is_new = True
+        elif (old.incarnation, old.version) == (news.incarnation, news.version):
+            is_new = news.said_at - old.said_at > SAID_AGAIN_AFTER * self._forget_after_s
+        else:
+            has_aged_out = old.said_at <= now - self._forget_after_s
+            is_new = has_aged_out or _newness(news) > _newness(old)
+        if is_new:
             self._heard[news.node] = news
 
     def _is_welcome(self, report: LossReport, now: float) -> bool:
@@ -235,14 +246,19 @@ class LossReports:
 
     def _fresh(self, now: float) -> list[_Heard]:
         """Everything that has not aged out, this node first."""
-        self._drop_aged(now)
-        others = list(self._heard.values())
+        others = self._current(now)
         if self._said is None or now - self._said.said_at >= self._forget_after_s:
             return others
         return [self._said, *others]
 
-    def _drop_aged(self, now: float) -> None:
+    def _current(self, now: float) -> list[_Heard]:
+        """What others have said and has not aged out."""
         oldest = now - self._forget_after_s
+        return [heard for heard in self._heard.values() if heard.said_at > oldest]
+
+    def _drop_aged(self, now: float) -> None:
+        """Drop what nobody passes on any more; what has aged out here, others may still tell."""
+        oldest = now - 2 * self._forget_after_s
         aged = [name for name, heard in self._heard.items() if heard.said_at <= oldest]
         for name in aged:
             del self._heard[name]

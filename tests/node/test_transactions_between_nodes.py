@@ -270,7 +270,8 @@ def test_an_asker_that_vanishes_leaves_the_answering_side_free_after_the_deadlin
             partner.serve(fetch, 3.0)
             partner.heard(Prepared)
         assert isinstance(partner.ask(partner.proposal(LARGEST, request=2)), Busy)
-        eventually(lambda: not member.transactions.is_engaged, timeout_s=1.0)
+        # Both clocks began within milliseconds of each other.
+        eventually(lambda: not member.transactions.is_engaged, timeout_s=TIMEOUT_MS / 1000 + 0.25)
         member.round()
         torch.testing.assert_close(member.x, vector_of(1.0))
         if last_step == "proposed":

@@ -211,6 +211,31 @@ def test_reports_of_a_silent_leader_do_not_keep_each_other_alive():
             assert silent not in names_of(node.known(crowd.now))
 
 
+def test_what_is_passed_to_and_fro_ages_though_nobody_counts_its_time_on_the_way():
+    one, two = reports_of("one"), reports_of("two")
+    now, way_s, rng = 0.0, FORGET_S / 100, random.Random(SEED)
+    for node in (one, two):
+        node.tell(2.0, 1, now)
+        node.hear([said("dead", loss=1.0, version=9)], now)
+    while now < FORGET_S:
+        for here, there in ((one, two), (two, one)):
+            sent = here.news(now, rng)
+            now += way_s
+            there.hear(sent, now)
+            there.tell(2.0, 1, now)
+    assert leader_of(one, now) != "dead"
+    assert leader_of(two, now) != "dead"
+
+
+def test_a_node_that_says_the_same_for_ever_is_remembered_through_others():
+    relay, far = reports_of("relay"), reports_of("far")
+    for step in range(100):
+        now = step * FORGET_S / 10
+        relay.hear([said("finished", loss=1.0, version=9)], now)
+        far.hear(relay.news(now, random.Random(SEED)), now)
+        assert leader_of(far, now) == "finished"
+
+
 # Forgetting
 
 
