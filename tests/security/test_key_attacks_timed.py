@@ -15,7 +15,12 @@ import zmq
 from abuse import entries, field, run
 from keyed import keyed_field
 from support.nodes import eventually
-from test_abuse_timed import MOST_DESCRIPTORS, assert_training_goes_on
+from test_abuse_timed import (
+    MOST_DESCRIPTORS,
+    MOST_GROWTH_MB,
+    assert_training_goes_on,
+    compared,
+)
 
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
@@ -27,14 +32,24 @@ HELD_S = 60
 VISIT_EVERY_S = 2.0
 MOST_WAIT_S = 10.0
 
-ATTACKS = ["hello_storm", "bad_hello_storm", "wrong_keys", "half_handshakes"]
+# Nothing bounds how many handshakes there are in a second, and each takes a core half a
+# millisecond: docs/security.md, "What stays open".
+STORMS = ["hello_storm", "bad_hello_storm", "wrong_keys"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_training_goes_on_in_a_storm_of_strangers(attack, tmp_path):
-    assert_training_goes_on(partial(keyed_field, tmp_path), attack)
+def test_half_handshakes_cost_nothing(tmp_path):
+    assert_training_goes_on(partial(keyed_field, tmp_path), "half_handshakes")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("storm", STORMS)
+def test_training_goes_on_more_slowly_in_a_storm_of_strangers(storm, tmp_path):
+    _, quiet, attacked = compared(partial(keyed_field, tmp_path), storm)
+    most_mb = max(figures.rss_mb for figures in quiet) + MOST_GROWTH_MB
+    assert max(figures.rss_mb for figures in attacked) < most_mb
 
 
 @pytest.mark.slow
