@@ -24,6 +24,7 @@ MODULES = (
     "dpwa",
     "dpwa.connection",
     "dpwa.adapters.pytorch",
+    "dpwa.adapters.attachment",
     "dpwa.adapters.optimizer",
     "dpwa.adapters.merge",
     "dpwa.algorithms",

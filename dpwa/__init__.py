@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpwa.config import Config, load_config
     from dpwa.connection import DpwaConnection, close_all
+    from dpwa.discovery.connect import connect
     from dpwa.errors import ConfigError, DpwaError
     from dpwa.policy.finishing import FinishReport
     from dpwa.policy.interpolation import register_interpolation
@@ -25,6 +26,7 @@ _HOMES = {
     "DpwaError": "dpwa.errors",
     "FinishReport": "dpwa.policy.finishing",
     "close_all": "dpwa.connection",
+    "connect": "dpwa.discovery.connect",
     "load_config": "dpwa.config",
     "register_interpolation": "dpwa.policy.interpolation",
 }
@@ -37,6 +39,7 @@ __all__ = [
     "FinishReport",
     "__version__",
     "close_all",
+    "connect",
     "load_config",
     "register_interpolation",
 ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NoReturn
@@ -14,7 +13,7 @@ import numpy as np
 
 from dpwa.collectives.calls import CollectiveCalls
 from dpwa.collectives.collectives import Collectives
-from dpwa.config import Config, load_config
+from dpwa.config import ConfigSource, load_config
 from dpwa.data.arrays import NumericArray, array_layout, as_published, byte_array, is_finite
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
@@ -36,8 +35,6 @@ from dpwa.wire.shards import WHOLE
 
 Parameters = bytes | bytearray | memoryview | NumericArray
 _made: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()  # by this process, or its parent
-
-ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config
 
 
 class DpwaConnection(CollectiveCalls, Closeable):

@@ -18,7 +18,8 @@ import os
 from enum import Enum
 from typing import Any
 
-from dpwa.connection import ConfigSource, DpwaConnection
+from dpwa.config import ConfigSource
+from dpwa.connection import DpwaConnection
 from dpwa.errors import UserError
 
 _connection: DpwaConnection | None = None

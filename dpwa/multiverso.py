@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpwa.connection import ConfigSource, DpwaConnection
+from dpwa.config import ConfigSource
+from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, TableLostError, UserError
 from dpwa.tables.rows import as_array, as_integers
 from dpwa.tables.synced_array import SyncedArray

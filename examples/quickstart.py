@@ -1,27 +1,25 @@
 """Each node sees its own piece of a curve, yet learns the whole of it.
 
 Run: dpwa launch -n 2 -- python examples/quickstart.py
+or:  torchrun --nproc-per-node 2 examples/quickstart.py
 """
 
 import math
-import os
 import time
 from collections import Counter
 
 import torch
 from torch.nn import Linear, Sequential, Tanh, functional
 
-from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+import dpwa
 
-if not {"DPWA_NAME", "DPWA_CONFIG"} <= os.environ.keys():
-    raise SystemExit("run it with: dpwa launch -n 2 -- python examples/quickstart.py")
 x = torch.linspace(-math.pi, math.pi, 240).unsqueeze(1)
 torch.manual_seed(0)  # all nodes start from the same parameters
 net = Sequential(Linear(1, 64), Tanh(), Linear(64, 1))
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
 merges, loss, end = Counter[str](), None, time.monotonic() + 30.0
 
-with DpwaPyTorchAdapter(net, os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as gossip:
+with dpwa.connect(net, optimizer) as gossip:  # which node this is, the launcher says
     own_x = x.chunk(gossip.world_size)[gossip.rank]  # private: no other node ever sees these points
     while time.monotonic() < end:
         gossip.update_send(loss)  # publish the parameters, start fetching those of a peer

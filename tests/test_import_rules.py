@@ -25,6 +25,7 @@ STOREYS = [
     {"connection"},
     {"tables"},
     {"adapters", "launch"},
+    {"discovery"},
     {"distributed", "multiverso"},
     {"dpwa", "conn", "interpolation", "messaging"},  # the names of 2017
     {"demo", "bench", "testing"},
@@ -33,7 +34,14 @@ STOREYS = [
 ]
 STOREY_OF = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
 
-TORCH_MAY_BE_USED_IN = ("adapters/", "bench/", "data/codecs/", "data/kernels.py", "demo/")
+TORCH_MAY_BE_USED_IN = (
+    "adapters/",
+    "bench/",
+    "data/codecs/",
+    "data/kernels.py",
+    "demo/",
+    "discovery/",
+)
 PURE_ROOMS = ("policy/", "algorithms/", "wire/")
 IMPURE_MODULES = {
     "asyncio",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -166,6 +167,10 @@ class ModuleState:
     def values(self) -> TensorValues:
         """Return the parameters in training; the same object as long as they are the same."""
         return self._values
+
+    def norm(self) -> float:
+        """Return the Euclidean norm of the parameters in training."""
+        return math.hypot(*(float(torch.linalg.vector_norm(t)) for t in self._values.tensors))
 
     def state_with(self, values: TensorValues) -> dict[str, torch.Tensor]:
         """Return a copy of the module's state dict, with these values for the parameters.

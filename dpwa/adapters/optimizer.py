@@ -72,7 +72,7 @@ class GossipOptimizer(torch.optim.Optimizer):
         self.conn = conn
         self.loss: Loss = None
         self.last_merge: Merge | None = None
-        _scale_learning_rates(optimizer, conn.lr_scale)
+        scale_learning_rates(optimizer, conn.lr_scale)
         conn.include_optimizer(optimizer)
 
     def step(self, closure: Callable[[], Any] | None = None, *, loss: Loss = None) -> Any:
@@ -133,7 +133,8 @@ class GossipOptimizer(torch.optim.Optimizer):
         )
 
 
-def _scale_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None:
+def scale_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None:
+    """Multiply the learning rates of an optimizer, and those that its schedulers start from."""
     if scale == 1.0:
         return
     for group in optimizer.param_groups:

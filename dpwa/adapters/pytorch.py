@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
 import torch
 
+from dpwa.adapters.attachment import Attachment
 from dpwa.adapters.contents import warn_of_left_out
 from dpwa.adapters.merge import Merge, center_of, clip_of, control_of, require_module
 from dpwa.adapters.module_state import ModuleState
-from dpwa.adapters.received import ReceivedSnapshot
+from dpwa.adapters.received import ReceivedSnapshot, merge_whole
 from dpwa.adapters.replicas import Replicas, by_all_ranks, made_by_all_ranks
 from dpwa.adapters.training_state import TrainingState
 from dpwa.adapters.values import TensorValues
 from dpwa.algorithms import Terms
 from dpwa.collectives.calls import CollectiveCalls
 from dpwa.collectives.collectives import Collectives
-from dpwa.connection import ConfigSource, DpwaConnection
+from dpwa.config import ConfigSource
+from dpwa.connection import DpwaConnection
 from dpwa.data.kernels import are_finite
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
@@ -44,7 +45,8 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
                 gossip.update_wait(loss)          # wait for it and merge it, in place
             gossip.finish()                       # average with all others, at the end
 
-    Or with one call a step, `gossip.step(loss)`; or with `GossipOptimizer`.
+    Or with one call a step, `gossip.step(loss)`; or with none, see `attach`. `dpwa.connect` makes
+    one wherever the process was started.
 
     Parameters keep their identity, so optimizers stay valid. Trainable parameters of every floating
     dtype are merged, tied ones once; frozen parameters and integer buffers are left alone; floating
@@ -77,6 +79,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     """
 
     _replicas: Replicas | None  # of a DistributedDataParallel module, by `made_by_all_ranks`
+    _attachment: Attachment | None = None
 
     @made_by_all_ranks
     def __init__(
@@ -235,7 +238,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         """
         self._refresh()
         self._sent, self._has_sent = self._state.layout, False
-        averaged = Averaged(self._publish, self._read, self._go_on, self._length)
+        averaged = Averaged(self._publish, self._read, self._go_on, self._state.norm)
         report = self._node.finish.run(averaged, seconds, timeout_s)
         if report.took_part:  # what the algorithm remembers is of other parameters
             self._algorithm = self._rounds.renew_algorithm()
@@ -249,22 +252,12 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
 
     def _read(self, peer: str, weight: float) -> float | None:
         """Merge all of a peer's snapshot, shard by shard; return the distance to it before."""
-        distances: list[float] = []
-
-        def merge(arrival: Arrival) -> float:
-            received = ReceivedSnapshot(arrival, self._state, self._clip)
-            factor = received.merge(arrival.factor)
-            distances.append(received.consensus_distance)
-            return factor
-
-        factor, is_finite = weight, self._terms.is_finite
-        for shard in shards_of(self._sent, self._terms.fraction):
-            arrival = self._rounds.read(peer, self._sent, shard, factor, merge, is_finite)
-            if arrival is None:
-                return None
-            factor = max(factor, arrival.factor)  # all of it in full, if a part of it was
-        self._consensus_distance = math.sqrt(sum(d * d for d in distances) / len(distances))
-        return self._consensus_distance
+        read = partial(self._rounds.read, peer, self._sent, is_finite=self._terms.is_finite)
+        shards = shards_of(self._sent, self._terms.fraction)
+        distance = merge_whole(read, shards, weight, self._state, self._clip)
+        if distance is not None:
+            self._consensus_distance = distance
+        return distance
 
     def _go_on(self, others_train: bool) -> bool:
         """Take part in what peers that still train have begun, and serve newcomers."""
@@ -279,10 +272,6 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         if self._replicas is not None:
             self._replicas.still_at_work()
         return arrival is not None
-
-    def _length(self) -> float:
-        tensors = self._state.values().tensors
-        return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in tensors))
 
     def _report(self) -> JsonObject:
         return {"consensus_distance": self._consensus_distance}
@@ -328,9 +317,8 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
     @property
     def lr_scale(self) -> float:
         """What to multiply this node's learning rate with, as `lr_spread` has it."""
-        config = self._node.config
-        names = [node.name for node in config.nodes]
-        return lr_scale(config.lr_spread, names.index(self.name), len(names))
+        names = [node.name for node in self._node.config.nodes]
+        return lr_scale(self._node.config.lr_spread, names.index(self.name), len(names))
 
     @property
     def leader(self) -> str | None:
@@ -387,8 +375,21 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         """Names of the peers in view."""
         return self.connection.peers
 
+    def attach(self, optimizer: torch.optim.Optimizer) -> Attachment:
+        """Have a step of gossip follow every step of an optimizer, until the adapter is closed.
+
+        One is followed at a time, and its state goes with the module's. What is returned takes the
+        loss, if the loop knows one.
+        """
+        if self._attachment is not None:
+            self._attachment.close()
+        self._attachment = Attachment(optimizer, self)
+        return self._attachment
+
     def close(self) -> None:
         """Stop serving and fetching; idempotent and bounded in time."""
+        if self._attachment is not None:
+            self._attachment.close()
         self.connection.close()
 
     def __repr__(self) -> str:

@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from dpwa.adapters.module_state import ModuleState
-from dpwa.config import load_config
-from dpwa.connection import ConfigSource
+from dpwa.config import ConfigSource, load_config
 from dpwa.errors import ClosedError, DpwaError, UserError
 from dpwa.lifecycle import require_own_process
 from dpwa.types import Loss

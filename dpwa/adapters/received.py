@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
+
 from dpwa.adapters.merging import MergeTerms
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.values import TensorValues
@@ -11,6 +14,7 @@ from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival
 from dpwa.policy.clipping import ClipRadius
 from dpwa.types import TrainingProgress
+from dpwa.wire.shards import Shard
 
 
 class ReceivedSnapshot:
@@ -121,3 +125,39 @@ def _require_factor(method: str, factor: float) -> None:
     """
     if not 0.0 <= factor <= 1.0:
         raise UserError(f"received.{method}: expected a factor from 0 to 1 (got {factor!r})")
+
+
+def merge_whole(
+    read: Callable[[Shard, float, Callable[[Arrival], float]], Arrival | None],
+    shards: Iterable[Shard],
+    weight: float,
+    state: ModuleState,
+    clip: ClipRadius | None,
+) -> float | None:
+    """Merge all of a peer's snapshot, shard by shard.
+
+    Args:
+        read: fetches a shard, of the weight given, and passes it on; `None` if it does not come.
+        shards: of the snapshot.
+        weight: of the peer, from 0 to 1.
+        state: of the module that it is merged into.
+        clip: shortens merges that go too far; `None`: none are.
+
+    Returns:
+        The distance to the peer before; `None` if not all of it came.
+    """
+    distances: list[float] = []
+
+    def merge(arrival: Arrival) -> float:
+        received = ReceivedSnapshot(arrival, state, clip)
+        factor = received.merge(arrival.factor)
+        distances.append(received.consensus_distance)
+        return factor
+
+    factor = weight
+    for shard in shards:
+        arrival = read(shard, factor, merge)
+        if arrival is None:
+            return None
+        factor = max(factor, arrival.factor)  # all of it in full, if a part of it was
+    return math.sqrt(sum(d * d for d in distances) / len(distances))

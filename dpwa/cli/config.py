@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -72,12 +73,23 @@ def check(file: ConfigFile) -> None:
 
 @app.command()
 def show(
-    file: ConfigFile,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A configuration in YAML.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of YAML.")] = False,
+    where: Annotated[
+        bool,
+        typer.Option("--where", help="Say where dpwa.connect finds the cluster in this place."),
+    ] = False,
 ) -> None:
     """Print the settings in effect: defaults filled in, environment applied."""
     from dpwa.config import load_config
 
+    if where:
+        _show_where(file)
+        return
+    if file is None:
+        raise UserError("expected a FILE, or --where")
     config = load_config(file)
     if as_json:
         typer.echo(json.dumps(config.to_mapping()))
@@ -91,6 +103,16 @@ def schema() -> None:
     from dpwa.config.schema import config_schema
 
     typer.echo(json.dumps(config_schema(), indent=2))
+
+
+def _show_where(file: Path | None) -> None:
+    from dpwa.discovery.finding import find
+
+    finding = find(file, None, {}, os.environ, Path.cwd())
+    for line in finding.lines():
+        typer.echo(line)
+    if not finding.is_complete:
+        raise UserError("nobody says which node this is, and where its peers are")
 
 
 def _write(output: Path, text: str, force: bool) -> None:

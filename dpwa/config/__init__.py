@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from dpwa.config.load import load_config, peer_config
+from dpwa.config.load import ConfigSource, load_config, peer_config
 from dpwa.config.model import Config
 from dpwa.config.nodes import NodeConfig
 
-__all__ = ["Config", "NodeConfig", "load_config", "peer_config"]
+__all__ = ["Config", "ConfigSource", "NodeConfig", "load_config", "peer_config"]

@@ -18,7 +18,7 @@ from dpwa.config.nodes import NodeConfig
 from dpwa.config.placement import Placement, note_misfit
 from dpwa.config.plugins import import_plugins
 from dpwa.config.problems import UNKNOWN_CODEC, Place, Problems, joined, joined_all
-from dpwa.config.python_source import PythonSource
+from dpwa.config.python_source import ARGUMENTS, PythonSource
 from dpwa.config.reading import note_duplicates, plain_values, read_model, schema_of, unknown_key
 from dpwa.config.scalars import means_off
 from dpwa.config.tree import BrokenNode, ConfigValue, ListNode, MapNode, Node, ScalarNode
@@ -26,10 +26,13 @@ from dpwa.config.yaml_source import read_yaml_file
 from dpwa.errors import ConfigError, UserError
 from dpwa.types import StrictModel
 
+ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config
+
 
 def load_config(
-    source: str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config,
+    source: ConfigSource,
     *,
+    overrides: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Config:
     """Load a configuration.
@@ -37,6 +40,7 @@ def load_config(
     Args:
         source: path of a YAML file; or its content as a mapping, or as a list of single-key
             mappings; or a loaded `Config`, which is returned as it is.
+        overrides: settings that go before those of the source and of the environment.
         environ: variables that override settings; the environment of the process by default.
 
     Raises:
@@ -44,7 +48,12 @@ def load_config(
             position, each as `file:line:column: key.path: what was expected (got X)`.
     """
     if isinstance(source, Config):
-        return source
+        # The environment had its say when it was loaded.
+        return (
+            load_config(source.to_mapping(), overrides=overrides, environ={})
+            if overrides
+            else source
+        )
     variables = os.environ if environ is None else environ
     problems = Problems()
     try:
@@ -54,10 +63,21 @@ def load_config(
         for _ in environment_overrides(variables, problems, rules_known=False):
             pass
         raise ConfigError([*error.problems, *problems.lines()]) from None
-    config = _Loading(document, problems).run(variables)
+    config = _Loading(document, problems).run(variables, overrides or {})
     if config is None or problems.lines():
         raise ConfigError(problems.lines())
     return config
+
+
+def settings_in(source: ConfigSource) -> frozenset[str]:
+    """Return the names of the settings that a source has, right or wrong.
+
+    Raises:
+        ConfigError: it cannot be read at all.
+    """
+    if isinstance(source, Config):
+        return frozenset(source.to_mapping())
+    return frozenset(entry.key for entry in _read(source, Problems()).settings)
 
 
 @dataclass(frozen=True)
@@ -121,7 +141,7 @@ class _Loading:
         self._problems = problems
         self._entries: dict[str, ConfigValue] = {}
 
-    def run(self, environ: Mapping[str, str]) -> Config | None:
+    def run(self, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Config | None:
         """Note all problems and return the configuration, or `None` if none can be made."""
         settings = self._document.settings
         note_duplicates(MapNode(self._document.place, settings), "", self._problems)
@@ -130,6 +150,9 @@ class _Loading:
         complete = self._plugins()
         for path, value in environment_overrides(environ, self._problems, rules_known=complete):
             self._override(path, value)
+        argued = PythonSource(ARGUMENTS).node(overrides)
+        for entry in argued.entries if isinstance(argued, MapNode) else ():
+            self._entries[entry.key] = entry
         if not complete:
             self._forgive_methods()
         self._unknown_keys()

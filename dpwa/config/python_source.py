@@ -10,13 +10,18 @@ from pydantic import BaseModel
 from dpwa.config.problems import Place, shown
 from dpwa.config.tree import BrokenNode, ConfigValue, ListNode, MapNode, Node, ScalarNode
 
-SOURCE = "<config>"
+SOURCE, ARGUMENTS = "<config>", "<arguments>"
 
 
 class PythonSource:
-    """Builds a tree; the order of reading stands in for lines and columns."""
+    """Builds a tree; the order of reading stands in for lines and columns.
 
-    def __init__(self) -> None:
+    Args:
+        source: what messages call it.
+    """
+
+    def __init__(self, source: str = SOURCE) -> None:
+        self._source = source
         self._count = 0
         self._parents: set[int] = set()
 
@@ -42,7 +47,7 @@ class PythonSource:
 
     def _next_place(self) -> Place:
         self._count += 1
-        return Place(SOURCE, column=self._count)
+        return Place(self._source, column=self._count)
 
 
 def scalar(place: Place, value: object) -> ScalarNode:

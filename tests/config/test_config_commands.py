@@ -122,6 +122,24 @@ def test_show_reports_mistakes_like_check(tmp_path: Path) -> None:
     assert shown.stderr == checked.stderr
 
 
+def test_show_says_where_the_cluster_is_found(written: Path) -> None:
+    environment = {"DPWA_CONFIG": str(written), "DPWA_NAME": "w2"}
+    found = run_dpwa("config", "show", "--where", environment=environment)
+    assert (found.exit_code, found.stderr) == (0, "")
+    assert "DPWA_CONFIG (dpwa launch): used, for node w2" in found.stdout.splitlines()
+    nobody = run("show", "--where")
+    assert (nobody.exit_code, nobody.stderr) == (
+        2,
+        "dpwa: nobody says which node this is, and where its peers are\n",
+    )
+    assert "torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT): not there" in nobody.stdout
+
+
+def test_show_wants_a_file() -> None:
+    shown = run("show")
+    assert (shown.exit_code, shown.stderr) == (2, "dpwa: expected a FILE, or --where\n")
+
+
 def test_schema_describes_every_key_and_both_forms() -> None:
     schema = json.loads(run("schema").stdout)
     definitions = schema["$defs"]

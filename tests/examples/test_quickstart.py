@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -20,6 +21,24 @@ def test_every_launched_node_merges_and_learns_what_it_never_saw(run: Runner, no
         "env", "-u", "DPWA_RANK", "-u", "DPWA_WORLD_SIZE",  # as on several machines
         sys.executable, "-W", "error", QUICKSTART,
     )  # fmt: skip
+    assert_learnt(done, nodes)
+
+
+def test_it_runs_under_torchrun(run: Runner) -> None:
+    done = run(
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+        QUICKSTART,
+    )  # fmt: skip
+    assert_learnt(done, 2)
+
+
+def test_started_by_hand_it_says_where_it_has_looked(run: Runner) -> None:
+    done = run(sys.executable, QUICKSTART)
+    assert done.returncode == 1
+    assert "torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT): not there" in done.stderr
+
+
+def assert_learnt(done: subprocess.CompletedProcess[str], nodes: int) -> None:
     assert done.returncode == 0, done.stderr
     merges = [int(count) for count in re.findall(r"(\d+) merges", done.stdout)]
     assert len(merges) == nodes

@@ -1,0 +1,152 @@
+"""Where a process looks for its cluster, in order: the first that knows it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpwa.config import Config, load_config
+from dpwa.config.load import ConfigSource, settings_in
+from dpwa.discovery.launcher import Cluster, Environ, Launcher
+from dpwa.discovery.skypilot import SkyPilot
+from dpwa.discovery.slurm import Slurm
+from dpwa.discovery.torchrun import Torchrun
+from dpwa.errors import UserError
+
+LAUNCHERS: Sequence[Launcher] = (Torchrun(), Slurm(), SkyPilot())
+FILE = "dpwa.yaml"
+_CLUSTER = frozenset({"nodes", "join"})  # settings that say where peers are
+
+
+@dataclass(frozen=True)
+class Look:
+    """One place that was looked at.
+
+    Attributes:
+        place: what was looked for.
+        found: what is there, in words.
+        knows: whether it says which node this is, and where its peers are.
+    """
+
+    place: str
+    found: str
+    knows: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Where a process finds its cluster and its settings.
+
+    Attributes:
+        looks: the places that were looked at, in order.
+        source: of the settings; `None` for the defaults.
+        name: of the node; `None` as long as a launcher has to tell.
+        launcher: knows the cluster; `None`: the settings do.
+    """
+
+    looks: tuple[Look, ...]
+    source: ConfigSource | None
+    name: str | None
+    launcher: Launcher | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the cluster is known."""
+        return any(look.knows for look in self.looks)
+
+    def lines(self) -> list[str]:
+        """Say where was looked, and what was found: a line for each place."""
+        return [f"{look.place}: {look.found}" for look in self.looks]
+
+
+def find(
+    config: ConfigSource | None,
+    name: str | None,
+    overrides: Mapping[str, Any],
+    environ: Environ,
+    folder: Path,
+) -> Finding:
+    """Look for the cluster of this process; nobody is asked yet, and nothing is awaited.
+
+    Settings come from `config`, else from the file of DPWA_CONFIG, else from `dpwa.yaml` in the
+    folder. If they list `nodes`, or `join` a cluster, the node needs a name, too. Else a launcher
+    has to tell who is there.
+
+    Args:
+        config: what the user has passed, if anything.
+        name: likewise.
+        overrides: settings that the user has passed by name.
+        environ: the environment.
+        folder: the working folder.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    own = name or environ.get("DPWA_NAME", "").strip() or None
+    looks: list[Look] = []
+    source: ConfigSource | None = None
+    if _CLUSTER & set(overrides):
+        looks.append(Look("arguments nodes= and join=", _used(own), knows=own is not None))
+    for place, candidate in _sources(config, environ, folder):
+        if candidate is None or source is not None:
+            looks.append(Look(place, "not there" if candidate is None else "not used"))
+            continue
+        if not _CLUSTER & settings_in(candidate):
+            looks.append(Look(place, "used for settings; it has neither nodes nor join"))
+        else:
+            looks.append(Look(place, _used(own), knows=own is not None))
+            if own is None and config is None:
+                continue  # nobody has said that this file is meant
+        source = candidate
+    if config is not None and own is None and _CLUSTER & settings_in(config):
+        return Finding(tuple(looks), source, None)
+    if any(look.knows for look in looks):
+        return Finding(tuple(looks), source, own)
+    for launcher in LAUNCHERS:
+        place = f"{launcher.name} ({', '.join(launcher.variables)})"
+        what = launcher.told(environ)
+        looks.append(Look(place, what or "not there", knows=bool(what)))
+        if what:
+            return Finding(tuple(looks), source, own, launcher)
+    return Finding(tuple(looks), source, own)
+
+
+def load(finding: Finding, overrides: Mapping[str, Any], environ: Environ) -> tuple[str, Config]:
+    """Return the name of this node and its configuration; a launcher may have to wait for others.
+
+    Raises:
+        UserError: the cluster is not known, or the others do not come.
+        ConfigError: the configuration has mistakes.
+    """
+    if not finding.is_complete:
+        looked = "\n".join(f"  {line}" for line in finding.lines())
+        raise UserError(
+            "which node this is, and where its peers are, is not known. Pass config= and name=, or "
+            f"start it with `dpwa launch -n 4 SCRIPT` or torchrun. Looked for:\n{looked}"
+        )
+    source = {} if finding.source is None else finding.source
+    if finding.launcher is None:
+        return str(finding.name), load_config(source, overrides=overrides, environ=environ)
+    cluster: Cluster = finding.launcher.cluster(environ, finding.name)
+    known = {**overrides, **cluster.settings}
+    return cluster.name, load_config(source, overrides=known, environ=environ)
+
+
+def _used(name: str | None) -> str:
+    if name is None:
+        return "says who is there, but neither name= nor DPWA_NAME says which node this is"
+    return f"used, for node {name}"
+
+
+def _sources(
+    config: ConfigSource | None, environ: Environ, folder: Path
+) -> list[tuple[str, ConfigSource | None]]:
+    variable = environ.get("DPWA_CONFIG", "").strip()
+    file = folder / FILE
+    return [
+        ("argument config=", config),
+        ("DPWA_CONFIG (dpwa launch)", variable or None),
+        (f"{FILE} in {folder}", file if file.is_file() else None),
+    ]

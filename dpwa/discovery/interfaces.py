@@ -1,0 +1,101 @@
+"""The address under which peers reach this machine: of the card that the user has named, or routes.
+
+Clusters have several networks. The variables are those of Gloo and of NCCL, as users have set them
+for these already.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+import sys
+from dataclasses import dataclass
+
+from dpwa.discovery.launcher import Environ
+from dpwa.errors import UserError
+from dpwa.transport.addresses import local_address
+
+VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux, see netdevice(7)
+_REQUEST = struct.Struct("256s")
+
+
+@dataclass(frozen=True)
+class OwnHost:
+    """An address of this machine.
+
+    Attributes:
+        host: the address.
+        reason: why it was taken, in words.
+    """
+
+    host: str
+    reason: str
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody else can reach it."""
+        return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+
+
+def named_host(environ: Environ) -> OwnHost | None:
+    """Return the address of the network card that the environment names; `None` if it names none.
+
+    Raises:
+        UserError: there is no such card, or it has no address.
+    """
+    for variable in VARIABLES:
+        wanted = environ.get(variable, "").strip()
+        if wanted:
+            names = _matching(wanted, variable)
+            for name in names:
+                address = _address_of(name)
+                if address is not None:
+                    return OwnHost(address, f"of {name}, as {variable}={wanted} says")
+            raise UserError(f"{variable}={wanted}: no address of IPv4 on {', '.join(names)}")
+    return None
+
+
+def own_host(environ: Environ, toward: str) -> OwnHost:
+    """Return the address of this machine for peers that are where `toward` is.
+
+    Raises:
+        UserError: the environment names a network card that is not there, or has no address.
+    """
+    return named_host(environ) or OwnHost(local_address(toward), f"on the route to {toward}")
+
+
+def _matching(wanted: str, variable: str) -> list[str]:
+    """Return the cards that a list of names stands for.
+
+    Gloo has exact names. NCCL has beginnings of names, exact ones after `=`, and after `^` those
+    that are not to be taken.
+    """
+    cards = [name for _, name in socket.if_nameindex()]
+    is_exact = variable == VARIABLES[0] or wanted.startswith("=")
+    is_not = variable != VARIABLES[0] and wanted.startswith("^")
+    names = [name.strip() for name in wanted.lstrip("=^").split(",") if name.strip()]
+
+    def is_named(card: str) -> bool:
+        return any(card == name if is_exact else card.startswith(name) for name in names)
+
+    found = [card for card in cards if is_named(card) != is_not]
+    if is_not:
+        found.sort(key=lambda card: card == "lo")  # only if there is nothing else
+    if not found:
+        raise UserError(f"{variable}={wanted}: expected one of {', '.join(cards)}")
+    return found
+
+
+def _address_of(card: str) -> str | None:
+    if not sys.platform.startswith("linux"):
+        raise UserError(f"{VARIABLES[0]} and {VARIABLES[1]} are understood on Linux only")
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, _GET_ADDRESS, _REQUEST.pack(card.encode()[:15]))
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
