@@ -26,6 +26,7 @@ STOREYS = [
     {"tables"},
     {"adapters", "launch"},
     {"discovery"},
+    {"integrations"},
     {"distributed", "multiverso"},
     {"dpwa", "conn", "interpolation", "messaging"},  # the names of 2017
     {"demo", "bench", "testing"},
@@ -41,6 +42,7 @@ TORCH_MAY_BE_USED_IN = (
     "data/kernels.py",
     "demo/",
     "discovery/",
+    "integrations/",
 )
 PURE_ROOMS = ("policy/", "algorithms/", "wire/")
 IMPURE_MODULES = {
