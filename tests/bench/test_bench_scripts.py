@@ -11,6 +11,7 @@ import pytest
 SCRIPTS = Path(__file__).parent.parent.parent / "benchmarks"
 SHARED = {"common.py", "namespaces.py", "process_memory.py"}
 NAMES = sorted({path.name for path in SCRIPTS.glob("*.py")} - SHARED)
+COUNTED = 0.99  # the kernel adds up what threads use, and what was the most, at different times
 BETWEEN_NAMESPACES = ("collectives_between_namespaces.py", "thin_link.py")
 
 
@@ -42,7 +43,7 @@ def test_memory_is_told_in_sizes_of_the_model():
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)
     assert (row["transport"], row["slots"]) == ("tcp", 2)
-    assert row["peak_rss"] >= row["rss"] >= row["pss"] > 1
+    assert row["peak_rss"] >= COUNTED * row["rss"] >= row["pss"] > 1
 
 
 @pytest.mark.slow
@@ -52,7 +53,7 @@ def test_memory_of_an_all_reduce_is_told_in_sizes_of_the_value():
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)
     assert (row["transport"], row["processes"]) == ("tcp", 2)
-    assert row["peak_rss"] >= row["rss"] >= row["pss"] > 0.5
+    assert row["peak_rss"] >= COUNTED * row["rss"] >= row["pss"] > 0.5
     assert row["peak_pss"] > 0.5
 
 

@@ -79,9 +79,9 @@ def test_processes_and_baselines_stand_in_one_table_with_a_picture(
     assert [row.split("  ")[0] for row in rows] == ["synchronous averaging", "gossip, merge: delta"]
     assert (tmp_path / "out" / "compare.png").read_bytes().startswith(PNG)
     figures = json.loads((tmp_path / "out" / "compare.json").read_text())
-    # One snapshot of 9 866 float32 a step, with headers of a few per cent; at the start and the end
-    # some find nobody.
-    assert 0.5 < figures["delta"]["mb_sent"] / (40 * 9866 * 4 / 1e6) < 1.1
+    # At most one snapshot of 9 866 float32 a step, with headers of a few per cent; who is faster
+    # finds nothing new at times, and at the start and the end some find nobody.
+    assert 0.3 < figures["delta"]["mb_sent"] / (40 * 9866 * 4 / 1e6) < 1.1
     assert figures["delta"]["steps"][-1] == 40
     assert figures["delta"]["mean"] > 0.85  # both learn; 0.1 is chance
     assert figures["synchronous"]["seconds_to_goal"] is None

@@ -442,7 +442,8 @@ def test_a_peer_that_becomes_slow_for_good_is_merged_from_again():
 
 @pytest.mark.slow
 def test_a_stopped_reader_costs_the_publisher_neither_rounds_nor_memory_for_long():
-    config = config_of(2, transport="tcp", timeout_ms=1000, slots=2)
+    # The reader reads the same snapshot again and again, until it is stopped in the middle.
+    config = config_of(2, transport="tcp", timeout_ms=1000, slots=2, repeat="merge")
     reader_config = json.dumps({**config, "timeout_ms": 20_000})
     nbytes = 4 * LARGE_ELEMENTS
     with DpwaPyTorchAdapter(

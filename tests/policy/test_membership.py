@@ -858,12 +858,12 @@ def test_who_was_cut_off_alone_is_back_within_the_longest_pause_between_trials(c
     ("count", "time_of", "limit_s"),
     [
         (8, time_of_kill, 5.0),
-        (8, time_of_stop, 10.0),
+        (8, time_of_stop, 11.0),  # whoever is asked through others has more time to answer
         (8, time_of_heal, 6.0),
         (64, time_of_kill, 5.0),
     ],
 )
-def test_figures_of_the_docstring(count, time_of, limit_s):
+def test_all_agree_in_time_whatever_the_seed(count, time_of, limit_s):
     taken_s = [time_of(count, seed) for seed in range(100)]
     print(f"{count} {time_of.__name__}: {statistics.median(taken_s):.2f} {max(taken_s):.2f}")
     assert max(taken_s) < limit_s

@@ -16,7 +16,6 @@ from dpwa.bench.model import FlatModel
 from dpwa.bench.plan import PlanePlan
 from dpwa.bench.session import GlooGroup, Measure
 from dpwa.bench.suites.plane import BARE_ZEROMQ, LINKS, RAW_TCP
-from dpwa.policy.beginners import BEGINNING
 
 
 class PlaneFactory(MeasureFactory[PlanePlan]):
@@ -66,8 +65,6 @@ class PlaneFactory(MeasureFactory[PlanePlan]):
         if link not in self._adapters:
             config = self._plan.config(link, LINKS[link])
             adapter = DpwaPyTorchAdapter(self._model.module, self._rank.name, config)
-            # No beginner, however long others take: who has met waits, and would be refused.
-            adapter.connection.node.rounds.resume(BEGINNING, 0)
             self._adapters[link] = self._open.enter_context(adapter)
         return self._adapters[link]
 

@@ -9,6 +9,7 @@ from dpwa.bench.model import FlatModel
 from dpwa.bench.processes import BenchmarkError
 from dpwa.bench.records import Sample
 from dpwa.clock import Deadline, SystemClock
+from dpwa.policy.beginners import BEGINNING
 
 MEET_TIMEOUT_S = 60.0
 MEET_PAUSE_S = 0.01
@@ -101,6 +102,8 @@ def meet(adapter: DpwaPyTorchAdapter) -> None:
     Raises:
         BenchmarkError: nothing was merged in a minute.
     """
+    # No beginner, however long others take: whoever has met waits, and would be refused.
+    adapter.connection.node.rounds.resume(BEGINNING, 0)
     deadline = Deadline(SystemClock(), MEET_TIMEOUT_S)
     while not deadline.expired():
         adapter.update_send()

@@ -1,6 +1,6 @@
 """Start late among nodes that train, with parameters of its own, and tell what came of it.
 
-Usage: late_member.py NAME CONFIG VALUE
+Usage: late_member.py NAME CONFIG VALUE [STEP_S]
 
 Prints JSON: clock and weight at the start, and after the first merge.
 """
@@ -13,14 +13,16 @@ import torch
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 
+LONGEST_S = 15.0
 name, config, value = sys.argv[1], sys.argv[2], float(sys.argv[3])
+step_s = float(sys.argv[4]) if len(sys.argv) > 4 else 0.02
 net = torch.nn.Linear(8, 1, bias=False)
 torch.nn.init.constant_(net.weight, value)
 with DpwaPyTorchAdapter(net, name, config) as gossip:
     said = {"clock": gossip.clock, "updates": gossip.updates, "weight": net.weight.max().item()}
-    for _ in range(300):
+    for _ in range(int(LONGEST_S / step_s)):
         gossip.update_send()
-        time.sleep(0.02)
+        time.sleep(step_s)
         if gossip.update_wait() is not None:
             break
     said |= {"then": gossip.clock, "weight_then": net.weight.max().item()}
