@@ -37,7 +37,9 @@ def test_the_training_loop():
         return torch.nn.functional.mse_loss(net(inputs), targets)
 
     batches = [(torch.ones(4, 2), torch.ones(4, 1))] * 3
-    exec(blocks("python")[0], {"net": net, "batches": batches, "train_step": train_step})
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    names = {"net": net, "optimizer": optimizer, "batches": batches, "train_step": train_step}
+    exec(blocks("python")[0], names)
     assert len(steps) == 3
 
 
