@@ -74,7 +74,7 @@ def check(file: ConfigFile) -> None:
 @app.command()
 def show(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A configuration in YAML.")
+        Path | None, typer.Argument(metavar="FILE", help="A configuration in YAML.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of YAML.")] = False,
     where: Annotated[
