@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
-from dpwa.adapters.optimizer import OptimizerGossip, scale_learning_rates
+from dpwa.adapters.optimizer import OptimizerGossip, was_skipped
+from dpwa.errors import ClosedError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.types import Loss
 
@@ -17,24 +19,33 @@ if TYPE_CHECKING:
 class Attachment(Closeable):
     """Follows an optimizer: whenever it has taken a step, there is a step of gossip.
 
-    A step that is skipped, as by a `GradScaler`, or one of several whose gradients are accumulated,
-    is none of the optimizer and so none of gossip.
+    A step that is skipped by a `GradScaler` is none, nor is a batch whose gradients are only
+    accumulated. It ends with the connection, and does not keep the adapter alive.
 
     Args:
-        optimizer: of the module; the `lr` of its groups is multiplied by `conn.lr_scale`, once.
+        optimizer: of the module.
         conn: the adapter of the module.
 
     Attributes:
         loss: the training loss that the next step goes by, to be set by the loop, if it is known;
             `None`: not measured.
         last_merge: what the last step merged, if anything.
+        merges: how many steps have merged something.
+
+    Raises:
+        UserError: the configuration has `lr_spread`, and another learning rate for this node.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, conn: OptimizerGossip) -> None:
-        self._conn = conn
+        if conn.lr_scale != 1.0:
+            raise UserError(
+                "`lr_spread` scales learning rates, and schedulers made before would undo that: wrap "
+                "the optimizer in GossipOptimizer in place of attaching it"
+            )
+        self._conn = weakref.ref(conn)
         self.loss: Loss = None
         self.last_merge: Merge | None = None
-        scale_learning_rates(optimizer, conn.lr_scale)
+        self.merges = 0
         conn.include_optimizer(optimizer)
         self._hook = optimizer.register_step_post_hook(self._stepped)
 
@@ -44,8 +55,17 @@ class Attachment(Closeable):
 
     def _stepped(
         self,
-        optimizer: torch.optim.Optimizer,  # noqa: ARG002  (what torch passes)
-        args: tuple[Any, ...],  # noqa: ARG002
+        optimizer: torch.optim.Optimizer,
+        args: tuple[Any, ...],  # noqa: ARG002  (what torch passes)
         kwargs: dict[str, Any],  # noqa: ARG002
     ) -> None:
-        self.last_merge = self._conn.step(self.loss)
+        conn = self._conn()
+        if conn is None:
+            self.close()
+        elif not was_skipped(optimizer):
+            try:
+                self.last_merge = conn.step(self.loss)
+            except ClosedError:  # by `close_all`: the loop goes on without it
+                self.close()
+                return
+            self.merges += self.last_merge is not None

@@ -90,6 +90,8 @@ class GossipOptimizer(torch.optim.Optimizer):
             ClosedError: the adapter was closed.
         """
         returned = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        if was_skipped(self.optimizer):
+            return returned
         measured = (value for value in (loss, returned, self.loss) if value is not None)
         self.last_merge = self.conn.step(next(measured, None))
         return returned
@@ -131,6 +133,15 @@ class GossipOptimizer(torch.optim.Optimizer):
             "a GossipOptimizer cannot be pickled or copied, as its connection cannot: "
             "save its state_dict()"
         )
+
+
+def was_skipped(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether a fused optimizer has left its step out, within the step of a `GradScaler`.
+
+    That one calls it all the same, and lets it know that gradients are not finite.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and float(found) > 0.0
 
 
 def scale_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None:

@@ -32,6 +32,7 @@ ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Conf
 def load_config(
     source: ConfigSource,
     *,
+    beneath: ConfigSource | None = None,
     overrides: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Config:
@@ -40,7 +41,8 @@ def load_config(
     Args:
         source: path of a YAML file; or its content as a mapping, or as a list of single-key
             mappings; or a loaded `Config`, which is returned as it is.
-        overrides: settings that go before those of the source and of the environment.
+        beneath: another source, for the settings that the first one does not have.
+        overrides: settings that go before those of the sources and of the environment.
         environ: variables that override settings; the environment of the process by default.
 
     Raises:
@@ -58,6 +60,8 @@ def load_config(
     problems = Problems()
     try:
         document = _read(source, problems)
+        if beneath is not None:
+            document = _laid_over(document, _read(beneath, problems))
     except ConfigError as error:
         # Beyond reading; what is wrong with the environment can still be told.
         for _ in environment_overrides(variables, problems, rules_known=False):
@@ -87,6 +91,14 @@ class _Document:
     place: Place
     settings: tuple[ConfigValue, ...]
     folder: Path | None
+
+
+def _laid_over(document: _Document, beneath: _Document) -> _Document:
+    """Return the settings of a source, and those of another that it does not have."""
+    own = {entry.key for entry in document.settings}
+    others = tuple(entry for entry in beneath.settings if entry.key not in own)
+    folder = beneath.folder if document.folder is None else document.folder
+    return _Document(document.place, (*document.settings, *others), folder)
 
 
 def peer_config(name: str, host: str, port: int) -> NodeConfig:
@@ -147,12 +159,13 @@ class _Loading:
         note_duplicates(MapNode(self._document.place, settings), "", self._problems)
         for entry in settings:
             self._entries.setdefault(entry.key, entry)
-        complete = self._plugins()
+        argued = PythonSource(ARGUMENTS).node(overrides)
+        arguments = {e.key: e for e in argued.entries} if isinstance(argued, MapNode) else {}
+        self._entries.update({k: e for k, e in arguments.items() if k == "plugins"})
+        complete = self._plugins(None if "plugins" in arguments else self._document.folder)
         for path, value in environment_overrides(environ, self._problems, rules_known=complete):
             self._override(path, value)
-        argued = PythonSource(ARGUMENTS).node(overrides)
-        for entry in argued.entries if isinstance(argued, MapNode) else ():
-            self._entries[entry.key] = entry
+        self._entries.update(arguments)
         if not complete:
             self._forgive_methods()
         self._unknown_keys()
@@ -171,9 +184,8 @@ class _Loading:
             found["state_dir"] = absolute(self._document.folder, config.state_dir)
         return Config.model_validate({**vars(config), **found})
 
-    def _plugins(self) -> bool:
+    def _plugins(self, folder: Path | None) -> bool:
         entry = self._entries.get("plugins")
-        folder = self._document.folder
         complete = entry is None or import_plugins(entry.value, folder, self._problems)
         place = entry.value.place if entry else self._document.place
         for name, first, second in _taken_twice():

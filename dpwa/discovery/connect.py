@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpwa.config import ConfigSource
-from dpwa.discovery.finding import find, load
+from dpwa.discovery.finding import find, from_folder, load
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +53,8 @@ def connect(
     """
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 
-    finding = find(config, name, overrides, os.environ, Path.cwd())
+    folder = Path.cwd()
+    overrides = from_folder(folder, overrides)
+    finding = find(config, name, overrides, os.environ, folder)
     own_name, loaded = load(finding, overrides, os.environ)
     return DpwaPyTorchAdapter(model, own_name, loaded, optimizer=optimizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from dpwa.errors import UserError
 LAUNCHERS: Sequence[Launcher] = (Torchrun(), Slurm(), SkyPilot())
 FILE = "dpwa.yaml"
 _CLUSTER = frozenset({"nodes", "join"})  # settings that say where peers are
+_PATHS = (("keys", None), ("state_dir", None), ("checkpoint", "dir"), ("file", "path"))
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Finding:
     Attributes:
         looks: the places that were looked at, in order.
         source: of the settings; `None` for the defaults.
+        cluster: what says who is there, if not the arguments or a launcher; it may be the source.
         name: of the node; `None` as long as a launcher has to tell.
         launcher: knows the cluster; `None`: the settings do.
     """
@@ -50,6 +53,7 @@ class Finding:
     source: ConfigSource | None
     name: str | None
     launcher: Launcher | None = None
+    cluster: ConfigSource | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -71,8 +75,8 @@ def find(
     """Look for the cluster of this process; nobody is asked yet, and nothing is awaited.
 
     Settings come from `config`, else from the file of DPWA_CONFIG, else from `dpwa.yaml` in the
-    folder. If they list `nodes`, or `join` a cluster, the node needs a name, too. Else a launcher
-    has to tell who is there.
+    folder. The first of these that lists `nodes`, or has `join`, says who is there, and the node
+    needs a name, too. If none does, a launcher has to tell.
 
     Args:
         config: what the user has passed, if anything.
@@ -89,21 +93,26 @@ def find(
     source: ConfigSource | None = None
     if _CLUSTER & set(overrides):
         looks.append(Look("arguments nodes= and join=", _used(own), knows=own is not None))
+    is_decided = bool(looks)  # what the user has passed goes before all that is found
+    cluster: ConfigSource | None = None
     for place, candidate in _sources(config, environ, folder):
-        if candidate is None or source is not None:
-            looks.append(Look(place, "not there" if candidate is None else "not used"))
+        if candidate is None:
+            looks.append(Look(place, "not there"))
             continue
-        if not _CLUSTER & settings_in(candidate):
-            looks.append(Look(place, "used for settings; it has neither nodes nor join"))
-        else:
-            looks.append(Look(place, _used(own), knows=own is not None))
-            if own is None and config is None:
-                continue  # nobody has said that this file is meant
-        source = candidate
-    if config is not None and own is None and _CLUSTER & settings_in(config):
-        return Finding(tuple(looks), source, None)
-    if any(look.knows for look in looks):
-        return Finding(tuple(looks), source, own)
+        lists = bool(_CLUSTER & settings_in(candidate))
+        if is_decided or not lists:
+            is_first = source is None and not lists
+            source = candidate if source is None else source
+            looks.append(Look(place, "used for its settings" if is_first else "not used"))
+            continue
+        looks.append(Look(place, _used(own), knows=own is not None))
+        if own is not None:
+            is_decided, cluster = True, candidate
+            source = candidate if source is None else source
+        elif candidate is config:
+            is_decided = True
+    if is_decided:
+        return Finding(tuple(looks), source, own, cluster=cluster)
     for launcher in LAUNCHERS:
         place = f"{launcher.name} ({', '.join(launcher.variables)})"
         what = launcher.told(environ)
@@ -111,6 +120,22 @@ def find(
         if what:
             return Finding(tuple(looks), source, own, launcher)
     return Finding(tuple(looks), source, own)
+
+
+def from_folder(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the paths that they have taken relative to a folder.
+
+    Those of a file are relative to that file, which `dpwa launch -n` has made in a folder of its
+    own.
+    """
+    found = dict(overrides)
+    for setting, option in _PATHS:
+        value = found.get(setting)
+        if option is None and value and isinstance(value, (str, os.PathLike)):
+            found[setting] = str(folder / value)
+        elif option is not None and isinstance(value, Mapping) and value.get(option):
+            found[setting] = {**value, option: str(folder / value[option])}
+    return found
 
 
 def load(finding: Finding, overrides: Mapping[str, Any], environ: Environ) -> tuple[str, Config]:
@@ -124,11 +149,13 @@ def load(finding: Finding, overrides: Mapping[str, Any], environ: Environ) -> tu
         looked = "\n".join(f"  {line}" for line in finding.lines())
         raise UserError(
             "which node this is, and where its peers are, is not known. Pass config= and name=, or "
-            f"start it with `dpwa launch -n 4 SCRIPT` or torchrun. Looked for:\n{looked}"
+            f"start it with `dpwa launch -n 4 -- python SCRIPT` or torchrun. Looked for:\n{looked}"
         )
     source = {} if finding.source is None else finding.source
     if finding.launcher is None:
-        return str(finding.name), load_config(source, overrides=overrides, environ=environ)
+        beneath = None if finding.cluster is source else finding.cluster
+        loaded = load_config(source, beneath=beneath, overrides=overrides, environ=environ)
+        return str(finding.name), loaded
     cluster: Cluster = finding.launcher.cluster(environ, finding.name)
     known = {**overrides, **cluster.settings}
     return cluster.name, load_config(source, overrides=known, environ=environ)

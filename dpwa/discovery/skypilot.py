@@ -31,8 +31,8 @@ class SkyPilot:
             )
         if name is not None:
             raise UserError(
-                f"name={name!r}: under SkyPilot nodes are called machine0, machine1, ... by their "
-                "rank, as all have to know the names of all"
+                f"name={name!r} (argument or DPWA_NAME): under SkyPilot nodes are called machine0, "
+                "machine1, ... by their rank, as all have to know the names of all"
             )
         nodes = [
             {"name": f"machine{index}", "host": host, "port": PORT}

@@ -6,7 +6,6 @@ import re
 import zlib
 from collections.abc import Iterator
 
-from dpwa.discovery.interfaces import named_host
 from dpwa.discovery.launcher import Cluster, Environ, number
 from dpwa.errors import UserError
 from dpwa.types import JsonObject
@@ -42,8 +41,8 @@ class Slurm:
         """Return all tasks of the step."""
         if name is not None:
             raise UserError(
-                f"name={name!r}: under SLURM nodes are called HOST-0, HOST-1, ... by their task on "
-                "that host, as all have to know the names of all"
+                f"name={name!r} (argument or DPWA_NAME): under SLURM nodes are called HOST-0, "
+                "HOST-1, ... by their task on that host, as all have to know the names of all"
             )
         hosts = expanded(environ["SLURM_STEP_NODELIST"])
         counts = tasks_of_hosts(environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
@@ -66,8 +65,7 @@ class Slurm:
         own_name = f"{hosts[index]}-{local}"
         own = next(node for node in nodes if node["name"] == own_name)
         if len(hosts) > 1:
-            card = named_host(environ)
-            own["bind"] = "*" if card is None else card.host
+            own["bind"] = "*"  # a host may know its own name as 127.0.1.1
         return Cluster(own_name, tuple(nodes))
 
 

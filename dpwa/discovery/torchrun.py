@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 
+from dpwa.config.endpoints import MAX_PORT
 from dpwa.discovery.interfaces import OwnHost, named_host, own_host
 from dpwa.discovery.launcher import Cluster, Environ, number
 from dpwa.errors import UserError
-from dpwa.launch.ports import free_ports
+from dpwa.launch.ports import held_ports
 from dpwa.transport.addresses import local_address
 from dpwa.types import JsonObject
 
@@ -46,14 +47,15 @@ class Torchrun:
         """Exchange addresses with all other ranks."""
         rank, size = number(environ, "RANK"), number(environ, "WORLD_SIZE")
         port = number(environ, "MASTER_PORT")
-        if rank is None or size is None or port is None or rank >= size:
+        if rank is None or size is None or rank >= size or port is None or port > MAX_PORT:
             told = " ".join(f"{variable}={environ[variable]}" for variable in self.variables)
             raise UserError(f"torchrun: expected whole numbers, RANK below WORLD_SIZE (got {told})")
         own = own_host(environ, environ["MASTER_ADDR"])
         exchange = _Exchange(environ, rank, size, port)
         host = _seen_by_all(own, environ, exchange).host
-        node = {"name": name or f"rank{rank}", "host": host, "port": free_ports(1, host)[0]}
-        nodes = exchange.all("node", node)
+        with held_ports(1, host) as ports:  # until all ranks of this machine have one
+            node = {"name": name or f"rank{rank}", "host": host, "port": ports[0]}
+            nodes = exchange.all("node", node)
         exchange.end()
         return Cluster(str(node["name"]), tuple(nodes))
 
@@ -98,6 +100,7 @@ class _Exchange:
                 is_master=self._is_master,
                 timeout=timedelta(seconds=PATIENCE_S),
                 wait_for_workers=False,
+                multi_tenant=True,  # the script may have a process group with a store there
             )
 
     def all(self, what: str, value: JsonObject) -> list[JsonObject]:

@@ -18,6 +18,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
+    from dpwa.adapters.attachment import Attachment
     from dpwa.adapters.merge import Merge
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.policy.finishing import FinishReport
@@ -40,9 +41,7 @@ class DpwaCallback(TrainerCallback):  # type: ignore[misc]
         finish: whether the nodes end together.
 
     Attributes:
-        gossip: the adapter, while it trains and afterwards.
-        last_merge: what the last step merged, if anything.
-        merges: how many have been made.
+        gossip: the adapter, while it trains and afterwards; to be closed if the training fails.
         report: of `finish`.
 
     Raises:
@@ -60,10 +59,8 @@ class DpwaCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self._config, self._name, self._overrides = config, name, overrides
         self._finishes = finish
-        self._loss: float | None = None
+        self._follower: Attachment | None = None
         self.gossip: DpwaPyTorchAdapter | None = None
-        self.last_merge: Merge | None = None
-        self.merges = 0
         self.report: FinishReport | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
@@ -72,35 +69,35 @@ class DpwaCallback(TrainerCallback):  # type: ignore[misc]
             raise UserError(
                 "the Trainer has started torch.distributed, as it does where RANK, LOCAL_RANK and "
                 "WORLD_SIZE are set: all processes would train one model. Start it with "
-                "`dpwa launch -n 4 -- python SCRIPT`, or unset these variables"
+                "`dpwa launch -n 4 -- python SCRIPT`, without torchrun or `accelerate launch`"
             )
         if self.gossip is not None:
             self.gossip.close()
-        optimizer = kwargs["optimizer"]  # accelerate wraps it
-        self.gossip = connect(
-            kwargs["model"],
-            getattr(optimizer, "optimizer", optimizer),
-            config=self._config,
-            name=self._name,
-            **self._overrides,
-        )
-        if self.gossip.updates == 0 and state.global_step > 0:
-            step = state.global_step
+        step, overrides = state.global_step, self._overrides
+        if step > 0:  # what the Trainer has resumed from is not to be replaced
+            overrides = {"initial_state": "own", **overrides}
+        self.gossip = connect(kwargs["model"], config=self._config, name=self._name, **overrides)
+        if self.gossip.updates == 0 and step > 0:
             self.gossip.connection.node.rounds.resume(float(step), step)
+        optimizer = kwargs["optimizer"]  # accelerate wraps it
+        self._follower = self.gossip.attach(getattr(optimizer, "optimizer", optimizer))
 
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Gossip, unless the step was skipped."""
-        if self.gossip is None or getattr(kwargs.get("optimizer"), "step_was_skipped", False):
-            return
-        self.last_merge = self.gossip.step(self._loss)
-        self.merges += self.last_merge is not None
+    @property
+    def last_merge(self) -> Merge | None:
+        """What the last step merged, if anything."""
+        return None if self._follower is None else self._follower.last_merge
+
+    @property
+    def merges(self) -> int:
+        """How many steps have merged something."""
+        return 0 if self._follower is None else self._follower.merges
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Take note of the loss, and add how the gossip goes to what is logged."""
         logs = kwargs.get("logs") or {}
-        if self.gossip is None or "loss" not in logs:
+        if self.gossip is None or self._follower is None or "loss" not in logs:
             return
-        self._loss = float(logs["loss"])
+        self._follower.loss = float(logs["loss"])
         figures: dict[str, float] = {
             "dpwa/merges": self.merges,
             "dpwa/clock": self.gossip.clock,
@@ -116,6 +113,6 @@ class DpwaCallback(TrainerCallback):  # type: ignore[misc]
         """End together with the peers, and disconnect."""
         if self.gossip is None:
             return
-        if self._finishes:
-            self.report = self.gossip.finish()
-        self.gossip.close()
+        with self.gossip:
+            if self._finishes:
+                self.report = self.gossip.finish()

@@ -6,7 +6,7 @@ import errno
 import random
 import socket
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,12 +49,24 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     Raises:
         UserError: the host is not an address of this machine, or there are too few free ports.
     """
+    with held_ports(count, host) as ports:
+        return ports
+
+
+@contextmanager
+def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
+    """Find such ports as `free_ports` does, and hold them until the end of the block.
+
+    Raises:
+        UserError: as there.
+    """
     with ExitStack() as held:
         try:
-            return [_hold_port(host, held) for _ in range(count)]
+            ports = [_hold_port(host, held) for _ in range(count)]
         except OSError as error:
             reason = f"cannot find {count} free ports on {host}: {error.strerror}"
             raise UserError(reason) from None
+        yield ports
 
 
 def require_free_addresses(nodes: Iterable[NodeConfig]) -> None:

@@ -1,5 +1,7 @@
 """An optimizer that is attached: gossip follows its steps, and the loop stays as it is."""
 
+import gc
+
 import pytest
 import torch
 from support.ports import free_ports
@@ -7,6 +9,7 @@ from test_optimizer import FakeConnection, loss_of, net_of, train
 
 import dpwa
 from dpwa.adapters.attachment import Attachment
+from dpwa.errors import UserError
 
 
 def attached(**settings):
@@ -68,9 +71,38 @@ def test_a_closed_one_follows_no_more():
     assert len(connection.losses) == 1
 
 
-def test_learning_rates_are_scaled_once():
-    _, optimizer, _, _ = attached(lr_scale=0.5)
-    assert optimizer.param_groups[0]["lr"] == 0.05
+def test_other_learning_rates_are_for_a_gossip_optimizer():
+    with pytest.raises(UserError, match="`lr_spread`"):
+        attached(lr_scale=0.5)
+
+
+def test_a_step_that_a_fused_optimizer_leaves_out_is_none():
+    net = net_of()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1, fused=True)
+    connection = FakeConnection(net)
+    attachment = Attachment(optimizer, connection)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for factor in (1.0, float("inf"), 1.0):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(net) * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert len(connection.losses) == attachment.merges == 2
+
+
+def test_the_loop_goes_on_without_an_adapter_that_is_forgotten_or_closed(nodes):
+    net = net_of()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    settings = {"nodes": nodes, "timeout_ms": 1, "initial_state": "own"}
+    for _ in range(2):  # the second time under the same name
+        dpwa.connect(net, name="w1", **settings).attach(optimizer)
+        gc.collect()
+        train(net, optimizer, steps=1)
+    gossip = dpwa.connect(net, name="w1", **settings)
+    gossip.attach(optimizer)
+    dpwa.close_all()
+    train(net, optimizer, steps=2)
+    gossip.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from dpwa.config import load_config
-from dpwa.discovery.finding import find, load
+from dpwa.discovery.finding import find, from_folder, load
 from dpwa.errors import ConfigError, UserError
 
 NODES = [
@@ -105,6 +105,34 @@ def test_a_file_without_nodes_is_for_settings(found, tmp_path):
 def test_settings_in_an_argument_go_before_those_of_the_folder(found, tmp_path):
     written(tmp_path / "dpwa.yaml", "timeout_ms: 300\n")
     assert found(SKYPILOT, config={"timeout_ms": 400})[1].timeout_ms == 400
+
+
+def test_settings_of_a_script_stand_over_the_file_that_dpwa_launch_has_made(found, listing):
+    launched = {"DPWA_CONFIG": str(listing), "DPWA_NAME": "w2"}
+    written(listing, listing.read_text() + "timeout_ms: 300\nfetch_probability: 0.5\n")
+    name, config = found(launched, config={"timeout_ms": 5})
+    assert (name, names(config)) == ("w2", ["w1", "w2"])
+    assert (config.timeout_ms, config.fetch_probability) == (5, 0.5)
+
+
+def test_a_list_among_the_arguments_is_not_overruled_by_a_launcher(found):
+    with pytest.raises(UserError, match="neither name= nor DPWA_NAME"):
+        found(SKYPILOT, nodes=NODES)
+    assert names(found(SKYPILOT, name="w1", nodes=NODES)[1]) == ["w1", "w2"]
+
+
+def test_paths_among_the_arguments_are_those_of_the_working_folder(tmp_path):
+    given = {"checkpoint": {"dir": "saved", "keep": 2}, "keys": "keys", "timeout_ms": 5}
+    assert from_folder(tmp_path, given) == {
+        "checkpoint": {"dir": str(tmp_path / "saved"), "keep": 2},
+        "keys": str(tmp_path / "keys"),
+        "timeout_ms": 5,
+    }
+
+
+def test_plugins_among_the_arguments_are_imported(found):
+    with pytest.raises(ConfigError, match="nothing_of_this_name"):
+        found(name="w1", nodes=NODES, plugins=["nothing_of_this_name"])
 
 
 def test_nothing_found_lists_what_was_looked_for(found, tmp_path):
