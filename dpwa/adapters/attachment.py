@@ -39,8 +39,8 @@ class Attachment(Closeable):
     def __init__(self, optimizer: torch.optim.Optimizer, conn: OptimizerGossip) -> None:
         if conn.lr_scale != 1.0:
             raise UserError(
-                "`lr_spread` scales learning rates, and schedulers made before would undo that: wrap "
-                "the optimizer in GossipOptimizer in place of attaching it"
+                "`lr_spread` scales learning rates, and schedulers made before would undo that: "
+                "wrap the optimizer in GossipOptimizer in place of attaching it"
             )
         self._conn = weakref.ref(conn)
         self.loss: Loss = None
