@@ -108,10 +108,10 @@ def schema() -> None:
 def _show_where(file: Path | None) -> None:
     from dpwa.discovery.finding import find
 
-    finding = find(file, None, {}, os.environ, Path.cwd())
-    for line in finding.lines():
+    discovery = find(file, None, {}, os.environ, Path.cwd())
+    for line in discovery.lines():
         typer.echo(line)
-    if not finding.is_complete:
+    if not discovery.is_complete:
         raise UserError("nobody says which node this is, and where its peers are")
 
 

@@ -55,6 +55,6 @@ def connect(
 
     folder = Path.cwd()
     overrides = from_folder(folder, overrides)
-    finding = find(config, name, overrides, os.environ, folder)
-    own_name, loaded = load(finding, overrides, os.environ)
+    discovery = find(config, name, overrides, os.environ, folder)
+    own_name, loaded = load(discovery, overrides, os.environ)
     return DpwaPyTorchAdapter(model, own_name, loaded, optimizer=optimizer)

@@ -38,7 +38,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Discovery:
     """Where a process finds its cluster and its settings.
 
     Attributes:
@@ -71,7 +71,7 @@ def find(
     overrides: Mapping[str, Any],
     environ: Environ,
     folder: Path,
-) -> Finding:
+) -> Discovery:
     """Look for the cluster of this process; nobody is asked yet, and nothing is awaited.
 
     Settings come from `config`, else from the file of DPWA_CONFIG, else from `dpwa.yaml` in the
@@ -112,14 +112,14 @@ def find(
         elif candidate is config:
             is_decided = True
     if is_decided:
-        return Finding(tuple(looks), source, own, cluster=cluster)
+        return Discovery(tuple(looks), source, own, cluster=cluster)
     for launcher in LAUNCHERS:
         place = f"{launcher.name} ({', '.join(launcher.variables)})"
         what = launcher.told(environ)
         looks.append(Look(place, what or "not there", knows=bool(what)))
         if what:
-            return Finding(tuple(looks), source, own, launcher)
-    return Finding(tuple(looks), source, own)
+            return Discovery(tuple(looks), source, own, launcher)
+    return Discovery(tuple(looks), source, own)
 
 
 def from_folder(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,25 +138,27 @@ def from_folder(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def load(finding: Finding, overrides: Mapping[str, Any], environ: Environ) -> tuple[str, Config]:
+def load(
+    discovery: Discovery, overrides: Mapping[str, Any], environ: Environ
+) -> tuple[str, Config]:
     """Return the name of this node and its configuration; a launcher may have to wait for others.
 
     Raises:
         UserError: the cluster is not known, or the others do not come.
         ConfigError: the configuration has mistakes.
     """
-    if not finding.is_complete:
-        looked = "\n".join(f"  {line}" for line in finding.lines())
+    if not discovery.is_complete:
+        looked = "\n".join(f"  {line}" for line in discovery.lines())
         raise UserError(
             "which node this is, and where its peers are, is not known. Pass config= and name=, or "
             f"start it with `dpwa launch -n 4 -- python SCRIPT` or torchrun. Looked for:\n{looked}"
         )
-    source = {} if finding.source is None else finding.source
-    if finding.launcher is None:
-        beneath = None if finding.cluster is source else finding.cluster
+    source = {} if discovery.source is None else discovery.source
+    if discovery.launcher is None:
+        beneath = None if discovery.cluster is source else discovery.cluster
         loaded = load_config(source, beneath=beneath, overrides=overrides, environ=environ)
-        return str(finding.name), loaded
-    cluster: Cluster = finding.launcher.cluster(environ, finding.name)
+        return str(discovery.name), loaded
+    cluster: Cluster = discovery.launcher.cluster(environ, discovery.name)
     known = {**overrides, **cluster.settings}
     return cluster.name, load_config(source, overrides=known, environ=environ)
 
