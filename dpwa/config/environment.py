@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from dpwa.config.methods import methods
 from dpwa.config.model import options_model, setting_names
@@ -13,6 +13,9 @@ from dpwa.config.tree import ScalarNode
 
 PREFIX = "DPWA_"
 RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE", "DPWA_FAULTS")
+
+# Settings that name files: relative to the configuration, if they stand in one.
+PATHS = (("keys",), ("state_dir",), ("checkpoint", "dir"), ("file", "path"))
 
 _LISTS = ("nodes", "join", "links", "plugins", "allow")
 
@@ -54,7 +57,12 @@ def _variables() -> dict[str, tuple[str, ...]]:
             paths.append((name,))
     for method in methods():
         paths += [(method.name, option) for option in method.options.model_fields]
-    return {PREFIX + "__".join(map(_shouted, path)): path for path in paths}
+    return {variable_of(path): path for path in paths}
+
+
+def variable_of(path: Iterable[str]) -> str:
+    """Return the variable that sets what is at a key path."""
+    return PREFIX + "__".join(map(_shouted, path))
 
 
 def _shouted(name: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpwa.config import Config, load_config
+from dpwa.config.environment import PATHS
 from dpwa.config.load import ConfigSource, settings_in
 from dpwa.discovery.launcher import Cluster, Environ, Launcher
 from dpwa.discovery.skypilot import SkyPilot
@@ -19,7 +20,6 @@ from dpwa.errors import UserError
 LAUNCHERS: Sequence[Launcher] = (Torchrun(), Slurm(), SkyPilot())
 FILE = "dpwa.yaml"
 _CLUSTER = frozenset({"nodes", "join"})  # settings that say where peers are
-_PATHS = (("keys", None), ("state_dir", None), ("checkpoint", "dir"), ("file", "path"))
 
 
 @dataclass(frozen=True)
@@ -99,18 +99,14 @@ def find(
         if candidate is None:
             looks.append(Look(place, "not there"))
             continue
-        lists = bool(_CLUSTER & settings_in(candidate))
-        if is_decided or not lists:
-            is_first = source is None and not lists
-            source = candidate if source is None else source
-            looks.append(Look(place, "used for its settings" if is_first else "not used"))
-            continue
-        looks.append(Look(place, _used(own), knows=own is not None))
-        if own is not None:
+        if is_decided or not _CLUSTER & settings_in(candidate):
+            looks.append(Look(place, "not used" if source is not None else "used for its settings"))
+        else:
+            looks.append(Look(place, _used(own), knows=own is not None))
+            if own is None and candidate is not config:
+                continue  # nobody has said that this file is meant
             is_decided, cluster = True, candidate
-            source = candidate if source is None else source
-        elif candidate is config:
-            is_decided = True
+        source = candidate if source is None else source
     if is_decided:
         return Discovery(tuple(looks), source, own, cluster=cluster)
     for launcher in LAUNCHERS:
@@ -129,12 +125,12 @@ def from_folder(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     own.
     """
     found = dict(overrides)
-    for setting, option in _PATHS:
+    for setting, *option in PATHS:
         value = found.get(setting)
-        if option is None and value and isinstance(value, (str, os.PathLike)):
+        if not option and value and isinstance(value, (str, os.PathLike)):
             found[setting] = str(folder / value)
-        elif option is not None and isinstance(value, Mapping) and value.get(option):
-            found[setting] = {**value, option: str(folder / value[option])}
+        elif option and isinstance(value, Mapping) and value.get(option[0]):
+            found[setting] = {**value, option[0]: str(folder / value[option[0]])}
     return found
 
 

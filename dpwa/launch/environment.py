@@ -10,10 +10,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dpwa.config.environment import PATHS, variable_of
 from dpwa.launch.spec import LaunchSpec
-
-# Settings that name files, relative to the folder of the configuration.
-PATH_VARIABLES = ("DPWA_CHECKPOINT__DIR", "DPWA_FILE__PATH", "DPWA_KEYS")
 
 
 def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -24,7 +22,7 @@ def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]
     """
     return {
         name: str(folder / value)
-        for name in PATH_VARIABLES
+        for name in map(variable_of, PATHS)
         if (value := inherited.get(name, "").strip())
     }
 

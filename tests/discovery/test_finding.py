@@ -115,6 +115,14 @@ def test_settings_of_a_script_stand_over_the_file_that_dpwa_launch_has_made(foun
     assert (config.timeout_ms, config.fetch_probability) == (5, 0.5)
 
 
+def test_what_is_used_is_said(tmp_path, listing):
+    environ = {"DPWA_CONFIG": str(listing), "DPWA_NAME": "w2"}
+    looks = find(None, None, {"nodes": NODES}, environ, tmp_path).looks
+    assert [look.found for look in looks] == [
+        "used, for node w2", "not there", "used for its settings", "not there"
+    ]  # fmt: skip
+
+
 def test_a_list_among_the_arguments_is_not_overruled_by_a_launcher(found):
     with pytest.raises(UserError, match="neither name= nor DPWA_NAME"):
         found(SKYPILOT, nodes=NODES)
