@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import secrets
 import time
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from dpwa.errors import UserError
 from dpwa.launch.ports import held_ports
 from dpwa.transport.addresses import local_address
 from dpwa.types import JsonObject
+
+log = logging.getLogger("dpwa.discovery")
 
 PATIENCE_S = 300.0  # for the slowest process to come this far; as that of torch's own stores
 POLL_S = 0.05
@@ -52,9 +55,10 @@ class Torchrun:
             raise UserError(f"torchrun: expected whole numbers, RANK below WORLD_SIZE (got {told})")
         own = own_host(environ, environ["MASTER_ADDR"])
         exchange = _Exchange(environ, rank, size, port)
-        host = _seen_by_all(own, environ, exchange).host
-        with held_ports(1, host) as ports:  # until all ranks of this machine have one
-            node = {"name": name or f"rank{rank}", "host": host, "port": ports[0]}
+        own = _seen_by_all(own, environ, exchange)
+        log.info("rank %d of %d is at %s, %s", rank, size, own.host, own.reason)
+        with held_ports(1, own.host) as ports:  # until all ranks of this machine have one
+            node = {"name": name or f"rank{rank}", "host": own.host, "port": ports[0]}
             nodes = exchange.all("node", node)
         exchange.end()
         return Cluster(str(node["name"]), tuple(nodes))

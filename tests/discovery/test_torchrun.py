@@ -89,6 +89,23 @@ def test_whoever_sets_the_same_variables_is_served_and_may_be_late(monkeypatch, 
     assert_together(told_by("".join(out for out, _ in said)), 3)
 
 
+def test_a_script_may_have_a_process_group_of_its_own():
+    script = (
+        "import os, torch.distributed as dist\n"
+        "os.environ.update(RANK='0', WORLD_SIZE='1', MASTER_ADDR='127.0.0.1')\n"
+        f"os.environ['MASTER_PORT'] = '{free_port()}'\n"
+        "dist.init_process_group('gloo')\n"
+        "from dpwa.discovery.torchrun import Torchrun\n"
+        "print(Torchrun().cluster(os.environ, None).name)\n"
+        "dist.destroy_process_group()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, timeout=at_most(30.0), check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "rank0\n"), done.stderr
+
+
 def environ(**changed):
     told = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     return {**told, **changed}
