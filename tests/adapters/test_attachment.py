@@ -51,15 +51,19 @@ def test_accumulated_gradients_are_one_step():
     assert len(connection.losses) == 2
 
 
-def test_a_step_that_a_scaler_skips_is_none():
-    net, optimizer, connection, _ = attached()
+@pytest.mark.parametrize("fused", [False, True])  # a fused one leaves out the step by itself
+def test_a_step_that_a_scaler_skips_is_none(fused):
+    net = net_of()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1, fused=fused)
+    connection = FakeConnection(net)
+    attachment = Attachment(optimizer, connection)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     for factor in (1.0, float("inf"), 1.0):
         optimizer.zero_grad()
         scaler.scale(loss_of(net) * factor).backward()
         scaler.step(optimizer)
         scaler.update()
-    assert len(connection.losses) == 2
+    assert len(connection.losses) == attachment.merges == 2
 
 
 def test_a_closed_one_follows_no_more():
@@ -74,20 +78,6 @@ def test_a_closed_one_follows_no_more():
 def test_other_learning_rates_are_for_a_gossip_optimizer():
     with pytest.raises(UserError, match="`lr_spread`"):
         attached(lr_scale=0.5)
-
-
-def test_a_step_that_a_fused_optimizer_leaves_out_is_none():
-    net = net_of()
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.1, fused=True)
-    connection = FakeConnection(net)
-    attachment = Attachment(optimizer, connection)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
-    for factor in (1.0, float("inf"), 1.0):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(net) * factor).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    assert len(connection.losses) == attachment.merges == 2
 
 
 def test_the_loop_goes_on_without_an_adapter_that_is_forgotten_or_closed(nodes):

@@ -21,8 +21,7 @@ from dpwa.data.kernels import is_finite
 from dpwa.lifecycle import Closeable
 from dpwa.wire.limits import CHUNK_BYTES, CREDIT_CHUNKS
 
-_REQUEST = struct.Struct("<Q")  # which piece is wanted
-_HEADER = struct.Struct("<Q")  # its checksum
+_NUMBER = struct.Struct("<Q")  # asked: which piece; answered before the piece: its checksum
 SLOTS = 3  # the neighbour may still read the one before, and ZeroMQ hold pieces of it
 PATIENCE_MS = 60_000
 
@@ -75,12 +74,12 @@ class BareZeroMQ(Closeable):
         """Fetch the whole snapshot of the next process, then merge it."""
         places = _pieces(self._received)
         for index in range(min(CREDIT_CHUNKS, len(places))):
-            self._client.send(_REQUEST.pack(index))
+            self._client.send(_NUMBER.pack(index))
         for index, place in enumerate(places):
             header, piece = self._client.recv_multipart(copy=False)
             if index + CREDIT_CHUNKS < len(places):
-                self._client.send(_REQUEST.pack(index + CREDIT_CHUNKS))
-            if checksum(piece.buffer) != _HEADER.unpack(header.buffer)[0]:
+                self._client.send(_NUMBER.pack(index + CREDIT_CHUNKS))
+            if checksum(piece.buffer) != _NUMBER.unpack(header.buffer)[0]:
                 raise BenchmarkError("bare ZeroMQ: a piece was corrupted")
             np.copyto(place.numpy(), np.frombuffer(piece.buffer, np.float32))
             if not is_finite(place):
@@ -108,12 +107,12 @@ class BareZeroMQ(Closeable):
                     sender, request = listener.recv_multipart()
                 except zmq.ContextTerminated:
                     return
-                index = _REQUEST.unpack(request)[0]
+                index = _NUMBER.unpack(request)[0]
                 if index == 0:
                     pieces = slots[self._version % SLOTS]
                 piece = pieces[index]
                 listener.send(sender, zmq.SNDMORE)
-                listener.send(_HEADER.pack(checksum(piece)), zmq.SNDMORE)
+                listener.send(_NUMBER.pack(checksum(piece)), zmq.SNDMORE)
                 listener.send(piece, copy=False)
 
 
