@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,18 +16,19 @@ from dpwa.adapters.host_side import HostSide
 from dpwa.adapters.merging import MergeTerms, Merging
 from dpwa.adapters.module_watch import ModuleWatch
 from dpwa.adapters.plain_tensors import require_plain, why_not_mergeable
+from dpwa.adapters.sharded_tensors import local, place_of, require_unsharded
 from dpwa.adapters.tiles import Tile, cut
 from dpwa.adapters.values import TensorValues
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy
-from dpwa.errors import ParametersError
+from dpwa.errors import ParametersError, UserError
 from dpwa.types import JsonObject
 
 
 @dataclass(frozen=True)
 class GossipedTensor:
-    """One gossiped tensor of the module."""
+    """One gossiped tensor of the module, or the shard of it that this rank has."""
 
     name: str
     tensor: torch.Tensor
@@ -44,9 +45,22 @@ class ModuleState:
         contents: what is gossiped and what is not, in counts.
         generation: rises whenever `refresh` finds that the parameters are in other memory than
             before, or that the layout is another: copies of parameters may not fit them any more.
+        whole: returns the Euclidean norm of all that a sharded module has, of that of the shards
+            here; all ranks call it alike.
+
+    Args:
+        net: the module.
+        with_buffers: whether its floating buffers are gossiped, too.
+        whole: see above; `None`: the module is not sharded over several ranks.
     """
 
-    def __init__(self, net: torch.nn.Module, *, with_buffers: bool) -> None:
+    def __init__(
+        self,
+        net: torch.nn.Module,
+        *,
+        with_buffers: bool,
+        whole: Callable[[float], float] | None = None,
+    ) -> None:
         self._net = unwrapped(net)
         self._with_buffers = with_buffers
         self._module_watch: ModuleWatch | None = None
@@ -54,6 +68,8 @@ class ModuleState:
         self._rounds = 0
         self._values = TensorValues(())
         self.generation = 0
+        self.whole: Callable[[float], float] = whole or float
+        self._may_be_sharded = whole is not None
         self.entries: tuple[GossipedTensor, ...] = ()
         self.layout = Layout(())
         self.contents: JsonObject = {}
@@ -74,6 +90,8 @@ class ModuleState:
             return
         self._module_watch = None
         require_plain(self._net)
+        if not self._may_be_sharded:
+            require_unsharded(self._net)
         # The largest elements first: packed densely, each tensor is then aligned to its own.
         entries = tuple(sorted(self._walk(), key=lambda e: -e.tensor.element_size()))
         if not any(e.tensor.numel() for e in entries if not e.is_buffer):
@@ -162,7 +180,7 @@ class ModuleState:
         Returns:
             The distance; NaN or infinite if one of the values is, or if a sum overflows.
         """
-        return self._side.distance(data, start, published)
+        return self.whole(self._side.distance(data, start, published))
 
     def values(self) -> TensorValues:
         """Return the parameters in training; the same object as long as they are the same."""
@@ -170,13 +188,19 @@ class ModuleState:
 
     def norm(self) -> float:
         """Return the Euclidean norm of the parameters in training."""
-        return math.hypot(*(float(torch.linalg.vector_norm(t)) for t in self._values.tensors))
+        norms = (float(torch.linalg.vector_norm(t)) for t in self._values.tensors)
+        return self.whole(math.hypot(*norms))
 
     def state_with(self, values: TensorValues) -> dict[str, torch.Tensor]:
         """Return a copy of the module's state dict, with these values for the parameters.
 
         Names are those without wrappers. Frozen parameters and buffers are the module's own.
+
+        Raises:
+            UserError: the module is sharded over several ranks.
         """
+        if self._may_be_sharded:
+            raise UserError("center: this rank has shards only of a module that is sharded")
         found = [(e.tensor, v) for e, v in zip(self._parameters(), values.tensors, strict=True)]
         by_object = {id(tensor): value for tensor, value in found}
 
@@ -228,8 +252,9 @@ class ModuleState:
             if not parameter.requires_grad:
                 continue
             _require_mergeable(name, parameter)
-            if _is_new(parameter, seen):
-                yield GossipedTensor(_plain(name), parameter, is_buffer=False)
+            tensor = local(parameter)
+            if _is_new(tensor, seen):
+                yield GossipedTensor(_plain(name) + place_of(parameter), tensor, is_buffer=False)
         if self._with_buffers:
             for name, buffer in self._state_buffers():
                 if not why_not_mergeable(buffer) and _is_new(buffer, seen):
@@ -255,8 +280,8 @@ def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     require_plain(net)
     named = [*net.named_parameters(), *_persistent_buffers(net)]
     for name, tensor in named:
-        if not why_not_mergeable(tensor) and _is_new(tensor, seen):
-            yield _plain(name), tensor
+        if not why_not_mergeable(tensor) and _is_new(local(tensor), seen):
+            yield _plain(name) + place_of(tensor), local(tensor)
 
 
 def _persistent_buffers(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

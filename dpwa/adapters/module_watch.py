@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 from dpwa.adapters.plain_tensors import why_not_plain
+from dpwa.adapters.sharded_tensors import is_sharded, local
 
 
 class ModuleWatch:
@@ -42,7 +44,8 @@ class ModuleWatch:
         self._watched = watched
         # A tensor without memory may get some without becoming another object.
         self._is_certain = not any(map(why_not_plain, watched))
-        self._aliases = [tensor.detach() for tensor in watched] if self._is_certain else []
+        self._local = local if any(map(is_sharded, watched)) else None
+        self._aliases = [t.detach() for t in self._locals()] if self._is_certain else []
         self._dtypes = self._find_dtypes()
 
     def still_holds(self) -> bool:
@@ -54,8 +57,11 @@ class ModuleWatch:
             and all(map(operator.is_, members, self._members))
             and self._find_trainable() == self._trainable
             and self._find_dtypes() == self._dtypes
-            and all(map(torch.Tensor.is_set_to, self._watched, self._aliases))
+            and all(map(torch.Tensor.is_set_to, self._locals(), self._aliases))
         )
+
+    def _locals(self) -> Iterable[torch.Tensor]:
+        return self._watched if self._local is None else map(self._local, self._watched)
 
     def _find_members(self) -> list[object]:
         """List the parameters and their names, the buffers and the children of all modules."""

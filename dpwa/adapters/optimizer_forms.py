@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from dpwa.adapters.sharded_tensors import local
 from dpwa.adapters.tensor_images import dtype_name
 from dpwa.state.target import UnfitStateError
 
@@ -55,7 +56,7 @@ def check_own(
     for index, (number, parameter) in parameters.items():
         kept = state.get(index, {})
         if _is_of_torch(optimizer) and (kept or optimizer.state.get(parameter)):
-            expected = keepers[number].kept_for(parameter)
+            expected = keepers[number].kept_for(local(parameter))
             if kept or expected.is_there_at_once:  # else it has had no gradient so far
                 _check_equal_form(index, expected.after_a_step, kept)
         _check_steps(index, kept)

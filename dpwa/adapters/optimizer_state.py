@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 
 from dpwa.adapters.optimizer_forms import adapted, check_own
+from dpwa.adapters.sharded_tensors import local, shard_like_parameters
 from dpwa.adapters.tensor_images import copied, dtype_name, layout_of, storable
 from dpwa.data.kernels import is_finite
 from dpwa.data.layout import Layout, TensorSpec
@@ -62,6 +63,7 @@ def load_optimizer(
     *,
     keeps_lr: bool,
     is_guarded: bool,
+    tries: bool = False,
 ) -> None:
     """Take over the state of another optimizer, all of it or nothing.
 
@@ -71,6 +73,7 @@ def load_optimizer(
         numbers: all that is no tensor, likewise.
         keeps_lr: whether learning rates stay as they are here.
         is_guarded: whether a state that is not finite is refused.
+        tries: whether it is only tried, and nothing is changed in any case.
 
     Raises:
         UnfitStateError: this optimizer would not have a state of that form; nothing is changed.
@@ -84,6 +87,9 @@ def load_optimizer(
         if keeps_lr:
             _keep_learning_rates(optimizer, state)
         optimizer.load_state_dict(state)
+        shard_like_parameters(optimizer)
+        if tries:
+            optimizer.state, optimizer.param_groups = before
     except Exception as error:  # noqa: BLE001 - of whatever optimizer, and whatever was sent
         optimizer.state, optimizer.param_groups = before
         reason = str(error) if isinstance(error, UnfitStateError) else f"{error!r:.300}"
@@ -94,7 +100,8 @@ def _without_tensors(
     prefix: str, own: Mapping[str, Any], tensors: dict[str, torch.Tensor]
 ) -> dict[str, Any]:
     """Return the plain values of a mapping; note its tensors under names with the prefix."""
-    tensors.update({f"{prefix}.{k}": v for k, v in own.items() if isinstance(v, torch.Tensor)})
+    found = {k: local(v) for k, v in own.items() if isinstance(v, torch.Tensor)}
+    tensors.update({f"{prefix}.{key}": tensor for key, tensor in found.items()})
     return {key: value for key, value in own.items() if not isinstance(value, torch.Tensor)}
 
 

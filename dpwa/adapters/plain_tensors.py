@@ -7,24 +7,20 @@ import sys
 import torch
 from torch import nn
 
+from dpwa.adapters.sharded_tensors import local
 from dpwa.errors import ParametersError
 
 _FSDP = "torch.distributed.fsdp"
-_SHARDED = (
-    "make the adapter of a module that is not sharded; within a group of ranks use "
-    "DistributedDataParallel, which keeps whole parameters on each rank"
-)
 
 
 def why_not_plain(tensor: torch.Tensor) -> str:
-    """Say why a tensor has no plain memory, and what to do; nothing when it has."""
+    """Say why a tensor, or the shard of it here, has no plain memory; nothing when it has."""
+    tensor = local(tensor)
     if nn.parameter.is_lazy(tensor):
         return (
             "it has no shape before the module's first forward pass: run one batch through the "
             "module first"
         )
-    if _is_sharded(tensor):
-        return f"it is sharded (a DTensor): {_SHARDED}"
     if tensor.is_nested:
         return "it is a nested tensor: make its components parameters of their own (ParameterList)"
     if _is_fake(tensor):
@@ -52,7 +48,7 @@ def why_not_plain(tensor: torch.Tensor) -> str:
 
 def why_not_mergeable(tensor: torch.Tensor) -> str:
     """Say why a tensor cannot be copied from and merged into; nothing when it can."""
-    reason = why_not_plain(tensor)
+    reason, tensor = why_not_plain(tensor), local(tensor)
     if not reason and any(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
     ):
@@ -74,19 +70,14 @@ def require_plain(net: nn.Module) -> None:
         for name, module in net.named_modules():
             if isinstance(module, fsdp):
                 raise ParametersError(
-                    f"module {name!r} is a FullyShardedDataParallel, each rank of which has parts "
-                    f"of the parameters: {_SHARDED}"
+                    f"module {name!r} is a FullyShardedDataParallel, which keeps parameters "
+                    "in a form of its own: shard the module by `fully_shard` (FSDP2)"
                 )
     for name, parameter in net.named_parameters():
         reason = why_not_plain(parameter)
         if reason:
             fate = "gossiped" if parameter.requires_grad else "handed on or kept in checkpoints"
             raise ParametersError(f"parameter {name!r} cannot be {fate}: {reason}")
-
-
-def _is_sharded(tensor: torch.Tensor) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")  # imported by whoever has made one
-    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def _is_fake(tensor: torch.Tensor) -> bool:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn
 
 import torch
 
 from dpwa.adapters.attachment import Attachment
+from dpwa.adapters.connection_facts import ConnectionFacts
 from dpwa.adapters.contents import warn_of_left_out
 from dpwa.adapters.merge import Merge, center_of, clip_of, control_of, require_module
 from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.ranks.calls import (
+    Ranks,
+    by_all_ranks,
+    leads_the_others,
+    led_by_first,
+    made_by_all_ranks,
+    whole_of,
+)
 from dpwa.adapters.received import ReceivedSnapshot, merge_whole
-from dpwa.adapters.replicas import Replicas, by_all_ranks, made_by_all_ranks
 from dpwa.adapters.training_state import TrainingState
 from dpwa.adapters.values import TensorValues
 from dpwa.algorithms import Terms
 from dpwa.collectives.calls import CollectiveCalls
-from dpwa.collectives.collectives import Collectives
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
 from dpwa.data.kernels import are_finite
@@ -34,7 +40,7 @@ from dpwa.types import JsonObject, Loss, loss_value
 from dpwa.wire.shards import shards_of
 
 
-class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
+class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     """Runs the gossip of a module while it trains, by the algorithm of the configuration.
 
         loss = None                               # not measured yet
@@ -55,7 +61,8 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
 
     The ranks of a `DistributedDataParallel` module are one node: all of them make the adapter, with
     the same name, and call it alike. Rank 0 of the module's process group gossips, and what it has
-    merged goes to the others.
+    merged goes to the others. So are those of a module that `fully_shard` has sharded: each gossips
+    its shards, at a port of its own, and all of them merge, or none does.
 
     Args:
         net: the module; its trainable parameters may change between rounds, in step with its peers.
@@ -78,7 +85,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             own: it is sharded, nested, sparse, quantised, or has no values yet.
     """
 
-    _replicas: Replicas | None  # of a DistributedDataParallel module, by `made_by_all_ranks`
+    _ranks: Ranks | None  # that hold the module together, by `made_by_all_ranks`
     _attachment: Attachment | None = None
 
     @made_by_all_ranks
@@ -97,7 +104,8 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             settings = self._node.config
             self._guards = settings.guard == "finite"
             self._terms = FetchTerms(settings.fraction, are_finite if self._guards else None)
-            self._state = ModuleState(net, with_buffers=settings.buffers == "average")
+            with_buffers, whole = settings.buffers == "average", whole_of(self._ranks)
+            self._state = ModuleState(net, with_buffers=with_buffers, whole=whole)
             self._sent = self._state.layout
             self._generation = self._state.generation
             self._rounds = self._node.rounds
@@ -169,8 +177,8 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             is_published = self._rounds.publish(layout, self._state.nbytes, write)
         ask = self._algorithm.asks(view)
         # Whoever merges by what it has published needs that, if it is not simply the model.
-        if ask is not None and (is_published or values is view.model):
-            self._rounds.ask(ask, layout, self._terms)
+        may_ask = is_published or values is view.model
+        self._rounds.ask(ask if may_ask else None, layout, self._terms)
 
     @by_all_ranks
     def update_wait(self, loss: Loss = None) -> Merge | None:
@@ -238,18 +246,23 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         """
         self._refresh()
         self._sent, self._has_sent = self._state.layout, False
-        averaged = Averaged(self._publish, self._read, self._go_on, self._state.norm)
-        report = self._node.finish.run(averaged, seconds, timeout_s)
+        report = self._end(seconds, timeout_s)
         if report.took_part:  # what the algorithm remembers is of other parameters
             self._algorithm = self._rounds.renew_algorithm()
         return report
 
+    @leads_the_others
+    def _end(self, seconds: float, timeout_s: float | None) -> FinishReport:
+        averaged = Averaged(self._publish, self._read, self._go_on, self._length)
+        return self._node.finish.run(averaged, seconds, timeout_s)
+
+    @led_by_first
     def _publish(self) -> bool:
         write = partial(self._state.start_copy, check_finite=self._guards)
         is_published = self._rounds.publish(self._sent, self._state.nbytes, write)
-        self._rounds.settle()
-        return is_published
+        return self._rounds.settle(is_published)
 
+    @led_by_first
     def _read(self, peer: str, weight: float) -> float | None:
         """Merge all of a peer's snapshot, shard by shard; return the distance to it before."""
         read = partial(self._rounds.read, peer, self._sent, is_finite=self._terms.is_finite)
@@ -259,6 +272,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._consensus_distance = distance
         return distance
 
+    @led_by_first
     def _go_on(self, others_train: bool) -> bool:
         """Take part in what peers that still train have begun, and serve newcomers."""
         ask = None
@@ -269,9 +283,13 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._rounds.ask_anew(ask, self._sent, self._terms)
         arrival = self._rounds.wait(None, self._merge)
         self._states.turn(self._training.capture, saves=False)
-        if self._replicas is not None:
-            self._replicas.still_at_work()
+        if self._ranks is not None:
+            self._ranks.still_at_work()
         return arrival is not None
+
+    @led_by_first
+    def _length(self) -> float:
+        return self._state.norm()
 
     def _report(self) -> JsonObject:
         return {"consensus_distance": self._consensus_distance}
@@ -346,35 +364,6 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._refresh()
         return self._state.state_with(center_of(algorithm, self._node.config.algorithm))
 
-    @property
-    def collectives(self) -> Collectives:
-        """What its collectives run on."""
-        return self.connection.collectives
-
-    @property
-    def name(self) -> str:
-        """Name of this node."""
-        return self.connection.name
-
-    @property
-    def clock(self) -> float:
-        """Number of updates, interpolated at each merge like the parameters."""
-        return self.connection.clock
-
-    @property
-    def updates(self) -> int:
-        """Number of `update_send` calls in this node's training so far.
-
-        It goes on from a state that was taken over at the start, and never falls. Use it for
-        schedules: the clock is interpolated at each merge, so it does not count calls.
-        """
-        return self.connection.updates
-
-    @property
-    def peers(self) -> tuple[str, ...]:
-        """Names of the peers in view."""
-        return self.connection.peers
-
     def attach(self, optimizer: torch.optim.Optimizer) -> Attachment:
         """Have a step of gossip follow every step of an optimizer, until the adapter is closed.
 
@@ -391,9 +380,3 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
         if self._attachment is not None:
             self._attachment.close()
         self.connection.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.connection.described()}>"
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        self.connection.__reduce_ex__(protocol)

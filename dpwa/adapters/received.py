@@ -86,7 +86,7 @@ class ReceivedSnapshot:
         room = into if isinstance(into, TensorValues) else None
         values = self._state.values_of(whole, room)
         own = self._state.values()
-        self.consensus_distance = values.distance(own)
+        self.consensus_distance = self._state.whole(values.distance(own))
         if scale < 1.0:
             values.lerp_(own, 1.0 - scale)
         return values
@@ -94,7 +94,7 @@ class ReceivedSnapshot:
     def _merge(self, terms: MergeTerms) -> float:
         merging = self._state.merging(terms)
         merging.take(self._arrival.start, self._arrival.data)
-        self.consensus_distance = merging.consensus_distance
+        self.consensus_distance = self._state.whole(merging.consensus_distance)
         return terms.factor
 
     def _all(self) -> ByteArray:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 
 from dpwa.adapters.module_state import state_tensors
 from dpwa.adapters.optimizer_state import kind_of, load_optimizer, optimizer_part
+from dpwa.adapters.sharded_tensors import local
 from dpwa.adapters.tensor_images import Named, copied, layout_of, storable, views
 from dpwa.data.kernels import is_finite
 from dpwa.data.segments import ByteArray
@@ -55,15 +57,25 @@ class TrainingState:
     def model(self) -> Target:
         """Return the module, to be replaced."""
         layout = layout_of(storable(state_tensors(self._net)))
-        return Target("model", layout.tensors, layout, layout.nbytes, self._load_model)
+        load, check = self._load_model, self._check_model
+        return Target("model", layout.tensors, layout, layout.nbytes, load, check)
 
     def optimizer_target(self, optimizer: torch.optim.Optimizer) -> Target:
         """Return the state of the optimizer, to be replaced."""
         most_bytes = MOST_OPTIMIZER_BYTES + MOST_OPTIMIZER_SIZES * self.model().most_bytes
-        return Target("optimizer", kind_of(optimizer), None, most_bytes, self._load_optimizer)
+        load, check = self._load_optimizer, partial(self._load_optimizer, tries=True)
+        return Target("optimizer", kind_of(optimizer), None, most_bytes, load, check)
 
     @torch.no_grad()
     def _load_model(self, image: ByteArray, numbers: bytes) -> None:  # noqa: ARG002
+        for tensor, value in self._checked_model(image):
+            tensor.copy_(value)
+
+    def _check_model(self, image: ByteArray, numbers: bytes) -> None:  # noqa: ARG002
+        self._checked_model(image)
+
+    def _checked_model(self, image: ByteArray) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the tensors of the module, each with the value in the image."""
         named = storable(state_tensors(self._net))
         layout = layout_of(named)
         data = layout.tensors_of(image)
@@ -72,10 +84,9 @@ class TrainingState:
         found = dict(views(layout, data))
         if self._is_guarded and not _are_finite(self._net, named, found):
             raise UnfitStateError("it has parameters that are not finite")
-        for name, tensor in named:
-            tensor.copy_(found[name])
+        return [(tensor, found[name]) for name, tensor in named]
 
-    def _load_optimizer(self, image: ByteArray, numbers: bytes) -> None:
+    def _load_optimizer(self, image: ByteArray, numbers: bytes, *, tries: bool = False) -> None:
         if self.optimizer is not None:
             load_optimizer(
                 self.optimizer,
@@ -83,12 +94,13 @@ class TrainingState:
                 numbers,
                 keeps_lr=self._keeps_lr,
                 is_guarded=self._is_guarded,
+                tries=tries,
             )
 
 
 def _are_finite(net: torch.nn.Module, named: Named, found: Mapping[str, torch.Tensor]) -> bool:
     """Tell whether all parameters are finite; buffers, such as masks, need not be."""
-    parameters = {p.data_ptr() for p in net.parameters() if p.requires_grad}
+    parameters = {local(p).data_ptr() for p in net.parameters() if p.requires_grad}
     return all(
         is_finite(found[name])
         for name, tensor in named

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dpwa.algorithms import Algorithm, Ask, Terms
 from dpwa.data.layout import Layout
 from dpwa.errors import UserError
@@ -49,6 +51,10 @@ class FetchTargets:
             terms = self._algorithm.terms
             raise UserError(f"{who} returned {ask!r}; expected the terms of the class, {terms}")
 
+    def among(self, updates: int) -> Collection[str] | None:
+        """Return the neighbours in an update; `None` when all peers are."""
+        return self._neighbours.among(self._peer_table.names, updates - 1)
+
     def of(
         self,
         ask: Ask,
@@ -78,7 +84,6 @@ class FetchTargets:
         skips = is_first and ask.terms is Terms.PULL and not self._repeats
         is_tagged = ask.peer is None and self._neighbours.are_tagged
         version = self._pool.version if published is None else published
-        peers = self._peer_table.names
         self._turn += 1
         return FetchTarget(
             layout=layout,
@@ -86,7 +91,7 @@ class FetchTargets:
             is_finite=terms.is_finite,
             terms=ask.terms,
             only=ask.peer,
-            among=None if ask.peer else self._neighbours.among(peers, updates - 1),
+            among=None if ask.peer else self.among(updates),
             version=version if is_tagged else 0,
             own_version=self._pool.version,  # that is complete
             keeps=self._algorithm.keeps,

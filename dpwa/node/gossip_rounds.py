@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from dpwa.algorithms import Algorithm, Ask, Terms
@@ -12,6 +12,7 @@ from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease, Snapshot, SnapshotCopy
 from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge
 from dpwa.node.assembly import algorithm_of
+from dpwa.node.companions import Companions
 from dpwa.node.context import NodeContext
 from dpwa.node.fetch_targets import FetchTargets
 from dpwa.node.fetching.commands import PassOnNews
@@ -62,6 +63,7 @@ class GossipRounds:
         merger: where the training stands, and what was merged.
         began_at: when the first update began; `None` before.
         follows_leaders: whether news of leaders is traded at every update.
+        companions: the other ranks of a member whose model is sharded; `None`: there are none.
     """
 
     def __init__(self, context: NodeContext, tx: TxThread, check_open: Callable[[], None]) -> None:
@@ -71,6 +73,7 @@ class GossipRounds:
             name, config, context.peer_table, context.leader_table, context.rng("fetch")
         )
         self.began_at: float | None = None
+        self.companions: Companions | None = None
         self._context = context
         self._tx = tx
         self._check_open = check_open
@@ -84,6 +87,7 @@ class GossipRounds:
         self._round = _NO_ROUND
         self._deadline: Deadline | None = None  # of all fetches of this update
         self._wants_all = False  # of a peer, to take over its parameters
+        self._publications = 0  # as companions count them
 
     @property
     def standing(self) -> TrainingProgress:
@@ -115,6 +119,7 @@ class GossipRounds:
         """
         self.merger.standing = TrainingProgress(clock=clock)
         self.view.updates = updates
+        self._publications = updates
         self._context.pool.resume(updates)
 
     def guard_transactions(self, is_finite: IsFinite | None) -> None:
@@ -159,6 +164,9 @@ class GossipRounds:
             Whether it is published.
         """
         self.merger.fingerprint = layout.fingerprint
+        if self.companions is not None:  # versions go together, whoever has to skip one
+            self._publications += 1
+            self._context.pool.resume(self._publications - 1)
         lease = self._context.pool.publish(layout, nbytes, self.standing, write)
         if lease is not None:
             self._context.transactions.published(lease.snapshot.version)
@@ -166,16 +174,21 @@ class GossipRounds:
         self._round = _Round(None, lease)
         return lease is not None
 
-    def ask(self, ask: Ask, layout: Layout, terms: FetchTerms = WHOLE_SNAPSHOT) -> None:
+    def ask(self, ask: Ask | None, layout: Layout, terms: FetchTerms = WHOLE_SNAPSHOT) -> None:
         """Start a fetch. Never waits.
 
         Args:
-            ask: whom, and for what.
+            ask: whom, and for what; `None`: nobody is asked.
             layout: what the peer's snapshot must be like.
             terms: of the fetch.
         """
         context, own = self._context, self._round.snapshot
-        self._targets.check(ask)
+        if ask is not None:
+            self._targets.check(ask)
+        if self.companions is not None:
+            ask = self.companions.agreed(ask, self._draw)
+        if ask is None:
+            return
         is_first = self._deadline is None
         if self._deadline is None:
             self._deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
@@ -219,8 +232,7 @@ class GossipRounds:
         view = self.begin(loss)
         self.publish(layout, nbytes, write)
         ask = self.algorithm.asks(view)
-        if ask is not None:
-            self.ask(ask, layout, terms)
+        self.ask(ask, layout, terms)
 
     def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
         """Wait for the fetch that the last `ask` started, and merge what comes.
@@ -280,9 +292,10 @@ class GossipRounds:
         self._end_round()
         self._measured(loss)
 
-    def settle(self) -> None:
-        """Wait until what was published is complete."""
+    def settle(self, is_published: bool) -> bool:
+        """Wait until what was published is complete; return whether that is so for companions."""
         self._context.pool.settle()
+        return is_published if self.companions is None else self.companions.all(is_published)
 
     def read(
         self,
@@ -324,12 +337,14 @@ class GossipRounds:
         order = FetchRequest(wanted, Deadline(context.clock, context.config.timeout_ms / 1000))
         before = context.clock.now()
         self._sources.pull(order)
-        source = self._sources.wait(order)
-        if source is None:
+        source, arrival = self._sources.wait(order), None
+        if source is not None:
+            arrival = self.merger.arrival(source, None, factor, context.clock.now() - before)
+            if self.merger.is_to_take_over(arrival):
+                arrival = replace(arrival, factor=1.0, takes_over=True)
+        arrival = self._had_by_all(arrival)
+        if arrival is None:
             return None
-        arrival = self.merger.arrival(source, None, factor, context.clock.now() - before)
-        if self.merger.is_to_take_over(arrival):
-            arrival = replace(arrival, factor=1.0, takes_over=True)
         return self.merger.merge(arrival, merge, share_of(layout, arrival.nbytes, shard))
 
     def renew_algorithm(self) -> Algorithm:
@@ -347,6 +362,17 @@ class GossipRounds:
     ) -> Arrival | None:
         if order is None:
             return None
+        arrival = self._had_by_all(self._arrived(order, published))
+        if arrival is None:
+            return None
+        share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
+        merged = self.merger.merge(arrival, merge, share)
+        if merged.factor > 0.0:
+            self._context.peer_table.merged.add(merged.peer, merged.version, order.wanted.shard)
+        return merged
+
+    def _arrived(self, order: FetchRequest, published: Snapshot | None) -> Arrival | None:
+        """Wait for what is to be merged."""
         before = self._context.clock.now()
         self._context.pool.settle()
         source = self._sources.wait(order)
@@ -362,10 +388,19 @@ class GossipRounds:
         if self._wants_all or (order.wanted.terms is not Terms.PULL and not arrival.takes_over):
             arrival.release()  # a part will not do; without a transaction, only a take-over
             return None
-        merged = self.merger.merge(arrival, merge, share)
-        if merged.factor > 0.0:
-            self._context.peer_table.merged.add(merged.peer, merged.version, order.wanted.shard)
-        return merged
+        return arrival
+
+    def _had_by_all(self, arrival: Arrival | None) -> Arrival | None:
+        """Return what has come, if companions have the same: else none of them merges."""
+        if self.companions is None or self.companions.have_all(arrival):
+            return arrival
+        if arrival is not None:
+            arrival.release()
+        return None
+
+    def _draw(self, barred: Collection[str]) -> str | None:
+        """Have flow control draw a neighbour."""
+        return self._sources.draw(barred, self._targets.among(self.view.updates))
 
     def _end_round(self) -> None:
         round_, self._round = self._round, _NO_ROUND

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.snapshot import Lease
@@ -32,10 +32,16 @@ class Sources:
         self._clock = context.clock
         self._rng = context.rng("peer")
 
+    def draw(
+        self, barred: Collection[str] = (), among: Collection[str] | None = None
+    ) -> str | None:
+        """Have flow control draw a peer, out of all or `among` some, but none that is barred."""
+        return self._peer_table.choose(self._rng, barred, among)
+
     def pull(self, order: FetchRequest) -> None:
         """Begin with a fetch that needs no peer's consent."""
         if order.first is None:
-            order.first = self._peer_table.choose(self._rng, (), order.wanted.among)
+            order.first = self.draw(among=order.wanted.among)
         memory = None if order.first is None else self._peer_table.memory_of(order.first)
         if order.first is not None and memory is not None:
             order.offer(Found(order.first, memory))  # it lies there: nobody needs to be asked

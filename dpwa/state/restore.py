@@ -68,11 +68,16 @@ class StateRestore:
         self._patience = Patience()
         self._saved: Saved | None = None  # what it began with, for the parts that are to follow
         self._donors: Mapping[str, bytes] = {}
+        self._only: Collection[str] | None = None
 
     @property
     def refused(self) -> tuple[str, ...]:
         """Names of the peers whose state was of no use."""
         return tuple(sorted(self._suspects.names))
+
+    def ask_only(self, donors: Collection[str] | None) -> None:
+        """Ask no peers but these; `None`: any."""
+        self._only = donors
 
     def start(self, target: Target, source: str) -> Origin | None:
         """Replace the first part.
@@ -137,7 +142,7 @@ class StateRestore:
                 target.layout,
                 newer_than,
                 self._donors,
-                frozenset(self._suspects.names),
+                self._barred(),
                 self._suspects.is_alone,
                 self._patience,
             )
@@ -156,6 +161,10 @@ class StateRestore:
                 continue
             fault_points.reached("state.loaded")
             return fetched
+
+    def _barred(self) -> frozenset[str]:
+        others = [] if self._only is None else set(self._joiner.links()) - set(self._only)
+        return frozenset(self._suspects.names.union(others))
 
     def _warn(self, target: Target, result: JoinResult) -> None:
         own = self._node, target.part

@@ -20,6 +20,7 @@ from dpwa.state.joining import Joiner
 from dpwa.state.restore import StateRestore
 from dpwa.state.service import StateService
 from dpwa.state.target import Origin, Target
+from dpwa.state.together import StateCompanions, TogetherRestore
 from dpwa.state.writer import CheckpointWriter
 from dpwa.types import JsonObject
 
@@ -69,7 +70,8 @@ class States(Closeable):
         self._saved_at = 0  # which update was looked at last
         self._problem = ""  # of the last copy
         self._owner = os.getpid()
-        self._restore = StateRestore(
+        self._companions: StateCompanions | None = None
+        self._restore: StateRestore | TogetherRestore = StateRestore(
             node.name,
             self._joiner,
             None if self._writer is None else self._writer.folder,
@@ -81,6 +83,17 @@ class States(Closeable):
         node.attach(self._service, inbox)
         node.describe("state", self.report)
         finalize(node, _close, self._donor_snapshots, self._writer, self._owner)
+
+    def keep_together(self, companions: StateCompanions) -> None:
+        """Begin with, and hand on, what all ranks of a sharded model have of one moment."""
+        self._companions = companions
+        if isinstance(self._restore, StateRestore):
+            self._restore = TogetherRestore(self._node.name, self._restore, companions)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody has asked for a copy of the state."""
+        return self._donor_snapshots.is_wanted
 
     def start(self, target: Target, initial_state: str | None = None) -> Origin | None:
         """Get the state to begin with, before the first step; at most `initial_state_timeout_s`.
@@ -121,13 +134,16 @@ class States(Closeable):
         self._restore.end()
         self._donor_snapshots.standing = self._node.rounds.standing
         is_due = saves and self._is_checkpoint_due()
-        if not self._donor_snapshots.is_wanted and not is_due:
+        is_wanted = self.is_wanted
+        if self._companions is not None:
+            is_wanted = saves and self._companions.wants_state
+        if not is_wanted and not is_due:
             return
         state = self._captured(capture)
         if state is None:
             return
         self._donor_snapshots.kinds = {name: part.kind for name, part in state.parts.items()}
-        if self._donor_snapshots.is_wanted:
+        if is_wanted:
             self._donor_snapshots.put(state)
             fault_points.reached("state.captured")
         if is_due and self._writer is not None:

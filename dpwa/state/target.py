@@ -26,6 +26,7 @@ class Target:
         layout: of the image, if that is known beforehand.
         most_bytes: the largest image that is taken.
         load: takes over an image and its numbers.  Raises `UnfitStateError`, and changes nothing.
+        check: raises it alike, and changes nothing in any case; `None`: there is no such check.
     """
 
     part: PartName
@@ -33,6 +34,7 @@ class Target:
     layout: ImageLayout | None
     most_bytes: int
     load: Callable[[ByteArray, bytes], None]
+    check: Callable[[ByteArray, bytes], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import json
 import pytest
 from support.processes import ended, start
 
-from dpwa.adapters.ranks import Failure
+from dpwa.adapters.ranks.forms import Failure
 from dpwa.errors import JoinTimeoutError
 
 SILENCE_S = 15.0  # as in ddp_groups.py
@@ -55,7 +55,7 @@ def test_a_closed_adapter_is_closed_on_all_ranks(told):
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("names", "UserError: all ranks of a DistributedDataParallel module are one node"),
+        ("names", "UserError: the ranks that hold a module together are one node"),
         ("name", "UnknownNameError"),
         ("optimizer", "must both have `optimizer`, or neither"),
         ("port", "AddressError"),

@@ -26,7 +26,7 @@ def run(name, *arguments, **environment):
 
 
 def test_all_scripts_are_here():
-    assert len(NAMES) == 9
+    assert len(NAMES) == 10
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,6 +55,13 @@ def test_memory_of_an_all_reduce_is_told_in_sizes_of_the_value():
     assert (row["transport"], row["processes"]) == ("tcp", 2)
     assert row["peak_rss"] >= COUNTED * row["rss"] >= row["pss"] > 0.5
     assert row["peak_pss"] > 0.5
+
+
+@pytest.mark.slow
+def test_sharded_models_are_compared_with_whole_ones():
+    done = run("sharded.py", "--mb", "0.1", "--repetitions", "3")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ratio"] > 0
 
 
 @pytest.mark.slow

@@ -20,9 +20,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dpwa.adapters import replicas
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.adapters.ranks import replicas
 from dpwa.errors import DpwaError
 from dpwa.launch.ports import free_ports
 

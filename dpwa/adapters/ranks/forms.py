@@ -138,13 +138,22 @@ class Form:
 
 @dataclass(frozen=True)
 class Making:
-    """An adapter that is to be made: its arguments, and how."""
+    """An adapter that is to be made: how, and its arguments."""
 
-    make: Callable[[], None]
+    init: Callable[..., None]
     name: str
     config: ConfigSource
     leader_loss: Callable[[], Loss] | None = None
     optimizer: torch.optim.Optimizer | None = None
+
+    def make(self, config: ConfigSource) -> None:
+        """Make it, with this configuration."""
+        self.init(self.name, config, self.leader_loss, self.optimizer)
+
+    def form(self, failure: Exception | None, rank: int) -> Form:
+        """Say to the other ranks what has come of it."""
+        told = None if failure is None else Failure.of(failure, rank)
+        return Form(self.name, self.optimizer is not None, self.leader_loss is not None, told)
 
 
 def require_alike(forms: Sequence[Form]) -> None:
@@ -156,7 +165,7 @@ def require_alike(forms: Sequence[Form]) -> None:
     for rank, form in enumerate(forms):
         if form.name != first.name:
             raise UserError(
-                "all ranks of a DistributedDataParallel module are one node: rank 0 of its process "
+                "the ranks that hold a module together are one node: rank 0 of its process "
                 f"group calls it {first.name!r}, rank {rank} {form.name!r}"
             )
         for what in ("optimizer", "leader_loss"):

@@ -7,25 +7,18 @@ has changed parameters or averaged buffers, they go to the other ranks by the pr
 
 from __future__ import annotations
 
-import functools
-import inspect
-import logging
-import math
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from dpwa.adapters.module_state import ModuleState, state_tensors
-from dpwa.adapters.ranks import (
+from dpwa.adapters.ranks.forms import (
     Failure,
-    Form,
     Making,
     NodeElsewhere,
     RankOutcome,
@@ -33,21 +26,18 @@ from dpwa.adapters.ranks import (
     require_alike,
     versions,
 )
+from dpwa.adapters.ranks.group import RankGroup
 from dpwa.adapters.training_state import TrainingState
 from dpwa.connection import DpwaConnection
 from dpwa.errors import ParametersError
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.node import Node
 from dpwa.state.states import States
-from dpwa.types import Loss, loss_value
+from dpwa.types import Loss
 
-log = logging.getLogger("dpwa.adapters")
-
-P = ParamSpec("P")
 R = TypeVar("R")
 
 STILL_AT_WORK_S = 2.0
-PATIENCE_S = 30.0  # before a rank says that it waits for the others
 
 
 class Adapter(Protocol):
@@ -60,38 +50,20 @@ class Adapter(Protocol):
     _training: TrainingState
     _states: States
     _leader_loss: Callable[[], Loss] | None
-    _replicas: Replicas | None
 
 
 @dataclass
-class Replicas:
-    """The ranks of the process group of a module, seen from one of them.
-
-    Attributes:
-        group: the process group.
-        rank, size: of this process in it, and of the group.
-        device: of small messages: one that the group can send from.
-        is_inside: whether a call is under way on this rank.
-        leader_loss: returns the loss by which leaders are chosen, on each rank.
-    """
-
-    group: dist.ProcessGroup
-    device: torch.device
-    rank: int = field(init=False)
-    size: int = field(init=False)
-    is_inside: bool = field(default=False, init=False)
-    leader_loss: Callable[[], Loss] | None = field(default=None, init=False)
+class Replicas(RankGroup):
+    """The ranks of a `DistributedDataParallel` module, seen from one of them."""
 
     def __post_init__(self) -> None:
-        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
-        self._source = dist.get_global_rank(self.group, 0)
+        super().__post_init__()
         self._told_at = time.monotonic()
-        self._leader_loss: float | None = None  # mean of the ranks, for the call under way
 
     @property
     def has_node(self) -> bool:
         """Tell whether this is the rank that has the node."""
-        return self.rank == 0
+        return self.is_first
 
     # Making an adapter
 
@@ -104,8 +76,8 @@ class Replicas:
         failure: Exception | None = None
         try:
             if self.has_node:
-                with self._entered():
-                    given.make()
+                with self.entered():
+                    given.make(given.config)
                 self.leader_loss = adapter._leader_loss
                 if self.leader_loss is not None:
                     adapter._leader_loss = lambda: self._leader_loss
@@ -113,16 +85,11 @@ class Replicas:
                 self._make_elsewhere(adapter, net, given)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are to know
             failure = error
-        form = Form(
-            given.name,
-            given.optimizer is not None,
-            given.leader_loss is not None,
-            None if failure is None else Failure.of(failure, self.rank),
-        )
+        form = given.form(failure, self.rank)
         if failure is None and self.has_node:
             has_origin = adapter._states.origin is not None
             form = replace(form, has_origin=has_origin, **_standing(adapter.connection))
-        forms = self._gather(form)
+        forms = self.gather(form)
         if failure is not None:
             raise failure
         try:
@@ -147,7 +114,7 @@ class Replicas:
     def _share_optimizer(self, optimizer: torch.optim.Optimizer | None) -> None:
         if optimizer is None:
             return
-        state = self._say(optimizer.state_dict() if self.has_node else None)
+        state = self.say(optimizer.state_dict() if self.has_node else None)
         if not self.has_node:
             optimizer.load_state_dict(state)
 
@@ -171,13 +138,13 @@ class Replicas:
             return cast("R", self._follow(adapter, optimizer))
         before = versions(adapter._state)
         try:
-            with self._entered():
+            with self.entered():
                 result = run()
                 outcome = self._outcome(adapter, result, before, optimizer)
         except Exception as error:
-            self._say(RankOutcome(failure=Failure.of(error, self.rank)))
+            self.say(RankOutcome(failure=Failure.of(error, self.rank)))
             raise
-        self._say(outcome)
+        self.say(outcome)
         if outcome.has_changed:
             self._send_all(entry.tensor for entry in adapter._state.entries)
         return result
@@ -197,7 +164,7 @@ class Replicas:
     def _follow(self, adapter: Adapter, optimizer: Any) -> Any:
         outcome: RankOutcome | None = None
         while outcome is None:  # rank 0 is still at work
-            outcome = self._say(None)
+            outcome = self.say(None)
         if outcome.failure is not None:
             outcome.failure.throw()
         elsewhere = cast("NodeElsewhere", adapter.connection)
@@ -214,71 +181,14 @@ class Replicas:
             self._send_all(entry.tensor for entry in adapter._state.entries)
         return outcome.result
 
-    @contextmanager
-    def _entered(self) -> Iterator[None]:
-        self.is_inside = True
-        try:
-            yield
-        finally:
-            self.is_inside = False
-
     def still_at_work(self) -> None:
         """Tell the ranks that wait for rank 0 to go on: else their process group would time out."""
         now = time.monotonic()
         if now - self._told_at >= STILL_AT_WORK_S:
             self._told_at = now
-            self._say(None)
-
-    def mean(self, loss: Loss, *, with_leader_loss: bool) -> float | None:
-        """Return the mean of the losses of all ranks that have measured one.
-
-        Raises:
-            ParametersError: on some rank it is not one number.
-        """
-        values: list[float | None] = []
-        problem: Exception | None = None
-        try:
-            values.append(loss_value(loss))
-            if with_leader_loss and self.leader_loss is not None:
-                values.append(loss_value(self.leader_loss()))
-        except Exception as error:  # noqa: BLE001 - the other ranks must not wait
-            problem, values = error, [None]
-        values += [None] * (2 - len(values))
-        sums = [[value or 0.0, float(value is not None)] for value in values]
-        told = torch.tensor([*sums, [float(problem is not None), 0.0]], dtype=torch.float64)
-        told = told.to(self.device)
-        dist.all_reduce(told, group=self.group)
-        if problem is not None:
-            raise problem
-        (total, count), (leader_total, leader_count), (problems, _) = told.tolist()
-        if problems:
-            raise ParametersError("the loss of another rank of the model's process group is wrong")
-        self._leader_loss = leader_total / leader_count if leader_count else None
-        mean = total / count if count else None
-        return math.inf if mean is not None and math.isnan(mean) else mean
+            self.say(None)
 
     # The process group
-
-    def _gather(self, form: Form) -> list[Form]:
-        text = (
-            f"still waiting for all {self.size} ranks of the model's process group to make their "
-            "adapters: each of them has to"
-        )
-        timer = threading.Timer(PATIENCE_S, log.warning, (f"{form.name}: {text}",))
-        timer.daemon = True
-        timer.start()
-        try:
-            forms: list[Any] = [None] * self.size
-            dist.all_gather_object(forms, form, group=self.group)
-            return forms
-        finally:
-            timer.cancel()
-
-    def _say(self, said: Any) -> Any:
-        """Give what rank 0 says to all ranks."""
-        box = [said]
-        dist.broadcast_object_list(box, self._source, self.group, self.device)
-        return box[0]
 
     @torch.no_grad()
     def _send_all(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -309,50 +219,3 @@ def replicas_of(net: torch.nn.Module) -> Replicas | None:
             if dist.get_world_size(group) > 1:
                 return Replicas(group, next(module.parameters()).device)
     return None
-
-
-def made_by_all_ranks(init: Callable[P, None]) -> Callable[P, None]:
-    """Let an adapter of replicas be made on rank 0 only, and stood for on the others."""
-    signature = inspect.signature(init)
-
-    @functools.wraps(init)
-    def make(*args: P.args, **kwargs: P.kwargs) -> None:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        adapter, net, *rest = bound.args
-        replicas = adapter._replicas = (
-            replicas_of(net) if isinstance(net, torch.nn.Module) and dist.is_available() else None
-        )
-        run = functools.partial(init, *args, **kwargs)
-        if replicas is None:
-            run()
-        else:
-            replicas.make(adapter, net, Making(run, *rest))
-
-    return make
-
-
-def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
-    """Let a method of an adapter be called by all ranks: rank 0 runs it, the others follow.
-
-    Whatever it changes in the module on rank 0 is on all ranks when it returns. A `loss` that it
-    takes is the mean of those of all ranks, an `optimizer` has the state of that of rank 0.
-    """
-    signature = inspect.signature(call)
-    begins = call.__name__ == "update_send"  # when leaders are chosen
-
-    @functools.wraps(call)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        adapter: Any = args[0]
-        replicas: Replicas | None = adapter._replicas
-        if replicas is None or replicas.is_inside:
-            return call(*args, **kwargs)
-        adapter._node._check_open()
-        bound = signature.bind(*args, **kwargs)
-        if "loss" in signature.parameters:
-            mean = replicas.mean(bound.arguments.get("loss"), with_leader_loss=begins)
-            bound.arguments["loss"] = mean
-        run = functools.partial(call, *bound.args, **bound.kwargs)
-        return replicas.call(adapter, run, bound.arguments.get("optimizer"))
-
-    return called

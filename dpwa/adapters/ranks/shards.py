@@ -1,0 +1,250 @@
+"""Shards: the ranks of a model that `fully_shard` has sharded, which together are one member.
+
+Each rank has a node of its own, which gossips its shards with the nodes of the same rank of other
+members. In each round rank 0 draws the peer; all ranks fetch from it; and they merge only if all of
+them have the same version of it, else none does. So a member is never merged in part. If a rank
+dies, the others fail in their next collective, as the model itself does, and their members go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar, cast
+
+import msgpack
+import torch.distributed as dist
+from torch import nn
+
+from dpwa import fault_points
+from dpwa.adapters.ranks.forms import Failure, Making, require_alike
+from dpwa.adapters.ranks.group import RankGroup
+from dpwa.adapters.ranks.rails import rail
+from dpwa.adapters.sharded_tensors import is_sharded, reshard
+from dpwa.adapters.training_state import TrainingState
+from dpwa.algorithms import Ask
+from dpwa.config import load_config
+from dpwa.connection import DpwaConnection
+from dpwa.errors import ParametersError
+from dpwa.node.arrival import Arrival
+from dpwa.node.gossip_rounds import GossipRounds
+from dpwa.node.node import Node
+from dpwa.state.states import States, initial_state_of
+from dpwa.transport.link import LinkState
+from dpwa.types import Loss
+
+R = TypeVar("R")
+
+EXACT_BYTES = 6  # of a digest that a float64 holds
+NOBODY = -1.0
+
+
+class ShardAdapter(Protocol):
+    """What shards need of a `DpwaPyTorchAdapter`."""
+
+    connection: DpwaConnection
+    _node: Node
+    _rounds: GossipRounds
+    _training: TrainingState
+    _states: States
+    _leader_loss: Callable[[], Loss] | None
+
+
+@dataclass
+class Shards(RankGroup):
+    """The ranks of a sharded model, seen from one of them.
+
+    Attributes:
+        net: the module.
+        wants_state: whether somebody has asked a rank for a copy of the state.
+    """
+
+    net: nn.Module
+    wants_state: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._adapter: ShardAdapter | None = None
+        self._names: tuple[str, ...] = ()
+        self._unreached: set[str] = set()  # by some rank, a round ago
+        self._leads = False
+
+    # Making an adapter
+
+    def make(self, adapter: ShardAdapter, net: nn.Module, given: Making) -> None:  # noqa: ARG002
+        """Make the adapters of all ranks, or fail on all of them.
+
+        Raises:
+            UserError: one of the ranks cannot have its own, or they are not alike.
+        """
+        failure: Exception | None = None
+        loaded = None
+        try:
+            reshard(self.net)
+            loaded = load_config(given.config)
+            loaded.require(given.name)
+            with self.entered():
+                given.make(rail(loaded, self.rank, self.size))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are to know
+            failure = error
+        forms = self.gather(given.form(failure, self.rank))
+        if failure is not None:
+            raise failure
+        assert loaded is not None  # noqa: S101
+        try:
+            require_alike(forms)
+        except Exception:
+            adapter.connection.close()
+            raise
+        self._adapter, self._names = adapter, tuple(node.name for node in loaded.nodes)
+        self.leader_loss = adapter._leader_loss
+        if self.leader_loss is not None:
+            adapter._leader_loss = lambda: self._leader_loss
+        adapter._rounds.companions = self
+        adapter._states.keep_together(self)
+        if adapter._states.start(adapter._training.model(), initial_state_of(loaded)) is not None:
+            adapter._rounds.begin_with(b"")
+            if given.optimizer is not None:
+                adapter._states.add(adapter._training.optimizer_target(given.optimizer))
+
+    # A call
+
+    def call(self, adapter: object, run: Callable[[], R], optimizer: object = None) -> R:  # noqa: ARG002
+        """Run something on each rank; what they must agree on, they do in the course of it."""
+        reshard(self.net)
+        with self.entered():
+            result = run()
+        fault_points.reached("shards.called")
+        return result
+
+    def norm(self, own: float) -> float:
+        """Return the Euclidean norm of all shards, of those on each rank."""
+        return math.hypot(*(row[0] for row in self.numbers([own])))
+
+    # The end of the training, which rank 0 leads
+
+    def end(self, adapter: ShardAdapter, run: Callable[[], R]) -> R:
+        """Run something on rank 0, with the others doing what it does in `told`.
+
+        Returns:
+            What rank 0 has returned.
+
+        Raises:
+            DpwaError: what rank 0 raised, on all ranks.
+        """
+        if not self.is_first:
+            adapter._rounds.end_training(None)
+            return cast("R", self._follow(adapter))
+        self._leads = True
+        try:
+            result = run()
+        except Exception as error:
+            self.say(Failure.of(error, self.rank))
+            raise
+        finally:
+            self._leads = False
+        self.say(_Result(result))
+        return result
+
+    def told(self, method: str, *args: object) -> None:
+        """Have the other ranks call a method of their adapters, while rank 0 leads."""
+        if self._leads:
+            self.say((method, args))
+
+    def _follow(self, adapter: ShardAdapter) -> object:
+        while True:
+            said = self.say(None)
+            if isinstance(said, Failure):
+                said.throw()
+            if isinstance(said, _Result):
+                return said.value
+            method, args = said
+            getattr(adapter, method)(*args)
+
+    # What the nodes agree on
+
+    def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
+        """Return what rank 0 asks for, if all may ask; see `dpwa.node.companions`."""
+        drawn = ask
+        if self.is_first and ask is not None and ask.peer is None:
+            drawn = replace(ask, peer=draw(self._unreached))
+        links = {} if self._adapter is None else self._adapter._node.links
+        reached = [float(links.get(name) is not LinkState.DOWN) for name in self._names]
+        wants = self._adapter is not None and self._adapter._states.is_wanted
+        peer = NOBODY
+        if drawn is not None and drawn.peer is not None:
+            peer = float(self._names.index(drawn.peer))
+        rows = self.numbers([float(ask is not None), float(wants), peer, *reached])
+        self.wants_state = any(row[1] for row in rows)
+        everywhere = [all(seen) for seen in zip(*(row[3:] for row in rows), strict=True)]
+        self._unreached = {n for n, is_up in zip(self._names, everywhere, strict=True) if not is_up}
+        chosen = rows[0][2]
+        if ask is None or chosen == NOBODY or not all(row[0] for row in rows):
+            return None
+        return replace(ask, peer=self._names[int(chosen)])
+
+    def have_all(self, arrival: Arrival | None) -> bool:
+        """Tell whether all ranks have the same version; see `dpwa.node.companions`."""
+        fault_points.reached("shards.arrived")
+        if arrival is None:
+            self.all_same(None)
+            return False
+        whose = arrival.peer, arrival.version, arrival.standing.clock, arrival.standing.loss
+        how = arrival.factor, arrival.takes_over, arrival.published is None
+        is_had = self.all_same((*whose, *how))
+        fault_points.reached("shards.agreed")
+        return is_had
+
+    def all(self, own: bool) -> bool:
+        """Tell whether something is so on all ranks."""
+        return all(row[0] for row in self.numbers([float(own)]))
+
+    def all_same(self, own: object) -> bool:
+        """Tell whether all ranks have the same: plain data, or `None`."""
+        digest = hashlib.blake2b(msgpack.packb(own), digest_size=EXACT_BYTES).digest()
+        number = float(int.from_bytes(digest, "big"))
+        return all(row == [number] for row in self.numbers([number]))
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What rank 0 has returned at the end."""
+
+    value: object
+
+
+def shards_of_module(net: nn.Module) -> Shards | None:
+    """Return the ranks of a module; `None` if it is not sharded, or there is only this one.
+
+    Raises:
+        ParametersError: its parameters are sharded over several meshes of ranks, or over some of
+            the ranks by more than one dimension.
+    """
+    reshard(net)
+    meshes: list[Any] = []
+    for _, parameter in net.named_parameters():
+        if is_sharded(parameter):
+            sharded: Any = parameter
+            if sharded.device_mesh not in meshes:
+                meshes.append(sharded.device_mesh)
+    if not meshes or meshes[0].size() == 1:
+        return None
+    if len(meshes) > 1:
+        raise ParametersError(
+            f"the parameters are sharded over a device mesh each, {len(meshes)} of them: shard the "
+            "whole module over one"
+        )
+    mesh = meshes[0]
+    if mesh.ndim == 1:
+        group: dist.ProcessGroup = mesh.get_group()
+    elif mesh.size() == dist.get_world_size():
+        group = dist.group.WORLD  # type: ignore[assignment]
+    else:
+        raise ParametersError(
+            f"the parameters are sharded over a device mesh {tuple(mesh.shape)} that is a part of "
+            "the process group: use a mesh of one dimension, or of all ranks"
+        )
+    device = next(net.parameters()).device
+    return Shards(group, device, net)

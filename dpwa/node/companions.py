@@ -1,0 +1,37 @@
+"""Companions: nodes that are ranks of one member, and do each round of gossip alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from dpwa.algorithms import Ask
+from dpwa.node.arrival import Arrival
+
+
+class Companions(Protocol):
+    """The ranks of a member whose model is sharded: each has a node of its own, for its shards.
+
+    Each method is called by all of them, at the same place of the same round.
+    """
+
+    def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
+        """Return what all of them ask for.
+
+        Args:
+            ask: what the algorithm of this rank would ask; `None`: nothing, or it may not ask.
+            draw: returns a peer by flow control, without those that it is given; `None`: none.
+        """
+        ...
+
+    def have_all(self, arrival: Arrival | None) -> bool:
+        """Tell whether all ranks have the same version of the same peer's shards.
+
+        Args:
+            arrival: what has come to this rank; `None`: nothing that may be merged.
+        """
+        ...
+
+    def all(self, own: bool) -> bool:
+        """Tell whether something is so on all ranks."""
+        ...

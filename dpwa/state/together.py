@@ -1,0 +1,103 @@
+"""TogetherRestore: the ranks of a sharded model take over one state of a peer, or none of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from dpwa.data.segments import ByteArray
+from dpwa.state.restore import StateRestore
+from dpwa.state.target import Origin, Target
+
+log = logging.getLogger("dpwa.state")
+
+TRIES = 3
+
+R = TypeVar("R")
+
+
+class StateCompanions(Protocol):
+    """What the ranks of a sharded model tell each other of their states; all call it alike."""
+
+    wants_state: bool
+    """Whether somebody asked one of them for a copy, before the update under way."""
+
+    def all_same(self, own: object) -> bool:
+        """Tell whether all ranks have the same."""
+        ...
+
+    def say(self, said: Any) -> Any:
+        """Return what the first rank says."""
+        ...
+
+
+class TogetherRestore:
+    """Does what `StateRestore` does, on each rank of a sharded model for its own shards.
+
+    Each fetches from the node of the same rank of a peer. What has come is loaded only if all ranks
+    have it of the same moment of the same peer.
+
+    Args:
+        node: the name of the node.
+        restore: of this rank.
+        companions: the ranks.
+    """
+
+    def __init__(self, node: str, restore: StateRestore, companions: StateCompanions) -> None:
+        self._node = node
+        self._restore = restore
+        self._companions = companions
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Names of the peers whose state was of no use."""
+        return self._restore.refused
+
+    def start(self, target: Target, source: str) -> Origin | None:
+        """Replace the first part; `None` if the node begins with its own."""
+        for _ in range(TRIES):
+            held, origin = self._held(target, lambda held: self._restore.start(held, source))
+            found = None if origin is None else (sorted(origin.donors), origin.clock)
+            if self._companions.all_same(found):
+                if held:
+                    target.load(*held[-1])  # which was checked: it does not fail any more
+                return origin
+            if found is not None:
+                log.info("%s: the other ranks have another state than %s", self._node, found)
+            self._restore.ask_only(self._companions.say(None if found is None else found[0]))
+        log.warning(
+            "%s: starts with its own %s, as its ranks have not come by one state of a peer in %d "
+            "attempts",
+            self._node,
+            target.part,
+            TRIES,
+        )
+        return None
+
+    def add(self, target: Target) -> None:
+        """Replace one more part, by what belongs to the first one."""
+        held, _ = self._held(target, self._restore.add)
+        if not self._companions.all_same(len(held)):
+            text = "%s: starts with its own %s, as not all of its ranks have that of the peer"
+            log.warning(text, self._node, target.part)
+        elif held:
+            target.load(*held[-1])
+
+    def end(self) -> None:
+        """Give back the memory of what is needed no more."""
+        self._restore.end()
+
+    def _held(
+        self, target: Target, fetch: Callable[[Target], R]
+    ) -> tuple[list[tuple[ByteArray, bytes]], R]:
+        """Have a part fetched, but not loaded."""
+        held: list[tuple[ByteArray, bytes]] = []
+
+        def hold(image: ByteArray, numbers: bytes) -> None:
+            if target.check is not None:
+                target.check(image, numbers)
+            held.append((image, numbers))
+
+        return held, fetch(replace(target, load=hold))

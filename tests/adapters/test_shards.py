@@ -1,0 +1,132 @@
+"""Ranks of a model that is sharded by `fully_shard` are one member: two groups of two ranks."""
+
+import json
+import re
+
+import pytest
+import yaml
+from support.processes import ended, start
+
+from dpwa.launch.ports import free_ports
+
+PATIENCE_S = 60.0
+
+
+def told_by(folder, *scenarios):
+    """What each rank has found, by scenario and then by node and rank."""
+    program = start("sharded_groups.py", folder, *scenarios)
+    with ended(program):
+        out, errors = program.communicate(timeout=110)
+    assert program.returncode == 0, errors
+    found = {}
+    for scenario, name, rank, result in map(json.loads, out.splitlines()):
+        found.setdefault(scenario, {})[name, rank] = result
+    return found
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    scenarios = ("merge", "merge_bf16", "finish", "clip", "late", "refused")
+    return told_by(tmp_path_factory.mktemp("groups"), *scenarios)
+
+
+@pytest.mark.parametrize(("scenario", "tolerance"), [("merge", 1e-6), ("merge_bf16", 0.01)])
+def test_whole_tensors_are_the_merge_of_the_whole_models(told, scenario, tolerance):
+    for rank in (0, 1):
+        found = told[scenario]["w1", rank]
+        assert found["began_with"] == 0.0
+        assert found["is_mean"] <= tolerance
+        assert found["moved"] > 0.5
+        assert told[scenario]["w2", rank]["moved"] == 0.0
+
+
+@pytest.mark.parametrize("scenario", ["finish", "clip"])
+def test_all_ranks_merge_the_same_and_groups_that_end_together_have_one_model(told, scenario):
+    ranks = told[scenario]
+    for name, other in (("w1", "w2"), ("w2", "w1")):
+        first, second = ranks[name, 0], ranks[name, 1]
+        assert first["merges"] == second["merges"]
+        assert len(first["merges"]) > 10
+        assert {peer for peer, *_ in first["merges"]} == {other}
+        assert first["clock"] == second["clock"]
+        assert first["took_part"] == [other]
+        assert sum(first["losses"][-10:]) < sum(first["losses"][:10])
+    for rank in (0, 1):
+        assert ranks["w1", rank]["digest"] == ranks["w2", rank]["digest"]
+    assert ranks["w1", 0]["digest"] != ranks["w1", 1]["digest"]  # they are other shards
+
+
+def test_a_group_that_comes_late_takes_over_parameters_and_optimizer(told):
+    for rank in (0, 1):
+        first, late = told["late"]["w1", rank], told["late"]["w2", rank]
+        assert late["digest"] == first["digest"]
+        assert late["optimizer"] == first["optimizer"]
+        assert late["updates"] > 20
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("algorithm", "UserError: a model that is sharded .* algorithm: merges of 'symmetric'"),
+        ("topology", "UserError: a model .* topology: neighbours .* change with the round"),
+        ("checkpoint", "UserError: a model .* checkpoint: use torch.distributed.checkpoint"),
+        ("ports", "UserError: too few ports between nodes 'w1' and 'w2' on 127.0.0.1"),
+        ("later", "ParametersError: parameter 'weight' was sharded after the adapter was made"),
+    ],
+)
+def test_what_cannot_be_is_refused_on_all_ranks(told, what, words):
+    for found in told["refused"].values():
+        assert re.match(words, found[what])
+
+
+class Rank:
+    """A rank of a group whose parameters are all one number, and the rows that it has printed."""
+
+    def __init__(self, folder, name, rank, plan="", run=0):
+        config = folder / "run.yaml"
+        self.program = start("sharded_rank.py", folder, name, rank, config, plan, run)
+        self.rows = []
+
+    def follow(self, until=lambda row: False):
+        """Read rows until one is as wanted, or there are no more."""
+        for line in self.program.stdout:
+            self.rows.append(json.loads(line))
+            if until(self.rows[-1]):
+                break
+        return self.rows[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("point", ["shards.arrived", "shards.agreed", "shards.called"])
+def test_a_rank_is_killed_no_group_is_half_merged_and_its_group_comes_back(tmp_path, point, rank):
+    ports = free_ports(4)
+    places = zip(("w1", "w2"), (ports[0], ports[2]), strict=True)
+    nodes = [{"name": name, "host": "127.0.0.1", "port": port} for name, port in places]
+    config = {"nodes": nodes, "timeout_ms": 1000, "log_level": "error"}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    plan = f"{point}:15:SIGKILL"
+    staying = [Rank(tmp_path, "w2", r) for r in (0, 1)]
+    dying = [Rank(tmp_path, "w1", r, plan if r == rank else "") for r in (0, 1)]
+    with ended(*(r.program for r in (*staying, *dying))):
+        died_at = [r.follow()[0] for r in dying]
+        assert dying[rank].program.wait(PATIENCE_S) == -9
+        assert dying[1 - rank].program.wait(PATIENCE_S) == 1  # its model cannot go on, either
+        reached = staying[0].follow(lambda row: row[0] >= died_at[0])[0]
+        updates, *_, merges = staying[0].follow(lambda row: row[0] >= reached + 20)  # w2 goes on
+        coming = [Rank(tmp_path, "w1", r, run=1) for r in (0, 1)]
+        with ended(*(r.program for r in coming)):
+            for r in coming:
+                r.follow(lambda row: row[3] >= 3)
+            staying[0].follow(lambda row: row[3] >= merges + 3)
+            (tmp_path / "stop").touch()
+            for r in (*staying, *coming):
+                r.follow()
+                assert r.program.wait(PATIENCE_S) == 0
+    assert coming[0].rows[0][0] >= updates  # it has taken over the state of w2
+    for ranks in (staying, dying, coming):
+        first, second = ({row[0]: row[1:] for row in r.rows} for r in ranks)
+        assert all(least == largest for least, largest, _ in (*first.values(), *second.values()))
+        both = first.keys() & second.keys()
+        assert len(both) >= min(len(first), len(second)) - 1
+        assert all(first[updates] == second[updates] for updates in both)

@@ -1,0 +1,281 @@
+"""Two groups of two ranks, each a model that `fully_shard` has sharded, which is one member.
+
+Usage: sharded_groups.py FOLDER SCENARIO...
+
+Each rank prints one line of JSON: [scenario, name of its node, rank, what it found].
+"""
+
+import hashlib
+import json
+import multiprocessing
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch._dynamo
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import dpwa
+from dpwa.errors import DpwaError
+from dpwa.launch.ports import free_ports
+
+PATIENCE_S = 60.0
+
+
+class Tied(nn.Module):
+    """An embedding that is the output layer as well, with one layer in between."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6, dtype=dtype)
+        self.between = nn.Linear(6, 6, dtype=dtype)
+        self.norm = nn.BatchNorm1d(6, dtype=dtype)
+        self.out = nn.Linear(6, 11, bias=False, dtype=dtype)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.out(self.norm(torch.tanh(self.between(self.embedding(tokens)))))
+
+
+def whole(name, dtype=torch.float32):
+    torch.manual_seed(int(name[1:]))
+    return Tied(dtype)
+
+
+def sharded(name, dtype=torch.float32):
+    net = whole(name, dtype)
+    fully_shard(net.between)
+    fully_shard(net)
+    return net
+
+
+def full(net):
+    return {name: p.detach().full_tensor().clone() for name, p in net.named_parameters()}
+
+
+def digest(net):
+    found = hashlib.sha256()
+    for parameter in net.parameters():
+        found.update(parameter.detach().to_local().contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def train(net, optimizer, rank, step):
+    """One step, on other data on each rank."""
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    tokens = torch.randint(0, 11, (8,), generator=generator)
+    loss = nn.functional.cross_entropy(net(tokens), tokens)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def evaluate(net):
+    """A forward pass, after which `fully_shard` may leave whole parameters behind."""
+    net.eval()
+    with torch.no_grad():
+        net(torch.arange(11))
+    net.train()
+
+
+def group_says(value):
+    """What rank 0 of the group says."""
+    box = [value]
+    dist.broadcast_object_list(box, 0)
+    return box[0]
+
+
+def until(condition, wait):
+    end = time.monotonic() + PATIENCE_S
+    while not group_says(condition() or time.monotonic() > end):
+        wait()
+
+
+def merge(name, rank, config, folder, dtype="float32"):
+    """The first merge of w1, while w2 stays as it is."""
+    dtype = getattr(torch, dtype)
+    net, config = sharded(name, dtype), {**config, "initial_state": "own"}
+    if name == "w2":
+        config["fetch_probability"] = 0.0
+    with dpwa.connect(net, config=config, name=name) as gossip:
+        before = full(net)
+        until(lambda: (folder / "w1").exists(), lambda: once(gossip, name, folder))
+        found = full(net)
+    return {
+        "began_with": furthest(before, whole_values(name, dtype)),
+        "is_mean": furthest(found, mean_of_both(dtype)),
+        "moved": furthest(found, before),
+    }
+
+
+def whole_values(name, dtype):
+    return {n: p.detach().float() for n, p in whole(name, dtype).named_parameters()}
+
+
+def mean_of_both(dtype):
+    other = whole_values("w2", dtype)
+    return {n: 0.5 * p + 0.5 * other[n] for n, p in whole_values("w1", dtype).items()}
+
+
+def furthest(found, expected):
+    assert found.keys() == expected.keys()
+    return max(float((found[n].float() - p.float()).abs().max()) for n, p in expected.items())
+
+
+def once(gossip, name, folder):
+    if name == "w1" and (folder / "w1").exists():
+        return
+    gossip.update_send(1.0)
+    merged = gossip.update_wait()
+    if merged is not None:
+        (folder / name).touch()
+    time.sleep(0.01)
+
+
+def merge_bf16(name, rank, config, folder):
+    return merge(name, rank, config, folder, "bfloat16")
+
+
+def finish(name, rank, config, folder):
+    """Train on other data on each rank, look at the model in between, and end together."""
+    net = sharded(name)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    merges, losses = [], []
+    with dpwa.connect(net, optimizer, config=config, name=name) as gossip:
+        for step in range(60):
+            loss = train(net, optimizer, rank, step)
+            losses.append(float(loss))
+            if step % 10 == 9:
+                evaluate(net)
+            found = gossip.step(loss)
+            if found is not None:
+                merges.append(
+                    [found.peer, found.factor, found.consensus_distance, found.peer_clock]
+                )
+            if step == 30:
+                (folder / f"{name}-{rank}").touch()
+                until(lambda: len(list(folder.iterdir())) == 4, lambda: time.sleep(0.02))
+        until(lambda: len(list(folder.iterdir())) == 4, lambda: time.sleep(0.02))
+        report = gossip.finish()
+        return {
+            "digest": digest(net),
+            "merges": merges,
+            "losses": losses,
+            "took_part": report.took_part,
+            "clock": gossip.clock,
+        }
+
+
+def clip(name, rank, config, folder):
+    """Merges are clipped by the distance over all shards."""
+    options = {"quantile": 0.5, "window": 5}
+    return finish(name, rank, {**config, "robust": "clip", "clip": options}, folder)
+
+
+def late(name, rank, config, folder):
+    """A group that comes late takes over parameters, clock and optimizer."""
+    net = sharded(name)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    config = {**config, "fetch_probability": 0.0}
+    if name == "w2":
+        until(lambda: (folder / "ready").exists(), lambda: time.sleep(0.05))
+    with dpwa.connect(net, optimizer, config=config, name=name) as gossip:
+        if name == "w2":
+            found = told(net, optimizer, gossip)
+            train(net, optimizer, rank, 0)  # the optimizer works with what came
+            (folder / f"done-{rank}").touch()
+            return found
+        steps = 0
+        while not group_says(len(list(folder.glob("done*"))) == 2):
+            if steps < 20:
+                train(net, optimizer, rank, steps)
+            steps += 1
+            gossip.step(1.0)
+            if steps == 21:
+                (folder / "ready").touch()
+            time.sleep(0.01)
+        return told(net, optimizer, gossip)
+
+
+def told(net, optimizer, gossip):
+    moments = hashlib.sha256()
+    for parameter in net.parameters():
+        state = optimizer.state[parameter]
+        moments.update(state["exp_avg"].to_local().contiguous().numpy().tobytes())
+        moments.update(repr(float(state["step"])).encode())
+    return {"digest": digest(net), "optimizer": moments.hexdigest(), "updates": gossip.updates}
+
+
+def refused(name, rank, config, folder):
+    """What cannot be is refused on all ranks, by name."""
+    found, net = {}, sharded(name)
+    nodes = config["nodes"]
+
+    def attempt(what, changes, own=name):
+        try:
+            dpwa.connect(net, config={**config, **changes}, name=own).close()
+            found[what] = ""
+        except DpwaError as error:
+            found[what] = f"{type(error).__name__}: {error}"
+
+    attempt("algorithm", {"algorithm": "symmetric"})
+    attempt("topology", {"topology": "one_peer_exponential"})
+    attempt("checkpoint", {"checkpoint": {"dir": str(folder)}})
+    attempt("ports", {"nodes": [nodes[0], {**nodes[1], "port": nodes[0]["port"] + 1}]})
+    plain = nn.Linear(4, 4)
+    with dpwa.connect(plain, config={**config, **apart(nodes, rank)}, name=name) as gossip:
+        fully_shard(plain)
+        try:
+            gossip.update_send()
+        except DpwaError as error:
+            found["later"] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def apart(nodes, rank):
+    """Each rank for itself, at a port of its own."""
+    return {"nodes": [{**node, "port": node["port"] + rank} for node in nodes]}
+
+
+def run(index, rank, folder, configs):
+    torch.set_num_threads(1)
+    name = f"w{index + 1}"
+    store = dist.FileStore(str(folder / f"store-{name}"), 2)
+    timeout = timedelta(seconds=PATIENCE_S)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
+    for scenario, config in configs.items():
+        found = globals()[scenario](name, rank, config, folder / scenario)
+        # In one piece, as other ranks write, too.
+        sys.stdout.write(json.dumps([scenario, name, rank, found]) + "\n")
+        sys.stdout.flush()
+    dist.destroy_process_group()
+
+
+def config_of(ports):
+    places = zip(("w1", "w2"), (ports[0], ports[2]), strict=True)
+    nodes = [{"name": name, "host": "127.0.0.1", "port": port} for name, port in places]
+    return {"nodes": nodes, "timeout_ms": 5000, "log_level": "error"}
+
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.1)  # its imports take seconds
+    folder, configs = Path(sys.argv[1]), {}
+    for scenario in sys.argv[2:]:
+        (folder / scenario).mkdir()
+        configs[scenario] = config_of(free_ports(4))
+    children = [
+        context.Process(target=run, args=(index, rank, folder, configs))
+        for index in range(2)
+        for rank in range(2)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    sys.exit(max(child.exitcode != 0 for child in children))
