@@ -2,6 +2,9 @@
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -130,3 +133,26 @@ def test_a_rank_is_killed_no_group_is_half_merged_and_its_group_comes_back(tmp_p
         both = first.keys() & second.keys()
         assert len(both) >= min(len(first), len(second)) - 1
         assert all(first[updates] == second[updates] for updates in both)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [(), ("all",)], ids=["two groups", "one group"])
+def test_one_run_of_torchrun_may_hold_all_groups_but_not_only_one(arguments):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+    program = Path(__file__).parent.parent / "support" / "programs" / "sharded_mesh.py"
+    ran = subprocess.run(
+        [*torchrun, str(program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    said = dict(line.split(": ", 1) for line in ran.stdout.splitlines() if line[1:2] == ":")
+    assert said.keys() == set("0123"), ran.stderr
+    if arguments:
+        assert all("nobody to gossip with: start each group" in text for text in said.values())
+        return
+    for rank, text in said.items():
+        own, other = ("rank0", "rank2") if rank in "01" else ("rank2", "rank0")
+        assert text.startswith(f"{own} with ('{other}',), sum ")
+    assert len({text.rpartition(" ")[2] for text in said.values()}) == 1

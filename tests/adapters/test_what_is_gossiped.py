@@ -85,7 +85,11 @@ def table():
 def test_every_row_is_tested():
     assert set(ROWS) < set(table())
     left = set(table()) - set(ROWS)
-    others = ["DTensors of `fully_shard` (FSDP2)", "nested, sparse, quantised, meta, fake", "tensor"]
+    others = [
+        "DTensors of `fully_shard` (FSDP2)",
+        "nested, sparse, quantised, meta, fake",
+        "tensor",
+    ]
     assert sorted(left)[1:] == others  # see test_shards.py for the first
 
 

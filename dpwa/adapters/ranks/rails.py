@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dpwa.algorithms import Terms, algorithm
@@ -10,24 +11,54 @@ from dpwa.errors import UserError
 from dpwa.node.assembly import neighbours_of
 
 
-def rail(config: Config, rank: int, size: int) -> Config:
+def rail_of_members(config: Config, rank: int, size: int) -> Config:
     """Return the configuration of the nodes of one rank: they listen `rank` ports further on.
 
     Args:
-        config: of the members.
+        config: its nodes are members.
         rank: of this process among the ranks of a member.
         size: how many there are.
 
     Raises:
         UserError: it has something that members with shards cannot do.
     """
-    _require_possible(config)
     _require_room(config, size)
-    mapping: dict[str, Any] = config.to_mapping()
-    mapping["nodes"] = [_node_of_rank(node, rank) for node in mapping["nodes"]]
-    mapping["initial_state"] = "own"  # until all ranks are there
-    mapping["state_donors"] = 1
-    return load_config(mapping, environ={})
+    return _with_nodes(config, [_node_of_rank(node, rank) for node in _nodes(config)])
+
+
+def rail_of_ranks(config: Config, rank: int, members: Sequence[Sequence[str]]) -> Config:
+    """Return the configuration of the nodes of one rank, under the names of their members.
+
+    Args:
+        config: its nodes are the ranks of all members, as a launcher has found them.
+        rank: of this process among the ranks of its member.
+        members: the names of the ranks of each; a member has the name of its first rank.
+
+    Raises:
+        UserError: there is one member only; or as above.
+    """
+    if len(members) == 1:
+        raise UserError(
+            "all processes of this run hold one sharded model, and there is nobody to gossip with: "
+            "start each group of ranks as a run of its own, with DPWA_CONFIG and DPWA_NAME set"
+        )
+    nodes = {node["name"]: node for node in _nodes(config)}
+    return _with_nodes(config, [{**nodes[ranks[rank]], "name": ranks[0]} for ranks in members])
+
+
+def _nodes(config: Config) -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = config.to_mapping()["nodes"]
+    return nodes
+
+
+def _with_nodes(config: Config, nodes: list[dict[str, Any]]) -> Config:
+    _require_possible(config)
+    changed = {
+        "nodes": nodes,
+        "initial_state": "own",  # until all ranks are there
+        "state_donors": 1,
+    }
+    return load_config({**config.to_mapping(), **changed}, environ={})
 
 
 def _node_of_rank(node: dict[str, Any], rank: int) -> dict[str, Any]:

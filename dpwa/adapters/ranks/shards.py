@@ -21,11 +21,11 @@ from torch import nn
 from dpwa import fault_points
 from dpwa.adapters.ranks.forms import Failure, Making, require_alike
 from dpwa.adapters.ranks.group import RankGroup
-from dpwa.adapters.ranks.rails import rail
+from dpwa.adapters.ranks.rails import rail_of_members, rail_of_ranks
 from dpwa.adapters.sharded_tensors import is_sharded, reshard
 from dpwa.adapters.training_state import TrainingState
 from dpwa.algorithms import Ask
-from dpwa.config import load_config
+from dpwa.config import Config, load_config
 from dpwa.connection import DpwaConnection
 from dpwa.errors import ParametersError
 from dpwa.node.arrival import Arrival
@@ -79,14 +79,13 @@ class Shards(RankGroup):
         Raises:
             UserError: one of the ranks cannot have its own, or they are not alike.
         """
-        failure: Exception | None = None
-        loaded = None
+        members, failure, loaded = self._members(given.name), None, None
+        given = replace(given, name=members[0][0] if members else given.name)
         try:
-            reshard(self.net)
             loaded = load_config(given.config)
             loaded.require(given.name)
             with self.entered():
-                given.make(rail(loaded, self.rank, self.size))
+                given.make(self._rail(loaded, members))
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are to know
             failure = error
         forms = self.gather(given.form(failure, self.rank))
@@ -98,7 +97,7 @@ class Shards(RankGroup):
         except Exception:
             adapter.connection.close()
             raise
-        self._adapter, self._names = adapter, tuple(node.name for node in loaded.nodes)
+        self._adapter, self._names = adapter, (given.name, *adapter.connection.peers)
         self.leader_loss = adapter._leader_loss
         if self.leader_loss is not None:
             adapter._leader_loss = lambda: self._leader_loss
@@ -108,6 +107,27 @@ class Shards(RankGroup):
             adapter._rounds.begin_with(b"")
             if given.optimizer is not None:
                 adapter._states.add(adapter._training.optimizer_target(given.optimizer))
+
+    def _members(self, name: str) -> list[list[str]]:
+        """Return the names of the ranks of all members, this one first, if a launcher gave them.
+
+        Nothing, if all ranks of this member have its name.
+        """
+        names: list[Any] = [None] * self.size
+        dist.all_gather_object(names, name, group=self.group)
+        if len(set(names)) < self.size:
+            return []
+        everywhere: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everywhere, names)
+        others = dict.fromkeys(map(tuple, everywhere))
+        return [names, *(list(ranks) for ranks in others if list(ranks) != names)]
+
+    def _rail(self, config: Config, members: list[list[str]]) -> Config:
+        if members:
+            order = [node.name for node in config.nodes]
+            members = sorted(members, key=lambda ranks: order.index(ranks[0]))
+            return rail_of_ranks(config, self.rank, members)
+        return rail_of_members(config, self.rank, self.size)
 
     # A call
 
