@@ -16,9 +16,12 @@ import pytest
 import torch
 import yaml
 from examples_support import DPWA, EXAMPLES
+from support.commands import run_dpwa
 from support.nodes import config_of, eventually
+from support.ports import free_ports
 from support.times import at_most
 
+from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.config import Config, load_config
 from dpwa.transport.keyring import Keyring
@@ -139,6 +142,13 @@ def test_the_keys_of_a_pod_are_those_that_dpwa_takes(tmp_path: Path) -> None:
     own = KeyFolder(variables["DPWA_KEYS"].replace("/keys", str(mounted["/keys"]), 1))
     assert own.owners() == ["dpwa-1"]
     assert stat.S_IMODE(own.secret_file("dpwa-1").stat().st_mode) == 0o600
+    (port,) = free_ports(1)
+    settings = {"security": "curve", "keys": str(own.path), "transport": "tcp"}
+    nodes = [{"name": "dpwa-1", "host": "127.0.0.1", "port": port}]
+    file = tmp_path / "dpwa.yaml"
+    file.write_text(yaml.safe_dump({"nodes": nodes, **settings}))
+    with DpwaConnection("dpwa-1", str(file)):  # what the probe asks with these keys
+        assert run_dpwa("status", "-c", file, "--node", "dpwa-1").exit_code == 0
     ring = Keyring(own, "dpwa-1")
     assert all(ring.for_link(node.name) for node in config().nodes)
 
