@@ -13,12 +13,17 @@ from typing import Any
 import pytest
 import yaml
 from examples_support import EXAMPLES
+from support.ports import free_ports
 from support.times import at_most
 
 from dpwa.discovery.skypilot import SkyPilot
 
 SLURM, SKYPILOT = EXAMPLES / "slurm.sh", EXAMPLES / "skypilot.yaml"
 TASK: dict[str, Any] = yaml.safe_load(SKYPILOT.read_text())
+PAGE = (EXAMPLES.parent / "docs" / "skypilot.md").read_text()
+SHOWN, WITH_TORCHRUN = (
+    yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+)
 # What `srun -n 2` of SLURM 22.05 sets on one host, beside SLURM_PROCID and SLURM_LOCALID.
 STEP = {
     "SLURM_JOB_ID": str(os.getpid()),
@@ -53,7 +58,9 @@ def assert_learnt_together(output: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", [SLURM.read_text(), TASK["setup"], TASK["run"]], ids=["slurm", "setup", "run"]
+    "script",
+    [SLURM.read_text(), TASK["setup"], TASK["run"], WITH_TORCHRUN["run"]],
+    ids=["slurm", "setup", "run", "torchrun"],
 )
 def test_the_shell_understands_them(script: str) -> None:
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
@@ -78,6 +85,33 @@ def test_the_script_for_sbatch_trains_with_the_variables_of_srun(tmp_path: Path)
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "finished together with vm-1" in done.stdout
+    assert_learnt_together(done.stdout)
+
+
+def test_the_page_shows_the_task() -> None:
+    program = {"run": TASK["run"].replace("examples/quickstart.py", "train.py")}
+    assert TASK | program == SHOWN | {"name": TASK["name"]}
+
+
+@pytest.mark.slow
+def test_the_section_with_torchrun_trains(tmp_path: Path) -> None:
+    (tmp_path / "train.py").symlink_to(EXAMPLES / "quickstart.py")
+    program(
+        tmp_path / "torchrun",
+        f'#!/bin/sh\nexec "{sys.executable}" -m torch.distributed.run "$@"\n',
+    )
+    (port,) = free_ports(1)
+    done = subprocess.run(
+        ["bash", "-c", WITH_TORCHRUN["run"].replace("8008", str(port))],
+        cwd=tmp_path,
+        env={
+            **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
+            "SKYPILOT_NUM_NODES": "1", "SKYPILOT_NODE_RANK": "0",
+            "SKYPILOT_NODE_IPS": "127.0.0.1", "SKYPILOT_NUM_GPUS_PER_NODE": "2",
+        },
+        capture_output=True, text=True, timeout=at_most(90.0), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     assert_learnt_together(done.stdout)
 
 
