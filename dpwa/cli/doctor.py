@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,11 @@ import typer
 
 from dpwa.cli import exit_codes
 from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption
+from dpwa.errors import UserError
 
 if TYPE_CHECKING:
+    from dpwa.config import Config
+    from dpwa.discovery.interfaces import OwnHost
     from dpwa.node.diagnosis import Finding
     from dpwa.node.query import StatusAnswer
 
@@ -26,22 +30,31 @@ def doctor(
 
     It tells what is refused, silent or unknown, wrong keys, other protocol versions, models and
     algorithms, views that differ and clocks that are off. It asks from this machine, so what it
-    cannot reach itself may still be fine between the nodes.
+    cannot reach itself may still be fine between the nodes. It says which address a process of this
+    machine gives to others under torchrun, of which network card, and why.
 
     Exits with 3 when a connection is missing, with 1 when something else is wrong.
     """
     from dpwa.config import load_config
-    from dpwa.node.diagnosis import diagnose
+    from dpwa.node.diagnosis import Finding, diagnose
     from dpwa.node.query import asking_keyring, query_cluster
 
     loaded = load_config(config)
     answers = query_cluster(loaded, timeout_ms / 1000, asking_keyring(loaded, as_name))
-    findings = diagnose(answers)
+    findings, own = diagnose(answers), None
+    try:
+        own = _own_host(loaded, answers)
+    except UserError as error:
+        findings.append(Finding("", f"this machine: {error}"))
     if as_json:
         rows = [{"node": f.node, "problem": f.text} for f in findings]
         missed = _taken_for_dead(answers)
-        typer.echo(json.dumps({"nodes": list(answers), "problems": rows, "taken_for_dead": missed}))
+        here = None if own is None else {"host": own.host, "reason": own.reason}
+        told = {"nodes": list(answers), "problems": rows, "taken_for_dead": missed}
+        typer.echo(json.dumps({**told, "this_machine": here}))
     else:
+        if own is not None:
+            typer.echo(f"this machine: {own.host} under torchrun, {own.reason}")
         _show(answers, findings)
     if any(finding.is_unreachable for finding in findings):
         raise typer.Exit(exit_codes.UNREACHABLE)
@@ -57,6 +70,26 @@ def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
         typer.echo(f"{name} was at {where}, and is taken for dead")
     wrong = f"{len(findings)} problem{'s' * (len(findings) != 1)}" if findings else "all is well"
     typer.echo(f"{len(reached)} of {len(answers)} nodes answer; {wrong}")
+
+
+def _own_host(config: Config, answers: Mapping[str, StatusAnswer]) -> OwnHost | None:
+    """Return the address of this machine for the nodes, those that answer first.
+
+    `None` if none of them is at a TCP address.
+
+    Raises:
+        UserError: the environment names a network card that is not there, or has no address.
+    """
+    from dpwa.config.endpoints import split_tcp
+    from dpwa.discovery.interfaces import own_host
+    from dpwa.node.query import NOT_ASKED
+
+    places = {node.name: node.connect_endpoint for node in config.nodes}
+    places |= {seed.name or seed.endpoint: seed.endpoint for seed in config.seeds}
+    first = sorted(places, key=lambda name: answers.get(name, NOT_ASKED).report is None)
+    addresses = (split_tcp(places[name]) for name in first)
+    found = next((address for address in addresses if address is not None), None)
+    return None if found is None else own_host(os.environ, found[0])
 
 
 def _taken_for_dead(answers: Mapping[str, StatusAnswer]) -> dict[str, str]:

@@ -33,6 +33,12 @@ def status(
     config: RunOption,
     timeout_ms: TimeoutOption = 2000,
     as_name: AsOption = None,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            "--node", metavar="NAME", help="Ask this one of the nodes only, such as to probe it."
+        ),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Ask again and again, until Ctrl-C.")
     ] = False,
@@ -57,10 +63,12 @@ def status(
     --watch shows the table again and again; where the output is no terminal, or with --json, one
     is printed after the other. Ctrl-C ends it, with exit code 0.
 
-    Exits with 3 when a node cannot be reached.
+    --node asks one of `nodes`, and nobody else: is it there?
+
+    Exits with 3 when a node that is asked cannot be reached.
     """
     from dpwa.config import load_config
-    from dpwa.node.query import asking_keyring, query_cluster
+    from dpwa.node.query import asking_keyring, query_cluster, query_status
 
     if not LEAST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:  # typer lets NaN pass
         raise UserError(f"--interval: expected a number of seconds (got {interval})")
@@ -68,7 +76,11 @@ def status(
     keyring = asking_keyring(loaded, as_name)
     tells_leader = _follows_leaders(loaded)
 
+    only = {} if node is None else {node: loaded.node(node).connect_endpoint}
+
     def ask() -> dict[str, StatusAnswer]:
+        if only:
+            return query_status(only, timeout_ms / 1000, keyring=keyring)
         return query_cluster(loaded, timeout_ms / 1000, keyring)
 
     def show(answers: Mapping[str, StatusAnswer]) -> None:

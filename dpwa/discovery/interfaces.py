@@ -63,7 +63,14 @@ def own_host(environ: Environ, toward: str) -> OwnHost:
     Raises:
         UserError: the environment names a network card that is not there, or has no address.
     """
-    return named_host(environ) or OwnHost(local_address(toward), f"on the route to {toward}")
+    return named_host(environ) or _on_route(toward)
+
+
+def _on_route(toward: str) -> OwnHost:
+    host, route = local_address(toward), f"on the route to {toward}"
+    cards = [name for _, name in socket.if_nameindex()] if _is_linux() else []
+    card = next((name for name in cards if _address_of(name) == host), None)
+    return OwnHost(host, route if card is None else f"of {card}, {route}")
 
 
 def _matching(wanted: str, variable: str) -> list[str]:
@@ -89,7 +96,7 @@ def _matching(wanted: str, variable: str) -> list[str]:
 
 
 def _address_of(card: str) -> str | None:
-    if not sys.platform.startswith("linux"):
+    if not _is_linux():
         raise UserError(f"{VARIABLES[0]} and {VARIABLES[1]} are understood on Linux only")
     import fcntl
 
@@ -99,3 +106,7 @@ def _address_of(card: str) -> str | None:
         except OSError:
             return None
     return socket.inet_ntoa(answer[20:24])
+
+
+def _is_linux() -> bool:
+    return sys.platform.startswith("linux")

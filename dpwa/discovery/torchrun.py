@@ -21,7 +21,6 @@ from dpwa.discovery.interfaces import OwnHost, named_host, own_host
 from dpwa.discovery.launcher import Cluster, Environ, number
 from dpwa.errors import UserError
 from dpwa.launch.ports import held_ports
-from dpwa.transport.addresses import local_address
 from dpwa.types import JsonObject
 
 log = logging.getLogger("dpwa.discovery")
@@ -73,7 +72,7 @@ def _seen_by_all(own: OwnHost, environ: Environ, exchange: _Exchange) -> OwnHost
     elsewhere = [host for host in hosts if not OwnHost(host, "").is_loopback]
     if not own.is_loopback or not elsewhere or named_host(environ) is not None:
         return own
-    return OwnHost(local_address(elsewhere[0]), f"on the route to {elsewhere[0]}")
+    return own_host(environ, elsewhere[0])
 
 
 class _Exchange:

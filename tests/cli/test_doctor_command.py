@@ -55,7 +55,27 @@ def test_all_is_well(tmp_path, nodes):
     rounds(made, lambda: all(node.node.report()["merges"] for node in made))
     result = run_dpwa("doctor", "-c", written(tmp_path, config))
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == "2 of 2 nodes answer; all is well\n"
+    assert result.stdout.splitlines() == [
+        "this machine: 127.0.0.1 under torchrun, of lo, on the route to 127.0.0.1",
+        "2 of 2 nodes answer; all is well",
+    ]
+
+
+def test_the_network_card_that_the_environment_names_is_told_and_so_is_a_wrong_one(tmp_path):
+    file = written(tmp_path, {"nodes": [{"name": "w1", "host": "w1.invalid", "port": 7000}]})
+    named = run_dpwa("doctor", "-c", file, "--json", environment={"NCCL_SOCKET_IFNAME": "=lo"})
+    assert json.loads(named.stdout)["this_machine"] == {
+        "host": "127.0.0.1",
+        "reason": "of lo, as NCCL_SOCKET_IFNAME==lo says",
+    }
+    wrong = run_dpwa("doctor", "-c", file, environment={"GLOO_SOCKET_IFNAME": "ib77"})
+    assert "! this machine: GLOO_SOCKET_IFNAME=ib77: expected one of " in wrong.stdout
+    assert "under torchrun" not in wrong.stdout
+
+
+def test_nodes_at_sockets_of_files_need_no_network_card(tmp_path):
+    file = written(tmp_path, {"nodes": [{"name": "w1", "endpoint": f"ipc://{tmp_path}/w1"}]})
+    assert json.loads(run_dpwa("doctor", "-c", file, "--json").stdout)["this_machine"] is None
 
 
 def test_who_is_not_there_is_told_with_where_and_why(tmp_path, nodes):
@@ -108,8 +128,9 @@ def test_members_that_no_file_names_are_found(tmp_path):
         nodes.agree()
         file = written(tmp_path, {"join": [nodes.endpoint("a")]})
         result = run_dpwa("doctor", "-c", file, "--json")
-        found = {"nodes": ["a", "b", "c"], "problems": [], "taken_for_dead": {}}
-        assert json.loads(result.stdout) == found
+        told = json.loads(result.stdout)
+        assert told.pop("this_machine")["host"] == "127.0.0.1"
+        assert told == {"nodes": ["a", "b", "c"], "problems": [], "taken_for_dead": {}}
         status = json.loads(run_dpwa("status", "-c", file, "--json").stdout)
         assert [node["name"] for node in status["nodes"]] == ["a", "b", "c"]
 
@@ -135,7 +156,7 @@ def test_members_that_are_taken_for_dead_are_told_though_they_may_have_ended_for
         result = run_dpwa("doctor", "-c", file)
         found = json.loads(run_dpwa("doctor", "-c", file, "--json").stdout)
     assert result.exit_code == 0
-    assert result.stdout.splitlines() == [
+    assert result.stdout.splitlines()[1:] == [
         "b was at tcp://127.0.0.1:7001, and is taken for dead",
         "1 of 1 nodes answer; all is well",
     ]

@@ -119,6 +119,17 @@ def test_a_table_of_four_busy_nodes_fits_80_columns(file):
         assert shown in text
 
 
+def test_one_node_can_be_asked_alone_as_a_probe_does(config, file):
+    with DpwaConnection("w1", config):
+        there, not_there = status(file, "--node", "w1"), status(file, "--node", "w2")
+        rows = json.loads(status(file, "--node", "w1", "--json").stdout)["nodes"]
+    assert (there.exit_code, not_there.exit_code) == (0, 3)
+    assert [row["name"] for row in rows] == ["w1"]
+    unknown = status(file, "--node", "w3")
+    assert (unknown.exit_code, unknown.stdout) == (2, "")
+    assert "no node is named 'w3'" in unknown.stderr
+
+
 def test_a_node_that_is_down_is_named_and_the_exit_code_is_3(config, file):
     with DpwaConnection("w1", config):
         exit_code, nodes = rows(file)

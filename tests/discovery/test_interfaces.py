@@ -40,4 +40,4 @@ def test_any_but_some():
 def test_without_a_name_the_route_counts():
     assert named_host({"GLOO_SOCKET_IFNAME": " "}) is None
     found = own_host({}, "127.0.0.1")
-    assert (found.host, found.reason) == ("127.0.0.1", "on the route to 127.0.0.1")
+    assert (found.host, found.reason) == ("127.0.0.1", "of lo, on the route to 127.0.0.1")

@@ -1,0 +1,34 @@
+"""A node in a pod: SIGTERM, which Kubernetes sends before it stops a pod, ends it in good order."""
+
+import signal
+import sys
+import time
+from types import FrameType
+
+import torch
+from torch.nn import Linear, Sequential, Tanh, functional
+
+import dpwa
+
+
+def stop(number: int, _: FrameType | None) -> None:
+    """Leave the loop: the node says goodbye on the way out."""
+    sys.exit(128 + number)
+
+
+signal.signal(signal.SIGTERM, stop)  # the first process of a container ignores it otherwise
+torch.manual_seed(0)  # all nodes start from the same parameters
+net = Sequential(Linear(1, 32), Tanh(), Linear(32, 1))
+optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+end = time.monotonic() + float(sys.argv[1] if len(sys.argv) > 1 else 3600)
+
+with dpwa.connect(net, optimizer) as gossip:
+    x = torch.linspace(-3, 3, 240).unsqueeze(1).chunk(gossip.world_size)[gossip.rank]
+    while time.monotonic() < end:
+        optimizer.zero_grad()
+        loss = functional.mse_loss(net(x), x.sin())
+        loss.backward()
+        optimizer.step()
+        gossip.step(loss.item())
+        time.sleep(0.02)  # where your model computes
+    print(gossip.finish(), flush=True)
