@@ -16,7 +16,43 @@ if TYPE_CHECKING:
     from dpwa.adapters.merge import Merge
 
 
-class Attachment(Closeable):
+class GossipSteps:
+    """Steps of gossip in a training whose loop somebody else runs, and what came of them.
+
+    Args:
+        conn: the adapter of the module.
+        optimizer: of the module; its state goes with the module's.
+
+    Attributes:
+        last_merge: what the last step merged, if anything.
+        merges: how many steps have merged something.
+
+    Raises:
+        UserError: the configuration has `lr_spread`, and another learning rate for this node.
+    """
+
+    def __init__(
+        self, conn: OptimizerGossip, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        if conn.lr_scale != 1.0:
+            raise UserError(
+                "`lr_spread` scales learning rates, and schedulers made before would undo that: "
+                "wrap the optimizer in GossipOptimizer in place of attaching it"
+            )
+        self._conn = conn
+        self.last_merge: Merge | None = None
+        self.merges = 0
+        if optimizer is not None:
+            conn.include_optimizer(optimizer)
+
+    def step(self, loss: Loss = None) -> Merge | None:
+        """Take one; see `DpwaPyTorchAdapter.step`."""
+        self.last_merge = self._conn.step(loss)
+        self.merges += self.last_merge is not None
+        return self.last_merge
+
+
+class Attachment(GossipSteps, Closeable):
     """Follows an optimizer: whenever it has taken a step, there is a step of gossip.
 
     A step that is skipped by a `GradScaler` is none, nor is a batch whose gradients are only
@@ -37,16 +73,8 @@ class Attachment(Closeable):
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, conn: OptimizerGossip) -> None:
-        if conn.lr_scale != 1.0:
-            raise UserError(
-                "`lr_spread` scales learning rates, and schedulers made before would undo that: "
-                "wrap the optimizer in GossipOptimizer in place of attaching it"
-            )
-        self._conn = weakref.ref(conn)
+        super().__init__(weakref.proxy(conn), optimizer)
         self.loss: Loss = None
-        self.last_merge: Merge | None = None
-        self.merges = 0
-        conn.include_optimizer(optimizer)
         self._hook = optimizer.register_step_post_hook(self._stepped)
 
     def close(self) -> None:
@@ -59,13 +87,9 @@ class Attachment(Closeable):
         args: tuple[Any, ...],  # noqa: ARG002  (what torch passes)
         kwargs: dict[str, Any],  # noqa: ARG002
     ) -> None:
-        conn = self._conn()
-        if conn is None:
-            self.close()
-        elif not was_skipped(optimizer):
-            try:
-                self.last_merge = conn.step(self.loss)
-            except ClosedError:  # by `close_all`: the loop goes on without it
-                self.close()
-                return
-            self.merges += self.last_merge is not None
+        if was_skipped(optimizer):
+            return
+        try:
+            self.step(self.loss)
+        except (ReferenceError, ClosedError):  # forgotten, or closed by `close_all`
+            self.close()  # and the loop goes on

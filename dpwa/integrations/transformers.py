@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-
-from dpwa.config import ConfigSource
-from dpwa.discovery.connect import connect
+from dpwa.adapters.attachment import Attachment
 from dpwa.errors import UserError
+from dpwa.integrations.training_gossip import TrainingGossip, require_own_model
 
 try:
     from transformers import TrainerCallback
@@ -17,14 +15,8 @@ except ImportError as error:
         "dpwa.integrations.transformers needs transformers and accelerate: pip install dpwa[hf]"
     ) from error
 
-if TYPE_CHECKING:
-    from dpwa.adapters.attachment import Attachment
-    from dpwa.adapters.merge import Merge
-    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-    from dpwa.policy.finishing import FinishReport
 
-
-class DpwaCallback(TrainerCallback):  # type: ignore[misc]
+class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
     """Follows a `Trainer`: after each of its optimizer steps there is a step of gossip.
 
         from dpwa.integrations.transformers import DpwaCallback
@@ -49,70 +41,26 @@ class DpwaCallback(TrainerCallback):  # type: ignore[misc]
         UserError, ConfigError, AddressError: likewise, as `dpwa.connect` does.
     """
 
-    def __init__(
-        self,
-        *,
-        config: ConfigSource | None = None,
-        name: str | None = None,
-        finish: bool = True,
-        **overrides: Any,
-    ) -> None:
-        self._config, self._name, self._overrides = config, name, overrides
-        self._finishes = finish
-        self._follower: Attachment | None = None
-        self.gossip: DpwaPyTorchAdapter | None = None
-        self.report: FinishReport | None = None
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Connect, with the model and the optimizer of the Trainer."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            raise UserError(
-                "the Trainer has started torch.distributed, as it does where RANK, LOCAL_RANK and "
-                "WORLD_SIZE are set: all processes would train one model. Start it with "
-                "`dpwa launch -n 4 -- python SCRIPT`, without torchrun or `accelerate launch`"
-            )
-        if self.gossip is not None:
-            self.gossip.close()
-        step, overrides = state.global_step, self._overrides
-        if step > 0:  # what the Trainer has resumed from is not to be replaced
-            overrides = {"initial_state": "own", **overrides}
-        self.gossip = connect(kwargs["model"], config=self._config, name=self._name, **overrides)
-        if self.gossip.updates == 0 and step > 0:
-            self.gossip.connection.node.rounds.resume(float(step), step)
+        require_own_model(
+            "the Trainer has started torch.distributed, as RANK, LOCAL_RANK and WORLD_SIZE are set"
+        )
         optimizer = kwargs["optimizer"]  # accelerate wraps it
-        self._follower = self.gossip.attach(getattr(optimizer, "optimizer", optimizer))
-
-    @property
-    def last_merge(self) -> Merge | None:
-        """What the last step merged, if anything."""
-        return None if self._follower is None else self._follower.last_merge
-
-    @property
-    def merges(self) -> int:
-        """How many steps have merged something."""
-        return 0 if self._follower is None else self._follower.merges
+        own = getattr(optimizer, "optimizer", optimizer)
+        self._begin(kwargs["model"], own, state.global_step, attaches=True)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Take note of the loss, and add how the gossip goes to what is logged."""
         logs = kwargs.get("logs") or {}
-        if self.gossip is None or self._follower is None or "loss" not in logs:
+        if "loss" not in logs or not isinstance(self._steps, Attachment):
             return
-        self._follower.loss = float(logs["loss"])
-        figures: dict[str, float] = {
-            "dpwa/merges": self.merges,
-            "dpwa/clock": self.gossip.clock,
-        }
-        if self.last_merge is not None:
-            figures["dpwa/consensus_distance"] = self.last_merge.consensus_distance
-            figures["dpwa/staleness"] = self.last_merge.staleness
+        self._steps.loss = float(logs["loss"])
+        figures = self.figures()
         logs.update(figures)  # for the callbacks that come after this one
         if state.log_history:
             state.log_history[-1].update(figures)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """End together with the peers, and disconnect."""
-        if self.gossip is None:
-            return
-        with self.gossip:
-            if self._finishes:
-                self.report = self.gossip.finish()
+        self._end()

@@ -1,76 +1,50 @@
-"""A node of a Trainer: a tiny GPT-2, accumulation, bf16; it waits for its peer before it begins.
+"""A node of a Trainer of Transformers: a tiny GPT-2, accumulation, bf16. See trainer_together."""
 
-python trainer_node.py FOLDER STEPS STOP: at step STOP, if it is not 0, it stops as by Ctrl-C, and
-goes on from the newest checkpoint in FOLDER the next time.
-"""
-
-import json
-import sys
-import time
-from pathlib import Path
-
-import torch
+import trainer_together
+from trainer_together import FOLDER, ROWS, SETTINGS, STEPS, STOP, newest
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from dpwa.integrations.transformers import DpwaCallback
 
-folder, steps, stop = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 
-
-class Together(TrainerCallback):
-    """Begins when the peer is connected; notes losses; stops in the middle."""
-
-    losses = ()
-    first_clock = None
+class Together(trainer_together.Together, TrainerCallback):
+    """Comes after the gossip, and stops in the middle."""
 
     def on_train_begin(self, args, state, control, **kwargs):
-        node = gossip.gossip.connection.node
-        end = time.monotonic() + 60
-        while any(link.value != "up" for link in node.links.values()) and time.monotonic() < end:
-            time.sleep(0.01)
-        self.first_clock = gossip.gossip.clock
+        self.meet()
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "loss" in logs:
-            self.losses += (logs["loss"],)
+            self.losses.append(logs["loss"])
             assert logs["dpwa/merges"] == gossip.merges
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.outcomes = [p["outcomes"] for p in gossip.gossip.connection.node.report()["peers"]]
-        if state.global_step == stop:
+        self.note()
+        if state.global_step == STOP:
             raise KeyboardInterrupt
 
 
-torch.manual_seed(0)
-data = torch.tensor(list(__import__("argparse").__doc__.encode()) * 8)[: 64 * 64].view(64, 64)
-rows = [{"input_ids": row, "labels": row} for row in data]
 config = GPT2Config(vocab_size=128, n_positions=64, n_embd=32, n_layer=1, n_head=2)
 arguments = TrainingArguments(
-    output_dir=str(folder), max_steps=steps, per_device_train_batch_size=2,
+    output_dir=str(FOLDER), max_steps=STEPS, per_device_train_batch_size=2,
     gradient_accumulation_steps=4, bf16=True, learning_rate=3e-3, logging_steps=5, save_steps=10,
-    report_to=[], disable_tqdm=True, use_cpu=True,
+    report_to=[], disable_tqdm=True, use_cpu=True, seed=0,
 )  # fmt: skip
-gossip = DpwaCallback(timeout_ms=5000, initial_state="own", repeat="merge", log_level="error")
-together = Together()
+gossip = DpwaCallback(**SETTINGS)
+together = Together(gossip)
 trainer = Trainer(
-    GPT2LMHeadModel(config), arguments, train_dataset=rows, callbacks=[gossip, together]
-)
-stopped = False
+    GPT2LMHeadModel(config), arguments, callbacks=[gossip, together],
+    train_dataset=[{"input_ids": row, "labels": row} for row in ROWS],
+)  # fmt: skip
+checkpoint, stopped = newest("checkpoint-*"), False
 try:
-    trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")))
+    trainer.train(resume_from_checkpoint=checkpoint is not None)
 except KeyboardInterrupt:
     stopped = True
-    gossip.gossip.finish()  # serves the other until it has come as far
-    gossip.gossip.close()
-told = {
-    "steps": trainer.state.global_step,
-    "merges": gossip.merges,
-    "updates": gossip.gossip.updates,
-    "losses": together.losses,
-    "first_clock": together.first_clock,
-    "stopped": stopped,
-    "outcomes": together.outcomes,
-    "has_process_group": torch.distributed.is_initialized(),
-    "logged": any("dpwa/merges" in entry for entry in trainer.state.log_history),
-}
-print(json.dumps(told), flush=True)
+    together.serve_until_all_are_here()
+together.tell(
+    steps=trainer.state.global_step,
+    stopped=stopped,
+    saved_clock=int(checkpoint.name.partition("-")[2]) if checkpoint else 0,  # the Trainer's own
+    logged=any("dpwa/merges" in entry for entry in trainer.state.log_history),
+)

@@ -1,0 +1,103 @@
+"""DpwaCallback: gossip for the `Trainer` of Lightning (`pip install dpwa[lightning]`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpwa.errors import UserError
+from dpwa.integrations.training_gossip import TrainingGossip, require_own_model
+from dpwa.types import Loss
+
+try:
+    from lightning.pytorch import Callback
+except ImportError:
+    try:
+        from pytorch_lightning import Callback
+    except ImportError as error:
+        raise UserError(
+            "dpwa.integrations.lightning needs lightning: pip install dpwa[lightning]"
+        ) from error
+
+
+class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
+    """Follows a `Trainer`: after each batch that ends with a step there is a step of gossip.
+
+        from dpwa.integrations.lightning import DpwaCallback
+
+        trainer = lightning.Trainer(max_epochs=10, callbacks=[DpwaCallback()])
+        trainer.fit(model, batches)
+
+    Batches whose gradients are accumulated are one step. When the training is over, the nodes end
+    together and average, see `finish` of `DpwaPyTorchAdapter`; if it fails, the node is closed. A
+    training that is resumed from a checkpoint goes on with its own clock.
+
+    Args:
+        config, name, overrides: as `dpwa.connect` takes them.
+        finish: whether the nodes end together.
+
+    Attributes:
+        gossip: the adapter, while it trains and afterwards.
+        report: of `finish`.
+
+    Raises:
+        UserError: in `fit`: the strategy trains with several processes or devices.
+        UserError, ConfigError, AddressError: likewise, as `dpwa.connect` does.
+    """
+
+    _global_step = 0  # of the Trainer, at the last step of gossip
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+        """Refuse a strategy that shares the model with others."""
+        if stage == "fit":
+            strategy = type(trainer.strategy).__name__
+            require_own_model(
+                f"the Trainer has {strategy} on {trainer.num_devices} device(s) and "
+                f"{trainer.num_nodes} machine(s)",
+                is_alone=trainer.world_size == 1,
+            )
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Connect: model, optimizers and loops have by now what the training has resumed from.
+
+        The state of the optimizer goes with the model's, where there is only one.
+        """
+        self._global_step = trainer.global_step
+        optimizers = trainer.optimizers
+        optimizer = optimizers[0] if len(optimizers) == 1 else None
+        self._begin(pl_module, optimizer, trainer.global_step)
+
+    def on_train_batch_end(
+        self,
+        trainer: Any,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,  # noqa: ARG002
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
+        """Gossip, if an optimizer has taken a step in this batch, and log how that goes."""
+        if self._steps is None or trainer.global_step == self._global_step:
+            return
+        self._global_step = trainer.global_step
+        self._steps.step(_loss_of(outputs, trainer, pl_module))
+        pl_module.log_dict(self.figures(), on_step=True, on_epoch=False)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """End together with the peers, and disconnect."""
+        self._end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+        """Disconnect: peers that finish do not wait for this node."""
+        self._close()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+        """Disconnect, if that has not been done."""
+        self._close()
+
+
+def _loss_of(outputs: Any, trainer: Any, module: Any) -> Loss:
+    """Return the loss of a batch as the module computed it, if it has told one."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    if loss is None or not module.automatic_optimization:
+        return None if loss is None else float(loss)
+    return float(loss) * int(trainer.accumulate_grad_batches)  # Lightning has divided it

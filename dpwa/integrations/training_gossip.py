@@ -1,0 +1,141 @@
+"""TrainingGossip: what gossip has in common within the training loops of all other libraries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dpwa.adapters.attachment import GossipSteps
+from dpwa.config import ConfigSource
+from dpwa.discovery.connect import connect
+from dpwa.errors import UserError
+
+if TYPE_CHECKING:
+    from dpwa.adapters.merge import Merge
+    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+    from dpwa.policy.finishing import FinishReport
+
+
+class TrainingGossip:
+    """The gossip of a training: connects when it begins, finishes when it ends, says how it goes.
+
+    Args:
+        config, name, overrides: as `dpwa.connect` takes them.
+        finish: whether the nodes end together.
+
+    Attributes:
+        gossip: the adapter, while it trains and afterwards.
+        report: of `finish`.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: ConfigSource | None = None,
+        name: str | None = None,
+        finish: bool = True,
+        **overrides: Any,
+    ) -> None:
+        self._config, self._name, self._overrides = config, name, overrides
+        self._finishes = finish
+        self._steps: GossipSteps | None = None
+        self._resumed: tuple[float, int] | None = None  # clock and updates of a checkpoint
+        self.gossip: DpwaPyTorchAdapter | None = None
+        self.report: FinishReport | None = None
+
+    @property
+    def last_merge(self) -> Merge | None:
+        """What the last step merged, if anything."""
+        return None if self._steps is None else self._steps.last_merge
+
+    @property
+    def merges(self) -> int:
+        """How many steps have merged something."""
+        return 0 if self._steps is None else self._steps.merges
+
+    def figures(self) -> dict[str, float]:
+        """Return how the gossip goes, to be logged: names that begin with `dpwa/`, and values."""
+        if self.gossip is None:
+            return {}
+        figures: dict[str, float] = {"dpwa/merges": self.merges, "dpwa/clock": self.gossip.clock}
+        if self.last_merge is not None:
+            figures["dpwa/consensus_distance"] = self.last_merge.consensus_distance
+            figures["dpwa/staleness"] = self.last_merge.staleness
+        return figures
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs: the training clock, and the number of updates."""
+        if self.gossip is None:
+            return {}
+        return {"clock": self.gossip.clock, "updates": self.gossip.updates}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from such a state when the training begins."""
+        if state_dict:
+            self._resumed = float(state_dict["clock"]), int(state_dict["updates"])
+
+    def _begin(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        step: int = 0,
+        *,
+        attaches: bool = False,
+    ) -> None:
+        """Connect.
+
+        Args:
+            model: as `dpwa.connect` takes it.
+            optimizer: whose state goes with the model's, if there is one.
+            step: how many steps of the optimizer the training has resumed from.
+            attaches: gossip follows the steps of the optimizer; else `step` is to be called.
+        """
+        self._close()
+        clock, updates = self._resumed or (float(step), step)
+        self._resumed = None
+        overrides = self._overrides
+        if updates > 0:  # what the training has resumed from is not to be replaced
+            overrides = {"initial_state": "own", **overrides}
+        gossip = connect(model, config=self._config, name=self._name, **overrides)
+        try:
+            if gossip.updates == 0 and updates > 0:
+                gossip.connection.node.rounds.resume(clock, updates)
+            if attaches and optimizer is not None:
+                self._steps = gossip.attach(optimizer)
+            else:
+                self._steps = GossipSteps(gossip, optimizer)
+        except BaseException:
+            gossip.close()
+            raise
+        self.gossip = gossip
+
+    def _end(self) -> None:
+        """End together with the peers, if that is wanted, and disconnect."""
+        if self.gossip is not None:
+            with self.gossip:
+                if self._finishes:
+                    self.report = self.gossip.finish()
+
+    def _close(self) -> None:
+        if self.gossip is not None:
+            self.gossip.close()
+
+
+def require_own_model(what: str, *, is_alone: bool = True) -> None:
+    """Refuse a training that shares its model with other processes or devices by itself.
+
+    Args:
+        what: has been found, to begin the message with.
+        is_alone: whether the library says that it does not.
+
+    Raises:
+        UserError: it does, or torch.distributed has been started.
+    """
+    has_group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if has_group or not is_alone:
+        raise UserError(
+            f"{what}: all processes and devices would train one model, and a node needs its own. "
+            "Start it with `dpwa launch -n 4 -- python SCRIPT`, without torchrun or `accelerate "
+            "launch`, and on one device"
+        )

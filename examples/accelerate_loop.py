@@ -1,0 +1,37 @@
+"""A loop of Accelerate learns the documentation of Python's library, each node a part of it.
+
+Run: dpwa launch -n 2 -- python examples/accelerate_loop.py          (pip install dpwa[accelerate])
+"""
+
+import os
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from dpwa.integrations.accelerate import DpwaGossip
+
+rank, size = int(os.environ.get("DPWA_RANK", "0")), int(os.environ.get("DPWA_WORLD_SIZE", "1"))
+modules = ["argparse", "asyncio", "collections", "json", "pathlib", "socket", "string", "typing"]
+text = "".join(__import__(name).__doc__ or "" for name in modules)
+windows = torch.tensor(list(text.encode("ascii", "ignore"))).unfold(0, 9, 1)
+own = windows[rank::size][: 120 * 32]  # private to this node
+
+torch.manual_seed(0)  # all nodes start from the same parameters
+net = nn.Sequential(nn.Embedding(128, 16), nn.Flatten(), nn.Linear(128, 128), nn.Tanh())
+net.append(nn.Linear(128, 128))
+accelerator = Accelerator(gradient_accumulation_steps=2, mixed_precision="bf16", cpu=True)
+model, optimizer, batches = accelerator.prepare(
+    net, torch.optim.Adam(net.parameters(), lr=3e-3), torch.utils.data.DataLoader(own, 32)
+)
+steps = 0
+with DpwaGossip(accelerator, model, optimizer) as gossip:
+    for batch in batches:
+        with accelerator.accumulate(model):
+            loss = nn.functional.cross_entropy(model(batch[:, :8]), batch[:, 8])
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            gossip.step(loss)
+            steps += accelerator.sync_gradients
+print(gossip.report, f"{gossip.merges} merges in {steps} optimizer steps", sep="\n")
