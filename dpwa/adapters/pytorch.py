@@ -14,6 +14,7 @@ from dpwa.adapters.merge import Merge, center_of, clip_of, control_of, require_m
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.ranks.calls import (
     Ranks,
+    begins_later,
     by_all_ranks,
     leads_the_others,
     led_by_first,
@@ -124,7 +125,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
                 net, keeps_lr=settings.lr_spread != "none", is_guarded=self._guards
             )
             self._states = self.connection.states
-            if self._states.start(self._training.model()) is None:
+            waits = begins_later(self._ranks)
+            if waits or self._states.start(self._training.model()) is None:
                 self._rounds.begin_with(self._trace())
             if optimizer is not None:
                 self.include_optimizer(optimizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -69,15 +70,21 @@ class StateRestore:
         self._saved: Saved | None = None  # what it began with, for the parts that are to follow
         self._donors: Mapping[str, bytes] = {}
         self._only: Collection[str] | None = None
+        self._latest = math.inf
 
     @property
     def refused(self) -> tuple[str, ...]:
         """Names of the peers whose state was of no use."""
         return tuple(sorted(self._suspects.names))
 
-    def ask_only(self, donors: Collection[str] | None) -> None:
-        """Ask no peers but these; `None`: any."""
-        self._only = donors
+    def narrow(self, donors: Collection[str] | None, clock: float) -> None:
+        """Ask no peers but these, and take no checkpoint that is further than a clock.
+
+        Args:
+            donors: names; `None`: any.
+            clock: infinite for any.
+        """
+        self._only, self._latest = donors, clock
 
     def start(self, target: Target, source: str) -> Origin | None:
         """Replace the first part.
@@ -180,6 +187,8 @@ class StateRestore:
     def _all_saved(self, target: Target) -> Iterator[Saved]:
         """Read the checkpoints of which a part is of the right kind, the newest first."""
         for saved in () if self._folder is None else self._folder.newest_first():
+            if saved.clock > self._latest:
+                continue
             difference = saved.difference(target.part, target.kind)
             if not difference:
                 yield saved

@@ -91,6 +91,11 @@ class States(Closeable):
             self._restore = TogetherRestore(self._node.name, self._restore, companions)
 
     @property
+    def may_save(self) -> bool:
+        """Whether there is time for a checkpoint, if there are to be any."""
+        return self._writer is None or self._writer.is_free()
+
+    @property
     def is_wanted(self) -> bool:
         """Whether somebody has asked for a copy of the state."""
         return self._donor_snapshots.is_wanted
@@ -176,7 +181,9 @@ class States(Closeable):
         loss = self._node.rounds.standing.loss
         if loss is not None and math.isinf(loss):  # it would drive out the good ones
             return False
-        return updates % self._config.checkpoint.every_steps == 0 and self._writer.is_free()
+        if updates % self._config.checkpoint.every_steps:
+            return False
+        return self.may_save if self._companions is None else self._companions.may_save
 
     def _captured(self, capture: Capture) -> State | None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
@@ -24,20 +25,23 @@ class StateCompanions(Protocol):
     wants_state: bool
     """Whether somebody asked one of them for a copy, before the update under way."""
 
+    may_save: bool
+    """Whether all of them had time for a checkpoint then."""
+
     def all_same(self, own: object) -> bool:
         """Tell whether all ranks have the same."""
         ...
 
-    def say(self, said: Any) -> Any:
-        """Return what the first rank says."""
+    def each(self, own: Any) -> list[Any]:
+        """Return what each rank says."""
         ...
 
 
 class TogetherRestore:
     """Does what `StateRestore` does, on each rank of a sharded model for its own shards.
 
-    Each fetches from the node of the same rank of a peer. What has come is loaded only if all ranks
-    have it of the same moment of the same peer.
+    Each fetches from the node of the same rank of a peer, or has checkpoints of its own. What has
+    come is loaded only if all ranks have it of the same moment, and of the same peer.
 
     Args:
         node: the name of the node.
@@ -59,16 +63,18 @@ class TogetherRestore:
         """Replace the first part; `None` if the node begins with its own."""
         for _ in range(TRIES):
             held, origin = self._held(target, lambda held: self._restore.start(held, source))
-            found = None if origin is None else (sorted(origin.donors), origin.clock)
-            if self._companions.all_same(found):
+            own = None if origin is None else (sorted(origin.donors), origin.clock)
+            found = self._companions.each(own)
+            if all(other == own for other in found):
                 if held:
                     target.load(*held[-1])  # which was checked: it does not fail any more
                 return origin
-            if found is not None:
-                log.info("%s: the other ranks have another state than %s", self._node, found)
-            self._restore.ask_only(self._companions.say(None if found is None else found[0]))
+            donors = None if found[0] is None else found[0][0]
+            saved = [-math.inf if each is None else each[1] for each in found]
+            is_saved = all(each is None or not each[0] for each in found)
+            self._restore.narrow(donors or None, min(saved) if is_saved else math.inf)
         log.warning(
-            "%s: starts with its own %s, as its ranks have not come by one state of a peer in %d "
+            "%s: starts with its own %s, as its ranks have not come by a state of one moment in %d "
             "attempts",
             self._node,
             target.part,

@@ -29,7 +29,7 @@ def told_by(folder, *scenarios):
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    scenarios = ("merge", "merge_bf16", "finish", "clip", "late", "refused")
+    scenarios = ("merge", "merge_bf16", "finish", "clip", "late", "checkpoints", "refused")
     return told_by(tmp_path_factory.mktemp("groups"), *scenarios)
 
 
@@ -67,12 +67,20 @@ def test_a_group_that_comes_late_takes_over_parameters_and_optimizer(told):
         assert late["updates"] > 20
 
 
+def test_a_group_goes_on_from_the_newest_checkpoint_that_all_of_its_ranks_have(told):
+    for name in ("w1", "w2"):
+        first, second = (told["checkpoints"][name, rank] for rank in (0, 1))
+        assert first["kept"] == second["kept"] >= 2
+        assert first["is_same"]
+        assert second["is_same"]
+        assert first["updates"] == second["updates"] == 10 * (first["kept"] - 1)
+
+
 @pytest.mark.parametrize(
     ("what", "words"),
     [
         ("algorithm", "UserError: a model that is sharded .* algorithm: merges of 'symmetric'"),
         ("topology", "UserError: a model .* topology: neighbours .* change with the round"),
-        ("checkpoint", "UserError: a model .* checkpoint: use torch.distributed.checkpoint"),
         ("ports", "UserError: too few ports between nodes 'w1' and 'w2' on 127.0.0.1"),
         ("later", "ParametersError: parameter 'weight' was sharded after the adapter was made"),
     ],

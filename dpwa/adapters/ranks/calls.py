@@ -36,6 +36,11 @@ def whole_of(ranks: Ranks | None) -> Callable[[float], float] | None:
     return ranks.norm if isinstance(ranks, Shards) else None
 
 
+def begins_later(ranks: Ranks | None) -> bool:
+    """Tell whether the state to begin with comes when all ranks have their nodes."""
+    return isinstance(ranks, Shards)
+
+
 def made_by_all_ranks(init: Callable[P, None]) -> Callable[P, None]:
     """Let the ranks that hold a module together make their adapters, or fail, together."""
     signature = inspect.signature(init)

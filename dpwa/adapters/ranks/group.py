@@ -103,11 +103,15 @@ class RankGroup:
         timer.daemon = True
         timer.start()
         try:
-            forms: list[Any] = [None] * self.size
-            dist.all_gather_object(forms, form, group=self.group)
-            return forms
+            return self.each(form)
         finally:
             timer.cancel()
+
+    def each(self, own: Any) -> list[Any]:
+        """Return what each rank says, in order of rank."""
+        said: list[Any] = [None] * self.size
+        dist.all_gather_object(said, own, group=self.group)
+        return said
 
     def say(self, said: Any) -> Any:
         """Give what rank 0 says to all ranks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from dpwa.algorithms import Terms, algorithm
@@ -23,7 +24,7 @@ def rail_of_members(config: Config, rank: int, size: int) -> Config:
         UserError: it has something that members with shards cannot do.
     """
     _require_room(config, size)
-    return _with_nodes(config, [_node_of_rank(node, rank) for node in _nodes(config)])
+    return _of_rank(config, rank, [_node_of_rank(node, rank) for node in _nodes(config)])
 
 
 def rail_of_ranks(config: Config, rank: int, members: Sequence[Sequence[str]]) -> Config:
@@ -43,7 +44,8 @@ def rail_of_ranks(config: Config, rank: int, members: Sequence[Sequence[str]]) -
             "start each group of ranks as a run of its own, with DPWA_CONFIG and DPWA_NAME set"
         )
     nodes = {node["name"]: node for node in _nodes(config)}
-    return _with_nodes(config, [{**nodes[ranks[rank]], "name": ranks[0]} for ranks in members])
+    own = [{**nodes[ranks[rank]], "name": ranks[0]} for ranks in members]
+    return _of_rank(config, rank, own)
 
 
 def _nodes(config: Config) -> list[dict[str, Any]]:
@@ -51,14 +53,18 @@ def _nodes(config: Config) -> list[dict[str, Any]]:
     return nodes
 
 
-def _with_nodes(config: Config, nodes: list[dict[str, Any]]) -> Config:
+def _of_rank(config: Config, rank: int, nodes: list[dict[str, Any]]) -> Config:
     _require_possible(config)
+    mapping = config.to_mapping()
+    checkpoint = dict(mapping["checkpoint"])
+    if checkpoint.get("dir"):
+        checkpoint["dir"] = str(Path(checkpoint["dir"]) / f"rank{rank}")
     changed = {
         "nodes": nodes,
-        "initial_state": "own",  # until all ranks are there
+        "checkpoint": checkpoint,
         "state_donors": 1,
     }
-    return load_config({**config.to_mapping(), **changed}, environ={})
+    return load_config({**mapping, **changed}, environ={})
 
 
 def _node_of_rank(node: dict[str, Any], rank: int) -> dict[str, Any]:
@@ -74,7 +80,6 @@ def _require_possible(config: Config) -> None:
     kind = algorithm(config.algorithm)
     problems = {
         "join": "list the nodes" if config.is_open else "",
-        "checkpoint": "use torch.distributed.checkpoint" if config.checkpoint.dir else "",
         "algorithm": f"merges of {config.algorithm!r} are agreed on with the peer"
         if kind.terms is not Terms.PULL
         else "",

@@ -31,7 +31,7 @@ from dpwa.errors import ParametersError
 from dpwa.node.arrival import Arrival
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.node import Node
-from dpwa.state.states import States, initial_state_of
+from dpwa.state.states import States
 from dpwa.transport.link import LinkState
 from dpwa.types import Loss
 
@@ -59,14 +59,15 @@ class Shards(RankGroup):
     Attributes:
         net: the module.
         wants_state: whether somebody has asked a rank for a copy of the state.
+        may_save: whether all ranks have time for a checkpoint.
     """
 
     net: nn.Module
     wants_state: bool = field(default=False, init=False)
+    may_save: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._adapter: ShardAdapter | None = None
         self._names: tuple[str, ...] = ()
         self._unreached: set[str] = set()  # by some rank, a round ago
         self._leads = False
@@ -97,13 +98,14 @@ class Shards(RankGroup):
         except Exception:
             adapter.connection.close()
             raise
-        self._adapter, self._names = adapter, (given.name, *adapter.connection.peers)
+        self._names = (given.name, *adapter.connection.peers)
+        self._node, self._states = adapter._node, adapter._states
         self.leader_loss = adapter._leader_loss
         if self.leader_loss is not None:
             adapter._leader_loss = lambda: self._leader_loss
         adapter._rounds.companions = self
         adapter._states.keep_together(self)
-        if adapter._states.start(adapter._training.model(), initial_state_of(loaded)) is not None:
+        if adapter._states.start(adapter._training.model()) is not None:
             adapter._rounds.begin_with(b"")
             if given.optimizer is not None:
                 adapter._states.add(adapter._training.optimizer_target(given.optimizer))
@@ -113,8 +115,7 @@ class Shards(RankGroup):
 
         Nothing, if all ranks of this member have its name.
         """
-        names: list[Any] = [None] * self.size
-        dist.all_gather_object(names, name, group=self.group)
+        names = self.each(name)
         if len(set(names)) < self.size:
             return []
         everywhere: list[Any] = [None] * dist.get_world_size()
@@ -190,17 +191,18 @@ class Shards(RankGroup):
         drawn = ask
         if self.is_first and ask is not None and ask.peer is None:
             drawn = replace(ask, peer=draw(self._unreached))
-        links = {} if self._adapter is None else self._adapter._node.links
-        reached = [float(links.get(name) is not LinkState.DOWN) for name in self._names]
-        wants = self._adapter is not None and self._adapter._states.is_wanted
         peer = NOBODY
         if drawn is not None and drawn.peer is not None:
             peer = float(self._names.index(drawn.peer))
-        rows = self.numbers([float(ask is not None), float(wants), peer, *reached])
+        links, states = self._node.links, self._states
+        reached = [float(links.get(name) is not LinkState.DOWN) for name in self._names]
+        told = float(ask is not None), float(states.is_wanted), float(states.may_save), peer
+        rows = self.numbers([*told, *reached])
         self.wants_state = any(row[1] for row in rows)
-        everywhere = [all(seen) for seen in zip(*(row[3:] for row in rows), strict=True)]
+        self.may_save = all(row[2] for row in rows)
+        everywhere = [all(seen) for seen in zip(*(row[4:] for row in rows), strict=True)]
         self._unreached = {n for n, is_up in zip(self._names, everywhere, strict=True) if not is_up}
-        chosen = rows[0][2]
+        chosen = rows[0][3]
         if ask is None or chosen == NOBODY or not all(row[0] for row in rows):
             return None
         return replace(ask, peer=self._names[int(chosen)])
