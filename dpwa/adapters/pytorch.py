@@ -97,7 +97,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             settings = self._node.config
             self._guards = settings.guard == "finite"
             self._terms = FetchTerms(settings.fraction, are_finite if self._guards else None)
-            self._state = ModuleState(net, with_buffers=settings.buffers == "average")
+            self._state = ModuleState.of(net, settings)
             self._sent = self._state.layout
             self._generation = self._state.generation
             self._rounds = self._node.rounds
@@ -112,9 +112,7 @@ class DpwaPyTorchAdapter(CollectiveCalls, Closeable):
             self._node.describe("training", self._report)
             self._node.describe("model", self._contents)
             warn_of_left_out(net, name)
-            self._training = TrainingState(
-                net, keeps_lr=settings.lr_spread != "none", is_guarded=self._guards
-            )
+            self._training = TrainingState.of(net, self._state, settings)
             self._states = self.connection.states
             if self._states.start(self._training.model()) is None:
                 self._rounds.begin_with(self._trace())
