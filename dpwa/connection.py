@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,8 @@ from dpwa.state.values import values_of, values_part
 from dpwa.types import Loss, loss_value
 from dpwa.wire import limits
 from dpwa.wire.shards import WHOLE
+
+log = logging.getLogger("dpwa.connection")
 
 Parameters = bytes | bytearray | memoryview | NumericArray
 _made: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()  # by this process, or its parent
@@ -328,6 +331,25 @@ def close_all() -> None:
     """
     for connection in list(_made):
         connection.close()
+
+
+def close_former(name: str, config: Config) -> None:
+    """Close what this process has made before for the same node, and say so.
+
+    Args:
+        name: of the node.
+        config: of the new one; the node is the same if it listens at the same address, or asks the
+            same addresses to join.
+    """
+    _collect_forgotten(name)
+    for connection in _open_ones(name):
+        if _place_of(name, connection.node.config) == _place_of(name, config):
+            connection.close()
+            log.warning("%s: closed the one that this session has made before", name)
+
+
+def _place_of(name: str, config: Config) -> object:
+    return config.join if config.is_open else config.node(name).listen_endpoint
 
 
 def _collect_forgotten(name: str) -> None:
