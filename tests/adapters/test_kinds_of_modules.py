@@ -225,7 +225,7 @@ CHANGES = {
 def test_a_module_is_changed_on_all_nodes_alike_or_refused_until_it_is(kind):
     change = CHANGES[kind]
     one, two = (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)) for _ in range(2))
-    config = config_of(2, **CONSTANT, log_level="error")
+    config = config_of(2, **CONSTANT)
     with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
         merge(first, second)
         change(one)

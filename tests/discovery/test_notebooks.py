@@ -1,9 +1,9 @@
 """`dpwa.connect` in cells: run again, after a change, interrupted; and in a script that errs."""
 
 import code
-import gc
 import sys
 import textwrap
+import traceback
 
 import pytest
 from support.interrupts import interrupted
@@ -24,8 +24,8 @@ class Notebook(code.InteractiveInterpreter):
         super().__init__({"__name__": "__main__", "dpwa": dpwa, **names})
         self.shown = ""
 
-    def write(self, data):
-        self.shown += data
+    def showtraceback(self):
+        self.shown = traceback.format_exc()
 
     def run(self, cell):
         """Run a cell; return what is shown of an error."""
@@ -40,9 +40,6 @@ def prompt(monkeypatch):
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     yield
     dpwa.close_all()
-    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
-        vars(sys).pop(name, None)
-    gc.collect()
 
 
 @pytest.fixture
