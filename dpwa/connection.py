@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,13 +14,13 @@ import numpy as np
 
 from dpwa.collectives.calls import CollectiveCalls
 from dpwa.collectives.collectives import Collectives
-from dpwa.config import ConfigSource, load_config
+from dpwa.config import Config, ConfigSource, load_config
 from dpwa.data.arrays import NumericArray, array_layout, as_published, byte_array, is_finite
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
-from dpwa.lifecycle import Closeable
+from dpwa.lifecycle import Closeable, uninterrupted
 from dpwa.membership.members import Members
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.ending.finish_run import Averaged
@@ -32,6 +33,8 @@ from dpwa.state.values import values_of, values_part
 from dpwa.types import Loss, loss_value
 from dpwa.wire import limits
 from dpwa.wire.shards import WHOLE
+
+log = logging.getLogger("dpwa.connection")
 
 Parameters = bytes | bytearray | memoryview | NumericArray
 _made: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()  # by this process, or its parent
@@ -71,18 +74,28 @@ class DpwaConnection(CollectiveCalls, Closeable):
         _require_name(name)
         loaded = load_config(config)
         _collect_forgotten(name)
-        with ExitStack() as stack, _explained(name):
-            self.node = stack.enter_context(Node(name, loaded))
-            members = stack.enter_context(Members(self.node)) if loaded.is_open else None
-            self._members = members
-            are_known = None if members is None else members.are_known
-            self._collectives = stack.enter_context(Collectives(self.node, are_known))
-            have_come = None if members is None else members.have_come
-            self._states = stack.enter_context(States(self.node, have_come))
-            self._stack = stack.pop_all()  # what is closed together, the node last of all
+        self._stack = ExitStack()  # what is closed together, the node last of all
+        try:
+            with _explained(name):
+                self._make(name, loaded)
+        except BaseException:
+            with uninterrupted():
+                self._stack.close()
+            raise
         _made.add(self)
         self._terms = FetchTerms(is_finite=is_finite if loaded.guard == "finite" else None)
         self._layout = Layout.of_bytes()
+
+    def _make(self, name: str, config: Config) -> None:
+        enter = self._stack.enter_context
+        with uninterrupted():
+            self.node = enter(Node(name, config))
+        members = enter(Members(self.node)) if config.is_open else None
+        self._members = members
+        are_known = None if members is None else members.are_known
+        self._collectives = enter(Collectives(self.node, are_known))
+        have_come = None if members is None else members.have_come
+        self._states = enter(States(self.node, have_come))
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
         """Publish the parameters and start fetching a peer's; returns without waiting.
@@ -294,7 +307,8 @@ class DpwaConnection(CollectiveCalls, Closeable):
         In a forked child it does nothing: the connection is its parent's.
         """
         if self.node.is_own:
-            self._stack.close()
+            with uninterrupted():
+                self._stack.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.described()}>"
@@ -317,6 +331,25 @@ def close_all() -> None:
     """
     for connection in list(_made):
         connection.close()
+
+
+def close_former(name: str, config: Config) -> None:
+    """Close what this process has made before for the same node, and say so.
+
+    Args:
+        name: of the node.
+        config: of the new one; the node is the same if it listens at the same address, or asks the
+            same addresses to join.
+    """
+    _collect_forgotten(name)
+    for connection in _open_ones(name):
+        if _place_of(name, connection.node.config) == _place_of(name, config):
+            connection.close()
+            log.warning("%s: closed the one that this session has made before", name)
+
+
+def _place_of(name: str, config: Config) -> object:
+    return config.join if config.is_open else config.node(name).listen_endpoint
 
 
 def _collect_forgotten(name: str) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from dpwa.adapters.contents import contents
 from dpwa.adapters.cuda_side import CudaSide
 from dpwa.adapters.device_side import DeviceSide
+from dpwa.adapters.frozen import FrozenParameters
 from dpwa.adapters.host_side import HostSide
 from dpwa.adapters.merging import MergeTerms, Merging
 from dpwa.adapters.module_watch import ModuleWatch
@@ -19,6 +20,7 @@ from dpwa.adapters.plain_tensors import require_plain, why_not_mergeable
 from dpwa.adapters.sharded_tensors import local, place_of, require_unsharded
 from dpwa.adapters.tiles import Tile, cut
 from dpwa.adapters.values import TensorValues
+from dpwa.config import Config
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy
@@ -38,6 +40,12 @@ class GossipedTensor:
 class ModuleState:
     """The trainable parameters of a module and, if wanted, its floating buffers.
 
+    Args:
+        net: the module.
+        with_buffers: whether its floating buffers are gossiped, too.
+        fits_frozen: whether peers must have the same frozen parameters.
+        whole: see below; `None`: the module is not sharded over several ranks.
+
     Attributes:
         entries: the tensors, each once, by falling element size, else in the module's order,
             parameters first.
@@ -47,11 +55,6 @@ class ModuleState:
             before, or that the layout is another: copies of parameters may not fit them any more.
         whole: returns the Euclidean norm of all that a sharded module has, of that of the shards
             here; all ranks call it alike.
-
-    Args:
-        net: the module.
-        with_buffers: whether its floating buffers are gossiped, too.
-        whole: see above; `None`: the module is not sharded over several ranks.
     """
 
     def __init__(
@@ -59,10 +62,13 @@ class ModuleState:
         net: torch.nn.Module,
         *,
         with_buffers: bool,
+        fits_frozen: bool = False,
         whole: Callable[[float], float] | None = None,
     ) -> None:
         self._net = unwrapped(net)
         self._with_buffers = with_buffers
+        self._fits_frozen = fits_frozen
+        self._frozen = FrozenParameters()
         self._module_watch: ModuleWatch | None = None
         self._side = HostSide(())
         self._rounds = 0
@@ -75,6 +81,21 @@ class ModuleState:
         self.contents: JsonObject = {}
         self.refresh()
 
+    @classmethod
+    def of(
+        cls,
+        net: torch.nn.Module,
+        config: Config,
+        whole: Callable[[float], float] | None = None,
+    ) -> ModuleState:
+        """Return what of a module is gossiped by a configuration."""
+        return cls(
+            net,
+            with_buffers=config.buffers == "average",
+            fits_frozen=config.state == "trainable",
+            whole=whole,
+        )
+
     @property
     def nbytes(self) -> int:
         """Size of a snapshot in bytes."""
@@ -86,7 +107,8 @@ class ModuleState:
         Raises:
             ParametersError: nothing is left to gossip.
         """
-        if self._module_watch is not None and self._module_watch.still_holds():
+        watch = self._module_watch
+        if watch is not None and watch.still_holds() and self._frozen.still_hold():
             return
         self._module_watch = None
         require_plain(self._net)
@@ -99,7 +121,7 @@ class ModuleState:
             raise ParametersError(
                 f"{type(self._net).__name__} has no trainable floating parameter to gossip: {found}"
             )
-        layout = Layout(tuple(_spec(entry) for entry in entries))
+        layout = Layout(tuple(_spec(entry) for entry in entries), self._find_frozen(entries))
         values = TensorValues([entry.tensor for entry in entries if not entry.is_buffer])
         if layout != self.layout or not values.is_same_memory(self._values):
             self.generation += 1
@@ -116,6 +138,23 @@ class ModuleState:
         self._side = _side_of(self._cut(values))
         self._module_watch = ModuleWatch(self._net, with_buffers=self._with_buffers)
 
+    def _find_frozen(self, entries: Sequence[GossipedTensor]) -> str:
+        """Describe the frozen parameters, if peers must have the same."""
+        if not self._fits_frozen:
+            return ""
+        seen: set[object] = set()
+        for entry in entries:
+            _is_new(entry.tensor, seen)  # what shares the memory of these is not frozen
+        frozen = FrozenParameters(
+            (_plain(name) + place_of(parameter), local(parameter))
+            for name, parameter in self._net.named_parameters()
+            if not parameter.requires_grad and _is_new(local(parameter), seen)
+        )
+        if self.layout.frozen and frozen.is_same(self._frozen):
+            return self.layout.frozen
+        self._frozen = frozen
+        return frozen.described()
+
     def _cut(self, values: TensorValues) -> tuple[Tile, ...]:
         """Cut a snapshot of parameters, and of the live buffers, into tiles."""
         parameters = iter(values.tensors)
@@ -124,6 +163,15 @@ class ModuleState:
             for entry in self.entries
         ]
         return cut(tensors, self.layout)
+
+    def handed_on(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield what makes up the state of a training, each tensor once.
+
+        It is all of the module, or only what is gossiped if all have the rest already.
+        """
+        if not self._fits_frozen:
+            return state_tensors(self._net)
+        return ((entry.name, entry.tensor) for entry in self.entries)
 
     def copy_to(self, data: ByteArray, check_finite: bool) -> bool:
         """Copy every tensor to its place in a snapshot, shape `(nbytes,)`.

@@ -63,8 +63,16 @@ def require_plain(net: nn.Module) -> None:
     """Refuse a module of which a parameter, frozen or not, has no plain memory.
 
     Raises:
-        ParametersError: names the first one, says what it is and what to do.
+        ParametersError: names the first one, or the module that is quantised or sharded, says what
+            it is and what to do.
     """
+    for name, module in net.named_modules():
+        if _is_packed(module):
+            raise ParametersError(
+                f"module {name!r} is a quantised {type(module).__name__}, whose weights are no "
+                "tensors: gossip the float module and quantise it afterwards, or make the adapter "
+                "of a part that is not quantised"
+            )
     fsdp = getattr(sys.modules.get(_FSDP), "FullyShardedDataParallel", None)
     if fsdp is not None:
         for name, module in net.named_modules():
@@ -78,6 +86,13 @@ def require_plain(net: nn.Module) -> None:
         if reason:
             fate = "gossiped" if parameter.requires_grad else "handed on or kept in checkpoints"
             raise ParametersError(f"parameter {name!r} cannot be {fate}: {reason}")
+
+
+def _is_packed(module: nn.Module) -> bool:
+    """Tell whether a module of torch.ao keeps its weights in an object of its kernels."""
+    return type(module).__module__.startswith("torch.ao.nn") and any(
+        isinstance(value, torch.ScriptObject) for value in vars(module).values()
+    )
 
 
 def _is_fake(tensor: torch.Tensor) -> bool:

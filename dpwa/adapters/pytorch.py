@@ -105,8 +105,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             settings = self._node.config
             self._guards = settings.guard == "finite"
             self._terms = FetchTerms(settings.fraction, are_finite if self._guards else None)
-            with_buffers, whole = settings.buffers == "average", whole_of(self._ranks)
-            self._state = ModuleState(net, with_buffers=with_buffers, whole=whole)
+            self._state = ModuleState.of(net, settings, whole_of(self._ranks))
             self._sent = self._state.layout
             self._generation = self._state.generation
             self._rounds = self._node.rounds
@@ -121,9 +120,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._node.describe("training", self._report)
             self._node.describe("model", self._contents)
             warn_of_left_out(net, name)
-            self._training = TrainingState(
-                net, keeps_lr=settings.lr_spread != "none", is_guarded=self._guards
-            )
+            self._training = TrainingState.of(net, self._state, settings)
             self._states = self.connection.states
             waits = begins_later(self._ranks)
             if waits or self._states.start(self._training.model()) is None:

@@ -7,13 +7,15 @@ from functools import partial
 
 import torch
 
-from dpwa.adapters.module_state import state_tensors
+from dpwa.adapters.module_state import ModuleState, state_tensors
 from dpwa.adapters.optimizer_state import kind_of, load_optimizer, optimizer_part
 from dpwa.adapters.sharded_tensors import local
 from dpwa.adapters.tensor_images import Named, copied, layout_of, storable, views
+from dpwa.config import Config
 from dpwa.data.kernels import is_finite
+from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
-from dpwa.state.image import StatePart
+from dpwa.state.image import ImageLayout, StatePart
 from dpwa.state.target import Target, UnfitStateError
 
 MOST_OPTIMIZER_BYTES = 64 * 1024**2  # beside so many times the size of the module:
@@ -28,6 +30,7 @@ class TrainingState:
 
     Args:
         net: the module; its tensors keep their identity when a state is loaded.
+        gossiped: what is gossiped of it; `None`: the state is all of the module in any case.
         keeps_lr: whether learning rates stay as they are here: nodes have different ones.
         is_guarded: whether parameters, and states of optimizers, that are not finite are refused.
 
@@ -36,18 +39,34 @@ class TrainingState:
     """
 
     def __init__(
-        self, net: torch.nn.Module, *, keeps_lr: bool = False, is_guarded: bool = True
+        self,
+        net: torch.nn.Module,
+        gossiped: ModuleState | None = None,
+        *,
+        keeps_lr: bool = False,
+        is_guarded: bool = True,
     ) -> None:
         self._net = net
+        self._gossiped = gossiped
         self._keeps_lr = keeps_lr
         self._is_guarded = is_guarded
         self.optimizer: torch.optim.Optimizer | None = None
 
+    @classmethod
+    def of(cls, net: torch.nn.Module, gossiped: ModuleState, config: Config) -> TrainingState:
+        """Return what is handed on of a module by a configuration."""
+        return cls(
+            net,
+            gossiped,
+            keeps_lr=config.lr_spread != "none",
+            is_guarded=config.guard == "finite",
+        )
+
     def capture(self) -> dict[str, StatePart]:
         """Copy all parts, from whatever device to memory of the host."""
-        named = storable(state_tensors(self._net))
+        named = self._named()
         layout = layout_of(named)
-        parts = {"model": StatePart(layout.tensors, layout, copied(layout, named))}
+        parts = {"model": StatePart(self._kind(layout), layout, copied(layout, named))}
         if self.optimizer is not None:
             part = optimizer_part(self.optimizer)
             if part is not None:
@@ -56,9 +75,18 @@ class TrainingState:
 
     def model(self) -> Target:
         """Return the module, to be replaced."""
-        layout = layout_of(storable(state_tensors(self._net)))
+        layout = layout_of(self._named())
         load, check = self._load_model, self._check_model
-        return Target("model", layout.tensors, layout, layout.nbytes, load, check)
+        return Target("model", self._kind(layout), layout, layout.nbytes, load, check)
+
+    def _named(self) -> list[tuple[str, torch.Tensor]]:
+        found = self._gossiped
+        return storable(state_tensors(self._net) if found is None else found.handed_on())
+
+    def _kind(self, layout: ImageLayout) -> Layout:
+        """Return what others must have in common with the module, beside what is in the image."""
+        frozen = "" if self._gossiped is None else self._gossiped.layout.frozen
+        return Layout(layout.tensors.tensors, frozen)
 
     def optimizer_target(self, optimizer: torch.optim.Optimizer) -> Target:
         """Return the state of the optimizer, to be replaced."""
@@ -76,7 +104,7 @@ class TrainingState:
 
     def _checked_model(self, image: ByteArray) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return the tensors of the module, each with the value in the image."""
-        named = storable(state_tensors(self._net))
+        named = self._named()
         layout = layout_of(named)
         data = layout.tensors_of(image)
         if data is None:

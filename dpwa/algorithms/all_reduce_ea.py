@@ -257,7 +257,8 @@ class Center:
         Raises:
             ParametersError: they have another one.
         """
-        difference = layout.difference(self._layout.descriptions, len(self._layout.tensors))
+        descriptions = self._layout.descriptions
+        difference = layout.difference(descriptions, len(descriptions))
         if difference is not None:
             raise ParametersError(
                 "the parameters have another form than the center (there), which only "

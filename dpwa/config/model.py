@@ -204,6 +204,11 @@ class Config(StrictModel):
         allow_inf_nan=False,
         description="longest time that a node waits at its start for the state of its peers",
     )
+    state: Literal["all", "trainable"] = Field(
+        default="all",
+        description="what joiners take over and checkpoints hold: all of the model, or only what "
+        "is trainable (such as LoRA), on frozen parameters that all nodes have alike",
+    )
     state_donors: int = Field(
         default=2, ge=1, le=16, description="from how many peers at once a node fetches its state"
     )
@@ -231,9 +236,8 @@ class Config(StrictModel):
     )
     limits: Limits = Field(
         default=Limits(),
-        description="how much of a node others may use: sessions_per_peer (fetches of one peer at "
-        "once), serving_share and serving_burst_ms (of a core, for their requests), "
-        "handshake_timeout_s",
+        description="how much of a node others may use: sessions_per_peer (fetches at once), "
+        "serving_share and serving_burst_ms (of a core, for requests), handshake_timeout_s",
     )
     security: Literal["none", "curve"] = Field(
         default="none",
@@ -365,8 +369,7 @@ class Config(StrictModel):
         """
         mapping: JsonObject = self.model_dump(mode="json", exclude={"options"})
         mapping["nodes"] = [node.to_mapping() for node in self.nodes]
-        changed = [name for name, _ in self.options]
-        for name in dict.fromkeys([self.interpolation, *self._selected(), *changed]):
+        for name in dict.fromkeys([self.interpolation, *self._selected(), *dict(self.options)]):
             mapping[name] = self.options_of(name).model_dump(mode="json")
         return mapping
 
@@ -383,8 +386,7 @@ class Config(StrictModel):
         Loading it gives an equal object, as long as the plugins can still be imported.
         """
         # None: innermost collections on one line, so that a node is one line.
-        text: str = yaml.safe_dump(self.to_mapping(), **_YAML)
-        return text
+        return str(yaml.safe_dump(self.to_mapping(), **_YAML))
 
 
 def setting_names() -> tuple[str, ...]:

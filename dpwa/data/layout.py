@@ -16,6 +16,7 @@ import msgpack
 
 FINGERPRINT_BYTES = 16
 DESCRIPTION_CHARACTERS = 300
+_FROZEN = "frozen parameters: "
 BYTES = "bytes"  # the dtype of a payload without structure, whose length may differ by peer
 
 
@@ -57,9 +58,15 @@ class Layout:
 
     Neighbours of one dtype thus form one contiguous array, and tensors in the order of falling
     element size leave no gap at all.
+
+    Attributes:
+        tensors: of which the snapshot is made.
+        frozen: what the snapshot only fits to: the frozen parameters that nodes must have in
+            common, by their number, size and digest; empty if they need not.
     """
 
     tensors: tuple[TensorSpec, ...]
+    frozen: str = ""
 
     @classmethod
     def of_bytes(cls) -> Layout:
@@ -127,31 +134,49 @@ class Layout:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """Digest of names, dtypes and shapes, `FINGERPRINT_BYTES` long."""
-        rows = [[t.name, t.dtype, t.shape, t.item_bytes] for t in self.tensors]
+        """Digest of names, dtypes, shapes and `frozen`, `FINGERPRINT_BYTES` long."""
+        rows: list[object] = [[t.name, t.dtype, t.shape, t.item_bytes] for t in self.tensors]
+        if self.frozen:
+            rows.append(self.frozen)
         return hashlib.blake2b(msgpack.packb(rows), digest_size=FINGERPRINT_BYTES).digest()
 
     @cached_property
     def descriptions(self) -> tuple[str, ...]:
-        """Each tensor in words, to be compared with those of another node."""
-        return tuple(str(tensor)[:DESCRIPTION_CHARACTERS] for tensor in self.tensors)
+        """`frozen`, if there is any, and each tensor in words, to compare with another node's."""
+        frozen = [_FROZEN + self.frozen] if self.frozen else []
+        return (*frozen, *(str(tensor)[:DESCRIPTION_CHARACTERS] for tensor in self.tensors))
 
     def difference(self, descriptions: Sequence[str], count: int) -> str | None:
-        """Describe the first tensor in which another layout differs, or return `None`.
+        """Describe the first thing in which another layout differs, or return `None`.
 
         Args:
             descriptions: those of the other layout, or the first of them.
-            count: how many tensors the other layout has.
+            count: how many descriptions the other layout has.
         """
         for mine, theirs in zip(self.descriptions, descriptions, strict=False):
             if mine != theirs:
-                return f"here {mine}, there {theirs}"
-        known = len(descriptions)
-        if known < count and known < len(self.tensors):
+                return _parted(mine, theirs)
+        known, own = len(descriptions), len(self.descriptions)
+        if known < count and known < own:
             return f"they differ after the first {known} tensors"
-        if len(self.tensors) > count:
+        if own > count:
             return f"here {self.descriptions[count]}, there no such tensor"
-        if count > len(self.tensors):
-            there = descriptions[len(self.tensors)] if known > len(self.tensors) else "another one"
+        if count > own:
+            there = descriptions[own] if known > own else "another one"
             return f"here no such tensor, there {there}"
         return None
+
+
+def _parted(mine: str, theirs: str) -> str:
+    """Say how two descriptions of one place differ."""
+    is_frozen = [text.startswith(_FROZEN) for text in (mine, theirs)]
+    if all(is_frozen):
+        here, there = mine.removeprefix(_FROZEN), theirs.removeprefix(_FROZEN)
+        return (
+            f"the frozen parameters: here {here}, there {there}; load the same ones, in the same "
+            "dtype, on all nodes"
+        )
+    if any(is_frozen):
+        where = "here" if is_frozen[0] else "there"
+        return f"`state: trainable` is set {where} only; set it on all nodes alike"
+    return f"here {mine}, there {theirs}"

@@ -21,7 +21,7 @@ from dpwa.clock import Clock, SystemClock
 from dpwa.config import Config, peer_config
 from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
-from dpwa.lifecycle import Closeable, finalize, require_own_process
+from dpwa.lifecycle import Closeable, finalize, require_own_process, uninterrupted
 from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_open
 from dpwa.node.context import NodeContext, longest_s
 from dpwa.node.ending.endings import FinishListener, FinishService
@@ -357,7 +357,8 @@ def _called(report: weakref.WeakMethod[Callable[[], JsonObject]]) -> JsonObject:
 
 
 def _close(threads: NodeThreads, context: NodeContext) -> None:
-    try:
-        threads.close()
-    finally:  # a second Ctrl-C must not leave shared memory behind
-        context.close()
+    with uninterrupted():
+        try:
+            threads.close()
+        finally:
+            context.close()

@@ -336,14 +336,14 @@ def unpack_news(data: Frame) -> News:
 
 
 def pack_layout(layout: Layout) -> bytes:
-    """Pack what `OtherModel` carries: the number of tensors and as many descriptions as fit."""
+    """Pack what `OtherModel` carries: the number of descriptions and as many of them as fit."""
     ends = itertools.accumulate(len(pack(description)) for description in layout.descriptions)
     fitting = sum(end <= limits.MAX_DETAIL_BYTES - _DETAIL_SLACK_BYTES for end in ends)
-    return pack([len(layout.tensors), layout.descriptions[:fitting]])
+    return pack([len(layout.descriptions), layout.descriptions[:fitting]])
 
 
 def unpack_layout(payload: Frame) -> tuple[int, list[str]]:
-    """Read what `OtherModel` carries: the number of tensors and the first descriptions.
+    """Read what `OtherModel` carries: the number of descriptions and the first of them.
 
     Raises:
         ProtocolError: it is something else.

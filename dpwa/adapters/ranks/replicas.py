@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from dpwa.adapters.module_state import ModuleState, state_tensors
+from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.ranks.forms import (
     Failure,
     Making,
@@ -101,14 +101,13 @@ class Replicas(RankGroup):
             elsewhere: Any = adapter.connection
             elsewhere.follow(forms[0])
         if forms[0].has_origin:
-            self._send_all(tensor for _, tensor in state_tensors(net))
+            self._send_all(tensor for _, tensor in adapter._state.handed_on())
             self._share_optimizer(given.optimizer)
 
     def _make_elsewhere(self, adapter: Adapter, net: torch.nn.Module, given: Making) -> None:
         elsewhere: Any = NodeElsewhere(given.name, given.config, self.rank)
         adapter.connection = adapter._node = adapter._rounds = adapter._states = elsewhere
-        with_buffers = elsewhere.config.buffers == "average"
-        adapter._state = ModuleState(net, with_buffers=with_buffers)
+        adapter._state = ModuleState.of(net, elsewhere.config)
         self.leader_loss = given.leader_loss
 
     def _share_optimizer(self, optimizer: torch.optim.Optimizer | None) -> None:

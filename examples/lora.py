@@ -1,0 +1,39 @@
+"""Nodes train an adapter (LoRA) on a frozen base: only the adapter moves between them.
+
+Run: dpwa launch -n 2 -- python examples/lora.py
+"""
+
+import torch
+from torch.nn import Linear, Module, Parameter, functional, init
+
+import dpwa
+
+
+class Lora(Module):
+    """A frozen layer, and B A beside it, of which only B trains."""
+
+    def __init__(self, base, rank):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.a = Parameter(init.orthogonal_(torch.empty(rank, base.in_features)), False)
+        self.b = Parameter(torch.zeros(base.out_features, rank))
+
+    def forward(self, inputs):
+        """Return base(x) + B A x: with one A, the mean over nodes of B A is (the mean of B) A."""
+        return self.base(inputs) + inputs @ self.a.T @ self.b.T
+
+
+torch.manual_seed(0)  # the same base and the same A on all nodes
+net, inputs = Lora(Linear(64, 32), rank=48), torch.eye(64)
+targets = net.base(inputs) + inputs @ net.a.T @ torch.randn(48, 32)  # what it is to learn
+optimizer = torch.optim.Adam([net.b], lr=0.03)
+with dpwa.connect(net, optimizer, state="trainable") as gossip:
+    own = torch.arange(64).chunk(gossip.world_size)[gossip.rank]  # too few to learn it all
+    gossip.barrier()  # all begin together
+    for _ in range(300):
+        optimizer.zero_grad()
+        (loss := functional.mse_loss(net(inputs[own]), targets[own])).backward()
+        optimizer.step()
+        gossip.step(loss)
+    gossip.finish()
+print(f"error on all inputs {functional.mse_loss(net(inputs), targets):.5f}")

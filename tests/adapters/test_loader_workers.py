@@ -1,0 +1,35 @@
+"""Workers of a DataLoader beside a node; a forked one that holds it is in test_forked_children."""
+
+import subprocess
+import sys
+
+import pytest
+from support.ports import free_ports
+from support.processes import PROGRAMS
+from support.times import at_most
+
+
+def run(way):
+    program = PROGRAMS / "loader_workers.py"
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", program, way, *map(str, free_ports(2))],
+        capture_output=True, text=True, timeout=at_most(100.0), check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_workers_load_while_gossip_goes_on(way):
+    done = run(way)
+    assert done.returncode == 0, done.stderr
+    total, merges = map(float, done.stdout.split())
+    assert total == 2 * sum(range(200))
+    assert merges > 10
+
+
+@pytest.mark.slow
+def test_a_script_that_spawned_workers_import_needs_its_guard():
+    done = run("unguarded")
+    assert done.returncode != 0
+    assert "spawned imports this script, and would make its node again" in done.stderr
+    assert 'beneath `if __name__ == "__main__":`' in done.stderr
