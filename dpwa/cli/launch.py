@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
-import io
 import os
-import select
 import shlex
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.cli.node_console import NodeConsole, restart_notice
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
-    from dpwa.launch import LaunchSpec
+    from dpwa.launch import LaunchSpec, Restart
 
-WRITE_PATIENCE_MS = 500  # for a reader that is slow, when everything else is over
-COLOURS = (36, 33, 35, 32, 34, 31)  # of the ANSI terminal: cyan, yellow, magenta, green, blue, red
+DEFAULT_RESTARTS = 3
 
 
 class Cpus(str, enum.Enum):
@@ -50,6 +47,17 @@ def launch(
         Cpus,
         typer.Option(help="pin: give every node its own share of the cores."),
     ] = Cpus.none,
+    restart: Annotated[
+        str,
+        typer.Option(
+            metavar="no|on-failure[:N]",
+            help=f"Start a node that fails again, at most N times ({DEFAULT_RESTARTS}).",
+        ),
+    ] = "no",
+    log_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Append what each node prints to DIR/NAME.log, too."),
+    ] = None,
 ) -> None:
     """Run COMMAND once for each node, as processes of this machine.
 
@@ -67,7 +75,9 @@ def launch(
 
     One Ctrl-C stops all nodes, and all that they have started: SIGINT, then SIGTERM after 5 s, then
     SIGKILL after 2 s more; a second Ctrl-C kills at once. A node that fails is reported and stops
-    no other. If the launcher itself is killed (SIGKILL), COMMAND is too, but not what COMMAND has
+    no other. With --restart on-failure it is started again under its name, after 1 s, the next time
+    after 2 s, and so on, up to 30 s; it takes over the state of the others, and goes on with them.
+    If the launcher itself is killed (SIGKILL), COMMAND is too, but not what COMMAND has
     started, such as the programs that a shell script runs.
 
     Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
@@ -77,10 +87,12 @@ def launch(
         raise typer.BadParameter(
             "give a number of nodes (-n N), a configuration (-c FILE), or both"
         )
+    restarts = restarts_of(restart)
     with contextlib.ExitStack() as stack:
         if config is None:
             config = _temporary_config(count or 1, stack)
-        _run(_spec(command, config, count, cpus))
+        spec = _spec(command, config, count, cpus)
+        _run(dataclasses.replace(spec, restarts=restarts), log_dir)
 
 
 def _temporary_config(count: int, stack: contextlib.ExitStack) -> Path:
@@ -116,108 +128,53 @@ def _spec(command: list[str], config: Path, count: int | None, cpus: Cpus) -> La
     )
 
 
-def _run(spec: LaunchSpec) -> None:
+def restarts_of(policy: str) -> int:
+    """Return how often a node is started again by a policy such as `on-failure:5`.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    kind, colon, count = policy.partition(":")
+    if kind == "no" and not colon:
+        return 0
+    if kind == "on-failure" and not colon:
+        return DEFAULT_RESTARTS
+    if kind == "on-failure" and count.isascii() and count.isdigit():
+        return int(count)
+    raise typer.BadParameter(f"--restart: expected no, on-failure or on-failure:N (got {policy})")
+
+
+def _run(spec: LaunchSpec, log_dir: Path | None) -> None:
     from dpwa.launch import run_nodes
+    from dpwa.launch.node_logs import NodeLogs
 
     console = NodeConsole(spec.names)
-    try:
-        codes = run_nodes(
-            spec, console.show_line, on_exit=console.show_exit, on_signal=console.show_signal
-        )
-    except KeyboardInterrupt:
-        console.give_up_unread_streams()
-        console.note("all nodes have stopped")
-        raise
+    with NodeLogs(log_dir, spec.names, console.note) as logs:
+
+        def show_line(node: str, stream: str, line: str) -> None:
+            logs.write(node, line)
+            console.show_line(node, stream, line)
+
+        def show_restart(restart: Restart) -> None:
+            logs.write(restart.node, f"dpwa launch: {restart_notice(restart)}")
+            console.show_restart(restart)
+
+        try:
+            codes = run_nodes(
+                spec,
+                show_line,
+                on_exit=console.show_exit,
+                on_signal=console.show_signal,
+                on_restart=show_restart,
+            )
+        except KeyboardInterrupt:
+            console.give_up_unread_streams()
+            console.note("all nodes have stopped")
+            raise
     failed = [name for name, code in codes.items() if code]
     console.note(_summary(len(codes), failed))
     if failed:
         raise typer.Exit(exit_codes.FAILURE)
-
-
-class NodeConsole:
-    """Shows what the nodes print, each line after the node's name, and what becomes of them.
-
-    The names are coloured where the stream is a terminal that can, unless NO_COLOR is set.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
-        for stream in self._streams.values():
-            if isinstance(stream, io.TextIOWrapper):  # nodes may print what this locale cannot
-                stream.reconfigure(errors="backslashreplace")
-        wants_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        self._coloured = {n: s.isatty() and wants_colour for n, s in self._streams.items()}
-        self._ranks = {name: rank for rank, name in enumerate(names)}
-        self._width = max(map(len, names))
-        self._stopping = False
-
-    def show_line(self, node: str, stream: str, line: str) -> None:
-        """Show one line that a node has printed to `stdout` or `stderr`."""
-        self._write(stream, f"{self._prefix(node, stream)} {line}")
-
-    def show_exit(self, node: str, code: int) -> None:
-        """Report a node that failed, unless it was asked to stop."""
-        if code and not self._stopping:
-            self.note(f"node {node} failed: {exit_reason(code)}")
-
-    def show_signal(self, number: signal.Signals, nodes: Sequence[str]) -> None:
-        """Report that the nodes are asked to stop, and how hard."""
-        self._stopping = True
-        hint = " (Ctrl-C again kills)" if number == signal.SIGINT else ""
-        self.note(f"stopping {', '.join(nodes)} with {number.name}{hint}")
-
-    def note(self, text: str) -> None:
-        """Say something that is not a node's output."""
-        self._write("stderr", f"dpwa launch: {text}")
-
-    def give_up_unread_streams(self) -> None:
-        """Discard what is still to be written to a stream whose reader has left, or is stuck."""
-        for stream in self._streams.values():
-            if not _is_read(stream):
-                _discard(stream)
-
-    def _prefix(self, node: str, stream: str) -> str:
-        prefix = f"{node:<{self._width}} |"
-        if not self._coloured[stream]:
-            return prefix
-        return f"\x1b[{COLOURS[self._ranks[node] % len(COLOURS)]}m{prefix}\x1b[0m"
-
-    def _write(self, stream: str, line: str) -> None:
-        try:
-            self._streams[stream].write(line + "\n")
-            self._streams[stream].flush()
-        except KeyboardInterrupt:  # it blocked, and nobody wants to wait any longer
-            _discard(self._streams[stream])
-            raise
-        except OSError:
-            if not self._stopping:
-                raise
-            _discard(self._streams[stream])
-
-
-def _is_read(stream: TextIO) -> bool:
-    poll = select.poll()
-    try:
-        poll.register(stream, select.POLLOUT)
-    except OSError:  # not a stream of the system
-        return True
-    return [events for _, events in poll.poll(WRITE_PATIENCE_MS)] == [select.POLLOUT]
-
-
-def _discard(stream: TextIO) -> None:
-    """Point a stream nowhere: also the interpreter's last flush must neither fail nor block."""
-    with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
-
-
-def exit_reason(code: int) -> str:
-    """Return a process's exit code in words; negative is a signal."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"ended by {signal.Signals(-code).name}"
-    except ValueError:  # real-time signals have no names
-        return f"ended by signal {-code}"
 
 
 def _summary(count: int, failed: Sequence[str]) -> str:

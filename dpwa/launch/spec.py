@@ -18,6 +18,7 @@ class LaunchSpec:
         names: the nodes to start; a node's rank is its place in this order.
         cpus: `pin` gives every node its own share of the cores this process may use.
         environment: variables added to those of this process.
+        restarts: how often a node that fails is started again.
     """
 
     command: Sequence[str]
@@ -25,3 +26,4 @@ class LaunchSpec:
     names: Sequence[str]
     cpus: Literal["pin", "none"] = "none"
     environment: Mapping[str, str] = field(default_factory=dict)
+    restarts: int = 0

@@ -16,15 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.launched import DPWA, assert_gone, interruptible
+from support.launched import IMPORTS, LAUNCH, assert_gone, interruptible, launch, python
 from support.ports import free_ports
 from support.terminals import IN_A_TERMINAL, on_terminal
 from support.times import at_most
 
 from dpwa.config import load_config
 
-LAUNCH = [*DPWA, "launch"]
-IMPORTS = "import os, signal, sys, time\n"
 ENVIRONMENT = IMPORTS + (
     "for name in 'NAME RANK WORLD_SIZE CONFIG'.split(): print(name, os.environ['DPWA_' + name])\n"
 )
@@ -50,16 +48,6 @@ def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
-
-
-def python(code: str) -> list[str]:
-    return ["--", sys.executable, "-S", "-c", code]
-
-
-def launch(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*LAUNCH, *arguments], capture_output=True, text=True, timeout=60, **options
-    )
 
 
 def lines_of(output: str, node: str) -> list[str]:
@@ -352,6 +340,9 @@ def test_a_node_of_another_machine_is_refused(tmp_path: Path) -> None:
         (["-n", "0", "true"], "expected a number of at least 1 (got 0)"),
         (["-n", "2"], "Missing argument"),
         (["-n", "1", "--cpus", "some", "true"], "'some' is not one of 'pin', 'none'"),
+        (["-n", "1", "--restart", "always", "true"], "--restart: expected no, on-failure or"),
+        (["-n", "1", "--restart", "on-failure:x", "true"], "(got on-failure:x)"),
+        (["-n", "1", "--log-dir", "/dev/null/x", "true"], "dpwa: cannot write /dev/null/x: Not a"),
     ],
 )
 def test_a_mistake_is_said_in_one_message_with_code_2(arguments: list[str], message: str) -> None:
