@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import enum
-import os
-import shlex
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,20 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.cli.launch_runs import Cpus, Wanted, local_run, ray_run, require
 from dpwa.cli.node_console import NodeConsole, restart_notice
-from dpwa.errors import UserError
 
 if TYPE_CHECKING:
     from dpwa.launch import LaunchSpec, Restart
+    from dpwa.launch.engine import Engine
 
 DEFAULT_RESTARTS = 3
 
 
-class Cpus(str, enum.Enum):
-    """Values of `--cpus`."""
+class EngineName(str, enum.Enum):
+    """Values of `--engine`."""
 
-    pin = "pin"
-    none = "none"
+    local = "local"
+    ray = "ray"
 
 
 def launch(
@@ -54,19 +52,33 @@ def launch(
             help=f"Start a node that fails again, at most N times ({DEFAULT_RESTARTS}).",
         ),
     ] = "no",
+    engine: Annotated[
+        EngineName,
+        typer.Option(help="local: processes of this machine; ray: actors of a Ray cluster."),
+    ] = EngineName.local,
+    resources: Annotated[
+        str | None,
+        typer.Option(metavar="CPU=1,...", help="With Ray: what each node needs."),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The Ray cluster, in place of RAY_ADDRESS."),
+    ] = None,
     log_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Append what each node prints to DIR/NAME.log, too."),
     ] = None,
 ) -> None:
-    """Run COMMAND once for each node, as processes of this machine.
+    """Run COMMAND once for each node, as processes of this machine or on a Ray cluster.
 
     \b
     dpwa launch -n 4 -- python train.py --epochs 3
     dpwa launch -c nodes.yaml -- python train.py
+    dpwa launch --engine ray -n 4 -- python train.py
 
     With -c, all nodes of the file are started, or the first N with -n. With -n alone, N nodes
-    w1, w2, ... get a configuration of their own, on free ports.
+    w1, w2, ... get a configuration of their own, on free ports. With --engine ray, each runs in an
+    actor, where Ray has room for it (docs/ray.md).
 
     Each process learns who it is from its environment: DPWA_NAME, DPWA_CONFIG (the path of the
     configuration), DPWA_RANK (0 to N-1) and DPWA_WORLD_SIZE (N). Unless OMP_NUM_THREADS is set, it
@@ -83,49 +95,22 @@ def launch(
     Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
     a port in use, 130 interrupted.
     """  # noqa: D301  (\b keeps lines as they are)
-    if count is None and config is None:
-        raise typer.BadParameter(
-            "give a number of nodes (-n N), a configuration (-c FILE), or both"
+    wanted = Wanted(command, count, config, cpus, restarts_of(restart))
+    if engine is EngineName.ray:
+        require(count is not None, "--engine ray needs a number of nodes (-n N)")
+        require(config is None, "-c is for --engine local: Ray says where nodes are")
+        require(cpus is Cpus.none, "--cpus is for --engine local: Ray shares out the cores")
+        run = ray_run(wanted, resources_of(resources), ray_address)
+    else:
+        has_ray_option = resources is not None or ray_address is not None
+        require(not has_ray_option, "--resources and --ray-address are for --engine ray")
+        require(
+            count is not None or config is not None,
+            "give a number of nodes (-n N), a configuration (-c FILE), or both",
         )
-    restarts = restarts_of(restart)
-    with contextlib.ExitStack() as stack:
-        if config is None:
-            config = _temporary_config(count or 1, stack)
-        spec = _spec(command, config, count, cpus)
-        _run(dataclasses.replace(spec, restarts=restarts), log_dir)
-
-
-def _temporary_config(count: int, stack: contextlib.ExitStack) -> Path:
-    import tempfile
-
-    from dpwa.launch import local_config
-    from dpwa.launch.environment import absolute_paths
-
-    os.environ.update(absolute_paths(os.environ, Path.cwd()))
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dpwa-launch-"))
-    return local_config(count, Path(folder))
-
-
-def _spec(command: list[str], config: Path, count: int | None, cpus: Cpus) -> LaunchSpec:
-    from dpwa.config import load_config
-    from dpwa.launch import LaunchSpec, require_free_addresses
-
-    nodes = load_config(config).nodes
-    if not nodes:
-        raise UserError(
-            f"{config}: expected nodes to start (it has `join` only: start each node by itself, as "
-            f"DPWA_NAME=w1 DPWA_CONFIG={shlex.quote(str(config))} {shlex.join(command)})"
-        )
-    if count is not None and count > len(nodes):
-        raise typer.BadParameter(f"-n {count} is more than the {len(nodes)} nodes of {config}")
-    nodes = nodes[:count]
-    require_free_addresses(nodes)
-    return LaunchSpec(
-        command=command,
-        config_path=config,
-        names=[node.name for node in nodes],
-        cpus="pin" if cpus is Cpus.pin else "none",
-    )
+        run = local_run(wanted)
+    with run as (spec, started_by):
+        _watch(spec, log_dir, started_by)
 
 
 def restarts_of(policy: str) -> int:
@@ -144,7 +129,25 @@ def restarts_of(policy: str) -> int:
     raise typer.BadParameter(f"--restart: expected no, on-failure or on-failure:N (got {policy})")
 
 
-def _run(spec: LaunchSpec, log_dir: Path | None) -> None:
+def resources_of(text: str | None) -> dict[str, float]:
+    """Return the resources of each node from a list such as `CPU=2,GPU=0.5`; a CPU by default.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    found = {"CPU": 1.0}
+    for part in text.split(",") if text is not None else ():
+        name, _, count = part.strip().partition("=")
+        is_number = re.fullmatch(r"\d+(\.\d+)?", count) is not None
+        require(
+            bool(name) and is_number,
+            f"--resources: expected NAME=NUMBER,..., such as CPU=2,GPU=0.5 (got {text})",
+        )
+        found[name] = float(count)
+    return found
+
+
+def _watch(spec: LaunchSpec, log_dir: Path | None, engine: Engine | None) -> None:
     from dpwa.launch import run_nodes
     from dpwa.launch.node_logs import NodeLogs
 
@@ -166,6 +169,7 @@ def _run(spec: LaunchSpec, log_dir: Path | None) -> None:
                 on_exit=console.show_exit,
                 on_signal=console.show_signal,
                 on_restart=show_restart,
+                engine=engine,
             )
         except KeyboardInterrupt:
             console.give_up_unread_streams()

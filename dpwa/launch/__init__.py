@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dpwa.launch.ports import local_config, require_free_addresses
+from dpwa.launch.configs import local_config
+from dpwa.launch.ports import require_free_addresses
 from dpwa.launch.process import NodeProcess
 from dpwa.launch.restarts import Restart
 from dpwa.launch.spec import LaunchSpec

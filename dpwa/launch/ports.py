@@ -22,23 +22,6 @@ RANDOM_TRIES = 100
 UNKNOWN_HOST = "the host name is unknown"
 
 
-def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
-    """Write a configuration of nodes w1 to wN on free ports into a folder, and return its path.
-
-    Raises:
-        UserError: the machine has not enough free ports, or the folder cannot be written.
-    """
-    from dpwa.config.template import config_text, local_nodes
-
-    nodes = local_nodes(free_ports(count, host), host)
-    path = folder / "dpwa.yaml"
-    try:
-        path.write_text(config_text(nodes), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
-    return path
-
-
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Return distinct TCP ports that nothing listens on now.
 

@@ -19,6 +19,7 @@ class LaunchSpec:
         cpus: `pin` gives every node its own share of the cores this process may use.
         environment: variables added to those of this process.
         restarts: how often a node that fails is started again.
+        world: all nodes of the run, if others are started elsewhere: ranks are places in it.
     """
 
     command: Sequence[str]
@@ -27,3 +28,4 @@ class LaunchSpec:
     cpus: Literal["pin", "none"] = "none"
     environment: Mapping[str, str] = field(default_factory=dict)
     restarts: int = 0
+    world: Sequence[str] = ()

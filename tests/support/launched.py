@@ -17,10 +17,10 @@ def python(code):
     return ["--", sys.executable, "-S", "-c", code]
 
 
-def launch(*arguments, **options):
+def launch(*arguments, timeout=60.0, **options):
     """Run `dpwa launch` to its end."""
     return subprocess.run(
-        [*LAUNCH, *arguments], capture_output=True, text=True, timeout=60, **options
+        [*LAUNCH, *arguments], capture_output=True, text=True, timeout=timeout, **options
     )
 
 

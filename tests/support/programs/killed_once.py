@@ -1,8 +1,9 @@
 """Node w2 kills itself when it has merged, and comes back; both end when they have merged again.
 
-Run: dpwa launch -n 2 --restart on-failure -- python killed_once.py FOLDER
+Run: dpwa launch -n 2 --restart on-failure -- python killed_once.py FOLDER [parent]
 
-Nothing is merged in fact: w1 publishes 1, and w2 the number of its life, 11 or 12.
+With `parent` it kills its parent, and dies with that. Nothing is merged in fact: w1 publishes 1,
+and w2 11 or, in its second life, 12.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ with DpwaConnection(name, os.environ["DPWA_CONFIG"]) as connection:
                 was_met.touch()
             elif life == 1:
                 lived.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getppid() if "parent" in sys.argv else os.getpid(), signal.SIGKILL)
+                time.sleep(PATIENCE_S)
         time.sleep(0.02)
     print("met", flush=True)
