@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes
-from dpwa.cli.launch_runs import Cpus, Wanted, local_run, ray_run, require
+from dpwa.cli.launch_runs import Cpus, Wanted, hosts_run, local_run, ray_run, require
 from dpwa.cli.node_console import NodeConsole, restart_notice
 
 if TYPE_CHECKING:
@@ -52,6 +52,18 @@ def launch(
             help=f"Start a node that fails again, at most N times ({DEFAULT_RESTARTS}).",
         ),
     ] = "no",
+    nodes_from: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Start this host's nodes of a list of hosts."),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="HOST", help="Which line of --nodes-from this host is."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65_535, help="With --nodes-from: first port of each host (20470)."),
+    ] = None,
     engine: Annotated[
         EngineName,
         typer.Option(help="local: processes of this machine; ray: actors of a Ray cluster."),
@@ -74,11 +86,14 @@ def launch(
     \b
     dpwa launch -n 4 -- python train.py --epochs 3
     dpwa launch -c nodes.yaml -- python train.py
+    dpwa launch --nodes-from hosts.txt -- python train.py
     dpwa launch --engine ray -n 4 -- python train.py
 
     With -c, all nodes of the file are started, or the first N with -n. With -n alone, N nodes
-    w1, w2, ... get a configuration of their own, on free ports. With --engine ray, each runs in an
-    actor, where Ray has room for it (docs/ray.md).
+    w1, w2, ... get a configuration of their own, on free ports. With --nodes-from, a list of hosts
+    such as `10.0.0.1 slots=4`, the same command is given on each host, and starts the nodes of that
+    one; all have the same names, ranks and ports, from --port on (docs/launch.md). With
+    --engine ray, each runs in an actor, where Ray has room for it (docs/ray.md).
 
     Each process learns who it is from its environment: DPWA_NAME, DPWA_CONFIG (the path of the
     configuration), DPWA_RANK (0 to N-1) and DPWA_WORLD_SIZE (N). Unless OMP_NUM_THREADS is set, it
@@ -95,15 +110,22 @@ def launch(
     Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
     a port in use, 130 interrupted.
     """  # noqa: D301  (\b keeps lines as they are)
+    has_ray_option = resources is not None or ray_address is not None
+    is_local = engine is EngineName.local
+    require(not (is_local and has_ray_option), "--resources and --ray-address are for --engine ray")
+    has_host_option = host is not None or port is not None
+    require(nodes_from is not None or not has_host_option, "--host and --port are for --nodes-from")
     wanted = Wanted(command, count, config, cpus, restarts_of(restart))
     if engine is EngineName.ray:
         require(count is not None, "--engine ray needs a number of nodes (-n N)")
         require(config is None, "-c is for --engine local: Ray says where nodes are")
         require(cpus is Cpus.none, "--cpus is for --engine local: Ray shares out the cores")
+        require(nodes_from is None, "--nodes-from is for --engine local: Ray knows its machines")
         run = ray_run(wanted, resources_of(resources), ray_address)
+    elif nodes_from is not None:
+        require(config is None, "give either --nodes-from or -c")
+        run = hosts_run(wanted, nodes_from, host, port)
     else:
-        has_ray_option = resources is not None or ray_address is not None
-        require(not has_ray_option, "--resources and --ray-address are for --engine ray")
         require(
             count is not None or config is not None,
             "give a number of nodes (-n N), a configuration (-c FILE), or both",

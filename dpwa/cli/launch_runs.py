@@ -52,6 +52,37 @@ def local_run(wanted: Wanted) -> Iterator[tuple[LaunchSpec, Engine | None]]:
 
 
 @contextmanager
+def hosts_run(
+    wanted: Wanted, file: Path, host: str | None, first_port: int | None
+) -> Iterator[tuple[LaunchSpec, Engine | None]]:
+    """Yield what is to run on this machine, of the hosts of a file."""
+    from dpwa.launch import LaunchSpec, require_free_addresses
+    from dpwa.launch.configs import write_config
+    from dpwa.launch.hostfile import nodes_of, own_line, read_hostfile
+    from dpwa.launch.ports import FIRST_PORT
+
+    hosts = read_hostfile(file)
+    here = own_line(hosts, host).host
+    nodes = nodes_of(hosts, first_port or FIRST_PORT, here)
+    _require_enough(wanted, len(nodes), file)
+    nodes = nodes[: wanted.count]
+    own = [node for node in nodes if node.host == here]
+    if not own:
+        raise UserError(f"none of the first {len(nodes)} nodes of {file} is on {here}")
+    require_free_addresses(own)
+    with _folder() as folder:
+        spec = LaunchSpec(
+            command=wanted.command,
+            config_path=write_config(nodes, folder),
+            names=[node.name for node in own],
+            cpus=wanted.cpus.value,
+            restarts=wanted.restarts,
+            world=[node.name for node in nodes],
+        )
+        yield spec, None
+
+
+@contextmanager
 def ray_run(
     wanted: Wanted, resources: Mapping[str, float], address: str | None
 ) -> Iterator[tuple[LaunchSpec, Engine | None]]:
@@ -103,19 +134,22 @@ def _spec(wanted: Wanted, config: Path) -> LaunchSpec:
             f"{config}: expected nodes to start (it has `join` only: start each node by itself, as "
             f"DPWA_NAME=w1 DPWA_CONFIG={shlex.quote(str(config))} {shlex.join(wanted.command)})"
         )
-    if wanted.count is not None and wanted.count > len(nodes):
-        raise typer.BadParameter(
-            f"-n {wanted.count} is more than the {len(nodes)} nodes of {config}"
-        )
+    _require_enough(wanted, len(nodes), config)
     nodes = nodes[: wanted.count]
     require_free_addresses(nodes)
     return LaunchSpec(
         command=wanted.command,
         config_path=config,
         names=[node.name for node in nodes],
-        cpus="pin" if wanted.cpus is Cpus.pin else "none",
+        cpus=wanted.cpus.value,
         restarts=wanted.restarts,
     )
+
+
+def _require_enough(wanted: Wanted, count: int, file: Path) -> None:
+    if wanted.count is not None:
+        message = f"-n {wanted.count} is more than the {count} nodes of {file}"
+        require(wanted.count <= count, message)
 
 
 def require(is_so: bool, message: str) -> None:
