@@ -33,9 +33,9 @@ def connect(
 
     Which node this is, and where its peers are, is taken from the first that says so: the
     arguments; DPWA_CONFIG and DPWA_NAME, as `dpwa launch` sets them; `dpwa.yaml` in the working
-    folder with DPWA_NAME; torchrun; SLURM (`srun`); SkyPilot. See docs/connect.md, and
-    `dpwa config show --where`. A `config` that has neither `nodes` nor `join` is used for its other
-    settings.
+    folder with DPWA_NAME; torchrun; an actor or a task of Ray; SLURM (`srun`); SkyPilot. See
+    docs/connect.md, and `dpwa config show --where`. A `config` that has neither `nodes` nor `join`
+    is used for its other settings.
 
     Args:
         model: a `torch.nn.Module`.

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.launched import IMPORTS, LAUNCH, assert_gone, launch, python
 from support.processes import PROGRAMS
+from support.ray_clusters import ray_cluster
 from support.times import at_most
 
 pytest.importorskip("ray", reason="needs the extra: pip install dpwa[ray]")
@@ -24,19 +25,9 @@ PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """Run a cluster of two machines with a CPU each; RAY_ADDRESS names it."""
-    settings = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            patch.setenv(name, value)
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        command = [sys.executable, str(PROGRAMS / "ray_cluster.py")]
-        with subprocess.Popen(command, text=True, **pipes) as process:
-            assert process.stdout is not None
-            patch.setenv("RAY_ADDRESS", process.stdout.readline().strip())
-            yield
-            process.communicate(timeout=at_most(60))
+def _cluster() -> Iterator[None]:
+    with ray_cluster():
+        yield
 
 
 @pytest.fixture
@@ -73,7 +64,8 @@ def test_nodes_know_who_they_are_and_print_as_they_do_without_ray(tmp_path: Path
         expected = [f"NAME {node}", f"RANK {rank}", "WORLD_SIZE 2", "SEED 5", str(tmp_path)]
         assert re.findall(rf"^{node} \| (.*)$", done.stdout, re.MULTILINE) == expected
         assert f"{node} | log" in done.stderr.splitlines()
-    assert done.stderr.splitlines()[-2:] == [
+    notes = [line for line in done.stderr.splitlines() if line.startswith("dpwa launch")]
+    assert notes == [
         "dpwa launch: node w2 failed: exit code 3",
         "dpwa launch: 1 of 2 nodes failed: w2",
     ]
@@ -95,7 +87,7 @@ def test_a_killed_node_or_worker_comes_back_and_is_merged_again(
     )
     said = [line for line in (logs / "w2.log").read_text().splitlines() if "dpwa" not in line]
     assert said == ["life 1", "life 2", "met"]
-    assert (logs / "w1.log").read_text().splitlines()[-1] == "met"
+    assert "met" in (logs / "w1.log").read_text().splitlines()
 
 
 SLEEPER = IMPORTS + (
