@@ -53,6 +53,7 @@ class RayEngine:
         self._resources = resources
         self._clock = SystemClock() if clock is None else clock
         self._asked: dict[Any, str] = {}  # one call of each node that runs is under way
+        self._starting: set[str] = set()
         self._kill: Deadline | None = None
 
     @property
@@ -65,6 +66,7 @@ class RayEngine:
         actor = self._actors.get(node)
         if actor is None:
             actor = self._actors[node] = new_actor(self._resources, self._machines[node])
+        self._starting.add(node)
         spec = replace(self._spec, names=[node])
         self._asked[actor.start.remote(spec, self._config, self._folder)] = node
 
@@ -103,7 +105,9 @@ class RayEngine:
 
         try:
             events = list(get(ref))
-        except exceptions.ActorUnavailableError:  # of which Ray does not know yet what became
+        except exceptions.ActorUnavailableError as error:  # it may answer again
+            if node in self._starting:  # but whether it has heard of this, nobody knows
+                return self._gone(node, error)
             time.sleep(ACTOR_POLL_S)
             events = []
         except exceptions.RayTaskError as error:
@@ -111,12 +115,18 @@ class RayEngine:
                 raise error.cause from None
             raise
         except exceptions.RayError as error:
-            del self._actors[node]
-            notice = f"dpwa launch: the Ray worker of {node} is gone: {_reason(error)}"
-            return [Printed(node, "stderr", [notice]), Ended(node, -signal.SIGKILL)]
+            return self._gone(node, error)
+        self._starting.discard(node)
         if not any(isinstance(event, Ended) for event in events):
             self._asked[self._actors[node].poll.remote(ACTOR_POLL_S)] = node
         return events
+
+    def _gone(self, node: str, error: Exception) -> list[Event]:
+        import ray
+
+        ray.kill(self._actors.pop(node))
+        notice = f"dpwa launch: the Ray worker of {node} is gone: {_reason(error)}"
+        return [Printed(node, "stderr", [notice]), Ended(node, -signal.SIGKILL)]
 
     def _kill_actors(self) -> list[Event]:
         import ray
