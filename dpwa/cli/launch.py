@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import io
-import os
-import select
-import shlex
-import signal
-import sys
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpwa.cli import exit_codes
-from dpwa.errors import UserError
+from dpwa.cli.launch_runs import Cpus, Wanted, hosts_run, local_run, ray_run, require
+from dpwa.cli.node_console import NodeConsole, restart_notice
 
 if TYPE_CHECKING:
-    from dpwa.launch import LaunchSpec
+    from dpwa.launch import LaunchSpec, Restart
+    from dpwa.launch.engine import Engine
 
-WRITE_PATIENCE_MS = 500  # for a reader that is slow, when everything else is over
-COLOURS = (36, 33, 35, 32, 34, 31)  # of the ANSI terminal: cyan, yellow, magenta, green, blue, red
+DEFAULT_RESTARTS = 3
 
 
-class Cpus(str, enum.Enum):
-    """Values of `--cpus`."""
+class EngineName(str, enum.Enum):
+    """Values of `--engine`."""
 
-    pin = "pin"
-    none = "none"
+    local = "local"
+    ray = "ray"
 
 
 def launch(
@@ -50,15 +45,55 @@ def launch(
         Cpus,
         typer.Option(help="pin: give every node its own share of the cores."),
     ] = Cpus.none,
+    restart: Annotated[
+        str,
+        typer.Option(
+            metavar="no|on-failure[:N]",
+            help=f"Start a node that fails again, at most N times ({DEFAULT_RESTARTS}).",
+        ),
+    ] = "no",
+    nodes_from: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Start this host's nodes of a list of hosts."),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="HOST", help="Which line of --nodes-from this host is."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65_535, help="With --nodes-from: first port of each host (20470)."),
+    ] = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(help="local: processes of this machine; ray: actors of a Ray cluster."),
+    ] = EngineName.local,
+    resources: Annotated[
+        str | None,
+        typer.Option(metavar="CPU=1,...", help="With Ray: what each node needs."),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The Ray cluster, in place of RAY_ADDRESS."),
+    ] = None,
+    log_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Append what each node prints to DIR/NAME.log, too."),
+    ] = None,
 ) -> None:
-    """Run COMMAND once for each node, as processes of this machine.
+    """Run COMMAND once for each node, as processes of this machine or on a Ray cluster.
 
     \b
     dpwa launch -n 4 -- python train.py --epochs 3
     dpwa launch -c nodes.yaml -- python train.py
+    dpwa launch --nodes-from hosts.txt -- python train.py
+    dpwa launch --engine ray -n 4 -- python train.py
 
     With -c, all nodes of the file are started, or the first N with -n. With -n alone, N nodes
-    w1, w2, ... get a configuration of their own, on free ports.
+    w1, w2, ... get a configuration of their own, on free ports. With --nodes-from, a list of hosts
+    such as `10.0.0.1 slots=4`, the same command is given on each host, and starts the nodes of that
+    one; all have the same names, ranks and ports, from --port on (docs/launch.md). With
+    --engine ray, each runs in an actor, where Ray has room for it (docs/ray.md).
 
     Each process learns who it is from its environment: DPWA_NAME, DPWA_CONFIG (the path of the
     configuration), DPWA_RANK (0 to N-1) and DPWA_WORLD_SIZE (N). Unless OMP_NUM_THREADS is set, it
@@ -67,157 +102,105 @@ def launch(
 
     One Ctrl-C stops all nodes, and all that they have started: SIGINT, then SIGTERM after 5 s, then
     SIGKILL after 2 s more; a second Ctrl-C kills at once. A node that fails is reported and stops
-    no other. If the launcher itself is killed (SIGKILL), COMMAND is too, but not what COMMAND has
+    no other. With --restart on-failure it is started again under its name, after 1 s, the next time
+    after 2 s, and so on, up to 30 s; it takes over the state of the others, and goes on with them.
+    If the launcher itself is killed (SIGKILL), COMMAND is too, but not what COMMAND has
     started, such as the programs that a shell script runs.
 
     Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
     a port in use, 130 interrupted.
     """  # noqa: D301  (\b keeps lines as they are)
-    if count is None and config is None:
-        raise typer.BadParameter(
-            "give a number of nodes (-n N), a configuration (-c FILE), or both"
+    has_ray_option = resources is not None or ray_address is not None
+    is_local = engine is EngineName.local
+    require(not (is_local and has_ray_option), "--resources and --ray-address are for --engine ray")
+    has_host_option = host is not None or port is not None
+    require(nodes_from is not None or not has_host_option, "--host and --port are for --nodes-from")
+    wanted = Wanted(command, count, config, cpus, restarts_of(restart))
+    if engine is EngineName.ray:
+        require(count is not None, "--engine ray needs a number of nodes (-n N)")
+        require(config is None, "-c is for --engine local: Ray says where nodes are")
+        require(cpus is Cpus.none, "--cpus is for --engine local: Ray shares out the cores")
+        require(nodes_from is None, "--nodes-from is for --engine local: Ray knows its machines")
+        run = ray_run(wanted, resources_of(resources), ray_address)
+    elif nodes_from is not None:
+        require(config is None, "give either --nodes-from or -c")
+        run = hosts_run(wanted, nodes_from, host, port)
+    else:
+        require(
+            count is not None or config is not None,
+            "give a number of nodes (-n N), a configuration (-c FILE), or both",
         )
-    with contextlib.ExitStack() as stack:
-        if config is None:
-            config = _temporary_config(count or 1, stack)
-        _run(_spec(command, config, count, cpus))
+        run = local_run(wanted)
+    with run as (spec, started_by):
+        _watch(spec, log_dir, started_by)
 
 
-def _temporary_config(count: int, stack: contextlib.ExitStack) -> Path:
-    import tempfile
+def restarts_of(policy: str) -> int:
+    """Return how often a node is started again by a policy such as `on-failure:5`.
 
-    from dpwa.launch import local_config
-    from dpwa.launch.environment import absolute_paths
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    kind, colon, count = policy.partition(":")
+    if kind == "no" and not colon:
+        return 0
+    if kind == "on-failure" and not colon:
+        return DEFAULT_RESTARTS
+    if kind == "on-failure" and count.isascii() and count.isdigit():
+        return int(count)
+    raise typer.BadParameter(f"--restart: expected no, on-failure or on-failure:N (got {policy})")
 
-    os.environ.update(absolute_paths(os.environ, Path.cwd()))
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dpwa-launch-"))
-    return local_config(count, Path(folder))
 
+def resources_of(text: str | None) -> dict[str, float]:
+    """Return the resources of each node from a list such as `CPU=2,GPU=0.5`; a CPU by default.
 
-def _spec(command: list[str], config: Path, count: int | None, cpus: Cpus) -> LaunchSpec:
-    from dpwa.config import load_config
-    from dpwa.launch import LaunchSpec, require_free_addresses
-
-    nodes = load_config(config).nodes
-    if not nodes:
-        raise UserError(
-            f"{config}: expected nodes to start (it has `join` only: start each node by itself, as "
-            f"DPWA_NAME=w1 DPWA_CONFIG={shlex.quote(str(config))} {shlex.join(command)})"
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    found = {"CPU": 1.0}
+    for part in text.split(",") if text is not None else ():
+        name, _, count = part.strip().partition("=")
+        is_number = re.fullmatch(r"\d+(\.\d+)?", count) is not None
+        require(
+            bool(name) and is_number,
+            f"--resources: expected NAME=NUMBER,..., such as CPU=2,GPU=0.5 (got {text})",
         )
-    if count is not None and count > len(nodes):
-        raise typer.BadParameter(f"-n {count} is more than the {len(nodes)} nodes of {config}")
-    nodes = nodes[:count]
-    require_free_addresses(nodes)
-    return LaunchSpec(
-        command=command,
-        config_path=config,
-        names=[node.name for node in nodes],
-        cpus="pin" if cpus is Cpus.pin else "none",
-    )
+        found[name] = float(count)
+    return found
 
 
-def _run(spec: LaunchSpec) -> None:
+def _watch(spec: LaunchSpec, log_dir: Path | None, engine: Engine | None) -> None:
     from dpwa.launch import run_nodes
+    from dpwa.launch.node_logs import NodeLogs
 
     console = NodeConsole(spec.names)
-    try:
-        codes = run_nodes(
-            spec, console.show_line, on_exit=console.show_exit, on_signal=console.show_signal
-        )
-    except KeyboardInterrupt:
-        console.give_up_unread_streams()
-        console.note("all nodes have stopped")
-        raise
+    with NodeLogs(log_dir, spec.names, console.note) as logs:
+
+        def show_line(node: str, stream: str, line: str) -> None:
+            logs.write(node, line)
+            console.show_line(node, stream, line)
+
+        def show_restart(restart: Restart) -> None:
+            logs.write(restart.node, f"dpwa launch: {restart_notice(restart)}")
+            console.show_restart(restart)
+
+        try:
+            codes = run_nodes(
+                spec,
+                show_line,
+                on_exit=console.show_exit,
+                on_signal=console.show_signal,
+                on_restart=show_restart,
+                engine=engine,
+            )
+        except KeyboardInterrupt:
+            console.give_up_unread_streams()
+            console.note("all nodes have stopped")
+            raise
     failed = [name for name, code in codes.items() if code]
     console.note(_summary(len(codes), failed))
     if failed:
         raise typer.Exit(exit_codes.FAILURE)
-
-
-class NodeConsole:
-    """Shows what the nodes print, each line after the node's name, and what becomes of them.
-
-    The names are coloured where the stream is a terminal that can, unless NO_COLOR is set.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
-        for stream in self._streams.values():
-            if isinstance(stream, io.TextIOWrapper):  # nodes may print what this locale cannot
-                stream.reconfigure(errors="backslashreplace")
-        wants_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        self._coloured = {n: s.isatty() and wants_colour for n, s in self._streams.items()}
-        self._ranks = {name: rank for rank, name in enumerate(names)}
-        self._width = max(map(len, names))
-        self._stopping = False
-
-    def show_line(self, node: str, stream: str, line: str) -> None:
-        """Show one line that a node has printed to `stdout` or `stderr`."""
-        self._write(stream, f"{self._prefix(node, stream)} {line}")
-
-    def show_exit(self, node: str, code: int) -> None:
-        """Report a node that failed, unless it was asked to stop."""
-        if code and not self._stopping:
-            self.note(f"node {node} failed: {exit_reason(code)}")
-
-    def show_signal(self, number: signal.Signals, nodes: Sequence[str]) -> None:
-        """Report that the nodes are asked to stop, and how hard."""
-        self._stopping = True
-        hint = " (Ctrl-C again kills)" if number == signal.SIGINT else ""
-        self.note(f"stopping {', '.join(nodes)} with {number.name}{hint}")
-
-    def note(self, text: str) -> None:
-        """Say something that is not a node's output."""
-        self._write("stderr", f"dpwa launch: {text}")
-
-    def give_up_unread_streams(self) -> None:
-        """Discard what is still to be written to a stream whose reader has left, or is stuck."""
-        for stream in self._streams.values():
-            if not _is_read(stream):
-                _discard(stream)
-
-    def _prefix(self, node: str, stream: str) -> str:
-        prefix = f"{node:<{self._width}} |"
-        if not self._coloured[stream]:
-            return prefix
-        return f"\x1b[{COLOURS[self._ranks[node] % len(COLOURS)]}m{prefix}\x1b[0m"
-
-    def _write(self, stream: str, line: str) -> None:
-        try:
-            self._streams[stream].write(line + "\n")
-            self._streams[stream].flush()
-        except KeyboardInterrupt:  # it blocked, and nobody wants to wait any longer
-            _discard(self._streams[stream])
-            raise
-        except OSError:
-            if not self._stopping:
-                raise
-            _discard(self._streams[stream])
-
-
-def _is_read(stream: TextIO) -> bool:
-    poll = select.poll()
-    try:
-        poll.register(stream, select.POLLOUT)
-    except OSError:  # not a stream of the system
-        return True
-    return [events for _, events in poll.poll(WRITE_PATIENCE_MS)] == [select.POLLOUT]
-
-
-def _discard(stream: TextIO) -> None:
-    """Point a stream nowhere: also the interpreter's last flush must neither fail nor block."""
-    with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
-
-
-def exit_reason(code: int) -> str:
-    """Return a process's exit code in words; negative is a signal."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"ended by {signal.Signals(-code).name}"
-    except ValueError:  # real-time signals have no names
-        return f"ended by signal {-code}"
 
 
 def _summary(count: int, failed: Sequence[str]) -> str:

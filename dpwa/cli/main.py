@@ -32,7 +32,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command(
     context_settings={"allow_interspersed_args": False},  # the rest belongs to the nodes' command
-    options_metavar="[-n N] [-c FILE] [--cpus pin|none] --",
+    options_metavar="[-n N] [-c FILE] [OPTIONS] --",
 )(launch)
 app.command()(status)
 app.command()(doctor)

@@ -37,9 +37,9 @@ def connect(
 
     Which node this is, and where its peers are, is taken from the first that says so: the
     arguments; DPWA_CONFIG and DPWA_NAME, as `dpwa launch` sets them; `dpwa.yaml` in the working
-    folder with DPWA_NAME; torchrun; SLURM (`srun`); SkyPilot. See docs/connect.md, and
-    `dpwa config show --where`. A `config` that has neither `nodes` nor `join` is used for its other
-    settings.
+    folder with DPWA_NAME; torchrun; an actor or a task of Ray; SLURM (`srun`); SkyPilot. See
+    docs/connect.md, and `dpwa config show --where`. A `config` that has neither `nodes` nor `join`
+    is used for its other settings.
 
     In an interactive session (a notebook, Python's prompt), where a cell is run again, what was
     made before for the same node is closed first. In a script that is a mistake, and an error.

@@ -11,13 +11,14 @@ from typing import Any
 from dpwa.config import Config, load_config
 from dpwa.config.environment import PATHS
 from dpwa.config.load import ConfigSource, settings_in
-from dpwa.discovery.launcher import Cluster, Environ, Launcher
+from dpwa.discovery.launcher import Environ, Launcher
+from dpwa.discovery.ray import Ray
 from dpwa.discovery.skypilot import SkyPilot
 from dpwa.discovery.slurm import Slurm
 from dpwa.discovery.torchrun import Torchrun
 from dpwa.errors import UserError
 
-LAUNCHERS: Sequence[Launcher] = (Torchrun(), Slurm(), SkyPilot())
+LAUNCHERS: Sequence[Launcher] = (Torchrun(), Ray(), Slurm(), SkyPilot())
 FILE = "dpwa.yaml"
 _CLUSTER = frozenset({"nodes", "join"})  # settings that say where peers are
 
@@ -110,7 +111,9 @@ def find(
     if is_decided:
         return Discovery(tuple(looks), source, own, cluster=cluster)
     for launcher in LAUNCHERS:
-        place = f"{launcher.name} ({', '.join(launcher.variables)})"
+        place = launcher.name
+        if launcher.variables:
+            place += f" ({', '.join(launcher.variables)})"
         what = launcher.told(environ)
         looks.append(Look(place, what or "not there", knows=bool(what)))
         if what:
@@ -154,7 +157,7 @@ def load(
         beneath = None if discovery.cluster is source else discovery.cluster
         loaded = load_config(source, beneath=beneath, overrides=overrides, environ=environ)
         return str(discovery.name), loaded
-    cluster: Cluster = discovery.launcher.cluster(environ, discovery.name)
+    cluster = discovery.launcher.cluster(environ, discovery.name)
     known = {**overrides, **cluster.settings}
     return cluster.name, load_config(source, overrides=known, environ=environ)
 

@@ -29,12 +29,32 @@ class Cluster:
         return {"nodes": list(self.nodes)}
 
 
+@dataclass(frozen=True)
+class OpenCluster:
+    """Which node this process is, and whom it may ask to be let in.
+
+    Attributes:
+        name: of this node.
+        listen: where it listens, as in the setting `listen`.
+        join: where others are, as in the setting `join`; some may not be there any more.
+    """
+
+    name: str
+    listen: str
+    join: tuple[str, ...]
+
+    @property
+    def settings(self) -> JsonObject:
+        """The settings that say so; if nobody answers, it begins and keeps asking."""
+        return {"listen": self.listen, "join": list(self.join), "alone": True}
+
+
 class Launcher(Protocol):
     """Finds the cluster that a launcher has started.
 
     Attributes:
         name: as users call it.
-        variables: what it sets for each process that it starts.
+        variables: what it sets for each process that it starts, if that is how it tells.
     """
 
     name: str
@@ -44,7 +64,7 @@ class Launcher(Protocol):
         """Say in words what the environment tells; empty if this launcher has not set it."""
         ...
 
-    def cluster(self, environ: Environ, name: str | None) -> Cluster:
+    def cluster(self, environ: Environ, name: str | None) -> Cluster | OpenCluster:
         """Return the cluster; it may wait for the other processes of the run.
 
         Args:

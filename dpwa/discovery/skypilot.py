@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dpwa.discovery.launcher import Cluster, Environ, number
 from dpwa.errors import UserError
-
-PORT = 20_470
+from dpwa.launch.ports import FIRST_PORT
 
 
 class SkyPilot:
@@ -19,7 +18,7 @@ class SkyPilot:
         if any(not environ.get(variable, "").strip() for variable in self.variables):
             return ""
         size = len(environ["SKYPILOT_NODE_IPS"].split())
-        return f"machine {environ['SKYPILOT_NODE_RANK']} of {size}, port {PORT} on each"
+        return f"machine {environ['SKYPILOT_NODE_RANK']} of {size}, port {FIRST_PORT} on each"
 
     def cluster(self, environ: Environ, name: str | None) -> Cluster:
         """Return all machines."""
@@ -35,7 +34,7 @@ class SkyPilot:
                 "machine1, ... by their rank, as all have to know the names of all"
             )
         nodes = [
-            {"name": f"machine{index}", "host": host, "port": PORT}
+            {"name": f"machine{index}", "host": host, "port": FIRST_PORT}
             for index, host in enumerate(hosts)
         ]
         return Cluster(f"machine{rank}", tuple(nodes))

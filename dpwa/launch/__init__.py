@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from dpwa.launch.ports import local_config, require_free_addresses
+from dpwa.launch.configs import local_config
+from dpwa.launch.ports import require_free_addresses
 from dpwa.launch.process import NodeProcess
+from dpwa.launch.restarts import Restart
 from dpwa.launch.spec import LaunchSpec
 from dpwa.launch.supervisor import run_nodes
 
-__all__ = ["LaunchSpec", "NodeProcess", "local_config", "require_free_addresses", "run_nodes"]
+__all__ = [
+    "LaunchSpec",
+    "NodeProcess",
+    "Restart",
+    "local_config",
+    "require_free_addresses",
+    "run_nodes",
+]

@@ -10,8 +10,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dpwa.config.environment import PATHS, variable_of
+from dpwa.config.environment import PATHS, PREFIX, variable_of
 from dpwa.launch.spec import LaunchSpec
+
+CARRIED = ("OMP_NUM_THREADS", "PYTHONPATH")
 
 
 def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -24,6 +26,15 @@ def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]
         name: str(folder / value)
         for name in map(variable_of, PATHS)
         if (value := inherited.get(name, "").strip())
+    }
+
+
+def carried(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that go with a node to another machine."""
+    return {
+        name: value
+        for name, value in inherited.items()
+        if name.startswith(PREFIX) or name in CARRIED
     }
 
 
@@ -45,12 +56,12 @@ def node_environments(
     shared = {**inherited, **spec.environment}
     shared["PYTHONUNBUFFERED"] = "1"  # a line is seen when it is printed
     shared["DPWA_CONFIG"] = str(spec.config_path.absolute())
-    shared["DPWA_WORLD_SIZE"] = str(len(spec.names))
+    world = list(spec.world or spec.names)
+    shared["DPWA_WORLD_SIZE"] = str(len(world))
     if spec.names:
         shared.setdefault("OMP_NUM_THREADS", str(max(1, core_count // len(spec.names))))
     return [
-        {**shared, "DPWA_NAME": name, "DPWA_RANK": str(rank)}
-        for rank, name in enumerate(spec.names)
+        {**shared, "DPWA_NAME": name, "DPWA_RANK": str(world.index(name))} for name in spec.names
     ]
 
 

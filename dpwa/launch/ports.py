@@ -19,24 +19,8 @@ EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 DEFAULT_EPHEMERAL_RANGE = (32_768, 60_999)
 LOWEST_PORT = 20_000  # below it live well-known services
 RANDOM_TRIES = 100
+FIRST_PORT = 20_470  # of the nodes of each machine, where all have to know it
 UNKNOWN_HOST = "the host name is unknown"
-
-
-def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
-    """Write a configuration of nodes w1 to wN on free ports into a folder, and return its path.
-
-    Raises:
-        UserError: the machine has not enough free ports, or the folder cannot be written.
-    """
-    from dpwa.config.template import config_text, local_nodes
-
-    nodes = local_nodes(free_ports(count, host), host)
-    path = folder / "dpwa.yaml"
-    try:
-        path.write_text(config_text(nodes), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
-    return path
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
@@ -67,6 +51,15 @@ def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
             reason = f"cannot find {count} free ports on {host}: {error.strerror}"
             raise UserError(reason) from None
         yield ports
+
+
+def is_own_address(host: str) -> bool:
+    """Tell whether a name or an address is one of this machine."""
+    try:
+        _listening_socket(host, 0).close()
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def require_free_addresses(nodes: Iterable[NodeConfig]) -> None:

@@ -18,6 +18,8 @@ class LaunchSpec:
         names: the nodes to start; a node's rank is its place in this order.
         cpus: `pin` gives every node its own share of the cores this process may use.
         environment: variables added to those of this process.
+        restarts: how often a node that fails is started again.
+        world: all nodes of the run, if others are started elsewhere: ranks are places in it.
     """
 
     command: Sequence[str]
@@ -25,3 +27,5 @@ class LaunchSpec:
     names: Sequence[str]
     cpus: Literal["pin", "none"] = "none"
     environment: Mapping[str, str] = field(default_factory=dict)
+    restarts: int = 0
+    world: Sequence[str] = ()

@@ -16,15 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.launched import DPWA, assert_gone, interruptible
+from support.launched import IMPORTS, LAUNCH, assert_gone, interruptible, launch, python
 from support.ports import free_ports
 from support.terminals import IN_A_TERMINAL, on_terminal
 from support.times import at_most
 
 from dpwa.config import load_config
 
-LAUNCH = [*DPWA, "launch"]
-IMPORTS = "import os, signal, sys, time\n"
 ENVIRONMENT = IMPORTS + (
     "for name in 'NAME RANK WORLD_SIZE CONFIG'.split(): print(name, os.environ['DPWA_' + name])\n"
 )
@@ -50,16 +48,6 @@ def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
-
-
-def python(code: str) -> list[str]:
-    return ["--", sys.executable, "-S", "-c", code]
-
-
-def launch(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*LAUNCH, *arguments], capture_output=True, text=True, timeout=60, **options
-    )
 
 
 def lines_of(output: str, node: str) -> list[str]:

@@ -20,7 +20,7 @@ from support.times import at_most
 
 from dpwa.data.shared_memory import SHARED_MEMORY_ROOT
 from dpwa.errors import UserError
-from dpwa.launch import LaunchSpec, NodeProcess, run_nodes, stopping, supervisor
+from dpwa.launch import LaunchSpec, NodeProcess, local, run_nodes, stopping
 from dpwa.launch.environment import available_cores
 
 Maker = Callable[..., LaunchSpec]
@@ -262,7 +262,7 @@ def test_what_a_node_leaves_behind_ends_with_it(
     monkeypatch: pytest.MonkeyPatch,
     stubbornness: str,
 ) -> None:
-    monkeypatch.setattr(supervisor, "LEFTOVER_GRACE_S", 0.3)
+    monkeypatch.setattr(local, "LEFTOVER_GRACE_S", 0.3)
     code = IMPORTS + stubbornness + "print(subprocess.Popen(['sleep', '60']).pid)\nos._exit(0)"
     started = time.monotonic()
     assert transcript.run(nodes_running(code, "w1")) == {"w1": 0}
@@ -286,7 +286,7 @@ def test_what_a_node_has_started_may_finish_its_output(
 def test_a_process_that_left_the_group_cannot_hold_the_launcher_up(
     nodes_running: Maker, transcript: Transcript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "LEFTOVER_GRACE_S", 0.3)
+    monkeypatch.setattr(local, "LEFTOVER_GRACE_S", 0.3)
     code = IMPORTS + "print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
     started = time.monotonic()
     transcript.run(nodes_running(code + "\nos._exit(0)", "w1"))
@@ -364,7 +364,7 @@ def test_no_node_is_left_when_one_cannot_start(
         started.append(NodeProcess(name, *details))
         return started[0]
 
-    monkeypatch.setattr(supervisor, "NodeProcess", start)
+    monkeypatch.setattr(local, "NodeProcess", start)
     with pytest.raises(UserError, match="cannot start node w2"):
         run_nodes(nodes_running(IMPORTS + SLEEP), print)
     assert started[0].reap() != 0  # 1, if Ctrl-C comes before Python can handle it

@@ -1,12 +1,27 @@
 """Stopping launched nodes as a user does, and seeing what became of their processes."""
 
 import signal
+import subprocess
 import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
 DPWA = [sys.executable, "-m", "dpwa"]
+LAUNCH = [*DPWA, "launch"]
+IMPORTS = "import os, signal, sys, time\n"
+
+
+def python(code):
+    """The command of nodes that run a piece of Python."""
+    return ["--", sys.executable, "-S", "-c", code]
+
+
+def launch(*arguments, timeout=60.0, **options):
+    """Run `dpwa launch` to its end."""
+    return subprocess.run(
+        [*LAUNCH, *arguments], capture_output=True, text=True, timeout=timeout, **options
+    )
 
 
 @contextmanager

@@ -1,0 +1,117 @@
+"""What the terminal shows of nodes that run: their lines, and what becomes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from dpwa.launch import Restart
+
+WRITE_PATIENCE_MS = 500  # for a reader that is slow, when everything else is over
+COLOURS = (36, 33, 35, 32, 34, 31)  # of the ANSI terminal: cyan, yellow, magenta, green, blue, red
+
+
+class NodeConsole:
+    """Shows what the nodes print, each line after the node's name, and what becomes of them.
+
+    The names are coloured where the stream is a terminal that can, unless NO_COLOR is set.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+        for stream in self._streams.values():
+            if isinstance(stream, io.TextIOWrapper):  # nodes may print what this locale cannot
+                stream.reconfigure(errors="backslashreplace")
+        wants_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._coloured = {n: s.isatty() and wants_colour for n, s in self._streams.items()}
+        self._ranks = {name: rank for rank, name in enumerate(names)}
+        self._width = max(map(len, names))
+        self._stopping = False
+
+    def show_line(self, node: str, stream: str, line: str) -> None:
+        """Show one line that a node has printed to `stdout` or `stderr`."""
+        self._write(stream, f"{self._prefix(node, stream)} {line}")
+
+    def show_exit(self, node: str, code: int) -> None:
+        """Report a node that failed, unless it was asked to stop."""
+        if code and not self._stopping:
+            self.note(f"node {node} failed: {exit_reason(code)}")
+
+    def show_restart(self, restart: Restart) -> None:
+        """Report a node that failed, and is to be started again."""
+        self.note(restart_notice(restart))
+
+    def show_signal(self, number: signal.Signals, nodes: Sequence[str]) -> None:
+        """Report that the nodes are asked to stop, and how hard."""
+        self._stopping = True
+        hint = " (Ctrl-C again kills)" if number == signal.SIGINT else ""
+        self.note(f"stopping {', '.join(nodes)} with {number.name}{hint}")
+
+    def note(self, text: str) -> None:
+        """Say something that is not a node's output."""
+        self._write("stderr", f"dpwa launch: {text}")
+
+    def give_up_unread_streams(self) -> None:
+        """Discard what is still to be written to a stream whose reader has left, or is stuck."""
+        for stream in self._streams.values():
+            if not _is_read(stream):
+                _discard(stream)
+
+    def _prefix(self, node: str, stream: str) -> str:
+        prefix = f"{node:<{self._width}} |"
+        if not self._coloured[stream]:
+            return prefix
+        return f"\x1b[{COLOURS[self._ranks[node] % len(COLOURS)]}m{prefix}\x1b[0m"
+
+    def _write(self, stream: str, line: str) -> None:
+        try:
+            self._streams[stream].write(line + "\n")
+            self._streams[stream].flush()
+        except KeyboardInterrupt:  # it blocked, and nobody wants to wait any longer
+            _discard(self._streams[stream])
+            raise
+        except OSError:
+            if not self._stopping:
+                raise
+            _discard(self._streams[stream])
+
+
+def _is_read(stream: TextIO) -> bool:
+    poll = select.poll()
+    try:
+        poll.register(stream, select.POLLOUT)
+    except OSError:  # not a stream of the system
+        return True
+    return [events for _, events in poll.poll(WRITE_PATIENCE_MS)] == [select.POLLOUT]
+
+
+def _discard(stream: TextIO) -> None:
+    """Point a stream nowhere: also the interpreter's last flush must neither fail nor block."""
+    with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def exit_reason(code: int) -> str:
+    """Return a process's exit code in words; negative is a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:  # real-time signals have no names
+        return f"ended by signal {-code}"
+
+
+def restart_notice(restart: Restart) -> str:
+    """Say which node is started again, why, and how often."""
+    return (
+        f"node {restart.node} failed: {exit_reason(restart.code)}; starting it again in "
+        f"{restart.pause_s:g} s (restart {restart.number} of {restart.most})"
+    )

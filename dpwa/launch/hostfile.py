@@ -1,0 +1,136 @@
+"""A list of hosts, as MPI and DeepSpeed have it: which nodes run where, agreed without a word.
+
+    # two machines
+    10.0.0.1 slots=4
+    gpu02    slots=2     # by default one
+
+Nodes are called w1, w2, ... in the order of the lines. On each host they listen at the first port
+and those after it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpwa.config import NodeConfig, peer_config
+from dpwa.config.endpoints import MAX_PORT
+from dpwa.errors import UserError
+from dpwa.launch.ports import is_own_address
+
+MOST_SLOTS = 1000
+_SLOTS = re.compile(r"slots=([1-9]\d{0,3})")
+
+
+@dataclass(frozen=True)
+class HostLine:
+    """A host of the list.
+
+    Attributes:
+        host: its name or address, as the others reach it.
+        slots: how many nodes run there.
+    """
+
+    host: str
+    slots: int
+
+
+def read_hostfile(path: Path) -> list[HostLine]:
+    """Return the hosts of a file, in their order.
+
+    Raises:
+        UserError: it cannot be read, or has a mistake; the message names the first line with one.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: expected text in UTF-8") from None
+    found: dict[str, HostLine] = {}
+    first_at: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{path}:{number}"
+        entry = _entry(words, where)
+        if entry.host in found:
+            raise UserError(f"{where}: {entry.host} stands in line {first_at[entry.host]} already")
+        found[entry.host] = entry
+        first_at[entry.host] = number
+    if not found:
+        raise UserError(f"{path}: expected a host on each line, such as `10.0.0.1 slots=4`")
+    return list(found.values())
+
+
+def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[NodeConfig]:
+    """Return the nodes of all hosts; every host arrives at the same names and addresses.
+
+    A machine may know its own name as 127.0.1.1: nodes that have a name for address listen on all.
+
+    Args:
+        hosts: in the order of the file.
+        first_port: of each host.
+        here: the host that this machine is.
+
+    Raises:
+        UserError: there are not so many ports.
+    """
+    nodes: list[NodeConfig] = []
+    for line in hosts:
+        if first_port + line.slots - 1 > MAX_PORT:
+            raise UserError(f"no port is left for {line.slots} nodes on {line.host}: lower --port")
+        bind = "*" if line.host == here and not _is_address(line.host) else None
+        for port in range(first_port, first_port + line.slots):
+            name = f"w{len(nodes) + 1}"
+            nodes.append(NodeConfig(name=name, host=line.host, port=port, bind=bind))
+    return nodes
+
+
+def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
+    """Return the line that is this machine: the one chosen, of its name, or of an address it has.
+
+    Raises:
+        UserError: no line is, or several are.
+    """
+    listed = ", ".join(line.host for line in hosts)
+    if chosen is not None:
+        own = [line for line in hosts if line.host == chosen]
+        if not own:
+            raise UserError(f"--host: expected one of {listed} (got {chosen})")
+        return own[0]
+    name = socket.gethostname()
+    own = [line for line in hosts if line.host in (name, name.partition(".")[0])]
+    own = own or [line for line in hosts if is_own_address(line.host)]
+    if len(own) != 1:
+        which = ", ".join(line.host for line in own) if own else f"none of {listed}"
+        raise UserError(f"which host is this? {which} by name and address: say it with --host")
+    return own[0]
+
+
+def _entry(words: Sequence[str], where: str) -> HostLine:
+    host, *rest = words
+    try:
+        peer_config("w1", host, MAX_PORT)
+    except UserError:
+        raise UserError(f"{where}: expected a host name or an IP address (got {host})") from None
+    if not rest:
+        return HostLine(host, 1)
+    slots = _SLOTS.fullmatch(rest[0])
+    if len(rest) > 1 or slots is None or int(slots[1]) > MOST_SLOTS:
+        what = " ".join(rest)
+        raise UserError(f"{where}: expected slots=N after the host, N from 1 to 1000 (got {what})")
+    return HostLine(host, int(slots[1]))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

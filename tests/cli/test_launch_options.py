@@ -1,0 +1,78 @@
+"""Options of `dpwa launch` beside those of nodes: restarts, logs, engines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support.launched import IMPORTS, launch, python
+
+
+def test_a_failing_node_is_started_again_and_its_log_goes_on(tmp_path: Path) -> None:
+    mark, logs = tmp_path / "mark", tmp_path / "new" / "logs"
+    fail_once = IMPORTS + (
+        f"is_first = not os.path.exists({str(mark)!r}); open({str(mark)!r}, 'w').close()\n"
+        "print('out', flush=True); print('err', file=sys.stderr)\n"
+        "if is_first: os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    options = ("-n", "1", "--restart", "on-failure:2", "--log-dir", str(logs))
+    done = launch(*options, *python(fail_once))
+    notice = (
+        "dpwa launch: node w1 failed: ended by SIGKILL; starting it again in 1 s (restart 1 of 2)"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "w1 | out\nw1 | out\n"
+    assert done.stderr.splitlines() == [
+        "w1 | err",
+        notice,
+        "w1 | err",
+        "dpwa launch: the node succeeded",
+    ]
+    logged = (logs / "w1.log").read_text().splitlines()
+    assert sorted(logged[:2]) == ["err", "out"]
+    assert logged[2] == notice
+    assert sorted(logged[3:]) == ["err", "out"]
+    assert launch(*options, "echo", "later").returncode == 0
+    assert (logs / "w1.log").read_text().splitlines() == [*logged, "later"]
+
+
+def test_a_log_on_a_full_disk_is_said_once_and_stops_no_node(tmp_path: Path) -> None:
+    (tmp_path / "w1.log").symlink_to("/dev/full")
+    done = launch("-n", "1", "--log-dir", str(tmp_path), "--", "printf", "one\\ntwo\\n")
+    assert done.returncode == 0
+    assert done.stdout == "w1 | one\nw1 | two\n"
+    assert done.stderr.splitlines()[0] == (
+        f"dpwa launch: {tmp_path}/w1.log is not written any more: No space left on device"
+    )
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_without_ray_the_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ray.py").write_text("raise ImportError")  # as if it were not installed
+    search_path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    environment = os.environ | {"PYTHONPATH": search_path}
+    done = launch("-n", "1", "--engine", "ray", "true", env=environment)
+    assert done.returncode == 2
+    assert done.stderr == "dpwa: --engine ray needs Ray: pip install dpwa[ray]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--engine", "ray", "true"], "--engine ray needs a number of nodes (-n N)"),
+        (["--engine", "ray", "-n", "1", "-c", "x", "true"], "-c is for --engine local"),
+        (["--engine", "ray", "-n", "1", "--cpus", "pin", "true"], "--cpus is for --engine local"),
+        (["--engine", "ray", "-n", "1", "--resources", "CPU", "true"], "(got CPU)"),
+        (["--engine", "ray", "-n", "1", "--resources", "CPU=-1", "true"], "NAME=NUMBER,..."),
+        (["-n", "1", "--resources", "CPU=1", "true"], "are for --engine ray"),
+        (["-n", "1", "--restart", "always", "true"], "--restart: expected no, on-failure or"),
+        (["-n", "1", "--restart", "on-failure:x", "true"], "(got on-failure:x)"),
+        (["-n", "1", "--log-dir", "/dev/null/x", "true"], "dpwa: cannot write /dev/null/x: Not a"),
+    ],
+)
+def test_a_mistake_is_said_in_one_message_with_code_2(arguments: list[str], message: str) -> None:
+    done = launch(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,27 @@
+"""`dpwa.connect` in actors of a real Ray cluster."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from support.processes import PROGRAMS
+from support.ray_clusters import ray_cluster
+from support.times import at_most
+
+pytest.importorskip("ray", reason="needs the extra: pip install dpwa[ray]")
+
+
+def test_actors_find_each_other_and_one_that_ray_restarts_is_merged_again():
+    with ray_cluster():
+        done = subprocess.run(
+            [sys.executable, str(PROGRAMS / "ray_actors.py")],
+            capture_output=True, text=True, timeout=at_most(200), check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["machines"] == 2
+    first, *others = said["names"]
+    assert first == "first"
+    assert all(name.startswith("actor-") for name in others)
+    assert said["names_after"] == said["names"]

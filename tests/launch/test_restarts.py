@@ -1,0 +1,117 @@
+"""Nodes that fail are started again: real processes, which really die."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.nodes import config_of
+from support.times import at_most
+
+from dpwa.launch import LaunchSpec, Restart, restarts, run_nodes
+
+Maker = Callable[..., LaunchSpec]
+
+IMPORTS = "import os, signal, sys, time\n"
+FIRST_TIME = (
+    "mark = os.path.join(os.environ['MEETING_PLACE'], os.environ['DPWA_NAME'])\n"
+    "is_first = not os.path.exists(mark)\n"
+    "open(mark, 'a').close()\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(restarts, "FIRST_S", 0.1)
+    return
+
+
+class Told:
+    """What is told of exits and restarts, in order."""
+
+    def __init__(self) -> None:
+        self.exits: list[tuple[str, int]] = []
+        self.restarts: list[Restart] = []
+        self.lines: list[tuple[str, str]] = []
+
+    def run(self, spec: LaunchSpec) -> dict[str, int]:
+        return run_nodes(
+            spec,
+            lambda node, _, line: self.lines.append((node, line)),
+            on_exit=lambda node, code: self.exits.append((node, code)),
+            on_restart=self.restarts.append,
+        )
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def test_a_node_that_fails_is_started_again_and_no_other(nodes_running: Maker, told: Told) -> None:
+    fail_once = "if is_first and os.environ['DPWA_NAME'] == 'w2': sys.exit(3)\nprint('well')"
+    codes = told.run(nodes_running(IMPORTS + FIRST_TIME + fail_once, restarts=3))
+    assert codes == {"w1": 0, "w2": 0}
+    assert told.restarts == [Restart("w2", 3, number=1, most=3, pause_s=0.1)]
+    assert sorted(told.exits) == [("w1", 0), ("w2", 0)]
+    assert sorted(told.lines) == [("w1", "well"), ("w2", "well")]
+
+
+def test_a_node_that_keeps_failing_is_given_up(nodes_running: Maker, told: Told) -> None:
+    code = IMPORTS + "print('again')\nos.kill(os.getpid(), signal.SIGKILL)"
+    assert told.run(nodes_running(code, "w1", restarts=2)) == {"w1": -signal.SIGKILL}
+    assert [(r.number, r.code, r.pause_s) for r in told.restarts] == [(1, -9, 0.1), (2, -9, 0.2)]
+    assert told.exits == [("w1", -signal.SIGKILL)]
+    assert len(told.lines) == 3
+
+
+def test_without_restarts_a_failure_is_the_end(nodes_running: Maker, told: Told) -> None:
+    assert told.run(nodes_running(IMPORTS + "sys.exit(3)", "w1")) == {"w1": 3}
+    assert told.restarts == []
+
+
+def test_who_fails_after_ctrl_c_is_not_started_again(nodes_running: Maker, told: Told) -> None:
+    code = IMPORTS + (
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(7))\n"
+        "os.kill(os.getppid(), signal.SIGINT)\ntime.sleep(60)\n"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        told.run(nodes_running(code, "w1", restarts=5))
+    assert told.restarts == []
+    assert told.exits == [("w1", 7)]
+
+
+def test_ctrl_c_ends_the_pause_before_a_restart(
+    nodes_running: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "FIRST_S", 30.0)
+    starts: list[str] = []
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_nodes(
+            nodes_running(IMPORTS + "print('started'); sys.exit(1)", "w1", restarts=5),
+            lambda node, stream, line: starts.append(line),
+            on_restart=lambda restart: os.kill(os.getpid(), signal.SIGINT),
+        )
+    assert time.monotonic() - began < at_most(4)
+    assert starts == ["started"]
+
+
+def test_a_killed_node_comes_back_and_is_merged_again(tmp_path: Path, told: Told) -> None:
+    program = Path(__file__).parents[1] / "support" / "programs" / "killed_once.py"
+    config = tmp_path / "dpwa.yaml"
+    config.write_text(json.dumps(config_of(2)))
+    command = [sys.executable, str(program), str(tmp_path)]
+    assert told.run(LaunchSpec(command, config, ["w1", "w2"], restarts=1)) == {"w1": 0, "w2": 0}
+    assert [(r.node, r.code) for r in told.restarts] == [("w2", -signal.SIGKILL)]
+    assert [line for node, line in told.lines if node == "w2" and "life" in line] == [
+        "life 1",
+        "life 2",
+    ]
+    assert {node for node, line in told.lines if line == "met"} == {"w1", "w2"}
