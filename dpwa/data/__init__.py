@@ -1,1 +1,28 @@
-"""Parameters as bytes: their layout, and the leased snapshots that nodes serve."""
+"""Parameters as bytes: their layout, and the leased snapshots that nodes serve.
+
+And the public names for what nodes train on, which `dpwa.sampling` has: they are loaded on first
+use, as they need torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpwa.sampling.shards import shard
+    from dpwa.sampling.shared_sampler import SharedSampler
+
+_HOMES = {"SharedSampler": "dpwa.sampling.shared_sampler", "shard": "dpwa.sampling.shards"}
+
+__all__ = ["SharedSampler", "shard"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpwa.data' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
