@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 
 from dpwa.config.reading import mistakes
 from dpwa.errors import UserError
-from dpwa.policy.sampling.leases import change_rows
+from dpwa.policy.sampling.leases import COLUMNS, change_rows
 from dpwa.registry import Registry
 from dpwa.types import NoOptions, StrictModel
 
@@ -42,11 +42,13 @@ class Updater:
         name: that it is registered by.
         options_model: the model of its options.
         state_names: the arrays it keeps beside the values, of the same shape and dtype, at first 0.
+        form: columns and dtype that its tables must have; `None`: any.
     """
 
     name: ClassVar[str] = ""
     options_model: ClassVar[type[StrictModel]] = NoOptions
     state_names: ClassVar[tuple[str, ...]] = ()
+    form: ClassVar[tuple[int, str] | None] = None
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.options_model() if options is None else options
@@ -208,6 +210,7 @@ class Lease(Updater):
     """
 
     options_model = LeaseOptions
+    form = COLUMNS, "float64"
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:  # noqa: ARG002
         """Change the rows whose former holder is who holds them."""
