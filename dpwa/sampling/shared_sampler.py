@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch.utils.data import DataLoader, Sampler
 
 from dpwa.errors import ClosedError, UserError
+from dpwa.lifecycle import Closeable
 from dpwa.policy.sampling.leases import Outstanding
 from dpwa.policy.sampling.ranges import MAX_SEED, DatasetRanges, shuffled
 from dpwa.sampling.connections import bare
@@ -24,7 +25,7 @@ Batch = TypeVar("Batch")
 _SAME = ("dataset_size", "range_size", "shuffle", "seed")  # in a state as in the sampler
 
 
-class SharedSampler(Sampler[int]):
+class SharedSampler(Sampler[int], Closeable):
     """Hands out the indices of a data set in ranges, each to one node; nodes may come and go.
 
         sampler = SharedSampler(len(dataset), gossip)
@@ -77,7 +78,12 @@ class SharedSampler(Sampler[int]):
         _require("seed", seed, 0, MAX_SEED)
         ranges = DatasetRanges(dataset_size, range_size, bool(shuffle), seed)
         self.tables = Tables(bare(connection)) if tables is None else tables
-        self._table = RangeTable(self.tables, ranges, replicas=replicas, lease_s=lease_s)
+        try:
+            self._table = RangeTable(self.tables, ranges, replicas=replicas, lease_s=lease_s)
+        except BaseException:
+            if tables is None:
+                self.tables.close()
+            raise
         self._ranges = ranges
         self._epoch = 0
         self._ended: int | None = None  # the epoch that `batches` has come to the end of

@@ -93,6 +93,7 @@ def train(name: str, run: Run) -> None:
             batch_size=BATCH,
             sampler=sampler,
             num_workers=options.workers,
+            multiprocessing_context="forkserver" if options.workers else None,
         )
         for batch in sampler.batches(loader):
             time.sleep(options.step_s)
