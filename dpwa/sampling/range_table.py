@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 0.5  # between two looks at what others hold
 MEET_FOR_S = 1.0
+MOST_TIMES_LOST = 3  # in a row; rows whose copies are all gone are lost every time
 
 
 class RangeTable:
@@ -183,8 +184,9 @@ class RangeTable:
 
         To want a change twice does no harm: it takes effect once.
         """
-        try:
-            return act()
-        except TableLostError as lost:
-            log.warning("%s: ranges may be handed out once more: %s", self._name, lost)
-            return act()
+        for _ in range(MOST_TIMES_LOST):
+            try:
+                return act()
+            except TableLostError as lost:
+                log.warning("%s: ranges may be handed out once more: %s", self._name, lost)
+        return act()

@@ -1,10 +1,11 @@
 """Processes that share one data set, some of which are killed: each item is acknowledged once.
 
-Usage: seen_once.py [--runs N] [--seed SEED] [--nodes N] [--kills N] [--items N] [--workers N] [-v]
+Usage: seen_once.py [--runs N] [--seed SEED] [--nodes N] [--kills N] [--stops N] [--items N] [-v]
 
 Each process goes through an epoch of a `SharedSampler` by its `batches`. At moments that the seed
 chooses, by how much was trained on so far, one of those that live is killed, and started again
-under its name up to a second later. Every life of a process writes down what it has trained on
+under its name up to a second later, or is stopped for so long that the others leave it out, and
+goes on (`--stops`). Every life of a process writes down what it has trained on
 before it asks for the next batch, and how much it knows to be acknowledged. At the end, the table
 says which life has acknowledged each range: all ranges must be there, all processes must read the
 same, that life must have trained on every item of it, and what a life knew to be acknowledged must
@@ -37,6 +38,7 @@ from dpwa.policy.sampling.leases import EPOCH, HOLDER, IS_DONE
 BATCH = 48  # which does not divide a range
 KILL_FROM, KILL_UNTIL = 0.05, 0.8  # share of the items that were trained on
 AWAY_S = 1.0  # the longest time until a process is started again
+STOPPED_S = 8.0
 LOOK_EVERY_S = 0.02
 LIMIT_S = 150.0
 
@@ -46,19 +48,22 @@ class Run:
     """Processes, and what is to happen to them.
 
     Attributes:
-        kills: how many items were trained on when a process is killed.
+        faults: how many items were trained on when something happens to a process, and what.
         pids: of those that live, by name.
         lives: how many lives each name has had.
         returns: when a process that was killed is to be started again, by name.
+        wakes: when one that was stopped is to go on.
+        victims: what has happened to whom.
     """
 
     options: argparse.Namespace
     rng: random.Random
     folder: Path
-    kills: list[int] = field(default_factory=list)
+    faults: list[tuple[int, signal.Signals]]
     pids: dict[str, int] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)
     returns: dict[str, float] = field(default_factory=dict)
+    wakes: dict[str, float] = field(default_factory=dict)
     victims: list[str] = field(default_factory=list)
 
     @property
@@ -150,20 +155,27 @@ def go_on(run: Run) -> bool:
     for name, pid in run.pids.items():
         if os.waitpid(pid, os.WNOHANG)[0]:
             raise AssertionError(f"{name} has ended by itself:\n{errors_of(run)}")
-    if run.kills and trained(run) >= run.kills[0]:
-        at_work = [name for name in run.pids if has_said(run, name, "life")]
-        if at_work:
-            run.kills.pop(0)
-            victim = run.rng.choice(sorted(at_work))
-            run.victims.append(victim)
-            pid = run.pids.pop(victim)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            run.returns[victim] = time.monotonic() + run.rng.uniform(0.0, AWAY_S)
+    at_work = [n for n in run.pids if n not in run.wakes and has_said(run, n, "life")]
+    if run.faults and at_work and trained(run) >= run.faults[0][0]:
+        do_harm(run, run.rng.choice(sorted(at_work)), run.faults.pop(0)[1])
+    for name in [name for name, at in run.wakes.items() if time.monotonic() >= at]:
+        del run.wakes[name]
+        os.kill(run.pids[name], signal.SIGCONT)
     for name in [name for name, at in run.returns.items() if time.monotonic() >= at]:
         del run.returns[name]
         fork(run, name)
     return len(run.pids) == len(run.names) and all(has_said(run, n, "rows") for n in run.names)
+
+
+def do_harm(run: Run, victim: str, fault: signal.Signals) -> None:
+    """Kill a process, or stop it; note when it is to be there again."""
+    run.victims.append(victim if fault is signal.SIGKILL else f"({victim})")
+    os.kill(run.pids[victim], fault)
+    if fault is signal.SIGKILL:
+        os.waitpid(run.pids.pop(victim), 0)
+        run.returns[victim] = time.monotonic() + run.rng.uniform(0.0, AWAY_S)
+    else:
+        run.wakes[victim] = time.monotonic() + STOPPED_S
 
 
 def what_is_wrong(run: Run) -> str:
@@ -210,8 +222,11 @@ def errors_of(run: Run) -> str:
 def run_one(options: argparse.Namespace, seed: int, folder: Path) -> str:
     """Run once; return what is wrong, or nothing."""
     rng = random.Random(f"seen once {seed}")
-    shares = sorted(rng.uniform(KILL_FROM, KILL_UNTIL) for _ in range(options.kills))
-    run = Run(options, rng, folder, [int(share * options.items) for share in shares])
+    kinds = [signal.SIGKILL] * options.kills + [signal.SIGSTOP] * options.stops
+    rng.shuffle(kinds)
+    shares = sorted(rng.uniform(KILL_FROM, KILL_UNTIL) for _ in kinds)
+    faults = [(int(s * options.items), kind) for s, kind in zip(shares, kinds, strict=True)]
+    run = Run(options, rng, folder, faults)
     nodes = [
         {"name": name, "host": "127.0.0.1", "port": port}
         for name, port in zip(run.names, free_ports(options.nodes), strict=True)
@@ -229,7 +244,7 @@ def run_one(options: argparse.Namespace, seed: int, folder: Path) -> str:
         wrong = what_is_wrong(run)
         seconds, seen = time.monotonic() - began, trained(run)
         print(
-            f"seed {seed}: {seconds:.0f} s, killed {' '.join(run.victims)}; "
+            f"seed {seed}: {seconds:.0f} s, killed (or stopped) {' '.join(run.victims)}; "
             f"{seen - options.items} items seen again; {wrong or 'right'}",
             flush=True,
         )
@@ -247,8 +262,7 @@ def end_all(run: Run) -> None:
     for pid in run.pids.values():
         with suppress(ChildProcessError):
             while not os.waitpid(pid, os.WNOHANG)[0]:
-                if time.monotonic() > deadline:
-                    os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL if time.monotonic() > deadline else signal.SIGCONT)
                 time.sleep(LOOK_EVERY_S)
 
 
@@ -259,6 +273,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first run (%(default)s)")
     parser.add_argument("--nodes", type=int, default=8, help="(%(default)s)")
     parser.add_argument("--kills", type=int, default=10, help="of each run (%(default)s)")
+    parser.add_argument("--stops", type=int, default=0, help="of each run (%(default)s)")
     parser.add_argument("--items", type=int, default=16_384, help="(%(default)s)")
     parser.add_argument("--range-size", type=int, default=256, help="(%(default)s)")
     parser.add_argument("--workers", type=int, default=0, help="of each loader (%(default)s)")
