@@ -52,7 +52,7 @@ class RangeTable:
         self.ranges = ranges
         self.acknowledged = self.refused = 0
         self._clock = SystemClock() if clock is None else clock
-        own, members = tables.own_life, tables.members
+        own = tables.own_life
         self._name = own.name
         self._table = tables.matrix(
             ranges.count,
@@ -67,6 +67,7 @@ class RangeTable:
                 "seed": ranges.seed,
             },
         )
+        members = tables.members
         place = members.index(own.name) if own.name in members else 0
         first = place * ranges.count // max(len(members), 1)  # where its own shard begins
         self.leases = Leases(ranges.count, holder_id(own.name, own.incarnation), first, lease_s)

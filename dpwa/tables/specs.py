@@ -86,9 +86,7 @@ def make_spec(**fields: object) -> TableSpec:
         raise UserError(f"a table of {spec.rows} x {spec.columns} values; at most {MAX_VALUES}")
     form = spec.make_updater().form
     if form not in (None, (spec.columns, spec.dtype)):
-        raise UserError(
-            f"the updater {spec.updater!r} needs a table of {form[0]} columns, {form[1]}"
-        )
+        raise UserError(f"table: updater {spec.updater!r} needs {form[0]} columns of {form[1]}")
     if TableSpec.model_validate_json(spec.pack()) != spec:
         raise UserError(
             f"table: {spec.pack().decode()} is not what was given; expected finite numbers"
