@@ -1,7 +1,7 @@
-"""Parameters as bytes: their layout, and the leased snapshots that nodes serve.
+"""What nodes train on: `SharedSampler` and `shard`, loaded on first use, as they need torch.
 
-And the public names for what nodes train on, which `dpwa.sampling` has: they are loaded on first
-use, as they need torch.
+The modules in here are the data plane: parameters as bytes, their layout, and the leased snapshots
+that nodes serve.
 """
 
 from __future__ import annotations

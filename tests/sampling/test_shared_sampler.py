@@ -254,9 +254,9 @@ def test_nodes_with_different_samplers_are_told():
 
     with collective_nodes(2) as nodes:
         found = nodes.outcomes(make)
-    assert found["w1"] is None
-    assert isinstance(found["w2"], MismatchError)
-    assert "'seed': 1} here" in str(found["w2"])
+    errors = [error for error in found.values() if error is not None]  # whoever came second
+    assert errors
+    assert all(isinstance(e, MismatchError) and "'seed': 1}" in str(e) for e in errors), found
 
 
 @pytest.mark.parametrize(
