@@ -101,7 +101,7 @@ class RangeTable:
         pause_s = FIRST_LOOK_S
         while True:
             number = self.take()
-            if number is not None or self.is_over():
+            if number is not None or (self.leases.is_over and self.is_over()):
                 return number
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_LOOK_S)

@@ -218,7 +218,8 @@ class SharedSampler(Sampler[int], Closeable):
 
     def close(self) -> None:
         """Give back what this node holds, and leave the tables; other samplers cannot use them."""
-        self._give_back()
+        with suppress(ClosedError):
+            self._give_back()
         self.tables.close()
 
     def _give_back(self) -> None:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.data import SharedSampler
-from dpwa.errors import MismatchError, UserError
+from dpwa.errors import ClosedError, MismatchError, UserError
 from dpwa.policy.sampling.leases import IS_DONE
 
 SIZE, RANGE = 300, 16  # the last range has 12 items
@@ -230,6 +230,18 @@ def test_two_samplers_of_a_node_share_its_tables():
         other = sampler_of(nodes["w1"], 20, tables=sampler.tables)
         assert len(list(other)) == 20
         assert sorted(epoch_of(sampler)) == list(range(SIZE))
+
+
+def test_it_may_be_closed_after_its_node_and_has_no_batches_then():
+    with collective_nodes(1) as nodes:
+        sampler = sampler_of(nodes["w1"])
+        batches = sampler.batches(loader_of(sampler))
+        next(batches)
+        nodes["w1"].close()
+        with pytest.raises(ClosedError):
+            list(batches)
+        sampler.close()
+        sampler.close()
 
 
 def test_an_adapter_will_do():
