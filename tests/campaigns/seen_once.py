@@ -40,7 +40,7 @@ KILL_FROM, KILL_UNTIL = 0.05, 0.8  # share of the items that were trained on
 AWAY_S = 1.0  # the longest time until a process is started again
 STOPPED_S = 8.0
 LOOK_EVERY_S = 0.02
-LIMIT_S = 150.0
+LIMIT_S = 240.0
 
 
 @dataclass
