@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import TableLostError, TableTimeoutError
 from dpwa.policy.sampling.leases import COLUMNS, Leases, holder_id
 from dpwa.policy.sampling.ranges import DatasetRanges
+from dpwa.tables.table import ArrayTable
 from dpwa.tables.tables import Tables
 
 log = logging.getLogger("dpwa.sampling")
@@ -52,26 +54,32 @@ class RangeTable:
         self.ranges = ranges
         self.acknowledged = self.refused = 0
         self._clock = SystemClock() if clock is None else clock
+        self._replicas = replicas
         own = tables.own_life
         self._name = own.name
-        self._table = tables.matrix(
-            ranges.count,
-            COLUMNS,
-            dtype="float64",
-            updater="lease",
-            replicas=replicas,
-            options={
-                "dataset_size": ranges.dataset_size,
-                "range_size": ranges.range_size,
-                "shuffle": ranges.shuffle,
-                "seed": ranges.seed,
-            },
-        )
+        self._table = self._steadily(self._make)
         members = tables.members
         place = members.index(own.name) if own.name in members else 0
         first = place * ranges.count // max(len(members), 1)  # where its own shard begins
         self.leases = Leases(ranges.count, holder_id(own.name, own.incarnation), first, lease_s)
         self._unconfirmed: set[int] = set()  # ranges that were acknowledged since the last look
+
+    def _make(self) -> ArrayTable:
+        ranges = self.ranges
+        options = {
+            "dataset_size": ranges.dataset_size,
+            "range_size": ranges.range_size,
+            "shuffle": ranges.shuffle,
+            "seed": ranges.seed,
+        }
+        return self.tables.matrix(
+            ranges.count,
+            COLUMNS,
+            dtype="float64",
+            updater="lease",
+            options=options,
+            replicas=self._replicas,
+        )
 
     def begin(self, epoch: int) -> None:
         """Turn to an epoch."""
@@ -158,7 +166,8 @@ class RangeTable:
         self.look()
         while not (self.leases.has_holders or deadline.expired()):
             try:
-                self.tables.barrier(min(MEET_FOR_S, deadline.remaining_s()))
+                patience_s = min(MEET_FOR_S, deadline.remaining_s())
+                self._steadily(partial(self.tables.barrier, patience_s))
                 return
             except TableTimeoutError:
                 self.look()

@@ -13,6 +13,7 @@ from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.data import SharedSampler
 from dpwa.errors import ClosedError, MismatchError, UserError
 from dpwa.policy.sampling.leases import IS_DONE
+from dpwa.tables.tables import Tables
 
 SIZE, RANGE = 300, 16  # the last range has 12 items
 DATA = np.arange(SIZE)
@@ -133,6 +134,12 @@ def test_who_was_left_out_goes_on_and_says_so(caplog):
             rest = [item for batch in batches for item in batch.tolist()]
         assert sorted(first + rest) == list(range(SIZE))
     assert "ranges may be handed out once more" in caplog.text
+
+
+def test_who_was_left_out_before_it_has_a_sampler_gets_one():
+    with collective_nodes(1) as nodes, Tables(nodes["w1"]) as tables:
+        tables._user.pending.note_parted("w1")
+        assert sorted(epoch_of(sampler_of(nodes["w1"], tables=tables))) == list(range(SIZE))
 
 
 # States
