@@ -48,7 +48,7 @@ class SharedSampler(Sampler[int], Closeable):
         seed: of the orders, 0 to 2^32 - 1.
         lease_s: a range whose node lives, but has not acknowledged it for so long, is handed out
             again to a node that has nothing else to do.
-        replicas: so many nodes may die at the same moment, and nothing is forgotten.
+        replicas: copies of each lease on other nodes, at most 16; as far as there are nodes.
         tables: of this node, if it has some already, such as those of another sampler; all nodes
             make their tables and samplers in the same order.
 
@@ -70,7 +70,7 @@ class SharedSampler(Sampler[int], Closeable):
         shuffle: bool = True,
         seed: int = 0,
         lease_s: float = 600.0,
-        replicas: int = 3,
+        replicas: int = 16,
         tables: Tables | None = None,
     ) -> None:
         _require("dataset_size", dataset_size, 1)
