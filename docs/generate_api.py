@@ -29,6 +29,7 @@ MODULES = (
     "dpwa.adapters.merge",
     "dpwa.algorithms",
     "dpwa.tables",
+    "dpwa.data",
     "dpwa.distributed",
     "dpwa.multiverso",
     "dpwa.config",

@@ -25,7 +25,7 @@ STOREYS = [
     {"connection"},
     {"tables"},
     {"adapters", "launch"},
-    {"discovery"},
+    {"discovery", "sampling"},
     {"integrations"},
     {"distributed", "multiverso"},
     {"dpwa", "conn", "interpolation", "messaging"},  # the names of 2017
@@ -43,6 +43,7 @@ TORCH_MAY_BE_USED_IN = (
     "demo/",
     "discovery/",
     "integrations/",
+    "sampling/",
 )
 PURE_ROOMS = ("policy/", "algorithms/", "wire/")
 IMPURE_MODULES = {

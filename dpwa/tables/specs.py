@@ -84,7 +84,9 @@ def make_spec(**fields: object) -> TableSpec:
         raise UserError(mistakes(TableSpec, fields, "table")) from None
     if spec.rows * (spec.columns or 1) > MAX_VALUES:
         raise UserError(f"a table of {spec.rows} x {spec.columns} values; at most {MAX_VALUES}")
-    spec.make_updater()
+    form = spec.make_updater().form
+    if form not in (None, (spec.columns, spec.dtype)):
+        raise UserError(f"table: updater {spec.updater!r} needs {form[0]} columns of {form[1]}")
     if TableSpec.model_validate_json(spec.pack()) != spec:
         raise UserError(
             f"table: {spec.pack().decode()} is not what was given; expected finite numbers"

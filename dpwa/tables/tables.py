@@ -14,6 +14,7 @@ from dpwa.collectives.group import Group
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, UserError
 from dpwa.lifecycle import Closeable, finalize
+from dpwa.policy.groups.views import Member
 from dpwa.tables.answers import Answers
 from dpwa.tables.engine import Engine, Settings
 from dpwa.tables.pending import PendingOperations
@@ -60,6 +61,7 @@ class Tables(Closeable):
             )
         _USED.add(connection)
         self._connection = connection  # which lives as long as this does
+        self._contacts = collectives.contacts
         self._sync = sync
         self._made = 0
         self._runner = collectives.runner(TAG, admits_at_once=True)
@@ -133,6 +135,27 @@ class Tables(Closeable):
     def members(self) -> tuple[str, ...]:
         """Names of those who take part at present, in order of rank."""
         return self._runner.group.view.names
+
+    @property
+    def lives(self) -> frozenset[Member] | None:
+        """The processes that may take part at present; a node that was started again is another.
+
+        `None` as long as it is not known which process one of the members is.
+        """
+        view, contacts = self._runner.group.view, self._contacts
+        met = {Member(name, contacts.incarnation(name)) for name in view.names}
+        lives = frozenset(m for m in {contacts.own, *met, *view.members} if m.incarnation)
+        return lives if {life.name for life in lives} >= set(view.names) else None
+
+    @property
+    def timeout_s(self) -> float:
+        """How long anything may take."""
+        return self._user.timeout_s
+
+    @property
+    def own_life(self) -> Member:
+        """This process."""
+        return self._contacts.own
 
     def barrier(self, timeout_s: float | None = None) -> None:
         """Wait until all nodes are here; a `get` after it sees every addition before it.

@@ -24,6 +24,7 @@ from pydantic import Field, ValidationError
 
 from dpwa.config.reading import mistakes
 from dpwa.errors import UserError
+from dpwa.policy.sampling.leases import COLUMNS, change_rows
 from dpwa.registry import Registry
 from dpwa.types import NoOptions, StrictModel
 
@@ -41,11 +42,13 @@ class Updater:
         name: that it is registered by.
         options_model: the model of its options.
         state_names: the arrays it keeps beside the values, of the same shape and dtype, at first 0.
+        form: columns and dtype that its tables must have; `None`: any.
     """
 
     name: ClassVar[str] = ""
     options_model: ClassVar[type[StrictModel]] = NoOptions
     state_names: ClassVar[tuple[str, ...]] = ()
+    form: ClassVar[tuple[int, str] | None] = None
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.options_model() if options is None else options
@@ -188,3 +191,27 @@ class Adagrad(Updater):
         np.divide(delta, scratch, out=scratch)
         scratch *= self.options.learning_rate
         values -= scratch
+
+
+class LeaseOptions(StrictModel):
+    """Options of `lease`, which change nothing, but which all nodes must agree on."""
+
+    dataset_size: int = Field(default=1, ge=1, description="items of the data set")
+    range_size: int = Field(default=1, ge=1, description="items of a range")
+    shuffle: bool = Field(default=True, description="whether each epoch has an order of its own")
+    seed: int = Field(default=0, ge=0, description="of the orders")
+
+
+@register_updater("lease")
+class Lease(Updater):
+    """Rows are leases, and an addition says what they are to become.
+
+    See `dpwa.policy.sampling.leases`; made for `dpwa.data.SharedSampler`.
+    """
+
+    options_model = LeaseOptions
+    form = COLUMNS, "float64"
+
+    def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:  # noqa: ARG002
+        """Change the rows whose former holder is who holds them."""
+        change_rows(values, delta)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ def run(name, *arguments, **environment):
 
 
 def test_all_scripts_are_here():
-    assert len(NAMES) == 10
+    assert len(NAMES) == 11
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,6 +81,13 @@ def test_sizes_are_drawn_and_kept(tmp_path):
     assert chart.read_bytes().startswith(b"\x89PNG")
     results = json.loads(chart.with_suffix(".json").read_text())
     assert [result["size_mb"] for result in results] == [0.1]
+
+
+@pytest.mark.slow
+def test_indices_are_handed_out():
+    done = run("sampling.py", "--nodes", "2", "--range-size", "256", "--ranges", "16")
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"2 processes .* ([\d,]+) indices/s", done.stdout)) == 2
 
 
 @pytest.mark.slow

@@ -2,12 +2,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.updaters import OF_ANY_FORM
 
 from dpwa.errors import ProtocolError, UserError
 from dpwa.tables.placement import cut
 from dpwa.tables.rows import accumulate, split
 from dpwa.tables.shard import ShardState
-from dpwa.tables.updaters import make_updater, updater_names
+from dpwa.tables.updaters import make_updater
 
 DTYPES = ["float32", "float64"]
 
@@ -208,7 +209,7 @@ def test_two_additions_of_each_worker_per_round_give_twice_the_sum(workers, dtyp
         np.testing.assert_array_equal(result, 2 * delta * workers * i)
 
 
-@pytest.mark.parametrize("updater", updater_names())
+@pytest.mark.parametrize("updater", OF_ANY_FORM)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_replica_goes_on_exactly_like_its_primary(updater, dtype):
     rng = np.random.default_rng(5)

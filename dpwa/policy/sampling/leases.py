@@ -1,0 +1,217 @@
+"""Leases: which process hands out which range of a data set, and which ranges are done.
+
+There is a row for each range: `[epoch, former holder, holder, is done]`. Whoever wants to change a
+row says what it is to become, and the former holder is who holds it as far as they know. The change
+takes effect only if that is so, and the range is not done:
+
+    free ──claimed by A──► held by A ──acknowledged by A──► done
+                             │  ▲
+       A is gone: claimed by B  └─ given back: free
+
+So of two processes that claim a range one gets it, an acknowledgement counts only if the range was
+not given to another one since, and nothing follows on done. That is all that is needed for each
+range to be acknowledged once, whatever the processes believe of each other; that the dead are
+known as such is needed only for all ranges to be done at last. A row of an earlier epoch is free in
+a later one. This is optimistic locking by a version (Kung and Robinson, 1981); the holder that
+counts is a fencing token (Chubby; Burrows, 2006).
+
+Rows are float64, as tables have numbers only; all of them are whole numbers below 2^53.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Collection
+
+import numpy as np
+
+EPOCH, FORMER, HOLDER, IS_DONE = range(4)
+COLUMNS = 4
+NOBODY = 0.0
+_ID_BITS = 52
+
+
+def holder_id(name: str, incarnation: bytes) -> float:
+    """Return the number that stands for a process in rows: from 1 on, below 2^52 + 1.
+
+    Args:
+        name: of the node.
+        incarnation: which of its lives; one that was started again is another holder.
+    """
+    digest = hashlib.blake2b(incarnation + name.encode(), digest_size=8).digest()
+    return float((int.from_bytes(digest, "big") >> (64 - _ID_BITS)) + 1)
+
+
+def change_rows(rows: np.ndarray, wanted: np.ndarray) -> None:
+    """Change rows as somebody wants it, in place: those whose former holder is who holds them.
+
+    Args:
+        rows: float64 of shape (n, 4).
+        wanted: what they are to become, of the same shape; a row of zeros changes nothing.
+    """
+    is_later = wanted[:, EPOCH] > rows[:, EPOCH]
+    holder = np.where(is_later, NOBODY, rows[:, HOLDER])
+    may_change = is_later | ((wanted[:, EPOCH] == rows[:, EPOCH]) & (rows[:, IS_DONE] == 0.0))
+    takes_effect = may_change & (holder == wanted[:, FORMER])
+    rows[takes_effect] = wanted[takes_effect]
+
+
+class Leases:
+    """What one process knows of all leases, and wants to change.
+
+    It does nothing by itself: it is shown rows, and returns rows that are wanted.
+
+    Args:
+        ranges: how many there are.
+        own: the id of this process.
+        first: where it begins to look for a range that is free; each node elsewhere.
+        lease_s: after how long a range may be claimed whose holder lives.
+
+    Attributes:
+        epoch: of the user, counted from 0; change it by `begin`.
+        handed_out: ranges that this process holds and whose items it gives to its user.
+    """
+
+    def __init__(self, ranges: int, own: float, first: int, lease_s: float) -> None:
+        self.epoch = 0
+        self.handed_out: set[int] = set()
+        self._own = own
+        self._lease_s = lease_s
+        self._turn = (np.arange(ranges) + first) % ranges
+        self._rows = np.zeros((ranges, COLUMNS))
+        self._since = np.full(ranges, -math.inf)  # when a row was first seen as it is
+
+    def begin(self, epoch: int) -> None:
+        """Turn to an epoch."""
+        self.epoch = epoch
+        self.handed_out.clear()
+
+    def see(self, rows: np.ndarray, now: float) -> None:
+        """Take note of all rows, as they are now."""
+        self._since[(rows != self._rows).any(axis=1)] = now
+        self._rows = rows
+
+    def see_one(self, number: int, row: np.ndarray, now: float) -> None:
+        """Take note of the row of one range."""
+        rows = self._rows.copy()
+        rows[number] = row
+        self.see(rows, now)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all ranges are done, or somebody has turned to a later epoch."""
+        return bool(self.done.all() or (self._rows[:, EPOCH] > self._number).any())
+
+    @property
+    def done(self) -> np.ndarray:
+        """Which ranges are done in this epoch, bool of shape (ranges,)."""
+        epochs = self._rows[:, EPOCH]
+        is_done: np.ndarray = (epochs > self._number) | (
+            self._is_now & (self._rows[:, IS_DONE] != 0.0)
+        )
+        return is_done
+
+    @property
+    def has_holders(self) -> bool:
+        """Whether any process has claimed a range, ever."""
+        return bool((self._rows[:, HOLDER] != NOBODY).any())
+
+    def candidate(self, living: Collection[float] | None, now: float) -> int | None:
+        """Return a range to claim: one that is free, else one whose holder is gone; or `None`.
+
+        Args:
+            living: ids of the processes that may live, or `None`: not known at present.
+            now: in seconds.
+        """
+        if self.is_over:
+            return None
+        is_open = ~self.done
+        is_open[list(self.handed_out)] = False
+        holders = np.where(self._is_now, self._rows[:, HOLDER], NOBODY)
+        number = self._first_of(is_open & (holders == NOBODY))
+        if number is not None:
+            return number
+        is_left = holders == self._own  # a claim of this process that had no answer
+        is_left |= now - self._since > self._lease_s
+        if living is not None:
+            is_left |= ~np.isin(holders, list(living))
+        return self._first_of(is_open & is_left)
+
+    def _first_of(self, which: np.ndarray) -> int | None:
+        places = np.flatnonzero(which[self._turn])
+        return int(self._turn[places[0]]) if len(places) else None
+
+    def claim(self, number: int) -> np.ndarray:
+        """Return the row that is wanted for a range to be handed out by this process."""
+        holder = self._rows[number, HOLDER] if self._is_now[number] else NOBODY
+        return self._wanted(holder, self._own)
+
+    def acknowledgement(self) -> np.ndarray:
+        """Return the row that is wanted for a range that this process is done with."""
+        return self._wanted(self._own, self._own, is_done=True)
+
+    def release(self) -> np.ndarray:
+        """Return the row that is wanted for a range that others are to have."""
+        return self._wanted(self._own, NOBODY)
+
+    def remembered(self) -> np.ndarray:
+        """Return the row that is wanted for a range that was done before all processes began."""
+        return self._wanted(NOBODY, NOBODY, is_done=True)
+
+    def is_own(self, number: int) -> bool:
+        """Tell whether this process holds a range, or has acknowledged it."""
+        return bool(self._is_now[number] and self._rows[number, HOLDER] == self._own)
+
+    def is_refused(self, number: int) -> bool:
+        """Tell whether another process holds a range in this epoch, or has acknowledged it."""
+        return bool(self._is_now[number]) and not self.is_own(number)
+
+    @property
+    def _number(self) -> float:
+        return float(self.epoch + 1)  # a row of zeros is of no epoch
+
+    @property
+    def _is_now(self) -> np.ndarray:
+        is_now: np.ndarray = self._rows[:, EPOCH] == self._number
+        return is_now
+
+    def _wanted(self, former: float, holder: float, *, is_done: bool = False) -> np.ndarray:
+        return np.array([[self._number, former, holder, float(is_done)]])
+
+
+class Outstanding:
+    """Ranges that were handed out and not trained on yet, in their order."""
+
+    def __init__(self) -> None:
+        self._left: deque[list[int]] = deque()  # number of a range, items of it
+        self.items = 0
+
+    def add(self, number: int, length: int) -> None:
+        """Take note of a range that is handed out now."""
+        self._left.append([number, length])
+        self.items += length
+
+    def consume(self, items: int) -> list[int]:
+        """Take note that so many items, at most all of them, were trained on.
+
+        Returns:
+            The ranges that end with them.
+        """
+        ended: list[int] = []
+        self.items -= items
+        while self._left and items >= self._left[0][1]:
+            number, length = self._left.popleft()
+            items -= length
+            ended.append(number)
+        if self._left:
+            self._left[0][1] -= items
+        return ended
+
+    def clear(self) -> list[int]:
+        """Forget all of them; return their numbers."""
+        numbers = [number for number, _ in self._left]
+        self._left.clear()
+        self.items = 0
+        return numbers

@@ -1,0 +1,1 @@
+"""What nodes train on: a data set handed out in ranges, or cut into parts."""

@@ -1,0 +1,202 @@
+"""RangeTable: the leases of a data set's ranges, kept in a table that all nodes hold."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from dpwa.clock import Clock, Deadline, SystemClock
+from dpwa.errors import TableLostError, TableTimeoutError
+from dpwa.policy.sampling.leases import COLUMNS, Leases, holder_id
+from dpwa.policy.sampling.ranges import DatasetRanges
+from dpwa.tables.table import ArrayTable
+from dpwa.tables.tables import Tables
+
+log = logging.getLogger("dpwa.sampling")
+
+T = TypeVar("T")
+
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 0.5  # between two looks at what others hold
+MEET_FOR_S = 1.0
+MOST_TIMES_LOST = 3  # in a row; rows whose copies are all gone are lost every time
+
+
+class RangeTable:
+    """The ranges that this node takes, one after the other.
+
+    Args:
+        tables: of this node.
+        ranges: of the data set; the same on all nodes.
+        replicas: copies of each row besides the first.
+        lease_s: after how long a range is taken from a node that lives.
+        clock: time source.
+
+    Raises:
+        MismatchError: another node hands out another data set, or in another way.
+        TableTimeoutError: the other nodes have not come in time.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        ranges: DatasetRanges,
+        *,
+        replicas: int,
+        lease_s: float,
+        clock: Clock | None = None,
+    ) -> None:
+        self.tables = tables
+        self.ranges = ranges
+        self.acknowledged = self.refused = 0
+        self._clock = SystemClock() if clock is None else clock
+        self._replicas = replicas
+        own = tables.own_life
+        self._name = own.name
+        self._table = self._steadily(self._make)
+        members = tables.members
+        place = members.index(own.name) if own.name in members else 0
+        first = place * ranges.count // max(len(members), 1)  # where its own shard begins
+        self.leases = Leases(ranges.count, holder_id(own.name, own.incarnation), first, lease_s)
+        self._unconfirmed: set[int] = set()  # ranges that were acknowledged since the last look
+
+    def _make(self) -> ArrayTable:
+        ranges = self.ranges
+        options = {
+            "dataset_size": ranges.dataset_size,
+            "range_size": ranges.range_size,
+            "shuffle": ranges.shuffle,
+            "seed": ranges.seed,
+        }
+        return self.tables.matrix(
+            ranges.count,
+            COLUMNS,
+            dtype="float64",
+            updater="lease",
+            options=options,
+            replicas=self._replicas,
+        )
+
+    def begin(self, epoch: int) -> None:
+        """Turn to an epoch."""
+        self._unconfirmed.clear()
+        self.leases.begin(epoch)
+
+    def take(self) -> int | None:
+        """Return a range that is this node's from now on; `None` if none can be had at present.
+
+        What was acknowledged before is in all copies when this returns.
+        """
+        number = self._candidate()
+        has_looked = False
+        while number is not None or not has_looked:
+            if number is None:
+                self.look()
+                has_looked = True
+            elif self._claim(number):
+                return number
+            else:
+                self.look()  # others have gone on, too
+            number = self._candidate()
+        return None
+
+    def wait(self) -> int | None:
+        """Wait until a range can be had, and return it; `None` if the epoch is over."""
+        pause_s = FIRST_LOOK_S
+        while True:
+            number = self.take()
+            if number is not None or (self.leases.is_over and self.is_over()):
+                return number
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_LOOK_S)
+
+    def is_over(self) -> bool:
+        """Look whether all ranges are done, or a node has turned to a later epoch."""
+        self.look()
+        if not self.leases.is_over:
+            return False
+        # What was read may not be in all copies yet; what changes nothing comes after it.
+        nothing = np.zeros((self.ranges.count, COLUMNS))
+        self._steadily(lambda: self._table.add(nothing, sync=True))
+        self.look()
+        return self.leases.is_over
+
+    def acknowledge(self, number: int) -> None:
+        """Say that a range is done; returns before that is in all copies."""
+        self._unconfirmed.add(number)
+        self._change([number], self.leases.acknowledgement())
+
+    def release(self, numbers: Collection[int]) -> None:
+        """Let others have ranges that this node holds; returns before that is in all copies."""
+        self.leases.handed_out.difference_update(numbers)
+        if numbers:
+            self._change(sorted(numbers), np.repeat(self.leases.release(), len(numbers), axis=0))
+
+    def look(self) -> None:
+        """Read all rows; what was acknowledged before is in all copies then."""
+        self.leases.see(self._steadily(self._table.get), self._clock.now())
+        for number in self._unconfirmed:
+            self.leases.handed_out.discard(number)
+            if self.leases.is_refused(number):
+                self.refused += 1
+                log.warning(
+                    "%s: range %d was given to another node meanwhile, as this one did not "
+                    "acknowledge it for too long: what it has trained on there is not counted",
+                    self._name,
+                    number,
+                )
+            else:
+                self.acknowledged += self.ranges.length(number)
+        self._unconfirmed.clear()
+
+    def remember(self, numbers: Collection[int]) -> None:
+        """Take note that ranges were done before all nodes were started again.
+
+        Waits until the other nodes have come to the same, if they do: what they remember counts,
+        too. It ends when a node has taken a range.
+        """
+        if numbers:
+            wanted = np.repeat(self.leases.remembered(), len(numbers), axis=0)
+            self._change(sorted(numbers), wanted)
+        deadline = Deadline(self._clock, self.tables.timeout_s)
+        self.look()
+        while not (self.leases.has_holders or deadline.expired()):
+            try:
+                patience_s = min(MEET_FOR_S, deadline.remaining_s())
+                self._steadily(partial(self.tables.barrier, patience_s))
+                return
+            except TableTimeoutError:
+                self.look()
+
+    def _candidate(self) -> int | None:
+        lives = self.tables.lives
+        living = None if lives is None else {holder_id(m.name, m.incarnation) for m in lives}
+        return self.leases.candidate(living, self._clock.now())
+
+    def _claim(self, number: int) -> bool:
+        self._change([number], self.leases.claim(number))
+        row = self._steadily(lambda: self._table.get([number]))[0]
+        self.leases.see_one(number, row, self._clock.now())
+        if not self.leases.is_own(number):
+            return False
+        self.leases.handed_out.add(number)
+        return True
+
+    def _change(self, numbers: list[int], wanted: np.ndarray) -> None:
+        self._steadily(lambda: self._table.add(wanted, numbers))
+
+    def _steadily(self, act: Callable[[], T]) -> T:
+        """Do something again if the others had gone on without this node, which is said once.
+
+        To want a change twice does no harm: it takes effect once.
+        """
+        for _ in range(MOST_TIMES_LOST):
+            try:
+                return act()
+            except TableLostError as lost:
+                log.warning("%s: ranges may be handed out once more: %s", self._name, lost)
+        return act()

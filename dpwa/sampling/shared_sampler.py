@@ -1,0 +1,247 @@
+"""SharedSampler: each item of a data set is seen once an epoch, by one of several nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch.utils.data import DataLoader, Sampler
+
+from dpwa.errors import ClosedError, UserError
+from dpwa.lifecycle import Closeable
+from dpwa.policy.sampling.leases import Outstanding
+from dpwa.policy.sampling.ranges import MAX_SEED, DatasetRanges, shuffled
+from dpwa.sampling.connections import bare
+from dpwa.sampling.range_table import RangeTable
+from dpwa.tables.tables import Tables
+
+if TYPE_CHECKING:
+    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+    from dpwa.connection import DpwaConnection
+
+Batch = TypeVar("Batch")
+
+_SAME = ("dataset_size", "range_size", "shuffle", "seed")  # in a state as in the sampler
+
+
+class SharedSampler(Sampler[int], Closeable):
+    """Hands out the indices of a data set in ranges, each to one node; nodes may come and go.
+
+        sampler = SharedSampler(len(dataset), gossip)
+        loader = DataLoader(dataset, batch_size=64, sampler=sampler)
+        for epoch in range(10):
+            sampler.set_epoch(epoch)
+            for inputs, targets in sampler.batches(loader):
+                ...                                    # train on them
+
+    A range is acknowledged when all of its items were trained on: `batches` knows it by the next
+    batch being asked for. Ranges of a node that is gone before are handed out again, so some of
+    their items may be seen twice; each is acknowledged once. An epoch is over when all ranges are
+    acknowledged, or when a node has turned to a later one. docs/sampler.md says what holds when.
+
+    Args:
+        dataset_size: number of items.
+        connection: of this node; it must be open as long as the sampler is used.
+        range_size: items that a node takes at once.
+        shuffle: whether each epoch has an order of its own.
+        seed: of the orders, 0 to 2^32 - 1.
+        lease_s: a range whose node lives, but has not acknowledged it for so long, is handed out
+            again to a node that has nothing else to do.
+        replicas: copies of each lease on other nodes, at most 16; as far as there are nodes.
+        tables: of this node, if it has some already, such as those of another sampler; all nodes
+            make their tables and samplers in the same order.
+
+    Attributes:
+        tables: that it uses.
+
+    Raises:
+        UserError: a number is impossible, or the node has tables already, which were not given.
+        MismatchError: another node has a sampler of another kind.
+        TableTimeoutError: the other nodes of the list have not come in time.
+    """
+
+    def __init__(
+        self,
+        dataset_size: int,
+        connection: DpwaConnection | DpwaPyTorchAdapter,
+        *,
+        range_size: int = 256,
+        shuffle: bool = True,
+        seed: int = 0,
+        lease_s: float = 600.0,
+        replicas: int = 16,
+        tables: Tables | None = None,
+    ) -> None:
+        _require("dataset_size", dataset_size, 1)
+        _require("range_size", range_size, 1)
+        _require("seed", seed, 0, MAX_SEED)
+        ranges = DatasetRanges(dataset_size, range_size, bool(shuffle), seed)
+        self.tables = Tables(bare(connection)) if tables is None else tables
+        try:
+            self._table = RangeTable(self.tables, ranges, replicas=replicas, lease_s=lease_s)
+        except BaseException:
+            if tables is None:
+                self.tables.close()
+            raise
+        self._ranges = ranges
+        self._epoch = 0
+        self._ended: int | None = None  # the epoch that `batches` has come to the end of
+        self._reserved: int | None = None  # a range that the next pass begins with
+        self._outstanding = Outstanding()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Turn to an epoch, counted from 0; on all nodes, before its first batch.
+
+        What this node holds of another epoch is given up.
+
+        Raises:
+            UserError: that is no epoch.
+        """
+        _require("epoch", epoch, 0)
+        self._give_back()
+        self._epoch = epoch
+        self._table.begin(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield indices as long as a range can be had at present; `batches` waits for more.
+
+        Ranges that were handed out before and not acknowledged are given back.
+        """
+        reserved, self._reserved = self._reserved, None
+        self._give_back()
+        ranges, epoch = self._ranges, self._epoch
+        order = shuffled(ranges.dataset_size, ranges.seed, epoch, shuffle=ranges.shuffle)
+        number = self._table.take() if reserved is None else reserved
+        while number is not None:
+            self._outstanding.add(number, ranges.length(number))
+            yield from ranges.cut(order, number).tolist()
+            number = self._table.take()
+
+    def batches(self, loader: DataLoader[Batch]) -> Iterator[Batch]:
+        """Yield the batches of an epoch, and acknowledge each when the next one is asked for.
+
+        At the end it waits until the other nodes have acknowledged theirs, and takes over the
+        ranges of those that are gone. A loop that is left early gives back what it has not used.
+
+        Args:
+            loader: with this sampler as its `sampler`. Its workers may fetch batches ahead.
+
+        Raises:
+            UserError: the loader draws otherwise, drops its last batch or returns batches out of
+                order; or the epoch has ended here: call `set_epoch`.
+            TableTimeoutError: the other nodes could not be reached in time.
+        """
+        size = self._batch_size(loader)
+        if self._ended == self._epoch:
+            raise UserError(
+                f"epoch {self._epoch} has ended here: call set_epoch before the batches of the next"
+            )
+        try:
+            while (number := self._table.wait()) is not None:
+                self._reserved = number
+                for batch in loader:
+                    yield batch
+                    self.acknowledge(min(size, self._outstanding.items))
+            self._ended = self._epoch
+        finally:
+            with suppress(ClosedError):
+                self._give_back()
+
+    def acknowledge(self, items: int) -> None:
+        """Say that the next items were trained on, in the order in which they were handed out.
+
+        For loops of your own; `batches` does it.
+
+        Args:
+            items: how many, such as the size of a batch.
+
+        Raises:
+            UserError: so many were not handed out.
+        """
+        _require("items", items, 0, self._outstanding.items)
+        for number in self._outstanding.consume(items):
+            self._table.acknowledge(number)
+
+    def is_over(self) -> bool:
+        """Look whether the epoch is over; for loops of your own.
+
+        What this node has acknowledged before is in all copies then.
+        """
+        return self._table.is_over()
+
+    @property
+    def acknowledged(self) -> int:
+        """Number of items that this node has acknowledged, in all epochs, as far as it knows."""
+        return self._table.acknowledged
+
+    @property
+    def refused(self) -> int:
+        """Number of ranges that this node has acknowledged after another one had got them."""
+        return self._table.refused
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to go on with this epoch: which ranges all nodes are done with.
+
+        Returns:
+            Plain values, for `torch.save` or JSON.
+        """
+        self._table.look()
+        done = self._table.leases.done.nonzero()[0].tolist()
+        same = {name: getattr(self._ranges, name) for name in _SAME}
+        return {**same, "epoch": self._epoch, "done": done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state says, before the first index is asked for.
+
+        Where all nodes were started again, each loads its own: ranges that are done in any of these
+        states are not handed out again. It waits until the other nodes have come to this call, at
+        most `collective_timeout_s`; and not at all if one of them has taken a range already.
+
+        Raises:
+            UserError: the state is of another data set, or of other ranges of it, or damaged.
+        """
+        for name in _SAME:
+            if state.get(name) != getattr(self._ranges, name):
+                raise UserError(
+                    f"the state of a sampler has {name} {state.get(name)!r}; "
+                    f"expected {getattr(self._ranges, name)!r}"
+                )
+        done = state.get("done")
+        if not isinstance(done, list) or not set(done) <= set(range(self._ranges.count)):
+            raise UserError(
+                f"the state of a sampler: expected `done` to list ranges from 0 to "
+                f"{self._ranges.count - 1}, each once"
+            )
+        self.set_epoch(state.get("epoch"))  # type: ignore[arg-type]
+        self._table.remember(set(done))
+
+    def close(self) -> None:
+        """Give back what this node holds, and leave the tables; other samplers cannot use them."""
+        with suppress(ClosedError):
+            self._give_back()
+        self.tables.close()
+
+    def _give_back(self) -> None:
+        numbers = self._outstanding.clear()
+        if self._reserved is not None:
+            numbers.append(self._reserved)
+            self._reserved = None
+        self._table.release(numbers)
+
+    def _batch_size(self, loader: DataLoader[Any]) -> int:
+        if getattr(loader, "sampler", None) is not self:
+            raise UserError("batches: expected a DataLoader made with sampler= this sampler")
+        if loader.drop_last or not getattr(loader, "in_order", True):
+            raise UserError(
+                "batches: expected a DataLoader with drop_last=False and in_order=True: "
+                "it must return all that it draws, in that order"
+            )
+        return loader.batch_size or 1
+
+
+def _require(what: str, given: object, least: int, most: int | None = None) -> None:
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise UserError(f"{what}: expected a whole number from {least} on (got {given!r})")
+    if most is not None and given > most:
+        raise UserError(f"{what}: expected at most {most} (got {given})")
