@@ -118,6 +118,8 @@ class ModuleState:
         entries = tuple(sorted(self._walk(), key=lambda e: -e.tensor.element_size()))
         if not any(e.tensor.numel() for e in entries if not e.is_buffer):
             found = "only empty ones" if any(not e.is_buffer for e in entries) else "none"
+            if self._may_be_sharded:
+                found += " on this rank; shard over fewer ranks"
             raise ParametersError(
                 f"{type(self._net).__name__} has no trainable floating parameter to gossip: {found}"
             )

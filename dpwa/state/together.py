@@ -14,7 +14,7 @@ from dpwa.state.target import Origin, Target
 
 log = logging.getLogger("dpwa.state")
 
-TRIES = 3
+CHECKPOINT_TRIES = 3
 
 R = TypeVar("R")
 
@@ -53,6 +53,7 @@ class TogetherRestore:
         self._node = node
         self._restore = restore
         self._companions = companions
+        self._origin: Origin | None = None
 
     @property
     def refused(self) -> tuple[str, ...]:
@@ -61,26 +62,41 @@ class TogetherRestore:
 
     def start(self, target: Target, source: str) -> Origin | None:
         """Replace the first part; `None` if the node begins with its own."""
-        for _ in range(TRIES):
-            held, origin = self._held(target, lambda held: self._restore.start(held, source))
-            own = None if origin is None else (sorted(origin.donors), origin.clock)
-            found = self._companions.each(own)
-            if all(other == own for other in found):
-                if held:
-                    target.load(*held[-1])  # which was checked: it does not fail any more
-                return origin
-            donors = None if found[0] is None else found[0][0]
-            saved = [-math.inf if each is None else each[1] for each in found]
+        found, is_agreed = self._try(target, source)
+        donors = next((each[0] for each in found if each is not None and each[0]), None)
+        if not is_agreed and donors is not None:
+            self._restore.narrow(donors, math.inf)
+            found, is_agreed = self._try(target, source)
+        for _ in range(0 if is_agreed else CHECKPOINT_TRIES):
+            latest = [-math.inf if each is None else each[1] for each in found]
             is_saved = all(each is None or not each[0] for each in found)
-            self._restore.narrow(donors or None, min(saved) if is_saved else math.inf)
-        log.warning(
-            "%s: starts with its own %s, as its ranks have not come by a state of one moment in %d "
-            "attempts",
-            self._node,
-            target.part,
-            TRIES,
-        )
-        return None
+            self._restore.narrow((), min(latest) if is_saved else math.inf)
+            found, is_agreed = self._try(target, "own")
+            if is_agreed:
+                break
+        if not is_agreed:
+            log.warning(
+                "%s: starts with its own %s, as its ranks have not come by a state of one moment",
+                self._node,
+                target.part,
+            )
+        return self._origin
+
+    def _try(self, target: Target, source: str) -> tuple[list[Any], bool]:
+        """Try to replace the first part.
+
+        Returns:
+            Where each rank has it from, donors and clock; `None` for nowhere. And whether all have
+            it from there, so that it was loaded.
+        """
+        held, origin = self._held(target, lambda held: self._restore.start(held, source))
+        own = None if origin is None else (sorted(origin.donors), origin.clock)
+        found = self._companions.each(own)
+        is_agreed = all(each == own for each in found)
+        self._origin = origin if is_agreed else None
+        if is_agreed and held:
+            target.load(*held[-1])  # which was checked: it does not fail any more
+        return found, is_agreed
 
     def add(self, target: Target) -> None:
         """Replace one more part, by what belongs to the first one."""

@@ -90,7 +90,7 @@ def test_every_row_is_tested():
         "nested, sparse, quantised, meta, fake",
         "tensor",
     ]
-    assert sorted(left)[1:] == others  # see test_shards.py for the first
+    assert sorted(left)[1:] == others  # see test_sharded_models.py for the first
 
 
 @pytest.mark.parametrize(

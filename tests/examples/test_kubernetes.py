@@ -166,6 +166,7 @@ def pod(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_pod_is_ready_when_its_node_answers_and_leaves_in_good_order(
     pod: tuple[subprocess.Popen[str], Path],
 ) -> None:

@@ -24,6 +24,7 @@ def test_every_launched_node_merges_and_learns_what_it_never_saw(run: Runner, no
     assert_learnt(done, nodes)
 
 
+@pytest.mark.slow
 def test_it_runs_under_torchrun(run: Runner) -> None:
     done = run(
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",

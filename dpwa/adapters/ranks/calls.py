@@ -73,11 +73,14 @@ def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
         ranks: Ranks | None = adapter._ranks
         if ranks is None or ranks.is_inside:
             return call(*args, **kwargs)
-        adapter._node._check_open()
+        problem = ranks.problem(adapter)
         bound = signature.bind(*args, **kwargs)
         if "loss" in signature.parameters:
-            mean = ranks.mean(bound.arguments.get("loss"), with_leader_loss=begins)
+            loss = bound.arguments.get("loss")
+            mean = ranks.mean(loss, with_leader_loss=begins, problem=problem)
             bound.arguments["loss"] = mean
+        elif problem is not None:
+            raise problem
         run = functools.partial(call, *bound.args, **bound.kwargs)
         return ranks.call(adapter, run, bound.arguments.get("optimizer"))
 

@@ -60,14 +60,20 @@ class RankGroup:
         finally:
             self.is_inside = False
 
-    def mean(self, loss: Loss, *, with_leader_loss: bool) -> float | None:
+    def mean(
+        self, loss: Loss, *, with_leader_loss: bool, problem: Exception | None = None
+    ) -> float | None:
         """Return the mean of the losses of all ranks that have measured one.
 
+        Args:
+            loss: of this rank.
+            with_leader_loss: whether to ask for the loss that leaders are chosen by, too.
+            problem: why this rank cannot do what it is called for; the others do not either.
+
         Raises:
-            ParametersError: on some rank it is not one number.
+            ParametersError: on some rank the loss is not one number, or there is a problem.
         """
         values: list[float | None] = []
-        problem: Exception | None = None
         try:
             values.append(loss_value(loss))
             if with_leader_loss and self.leader_loss is not None:
@@ -81,7 +87,10 @@ class RankGroup:
             raise problem
         total, count, leader_total, leader_count, problems = map(sum, zip(*rows, strict=True))
         if problems:
-            raise ParametersError("the loss of another rank of the model's process group is wrong")
+            raise ParametersError(
+                "the same call has failed on another rank of the model's process group: what was "
+                "raised there says why"
+            )
         self._leader_loss = leader_total / leader_count if leader_count else None
         mean = total / count if count else None
         return math.inf if mean is not None and math.isnan(mean) else mean
@@ -95,15 +104,21 @@ class RankGroup:
 
     def gather(self, form: Form) -> list[Form]:
         """Return what each rank says of the adapter that it makes."""
+        with self.patience(form.name):
+            return self.each(form)
+
+    @contextmanager
+    def patience(self, name: str) -> Iterator[None]:
+        """Say after a while for whom the block waits, in which all ranks make their adapters."""
         text = (
             f"still waiting for all {self.size} ranks of the model's process group to make their "
             "adapters: each of them has to"
         )
-        timer = threading.Timer(PATIENCE_S, log.warning, (f"{form.name}: {text}",))
+        timer = threading.Timer(PATIENCE_S, log.warning, (f"{name}: {text}",))
         timer.daemon = True
         timer.start()
         try:
-            return self.each(form)
+            yield
         finally:
             timer.cancel()
 

@@ -12,32 +12,38 @@ from dpwa.errors import UserError
 from dpwa.node.assembly import neighbours_of
 
 
-def rail_of_members(config: Config, rank: int, size: int) -> Config:
+def rail_of_members(config: Config, rank: int, size: int, seed: int) -> Config:
     """Return the configuration of the nodes of one rank: they listen `rank` ports further on.
 
     Args:
         config: its nodes are members.
         rank: of this process among the ranks of a member.
         size: how many there are.
+        seed: of all ranks of the member, if the configuration has none: they draw alike.
 
     Raises:
         UserError: it has something that members with shards cannot do.
     """
     _require_room(config, size)
-    return _of_rank(config, rank, [_node_of_rank(node, rank) for node in _nodes(config)])
+    return _of_rank(config, rank, [_node_of_rank(node, rank) for node in _nodes(config)], seed)
 
 
-def rail_of_ranks(config: Config, rank: int, members: Sequence[Sequence[str]]) -> Config:
+def rail_of_ranks(config: Config, rank: int, members: Sequence[Sequence[str]], seed: int) -> Config:
     """Return the configuration of the nodes of one rank, under the names of their members.
 
     Args:
         config: its nodes are the ranks of all members, as a launcher has found them.
         rank: of this process among the ranks of its member.
         members: the names of the ranks of each; a member has the name of its first rank.
+        seed: as above.
 
     Raises:
-        UserError: there is one member only; or as above.
+        UserError: there is one member only, or they differ in size; or as above.
     """
+    if len({len(ranks) for ranks in members}) > 1:
+        raise UserError(
+            "groups of ranks of different sizes hold the model; expected as many ranks in each"
+        )
     if len(members) == 1:
         raise UserError(
             "all processes of this run hold one sharded model, and there is nobody to gossip with: "
@@ -45,7 +51,7 @@ def rail_of_ranks(config: Config, rank: int, members: Sequence[Sequence[str]]) -
         )
     nodes = {node["name"]: node for node in _nodes(config)}
     own = [{**nodes[ranks[rank]], "name": ranks[0]} for ranks in members]
-    return _of_rank(config, rank, own)
+    return _of_rank(config, rank, own, seed)
 
 
 def _nodes(config: Config) -> list[dict[str, Any]]:
@@ -53,7 +59,7 @@ def _nodes(config: Config) -> list[dict[str, Any]]:
     return nodes
 
 
-def _of_rank(config: Config, rank: int, nodes: list[dict[str, Any]]) -> Config:
+def _of_rank(config: Config, rank: int, nodes: list[dict[str, Any]], seed: int) -> Config:
     _require_possible(config)
     mapping = config.to_mapping()
     checkpoint = dict(mapping["checkpoint"])
@@ -63,6 +69,7 @@ def _of_rank(config: Config, rank: int, nodes: list[dict[str, Any]]) -> Config:
         "nodes": nodes,
         "checkpoint": checkpoint,
         "state_donors": 1,
+        "seed": seed if config.seed is None else config.seed,
     }
     return load_config({**mapping, **changed}, environ={})
 
@@ -77,21 +84,21 @@ def _node_of_rank(node: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 def _require_possible(config: Config) -> None:
-    kind = algorithm(config.algorithm)
+    kind, first = algorithm(config.algorithm), config.nodes[0].name
     problems = {
-        "join": "list the nodes" if config.is_open else "",
-        "algorithm": f"merges of {config.algorithm!r} are agreed on with the peer"
-        if kind.terms is not Terms.PULL
-        else "",
-        "topology": f"neighbours in {config.topology!r} change with the round"
-        if neighbours_of(config, config.nodes[0].name).are_tagged
-        else "",
+        "join: list the nodes": config.is_open,
+        "fraction below 1: each rank fetches all of its shards": config.fraction < 1.0,
+        f"algorithm {config.algorithm}: merges are agreed on with the peer": kind.terms
+        is not Terms.PULL,
+        # Each rank would go by news of its own.
+        f"algorithm {config.algorithm}: it follows a leader": kind.follows_leaders,
+        f"topology {config.topology}: neighbours change with the round": neighbours_of(
+            config, first
+        ).are_tagged,
     }
-    for setting, what in problems.items():
-        if what:
-            raise UserError(
-                f"a model that is sharded over ranks cannot be trained with {setting}: {what}"
-            )
+    for what, is_so in problems.items():
+        if is_so:
+            raise UserError(f"a model that is sharded over ranks cannot be trained with {what}")
 
 
 def _require_room(config: Config, size: int) -> None:

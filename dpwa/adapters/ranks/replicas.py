@@ -119,6 +119,11 @@ class Replicas(RankGroup):
 
     # A call
 
+    def problem(self, adapter: Adapter) -> Exception | None:
+        """Return why this rank cannot be called: nothing, as rank 0 finds that out for all."""
+        adapter._node._check_open()
+        return None
+
     def call(self, adapter: Adapter, run: Callable[[], R], optimizer: Any = None) -> R:
         """Run something on rank 0, and bring the other ranks to the same state.
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import math
+import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
 import msgpack
+import torch
 import torch.distributed as dist
 from torch import nn
 
 from dpwa import fault_points
+from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.ranks.forms import Failure, Making, require_alike
 from dpwa.adapters.ranks.group import RankGroup
 from dpwa.adapters.ranks.rails import rail_of_members, rail_of_ranks
@@ -27,7 +30,7 @@ from dpwa.adapters.training_state import TrainingState
 from dpwa.algorithms import Ask
 from dpwa.config import Config, load_config
 from dpwa.connection import DpwaConnection
-from dpwa.errors import ParametersError
+from dpwa.errors import DpwaError, ParametersError
 from dpwa.node.arrival import Arrival
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.node import Node
@@ -47,6 +50,7 @@ class ShardAdapter(Protocol):
     connection: DpwaConnection
     _node: Node
     _rounds: GossipRounds
+    _state: ModuleState
     _training: TrainingState
     _states: States
     _leader_loss: Callable[[], Loss] | None
@@ -58,11 +62,13 @@ class Shards(RankGroup):
 
     Attributes:
         net: the module.
+        copies: how many ranks have the same shards.
         wants_state: whether somebody has asked a rank for a copy of the state.
         may_save: whether all ranks have time for a checkpoint.
     """
 
     net: nn.Module
+    copies: int
     wants_state: bool = field(default=False, init=False)
     may_save: bool = field(default=False, init=False)
 
@@ -80,24 +86,29 @@ class Shards(RankGroup):
         Raises:
             UserError: one of the ranks cannot have its own, or they are not alike.
         """
-        members, failure, loaded = self._members(given.name), None, None
-        given = replace(given, name=members[0][0] if members else given.name)
+        with self.patience(given.name):
+            said = self.each((given.name, secrets.randbits(32)))
+        members, seed = self._members([name for name, _ in said]), said[0][1]
+        given, failure, loaded = replace(given, name=(members or [[given.name]])[0][0]), None, None
         try:
             loaded = load_config(given.config)
             loaded.require(given.name)
             with self.entered():
-                given.make(self._rail(loaded, members))
+                given.make(self._rail(loaded, members, seed))
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are to know
             failure = error
         forms = self.gather(given.form(failure, self.rank))
         if failure is not None:
             raise failure
-        assert loaded is not None  # noqa: S101
         try:
             require_alike(forms)
-        except Exception:
+            self._begin(adapter, given)
+        except BaseException:
             adapter.connection.close()
             raise
+
+    def _begin(self, adapter: ShardAdapter, given: Making) -> None:
+        """Have the nodes of all ranks go along, and begin with one state."""
         self._names = (given.name, *adapter.connection.peers)
         self._node, self._states = adapter._node, adapter._states
         self.leader_loss = adapter._leader_loss
@@ -110,12 +121,11 @@ class Shards(RankGroup):
             if given.optimizer is not None:
                 adapter._states.add(adapter._training.optimizer_target(given.optimizer))
 
-    def _members(self, name: str) -> list[list[str]]:
+    def _members(self, names: list[str]) -> list[list[str]]:
         """Return the names of the ranks of all members, this one first, if a launcher gave them.
 
         Nothing, if all ranks of this member have its name.
         """
-        names = self.each(name)
         if len(set(names)) < self.size:
             return []
         everywhere: list[Any] = [None] * dist.get_world_size()
@@ -123,18 +133,27 @@ class Shards(RankGroup):
         others = dict.fromkeys(map(tuple, everywhere))
         return [names, *(list(ranks) for ranks in others if list(ranks) != names)]
 
-    def _rail(self, config: Config, members: list[list[str]]) -> Config:
+    def _rail(self, config: Config, members: list[list[str]], seed: int) -> Config:
         if members:
             order = [node.name for node in config.nodes]
             members = sorted(members, key=lambda ranks: order.index(ranks[0]))
-            return rail_of_ranks(config, self.rank, members)
-        return rail_of_members(config, self.rank, self.size)
+            return rail_of_ranks(config, self.rank, members, seed)
+        return rail_of_members(config, self.rank, self.size, seed)
 
     # A call
 
+    def problem(self, adapter: ShardAdapter) -> Exception | None:
+        """Return why this rank cannot be called; the others are to know before they wait for it."""
+        try:
+            adapter._node._check_open()
+            reshard(self.net)
+            adapter._state.refresh()
+        except DpwaError as error:
+            return error
+        return None
+
     def call(self, adapter: object, run: Callable[[], R], optimizer: object = None) -> R:  # noqa: ARG002
         """Run something on each rank; what they must agree on, they do in the course of it."""
-        reshard(self.net)
         with self.entered():
             result = run()
         fault_points.reached("shards.called")
@@ -142,7 +161,7 @@ class Shards(RankGroup):
 
     def norm(self, own: float) -> float:
         """Return the Euclidean norm of all shards, of those on each rank."""
-        return math.hypot(*(row[0] for row in self.numbers([own])))
+        return math.hypot(*(row[0] for row in self.numbers([own]))) / math.sqrt(self.copies)
 
     # The end of the training, which rank 0 leads
 
@@ -246,9 +265,11 @@ def shards_of_module(net: nn.Module) -> Shards | None:
     """
     reshard(net)
     meshes: list[Any] = []
+    placements: tuple[Any, ...] = ()
     for _, parameter in net.named_parameters():
         if is_sharded(parameter):
             sharded: Any = parameter
+            placements = placements or sharded.placements
             if sharded.device_mesh not in meshes:
                 meshes.append(sharded.device_mesh)
     if not meshes or meshes[0].size() == 1:
@@ -268,5 +289,9 @@ def shards_of_module(net: nn.Module) -> Shards | None:
             f"the parameters are sharded over a device mesh {tuple(mesh.shape)} that is a part of "
             "the process group: use a mesh of one dimension, or of all ranks"
         )
-    device = next(net.parameters()).device
-    return Shards(group, device, net)
+    copies = math.prod(
+        size
+        for size, placement in zip(mesh.shape, placements, strict=True)
+        if placement.is_replicate()
+    )
+    return Shards(group, torch.device(mesh.device_type), net, copies)
