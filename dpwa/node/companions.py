@@ -24,11 +24,16 @@ class Companions(Protocol):
         """
         ...
 
-    def have_all(self, arrival: Arrival | None) -> bool:
-        """Tell whether all ranks have the same version of the same peer's shards.
+    def same_for_all(
+        self, arrival: Arrival | None, older: Callable[[Arrival, int], Arrival | None]
+    ) -> Arrival | None:
+        """Return what is to be merged: all ranks have the same version of the same peer's shards.
+
+        What is not merged is released.
 
         Args:
             arrival: what has come to this rank; `None`: nothing that may be merged.
+            older: returns an older version of it, if that can still be had.
         """
         ...
 

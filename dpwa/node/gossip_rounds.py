@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dpwa.algorithms import Algorithm, Ask, Terms
 from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease, Snapshot, SnapshotCopy
-from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge
+from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source
 from dpwa.node.assembly import algorithm_of
 from dpwa.node.companions import Companions
 from dpwa.node.context import NodeContext
@@ -342,7 +343,8 @@ class GossipRounds:
             arrival = self.merger.arrival(source, None, factor, context.clock.now() - before)
             if self.merger.is_to_take_over(arrival):
                 arrival = replace(arrival, factor=1.0, takes_over=True)
-        arrival = self._had_by_all(arrival)
+        if self.companions is not None:
+            arrival = self.companions.same_for_all(arrival, lambda *_: None)
         if arrival is None:
             return None
         return self.merger.merge(arrival, merge, share_of(layout, arrival.nbytes, shard))
@@ -362,7 +364,10 @@ class GossipRounds:
     ) -> Arrival | None:
         if order is None:
             return None
-        arrival = self._had_by_all(self._arrived(order, published))
+        arrival = self._arrived(order, published)
+        if self.companions is not None:
+            older = partial(self._older, order, published)
+            arrival = self.companions.same_for_all(arrival, older)
         if arrival is None:
             return None
         share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
@@ -378,8 +383,14 @@ class GossipRounds:
         source = self._sources.wait(order)
         if source is None:
             return None
+        return self._arrival_of(source, order, published, self._context.clock.now() - before)
+
+    def _arrival_of(
+        self, source: Source, order: FetchRequest, published: Snapshot | None, waited_s: float
+    ) -> Arrival | None:
+        """Describe what has come; `None` if it will not do."""
         factor = self.merger.factor(source)
-        arrival = self.merger.arrival(source, published, factor, self._context.clock.now() - before)
+        arrival = self.merger.arrival(source, published, factor, waited_s)
         share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
         takes_over = self.merger.is_to_take_over(arrival)
         self._wants_all = takes_over and share < 1.0
@@ -390,13 +401,14 @@ class GossipRounds:
             return None
         return arrival
 
-    def _had_by_all(self, arrival: Arrival | None) -> Arrival | None:
-        """Return what has come, if companions have the same: else none of them merges."""
-        if self.companions is None or self.companions.have_all(arrival):
-            return arrival
-        if arrival is not None:
-            arrival.release()
-        return None
+    def _older(
+        self, order: FetchRequest, published: Snapshot | None, arrival: Arrival, version: int
+    ) -> Arrival | None:
+        """Return another version of what has come, for companions that have that one."""
+        source = self._sources.older(arrival.peer, order, version)
+        if source is None:
+            return None
+        return self._arrival_of(source, order, published, arrival.waited_s)
 
     def _draw(self, barred: Collection[str]) -> str | None:
         """Have flow control draw a neighbour."""

@@ -48,6 +48,19 @@ class Sources:
         else:
             self._order(order)
 
+    def older(self, peer: str, order: FetchRequest, version: int) -> Source | None:
+        """Return a version that a peer has published before its newest, if it lies there still."""
+        memory = self._peer_table.memory_of(peer)
+        if memory is None or version == order.wanted.merged_of(peer):
+            return None
+        lease = memory.pin(order.layout, version)
+        if lease is None:
+            return None
+        if objection(lease.snapshot, order) is not None:
+            lease.release()
+            return None
+        return mapped(peer, lease, order)
+
     def wait(self, order: FetchRequest) -> Source | None:
         """Wait for what an order finds; `None` when nothing is, or it must not be merged."""
         found = order.take(order.deadline.remaining_s() + GRACE_S)

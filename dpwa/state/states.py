@@ -93,7 +93,7 @@ class States(Closeable):
     @property
     def may_save(self) -> bool:
         """Whether there is time for a checkpoint, if there are to be any."""
-        return self._writer is None or self._writer.is_free()
+        return self._writer is None or not self._writer.is_busy
 
     @property
     def is_wanted(self) -> bool:
@@ -183,7 +183,7 @@ class States(Closeable):
             return False
         if updates % self._config.checkpoint.every_steps:
             return False
-        return self.may_save if self._companions is None else self._companions.may_save
+        return self._writer.is_free() if self._companions is None else self._companions.may_save
 
     def _captured(self, capture: Capture) -> State | None:
         try:

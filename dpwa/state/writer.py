@@ -35,9 +35,14 @@ class CheckpointWriter(Closeable):
         self._failed = 0
         self._newest = ""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
     def is_free(self) -> bool:
         """Tell whether there is time for a checkpoint; if not, count it as skipped."""
-        is_busy = self._thread is not None and self._thread.is_alive()
+        is_busy = self.is_busy
         self._skipped += is_busy
         return not is_busy
 

@@ -226,17 +226,35 @@ class Shards(RankGroup):
             return None
         return replace(ask, peer=self._names[int(chosen)])
 
-    def have_all(self, arrival: Arrival | None) -> bool:
-        """Tell whether all ranks have the same version; see `dpwa.node.companions`."""
+    def same_for_all(
+        self, arrival: Arrival | None, older: Callable[[Arrival, int], Arrival | None]
+    ) -> Arrival | None:
+        """Return what all ranks have the same version of; see `dpwa.node.companions`.
+
+        A peer may publish just when they look: then those that have seen more go back.
+        """
         fault_points.reached("shards.arrived")
-        if arrival is None:
-            self.all_same(None)
-            return False
-        whose = arrival.peer, arrival.version, arrival.standing.clock, arrival.standing.loss
-        how = arrival.factor, arrival.takes_over, arrival.published is None
-        is_had = self.all_same((*whose, *how))
+        own = [_number(_described(arrival)), NOBODY, 0.0]
+        if arrival is not None:
+            own[1:] = [_number(arrival.peer), float(arrival.version)]
+        rows = self.numbers(own)
+        versions = {row[2] for row in rows}
+        if own[1] != NOBODY and all(row[1] == own[1] for row in rows) and len(versions) > 1:
+            arrival = self._at(int(min(versions)), arrival, older)
+            rows = self.numbers([_number(_described(arrival))])
         fault_points.reached("shards.agreed")
-        return is_had
+        if arrival is not None and any(row[0] != rows[0][0] for row in rows):
+            arrival.release()
+            return None
+        return arrival
+
+    def _at(
+        self, version: int, arrival: Arrival | None, older: Callable[[Arrival, int], Arrival | None]
+    ) -> Arrival | None:
+        if arrival is None or arrival.version == version:
+            return arrival
+        arrival.release()
+        return older(arrival, version)
 
     def all(self, own: bool) -> bool:
         """Tell whether something is so on all ranks."""
@@ -244,9 +262,22 @@ class Shards(RankGroup):
 
     def all_same(self, own: object) -> bool:
         """Tell whether all ranks have the same: plain data, or `None`."""
-        digest = hashlib.blake2b(msgpack.packb(own), digest_size=EXACT_BYTES).digest()
-        number = float(int.from_bytes(digest, "big"))
+        number = _number(own)
         return all(row == [number] for row in self.numbers([number]))
+
+
+def _number(value: object) -> float:
+    """Return a number that stands for plain data."""
+    digest = hashlib.blake2b(msgpack.packb(value), digest_size=EXACT_BYTES).digest()
+    return float(int.from_bytes(digest, "big"))
+
+
+def _described(arrival: Arrival | None) -> object:
+    """Return what must be the same on all ranks of what has come."""
+    if arrival is None:
+        return None
+    whose = arrival.peer, arrival.version, arrival.standing.clock, arrival.standing.loss
+    return (*whose, arrival.factor, arrival.takes_over, arrival.published is None)
 
 
 @dataclass(frozen=True)
