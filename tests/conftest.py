@@ -113,6 +113,7 @@ def _nothing_is_left():
     end = time.monotonic() + times.at_most(2.0)
     while time.monotonic() < end:
         left = [t.name for t in threading.enumerate() if t not in threads]
+        left = [name for name in left if name != "tqdm_monitor"]  # which torch.compile may start
         left += sorted(_open_sockets() - sockets)
         if not left:
             return

@@ -25,6 +25,7 @@ class Mailbox(Generic[Item]):
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._sending = threading.RLock()
+        self._is_awake = False  # whether a wake-up is on its way, or was not acted on yet
         endpoint = f"inproc://mailbox-{id(self)}"
         self.receiver: Socket = context.socket(zmq.PAIR)
         self.receiver.linger = 0
@@ -37,12 +38,13 @@ class Mailbox(Generic[Item]):
         """Leave an item and wake the reader. After `close` it is dropped."""
         self._items.put(item)
         with self._sending:
-            if self._sender.closed:
+            if self._is_awake or self._sender.closed:
                 return
+            # One wake-up at a time: a full pipe looks full to its sender for a while after it was
+            # emptied, and a wake-up that is dropped then would be missed.
+            self._is_awake = True
             try:
                 self._sender.send(b"", NOBLOCK)
-            except zmq.Again:
-                pass  # a thousand wake-ups are waiting already, one more changes nothing
             except zmq.ZMQError:
                 if not self._sender.closed:  # a signal handler may just have closed the node
                     raise
@@ -52,6 +54,7 @@ class Mailbox(Generic[Item]):
         with suppress(zmq.Again):
             while True:
                 self.receiver.recv(NOBLOCK)
+        self._is_awake = False  # first: whoever puts an item from now on wakes the reader again
         while not self._items.empty():
             yield self._items.get()
 

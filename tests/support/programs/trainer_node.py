@@ -15,7 +15,7 @@ class Together(trainer_together.Together, TrainerCallback):
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "loss" in logs:
-            self.losses.append(logs["loss"])
+            self.lost(logs["loss"])
             assert logs["dpwa/merges"] == gossip.merges
 
     def on_step_end(self, args, state, control, **kwargs):

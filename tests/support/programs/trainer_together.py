@@ -51,6 +51,14 @@ class Together:
         self.losses = []
         self.first_clock = None
         self.outcomes = ()
+        self._has_begun = False
+
+    def lost(self, loss):
+        """Note a loss; after the first step, wait until the peer has taken its first, too."""
+        self.losses.append(loss)
+        if not self._has_begun and self.gossip.gossip.updates > 0:
+            self._has_begun = True
+            self.gossip.gossip.barrier()
 
     def meet(self):
         """Wait for the peer."""
