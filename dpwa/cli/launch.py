@@ -16,7 +16,7 @@ from dpwa.cli.node_console import NodeConsole, restart_notice
 
 if TYPE_CHECKING:
     from dpwa.launch import LaunchSpec, Restart
-    from dpwa.launch.engine import Engine
+    from dpwa.launch.engine import NodeEngine
 
 DEFAULT_RESTARTS = 3
 
@@ -169,7 +169,7 @@ def resources_of(text: str | None) -> dict[str, float]:
     return found
 
 
-def _watch(spec: LaunchSpec, log_dir: Path | None, engine: Engine | None) -> None:
+def _watch(spec: LaunchSpec, log_dir: Path | None, engine: NodeEngine | None) -> None:
     from dpwa.launch import run_nodes
     from dpwa.launch.node_logs import NodeLogs
 

@@ -18,7 +18,7 @@ from dpwa.errors import UserError
 
 if TYPE_CHECKING:
     from dpwa.launch import LaunchSpec
-    from dpwa.launch.engine import Engine
+    from dpwa.launch.engine import NodeEngine
 
 
 class Cpus(str, enum.Enum):
@@ -40,7 +40,7 @@ class Wanted:
 
 
 @contextmanager
-def local_run(wanted: Wanted) -> Iterator[tuple[LaunchSpec, Engine | None]]:
+def local_run(wanted: Wanted) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
     """Yield what is to run on this machine, as long as its configuration is there."""
     from dpwa.launch import local_config
 
@@ -54,7 +54,7 @@ def local_run(wanted: Wanted) -> Iterator[tuple[LaunchSpec, Engine | None]]:
 @contextmanager
 def hosts_run(
     wanted: Wanted, file: Path, host: str | None, first_port: int | None
-) -> Iterator[tuple[LaunchSpec, Engine | None]]:
+) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
     """Yield what is to run on this machine, of the hosts of a file."""
     from dpwa.launch import LaunchSpec, require_free_addresses
     from dpwa.launch.configs import write_config
@@ -85,7 +85,7 @@ def hosts_run(
 @contextmanager
 def ray_run(
     wanted: Wanted, resources: Mapping[str, float], address: str | None
-) -> Iterator[tuple[LaunchSpec, Engine | None]]:
+) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
     """Yield what is to run in actors of Ray, as long as these are there."""
     from dpwa.config import NodeConfig
     from dpwa.launch import LaunchSpec

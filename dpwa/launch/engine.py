@@ -24,7 +24,7 @@ class Printed:
 
 
 @dataclass(frozen=True)
-class Ended:
+class NodeEnded:
     """A node has ended, and all that it has printed was told of.
 
     Attributes:
@@ -36,10 +36,10 @@ class Ended:
     code: int
 
 
-Event = Printed | Ended
+Event = Printed | NodeEnded
 
 
-class Engine(Protocol):
+class NodeEngine(Protocol):
     """Runs the processes of the nodes.
 
     One thread calls it. Nothing but `poll` takes time.

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from dpwa.clock import Clock, Deadline, SystemClock
-from dpwa.launch.engine import Ended, Event, Printed
+from dpwa.launch.engine import Event, NodeEnded, Printed
 from dpwa.launch.environment import available_cores, node_cores, node_environments
 from dpwa.launch.output import OutputPipe
 from dpwa.launch.process import NodeProcess
@@ -104,7 +104,7 @@ class LocalEngine:
         for stream, pipe in process.outputs.items():
             if not pipe.closed:
                 yield Printed(process.name, stream, self._close(pipe))
-        yield Ended(process.name, code)
+        yield NodeEnded(process.name, code)
 
     def _close(self, pipe: OutputPipe) -> list[str]:
         self._selector.unregister(pipe)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 
 from dpwa.errors import UserError
+from dpwa.lifecycle import Closeable
 
 
-class NodeLogs:
+class NodeLogs(Closeable):
     """Appends lines to DIR/NAME.log; a line is in the file when `write` returns.
 
     A file that cannot be written any more, as on a full disk, stops no node: it is told of once,
@@ -62,19 +62,6 @@ class NodeLogs:
         for file in self._files.values():
             _close(file)
         self._files.clear()
-
-    def __enter__(self) -> NodeLogs:
-        """Return this object."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close all files."""
-        self.close()
 
 
 def _close(file: TextIO) -> None:

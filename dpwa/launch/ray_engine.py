@@ -15,8 +15,8 @@ from typing import Any
 
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import UserError
-from dpwa.launch.engine import Ended, Event, Printed
-from dpwa.launch.ray_node import Place
+from dpwa.launch.engine import Event, NodeEnded, Printed
+from dpwa.launch.ray_node import RayPlace
 from dpwa.launch.ray_places import Resources, last_line, new_actor
 from dpwa.launch.spec import LaunchSpec
 
@@ -41,7 +41,7 @@ class RayEngine:
     def __init__(
         self,
         spec: LaunchSpec,
-        placed: Mapping[str, tuple[Any, Place]],
+        placed: Mapping[str, tuple[Any, RayPlace]],
         resources: Resources,
         clock: Clock | None = None,
     ) -> None:
@@ -117,7 +117,7 @@ class RayEngine:
         except exceptions.RayError as error:
             return self._gone(node, error)
         self._starting.discard(node)
-        if not any(isinstance(event, Ended) for event in events):
+        if not any(isinstance(event, NodeEnded) for event in events):
             self._asked[self._actors[node].poll.remote(ACTOR_POLL_S)] = node
         return events
 
@@ -126,7 +126,7 @@ class RayEngine:
 
         ray.kill(self._actors.pop(node))
         notice = f"dpwa launch: the Ray worker of {node} is gone: {_reason(error)}"
-        return [Printed(node, "stderr", [notice]), Ended(node, -signal.SIGKILL)]
+        return [Printed(node, "stderr", [notice]), NodeEnded(node, -signal.SIGKILL)]
 
     def _kill_actors(self) -> list[Event]:
         import ray
@@ -135,7 +135,7 @@ class RayEngine:
         for node in nodes:
             ray.kill(self._actors.pop(node))
         self._asked.clear()
-        return [Ended(node, -signal.SIGKILL) for node in nodes]
+        return [NodeEnded(node, -signal.SIGKILL) for node in nodes]
 
 
 def _reason(error: Exception) -> str:

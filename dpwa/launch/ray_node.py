@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpwa.launch.engine import Ended, Event
+from dpwa.launch.engine import Event, NodeEnded
 from dpwa.launch.local import LocalEngine
 from dpwa.launch.ports import held_ports
 from dpwa.launch.spec import LaunchSpec
 
 
 @dataclass(frozen=True)
-class Place:
+class RayPlace:
     """Where a node is.
 
     Attributes:
@@ -43,13 +43,13 @@ class RayNode:
         self._engine: LocalEngine | None = None
         self._ended: list[Event] = []
 
-    def place(self) -> Place:
+    def place(self) -> RayPlace:
         """Return where this is; the port is held until the node starts."""
         import ray
 
         (port,) = self._held.enter_context(held_ports(1, "*"))
         machine = ray.get_runtime_context().get_node_id()
-        return Place(machine, ray.util.get_node_ip_address(), port)
+        return RayPlace(machine, ray.util.get_node_ip_address(), port)
 
     def start(self, spec: LaunchSpec, config: str, folder: str) -> Sequence[Event]:
         """Start the one node of a spec.
@@ -82,7 +82,7 @@ class RayNode:
         if self._ended or self._engine is None:
             return self._ended
         events = self._engine.poll(timeout_s)
-        self._ended = [event for event in events if isinstance(event, Ended)]
+        self._ended = [event for event in events if isinstance(event, NodeEnded)]
         return events
 
     def send(self, number: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpwa.errors import UserError
 from dpwa.launch.environment import available_cores
-from dpwa.launch.ray_node import Place, RayNode
+from dpwa.launch.ray_node import RayNode, RayPlace
 
 PATIENCE_S = 300.0  # for Ray to find room, which may have to start machines
 SILENCE_S = 5.0  # after which the user is told what is waited for
@@ -83,7 +83,7 @@ def new_actor(resources: Resources, machine: str | None = None) -> Any:
 
 def place_actors(
     names: Sequence[str], resources: Resources, note: Callable[[str], None]
-) -> dict[str, tuple[Any, Place]]:
+) -> dict[str, tuple[Any, RayPlace]]:
     """Let Ray find room for all nodes; return the actor and the place of each, by name.
 
     Where all are on one machine, their addresses are on loopback.
@@ -116,11 +116,11 @@ def place_actors(
             is_told = True
     found = {name: places[ref] for name, ref in asked.items()}
     if len({place.host for place in found.values()}) == 1:
-        found = {n: Place(p.machine, "127.0.0.1", p.port) for n, p in found.items()}
+        found = {n: RayPlace(p.machine, "127.0.0.1", p.port) for n, p in found.items()}
     return {name: (actors[name], place) for name, place in found.items()}
 
 
-def _placed(refs: Sequence[Any]) -> dict[Any, Place]:
+def _placed(refs: Sequence[Any]) -> dict[Any, RayPlace]:
     import ray
 
     try:

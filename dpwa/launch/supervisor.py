@@ -12,7 +12,7 @@ from pathlib import Path
 from dpwa.clock import Clock, SystemClock
 from dpwa.errors import UserError
 from dpwa.launch.audience import Audience, OnExit, OnLine, OnRestart, OnSignal
-from dpwa.launch.engine import Ended, Engine, Event
+from dpwa.launch.engine import Event, NodeEnded, NodeEngine
 from dpwa.launch.local import LocalEngine
 from dpwa.launch.restarts import Restarts
 from dpwa.launch.spec import LaunchSpec
@@ -28,7 +28,7 @@ def run_nodes(
     on_exit: OnExit | None = None,
     on_signal: OnSignal | None = None,
     on_restart: OnRestart | None = None,
-    engine: Engine | None = None,
+    engine: NodeEngine | None = None,
 ) -> dict[str, int]:
     """Start every node of the spec, and return their exit codes by name when all have ended.
 
@@ -92,7 +92,7 @@ def run_nodes(
 class _Supervisor:
     def __init__(
         self,
-        engine: Engine,
+        engine: NodeEngine,
         restarts: Restarts,
         audience: Audience,
         ladder: StopLadder,
@@ -131,7 +131,7 @@ class _Supervisor:
             self._audience.tell_signal(number, nodes)
 
     def _tell(self, event: Event) -> None:
-        if not isinstance(event, Ended):
+        if not isinstance(event, NodeEnded):
             self._audience.tell_lines(event.node, event.stream, event.lines)
             return
         self.exit_codes[event.node] = event.code

@@ -15,6 +15,9 @@ class Companions(Protocol):
     Each method is called by all of them, at the same place of the same round.
     """
 
+    are_there: bool
+    """Whether there are any."""
+
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
         """Return what all of them ask for.
 
@@ -40,3 +43,25 @@ class Companions(Protocol):
     def all(self, own: bool) -> bool:
         """Tell whether something is so on all ranks."""
         ...
+
+
+class Alone:
+    """Stands for companions where there are none: a node goes by itself."""
+
+    are_there = False
+
+    def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:  # noqa: ARG002
+        """Return what the algorithm asks; flow control draws later."""
+        return ask
+
+    def same_for_all(
+        self,
+        arrival: Arrival | None,
+        older: Callable[[Arrival, int], Arrival | None],  # noqa: ARG002
+    ) -> Arrival | None:
+        """Return what has come."""
+        return arrival
+
+    def all(self, own: bool) -> bool:
+        """Tell whether it is so here."""
+        return own

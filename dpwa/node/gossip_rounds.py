@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from dpwa.algorithms import Algorithm, Ask, Terms
 from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import Lease, Snapshot, SnapshotCopy
+from dpwa.data.snapshot import Snapshot, SnapshotCopy
 from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source
 from dpwa.node.assembly import algorithm_of
-from dpwa.node.companions import Companions
+from dpwa.node.companions import Alone, Companions
 from dpwa.node.context import NodeContext
 from dpwa.node.fetch_targets import FetchTargets
 from dpwa.node.fetching.commands import PassOnNews
@@ -22,30 +22,12 @@ from dpwa.node.fetching.incoming import IsFinite
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.loss_watch import LossWatch
 from dpwa.node.merger import Merger
+from dpwa.node.open_round import NO_ROUND, OpenRound
 from dpwa.node.sources import Sources
 from dpwa.node.view import NodeView
 from dpwa.types import TrainingProgress
 from dpwa.wire.fetching import share_of
 from dpwa.wire.shards import Shard
-
-
-@dataclass(frozen=True)
-class _Round:
-    """What is to be waited for: the fetch, if any, and what this node has published."""
-
-    order: FetchRequest | None
-    published: Lease | None
-
-    @property
-    def snapshot(self) -> Snapshot | None:
-        return None if self.published is None else self.published.snapshot
-
-    def end(self) -> None:
-        if self.published is not None:
-            self.published.release()
-
-
-_NO_ROUND = _Round(None, None)
 
 
 class GossipRounds:
@@ -64,7 +46,7 @@ class GossipRounds:
         merger: where the training stands, and what was merged.
         began_at: when the first update began; `None` before.
         follows_leaders: whether news of leaders is traded at every update.
-        companions: the other ranks of a member whose model is sharded; `None`: there are none.
+        companions: the other ranks of a member whose model is sharded, if there are any.
     """
 
     def __init__(self, context: NodeContext, tx: TxThread, check_open: Callable[[], None]) -> None:
@@ -74,7 +56,7 @@ class GossipRounds:
             name, config, context.peer_table, context.leader_table, context.rng("fetch")
         )
         self.began_at: float | None = None
-        self.companions: Companions | None = None
+        self.companions: Companions = Alone()
         self._context = context
         self._tx = tx
         self._check_open = check_open
@@ -85,10 +67,10 @@ class GossipRounds:
             context, lambda: tx.order(PassOnNews()), spreads_news=self.follows_leaders
         )
         self.merger = Merger(context, self._losses, uses_rule=self.algorithm.uses_rule)
-        self._round = _NO_ROUND
+        self._round = NO_ROUND
         self._deadline: Deadline | None = None  # of all fetches of this update
         self._wants_all = False  # of a peer, to take over its parameters
-        self._publications = 0  # as companions count them
+        self._publications = 0  # tried, by all companions alike
 
     @property
     def standing(self) -> TrainingProgress:
@@ -165,14 +147,14 @@ class GossipRounds:
             Whether it is published.
         """
         self.merger.fingerprint = layout.fingerprint
-        if self.companions is not None:  # versions go together, whoever has to skip one
-            self._publications += 1
+        self._publications += 1
+        if self.companions.are_there:  # versions go together, whoever has to skip one
             self._context.pool.resume(self._publications - 1)
         lease = self._context.pool.publish(layout, nbytes, self.standing, write)
         if lease is not None:
             self._context.transactions.published(lease.snapshot.version)
         self._end_round()
-        self._round = _Round(None, lease)
+        self._round = OpenRound(None, lease)
         return lease is not None
 
     def ask(self, ask: Ask | None, layout: Layout, terms: FetchTerms = WHOLE_SNAPSHOT) -> None:
@@ -186,8 +168,7 @@ class GossipRounds:
         context, own = self._context, self._round.snapshot
         if ask is not None:
             self._targets.check(ask)
-        if self.companions is not None:
-            ask = self.companions.agreed(ask, self._draw)
+        ask = self.companions.agreed(ask, self._draw)
         if ask is None:
             return
         is_first = self._deadline is None
@@ -256,7 +237,7 @@ class GossipRounds:
         """
         self._check_open()
         self._measured(loss)
-        round_, self._round = self._round, _NO_ROUND
+        round_, self._round = self._round, NO_ROUND
         try:
             arrival = self._fetched(round_.order, round_.snapshot, merge)
             while (transaction := self._context.transactions.take()) is not None:
@@ -296,7 +277,7 @@ class GossipRounds:
     def settle(self, is_published: bool) -> bool:
         """Wait until what was published is complete; return whether that is so for companions."""
         self._context.pool.settle()
-        return is_published if self.companions is None else self.companions.all(is_published)
+        return self.companions.all(is_published)
 
     def read(
         self,
@@ -343,8 +324,7 @@ class GossipRounds:
             arrival = self.merger.arrival(source, None, factor, context.clock.now() - before)
             if self.merger.is_to_take_over(arrival):
                 arrival = replace(arrival, factor=1.0, takes_over=True)
-        if self.companions is not None:
-            arrival = self.companions.same_for_all(arrival, lambda *_: None)
+        arrival = self.companions.same_for_all(arrival, lambda *_: None)
         if arrival is None:
             return None
         return self.merger.merge(arrival, merge, share_of(layout, arrival.nbytes, shard))
@@ -365,9 +345,7 @@ class GossipRounds:
         if order is None:
             return None
         arrival = self._arrived(order, published)
-        if self.companions is not None:
-            older = partial(self._older, order, published)
-            arrival = self.companions.same_for_all(arrival, older)
+        arrival = self.companions.same_for_all(arrival, partial(self._older, order, published))
         if arrival is None:
             return None
         share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
@@ -415,5 +393,5 @@ class GossipRounds:
         return self._sources.draw(barred, self._targets.among(self.view.updates))
 
     def _end_round(self) -> None:
-        round_, self._round = self._round, _NO_ROUND
+        round_, self._round = self._round, NO_ROUND
         round_.end()

@@ -203,7 +203,7 @@ class LeaseOptions(StrictModel):
 
 
 @register_updater("lease")
-class Lease(Updater):
+class LeaseUpdater(Updater):
     """Rows are leases, and an addition says what they are to become.
 
     See `dpwa.policy.sampling.leases`; made for `dpwa.data.SharedSampler`.

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.ranks.adapter import Adapter
 from dpwa.adapters.ranks.forms import (
     Failure,
     Making,
@@ -27,29 +28,12 @@ from dpwa.adapters.ranks.forms import (
     versions,
 )
 from dpwa.adapters.ranks.group import RankGroup
-from dpwa.adapters.training_state import TrainingState
 from dpwa.connection import DpwaConnection
 from dpwa.errors import ParametersError
-from dpwa.node.gossip_rounds import GossipRounds
-from dpwa.node.node import Node
-from dpwa.state.states import States
-from dpwa.types import Loss
 
 R = TypeVar("R")
 
 STILL_AT_WORK_S = 2.0
-
-
-class Adapter(Protocol):
-    """What replicas need of a `DpwaPyTorchAdapter`."""
-
-    connection: DpwaConnection
-    _node: Node
-    _rounds: GossipRounds
-    _state: ModuleState
-    _training: TrainingState
-    _states: States
-    _leader_loss: Callable[[], Loss] | None
 
 
 @dataclass

@@ -13,7 +13,7 @@ import math
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgpack
 import torch
@@ -21,39 +21,21 @@ import torch.distributed as dist
 from torch import nn
 
 from dpwa import fault_points
-from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.ranks.adapter import Adapter
 from dpwa.adapters.ranks.forms import Failure, Making, require_alike
 from dpwa.adapters.ranks.group import RankGroup
 from dpwa.adapters.ranks.rails import rail_of_members, rail_of_ranks
 from dpwa.adapters.sharded_tensors import is_sharded, reshard
-from dpwa.adapters.training_state import TrainingState
 from dpwa.algorithms import Ask
 from dpwa.config import Config, load_config
-from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, ParametersError
 from dpwa.node.arrival import Arrival
-from dpwa.node.gossip_rounds import GossipRounds
-from dpwa.node.node import Node
-from dpwa.state.states import States
 from dpwa.transport.link import LinkState
-from dpwa.types import Loss
 
 R = TypeVar("R")
 
 EXACT_BYTES = 6  # of a digest that a float64 holds
 NOBODY = -1.0
-
-
-class ShardAdapter(Protocol):
-    """What shards need of a `DpwaPyTorchAdapter`."""
-
-    connection: DpwaConnection
-    _node: Node
-    _rounds: GossipRounds
-    _state: ModuleState
-    _training: TrainingState
-    _states: States
-    _leader_loss: Callable[[], Loss] | None
 
 
 @dataclass
@@ -63,12 +45,14 @@ class Shards(RankGroup):
     Attributes:
         net: the module.
         copies: how many ranks have the same shards.
+        are_there: these are companions, see `dpwa.node.companions`.
         wants_state: whether somebody has asked a rank for a copy of the state.
         may_save: whether all ranks have time for a checkpoint.
     """
 
     net: nn.Module
     copies: int
+    are_there: bool = field(default=True, init=False)
     wants_state: bool = field(default=False, init=False)
     may_save: bool = field(default=False, init=False)
 
@@ -80,7 +64,7 @@ class Shards(RankGroup):
 
     # Making an adapter
 
-    def make(self, adapter: ShardAdapter, net: nn.Module, given: Making) -> None:  # noqa: ARG002
+    def make(self, adapter: Adapter, net: nn.Module, given: Making) -> None:  # noqa: ARG002
         """Make the adapters of all ranks, or fail on all of them.
 
         Raises:
@@ -107,7 +91,7 @@ class Shards(RankGroup):
             adapter.connection.close()
             raise
 
-    def _begin(self, adapter: ShardAdapter, given: Making) -> None:
+    def _begin(self, adapter: Adapter, given: Making) -> None:
         """Have the nodes of all ranks go along, and begin with one state."""
         self._names = (given.name, *adapter.connection.peers)
         self._node, self._states = adapter._node, adapter._states
@@ -142,7 +126,7 @@ class Shards(RankGroup):
 
     # A call
 
-    def problem(self, adapter: ShardAdapter) -> Exception | None:
+    def problem(self, adapter: Adapter) -> Exception | None:
         """Return why this rank cannot be called; the others are to know before they wait for it."""
         try:
             adapter._node._check_open()
@@ -165,7 +149,7 @@ class Shards(RankGroup):
 
     # The end of the training, which rank 0 leads
 
-    def end(self, adapter: ShardAdapter, run: Callable[[], R]) -> R:
+    def end(self, adapter: Adapter, run: Callable[[], R]) -> R:
         """Run something on rank 0, with the others doing what it does in `told`.
 
         Returns:
@@ -193,7 +177,7 @@ class Shards(RankGroup):
         if self._leads:
             self.say((method, args))
 
-    def _follow(self, adapter: ShardAdapter) -> object:
+    def _follow(self, adapter: Adapter) -> object:
         while True:
             said = self.say(None)
             if isinstance(said, Failure):
