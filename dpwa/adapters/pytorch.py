@@ -268,7 +268,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         shards = shards_of(self._sent, self._terms.fraction)
         distance = merge_whole(read, shards, weight, self._state, self._clip)
         if distance is not None:
-            self._consensus_distance = distance
+            self._consensus_distance = self._rounds.figures.consensus_distance = distance
         return distance
 
     @led_by_first
@@ -329,6 +329,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         else:
             factor = self._algorithm.merge(self._rounds.view, received)
         self._consensus_distance = received.consensus_distance
+        self._rounds.figures.consensus_distance = self._consensus_distance
         return factor
 
     @property

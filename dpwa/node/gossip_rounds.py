@@ -24,6 +24,7 @@ from dpwa.node.loss_watch import LossWatch
 from dpwa.node.merger import Merger
 from dpwa.node.open_round import NO_ROUND, OpenRound
 from dpwa.node.sources import Sources
+from dpwa.node.training_figures import Activity
 from dpwa.node.view import NodeView
 from dpwa.types import TrainingProgress
 from dpwa.wire.fetching import share_of
@@ -44,6 +45,7 @@ class GossipRounds:
         algorithm: what the node runs.
         view: what the algorithm may know of the node.
         merger: where the training stands, and what was merged.
+        figures: what is counted of it.
         began_at: when the first update began; `None` before.
         follows_leaders: whether news of leaders is traded at every update.
         companions: the other ranks of a member whose model is sharded, if there are any.
@@ -67,6 +69,7 @@ class GossipRounds:
             context, lambda: tx.order(PassOnNews()), spreads_news=self.follows_leaders
         )
         self.merger = Merger(context, self._losses, uses_rule=self.algorithm.uses_rule)
+        self.figures = self.merger.figures
         self._round = NO_ROUND
         self._deadline: Deadline | None = None  # of all fetches of this update
         self._wants_all = False  # of a peer, to take over its parameters
@@ -125,6 +128,7 @@ class GossipRounds:
         self._end_round()
         if self.began_at is None:
             self.began_at = self._context.clock.now()
+        self.figures.begin()
         self.merger.stand(clock=self.standing.clock + 1.0, loss=loss)
         self.view.updates += 1
         self._deadline = None
@@ -150,7 +154,9 @@ class GossipRounds:
         self._publications += 1
         if self.companions.are_there:  # versions go together, whoever has to skip one
             self._context.pool.resume(self._publications - 1)
+        before = self.figures.turn_to(Activity.PUBLISH)
         lease = self._context.pool.publish(layout, nbytes, self.standing, write)
+        self.figures.turn_to(before)
         if lease is not None:
             self._context.transactions.published(lease.snapshot.version)
         self._end_round()
@@ -171,8 +177,7 @@ class GossipRounds:
         ask = self.companions.agreed(ask, self._draw)
         if ask is None:
             return
-        is_first = self._deadline is None
-        if self._deadline is None:
+        if is_first := self._deadline is None:
             self._deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
         target = self._targets.of(
             ask,
@@ -213,8 +218,7 @@ class GossipRounds:
         """
         view = self.begin(loss)
         self.publish(layout, nbytes, write)
-        ask = self.algorithm.asks(view)
-        self.ask(ask, layout, terms)
+        self.ask(self.algorithm.asks(view), layout, terms)
 
     def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
         """Wait for the fetch that the last `ask` started, and merge what comes.
@@ -238,6 +242,7 @@ class GossipRounds:
         self._check_open()
         self._measured(loss)
         round_, self._round = self._round, NO_ROUND
+        before = self.figures.turn_to(Activity.WAIT)
         try:
             arrival = self._fetched(round_.order, round_.snapshot, merge)
             while (transaction := self._context.transactions.take()) is not None:
@@ -248,6 +253,7 @@ class GossipRounds:
             return arrival
         finally:
             round_.end()
+            self.figures.turn_to(before)
 
     def skip(self) -> None:
         """Do without what the last `ask` started, and without what was agreed on.
@@ -273,6 +279,7 @@ class GossipRounds:
         self._check_open()
         self._end_round()
         self._measured(loss)
+        self.figures.turn_to(Activity.IDLE)
 
     def settle(self, is_published: bool) -> bool:
         """Wait until what was published is complete; return whether that is so for companions."""
@@ -310,11 +317,7 @@ class GossipRounds:
         self._check_open()
         context = self._context
         wanted = FetchTarget(
-            layout=layout,
-            shard=shard,
-            is_finite=is_finite,
-            only=peer,
-            clock=self.merger.own_clock,
+            layout=layout, shard=shard, is_finite=is_finite, only=peer, clock=self.merger.own_clock
         )
         order = FetchRequest(wanted, Deadline(context.clock, context.config.timeout_ms / 1000))
         before = context.clock.now()
@@ -359,9 +362,9 @@ class GossipRounds:
         before = self._context.clock.now()
         self._context.pool.settle()
         source = self._sources.wait(order)
-        if source is None:
-            return None
-        return self._arrival_of(source, order, published, self._context.clock.now() - before)
+        waited_s = self._context.clock.now() - before
+        self.figures.waited(waited_s)
+        return None if source is None else self._arrival_of(source, order, published, waited_s)
 
     def _arrival_of(
         self, source: Source, order: FetchRequest, published: Snapshot | None, waited_s: float

@@ -11,6 +11,7 @@ from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival, Merge, Source, settled
 from dpwa.node.context import NodeContext
 from dpwa.node.loss_watch import LossWatch
+from dpwa.node.training_figures import Activity, TrainingFigures
 from dpwa.node.transactions.record import Settled
 from dpwa.policy.beginners import began_apart, is_far_behind
 from dpwa.policy.health import Outcome
@@ -31,6 +32,7 @@ class Merger:
     Attributes:
         standing: clock and loss of the node.
         merges: how many there were that changed something.
+        figures: what is counted of it.
         knows_beginners: whether nodes at the beginning are told apart; see `policy.beginners`.
         fingerprint: of the layout of the model; empty before the first.
     """
@@ -39,6 +41,7 @@ class Merger:
         config = context.config
         self.standing = TrainingProgress(clock=0.0)
         self.merges = 0
+        self.figures = TrainingFigures(context.clock)
         self.knows_beginners = False
         self.fingerprint = b""
         self._name = context.name
@@ -111,10 +114,12 @@ class Merger:
         Raises:
             UserError: `merge` returned an impossible factor.
         """
+        before = self.figures.turn_to(Activity.MERGE)
         try:
             factor = merge(arrival)
         finally:
             arrival.release()
+            self.figures.turn_to(before)
         if not isinstance(factor, (int, float)) or not 0.0 <= factor <= 1.0:
             raise UserError(
                 f"algorithm {self._config.algorithm!r}: merge returned {factor!r}; "
@@ -122,6 +127,13 @@ class Merger:
             )
         if arrival.peer != self._name:  # else it is a share that came back
             self._peer_table.record(arrival.peer, Outcome.FETCHED)
+            self.figures.merged(
+                arrival.peer,
+                arrival.data.nbytes,
+                arrival.staleness,
+                arrival.standing,
+                arrival.version,
+            )
         if arrival.takes_over:
             self._took_over(arrival)
         elif arrival.peer != self._name:

@@ -120,9 +120,15 @@ class Node(Closeable):
         )
 
     def _introduction(self) -> Introduction:
-        leader_table, met = self._context.leader_table, self._context.peer_table.spoke
-        algorithm = self.config.algorithm
-        return Introduction(self.name, algorithm, leader_table.hear, leader_table.news, met)
+        leader_table, peer_table = self._context.leader_table, self._context.peer_table
+        return Introduction(
+            self.name,
+            self.config.algorithm,
+            leader_table.hear,
+            leader_table.news,
+            peer_table.spoke,
+            peer_table.sent,
+        )
 
     def _open(self) -> None:
         report = weakref.WeakMethod(self.report)
@@ -216,6 +222,7 @@ class Node(Closeable):
         self._check_open()
         self._context.peer_table.remove(name)
         self._context.forget(name)
+        self.rounds.figures.forget(name)
         self._threads.tx.order(RemovePeer(name))
 
     # What stands on the node
@@ -297,7 +304,11 @@ class Node(Closeable):
             "model": self._model(),
             "news": context.leader_table.report(),
             "transactions": context.transactions.report(),
-            "peers": context.peer_table.report(),
+            "gossip": self.rounds.figures.report(),
+            "peers": [
+                entry | self.rounds.figures.report_of(entry["name"])
+                for entry in context.peer_table.report()
+            ],
             **{key: _called(method) for key, method in self._reports.items() if key != "model"},
         }
 

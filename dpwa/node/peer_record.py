@@ -32,6 +32,8 @@ class PeerRecord:
     link: LinkEstimate = field(default_factory=LinkEstimate)
     problem: str = ""  # why it is not connected
     outcomes: Counter[Outcome] = field(default_factory=Counter)
+    bytes_received: int = 0  # of payloads; what is mapped is not received
+    bytes_sent: int = 0  # of snapshots
     silent_told: float = -math.inf  # when it was last said to be slow
     is_absent: bool = False  # as far as was seen when it was looked for
     was_let_go: bool = False  # the last connection, by this node
@@ -65,6 +67,8 @@ class PeerRecord:
             "fetch_s": self.times.mean_s,
             "latency_ms": _times(self.link.latency_s, MS_PER_S),
             "bandwidth_mbps": _times(self.link.bytes_per_s, MBIT_PER_BYTE),
+            "bytes_received": self.bytes_received,
+            "bytes_sent": self.bytes_sent,
             "outcomes": {o.value: n for o, n in self.outcomes.items()},
         }
 

@@ -253,6 +253,20 @@ class PeerTable:
             if peer is not None:
                 peer.link = peer.link.streamed(nbytes, elapsed_s)
 
+    def received(self, name: str, nbytes: int) -> None:
+        """Count bytes of payload that have come from a peer."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.bytes_received += nbytes
+
+    def sent(self, name: str, nbytes: int) -> None:
+        """Count bytes of snapshots that were sent to a peer; by its own word, without keys."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.bytes_sent += nbytes
+
     def said_goodbye(self, name: str) -> None:
         """Note that a peer has ended on purpose; a name that is not in view is ignored."""
         with self._lock:

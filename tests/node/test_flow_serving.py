@@ -85,7 +85,9 @@ def serving(upload_mbps=None, sessions_per_peer=2, nbytes=8 * limits.CHUNK_BYTES
     with SnapshotPool(clock, 60.0, 3) as pool:
         pool.publish(LAYOUT, nbytes, TrainingProgress(clock=1.0), filling(1))
         settings = ServingSettings(60.0, codec, 50, sessions_per_peer)
-        own = Introduction("w1", "gossip", lambda news: None, lambda: (), lambda name: None)
+        own = Introduction(
+            "w1", "gossip", lambda news: None, lambda: (), lambda name: None, lambda *_: None
+        )
         upload = Upload(upload_mbps, clock)
         yield SnapshotService(own, pool, SnapshotCache(), clock, settings, upload)
 

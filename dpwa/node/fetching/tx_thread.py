@@ -352,6 +352,8 @@ class TxThread(threading.Thread):
     def _take(self, channel: PeerChannel, frames: list[Frame]) -> None:
         message, payload = decode(frames)
         self.bytes_received += len(payload)
+        if payload:
+            self._context.peer_table.received(channel.peer, len(payload))
         match message:
             case NewsMessage():
                 self._hear(channel.peer, message)

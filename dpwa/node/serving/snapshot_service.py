@@ -66,6 +66,7 @@ class Introduction:
         hear: takes in the news that peers pass on.
         news: returns what to pass on.
         met: called with the name of a peer that asks for something.
+        sent: called with the name of a peer that is sent a piece of a snapshot, and its bytes.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Introduction:
     hear: Callable[[News], None]
     news: Callable[[], News]
     met: Callable[[str], None]
+    sent: Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
@@ -357,6 +359,8 @@ class SnapshotService(Service):
                 return False
             serving.receipts.append(receipt)
             is_sent = True
+            if payload is not None:
+                self._own.sent(serving.request.reader, len(payload))
         if serving.session.finished:
             self._finish(sender, serving)
         return False

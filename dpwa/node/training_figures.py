@@ -1,0 +1,157 @@
+"""TrainingFigures: what the training thread of a node counts, for others to look at."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from dpwa.clock import Clock
+from dpwa.types import JsonObject, TrainingProgress
+
+WAIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+STALENESS_BOUNDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+
+
+class Activity(IntEnum):
+    """What a training thread is doing."""
+
+    TRAIN = 0  # whatever is no gossip
+    PUBLISH = 1
+    WAIT = 2
+    MERGE = 3
+    IDLE = 4  # before the first update, and after the last
+
+
+class Histogram:
+    """Counts values by upper bounds, the last bin has all others; the form of Prometheus.
+
+    Args:
+        bounds: in ascending order; a value that equals one is counted below it.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def report(self) -> JsonObject:
+        """Return bounds, counts (one more than bounds, not cumulative) and the sum of values."""
+        return {"bounds": list(self._bounds), "counts": list(self._counts), "sum": self._sum}
+
+
+@dataclass(frozen=True)
+class MergedPeer:
+    """What was merged of one peer so far.
+
+    Attributes:
+        merges: how often.
+        nbytes: of snapshots, mapped or received.
+        at: time of the last one.
+        staleness: by how many updates the peer was behind then; negative: ahead.
+        standing: clock and loss of the peer then.
+        version: of its snapshot then.
+    """
+
+    merges: int
+    nbytes: int
+    at: float
+    staleness: float
+    standing: TrainingProgress
+    version: int
+
+
+class TrainingFigures:
+    """Counts steps, seconds and merges. Changed by the training thread only, read by any.
+
+    Args:
+        clock: time source.
+
+    Attributes:
+        steps: updates that were begun in this process.
+        consensus_distance: between this node's parameters and those of the peer that was merged
+            last, before that merge; `None` when nobody measured it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.steps = 0
+        self.consensus_distance: float | None = None
+        # What is going on, since when, and the seconds before; one value, so that it is read whole.
+        self._spent = Activity.IDLE, clock.now(), (0.0, 0.0, 0.0, 0.0, 0.0)
+        self._waits = Histogram(WAIT_BOUNDS_S)
+        self._staleness = Histogram(STALENESS_BOUNDS)
+        self._merged: dict[str, MergedPeer] = {}
+
+    def begin(self) -> None:
+        """Count one more update."""
+        self.steps += 1
+        if self._spent[0] is Activity.IDLE:
+            self.turn_to(Activity.TRAIN)
+
+    def turn_to(self, activity: Activity) -> Activity:
+        """Take note that the training thread does something else now; return what it did before."""
+        before, since, seconds = self._spent
+        now = self._clock.now()
+        spent = list(seconds)
+        spent[before] += now - since
+        self._spent = activity, now, (spent[0], spent[1], spent[2], spent[3], spent[4])
+        return before
+
+    def waited(self, seconds: float) -> None:
+        """Count how long one update has waited for a snapshot."""
+        self._waits.add(seconds)
+
+    def merged(
+        self, peer: str, nbytes: int, staleness: float, standing: TrainingProgress, version: int
+    ) -> None:
+        """Count one merge of a peer's snapshot."""
+        self._staleness.add(staleness)
+        last = self._merged.get(peer)
+        merges, before = (0, 0) if last is None else (last.merges, last.nbytes)
+        self._merged[peer] = MergedPeer(
+            merges + 1, before + nbytes, self._clock.now(), staleness, standing, version
+        )
+
+    def forget(self, peer: str) -> None:
+        """Drop what was merged of a peer that is in view no more."""
+        self._merged.pop(peer, None)
+
+    def report_of(self, peer: str) -> JsonObject:
+        """Describe in plain data what was merged of a peer; `merged_s` is how long ago that was."""
+        merged = self._merged.get(peer)
+        if merged is None:
+            return {"merges": 0, "merged_bytes": 0}
+        loss = merged.standing.loss
+        return {
+            "merges": merged.merges,
+            "merged_bytes": merged.nbytes,
+            "merged_s": round(self._clock.now() - merged.at, 3),
+            "staleness": merged.staleness,
+            "clock": merged.standing.clock,
+            "loss": loss if loss is not None and math.isfinite(loss) else None,
+            "version": merged.version,
+        }
+
+    def report(self) -> JsonObject:
+        """Describe it in plain data; seconds are since the process has begun its training."""
+        activity, since, seconds = self._spent
+        spent = list(seconds)
+        spent[activity] += self._clock.now() - since
+        return {
+            "steps": self.steps,
+            "train_s": spent[Activity.TRAIN],
+            "publish_s": spent[Activity.PUBLISH],
+            "wait_s": spent[Activity.WAIT],
+            "merge_s": spent[Activity.MERGE],
+            "consensus_distance": self.consensus_distance,
+            "waits": self._waits.report(),
+            "staleness": self._staleness.report(),
+        }
