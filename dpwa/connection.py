@@ -26,6 +26,7 @@ from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.ending.finish_run import Averaged
 from dpwa.node.ending.finishing import SECONDS
 from dpwa.node.node import Node
+from dpwa.observe.recorder import Recorder
 from dpwa.policy.finishing import FinishReport
 from dpwa.state.states import States
 from dpwa.state.target import Target
@@ -96,6 +97,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         self._collectives = enter(Collectives(self.node, are_known))
         have_come = None if members is None else members.have_come
         self._states = enter(States(self.node, have_come))
+        enter(Recorder(self.node))
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
         """Publish the parameters and start fetching a peer's; returns without waiting.

@@ -20,7 +20,7 @@ STOREYS = [
     {"config", "wire"},
     {"transport"},
     {"node"},
-    {"state", "membership"},
+    {"state", "membership", "observe"},
     {"collectives"},
     {"connection"},
     {"tables"},

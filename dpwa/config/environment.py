@@ -15,7 +15,7 @@ PREFIX = "DPWA_"
 RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE", "DPWA_FAULTS")
 
 # Settings that name files: relative to the configuration, if they stand in one.
-PATHS = (("keys",), ("state_dir",), ("checkpoint", "dir"), ("file", "path"))
+PATHS = (("keys",), ("state_dir",), ("run_log",), ("checkpoint", "dir"), ("file", "path"))
 
 _LISTS = ("nodes", "join", "links", "plugins", "allow")
 

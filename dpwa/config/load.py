@@ -180,8 +180,9 @@ class _Loading:
         if config.checkpoint.dir:
             folder = absolute(self._document.folder, config.checkpoint.dir)
             found["checkpoint"] = config.checkpoint.model_copy(update={"dir": folder})
-        if config.state_dir:
-            found["state_dir"] = absolute(self._document.folder, config.state_dir)
+        for key in ("state_dir", "run_log"):
+            if folder := getattr(config, key):
+                found[key] = absolute(self._document.folder, folder)
         return Config.model_validate({**vars(config), **found})
 
     def _plugins(self, folder: Path | None) -> bool:

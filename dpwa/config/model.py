@@ -220,6 +220,11 @@ class Config(StrictModel):
         description="the state of each node on disk: dir (folder; empty = none), every_steps (so "
         "many updates from one to the next) and keep (how many are kept)",
     )
+    run_log: str = Field(
+        default="",
+        description="folder where each node writes down what happens to it, relative to the folder "
+        "of this file; empty = none",
+    )
     max_upload_mbps: float | None = Field(
         default=None,
         gt=0.0,

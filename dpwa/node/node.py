@@ -131,7 +131,6 @@ class Node(Closeable):
         )
 
     def _open(self) -> None:
-        report = weakref.WeakMethod(self.report)
         context, tx, introduction = self._context, self._threads.tx, self._introduction()
 
         def gone(peer: str) -> None:
@@ -151,7 +150,7 @@ class Node(Closeable):
                 self._snapshots,
                 NewsService(introduction),
                 transactions,
-                StatusService(lambda: _called(report), self._time),
+                StatusService(self.weak_report, self._time),
                 GoodbyeService(context.name, gone),
                 FinishService(self.finish.endings),
             ]
@@ -236,6 +235,12 @@ class Node(Closeable):
     def describe(self, key: str, report: Callable[[], JsonObject]) -> None:
         """Add what a method returns to `report`, under this key, as long as its object lives."""
         self._reports[key] = weakref.WeakMethod(report)
+
+    @property
+    def weak_report(self) -> Callable[[], JsonObject]:
+        """Returns `report`, or `{}` once the node is gone; it does not keep the node alive."""
+        report = weakref.WeakMethod(self.report)
+        return lambda: _called(report)
 
     @property
     def upload(self) -> Upload:

@@ -89,6 +89,7 @@ class TrainingFigures:
         self._waits = Histogram(WAIT_BOUNDS_S)
         self._staleness = Histogram(STALENESS_BOUNDS)
         self._merged: dict[str, MergedPeer] = {}
+        self._merged_bytes = 0  # also of peers that were forgotten
 
     def begin(self) -> None:
         """Count one more update."""
@@ -114,6 +115,7 @@ class TrainingFigures:
     ) -> None:
         """Count one merge of a peer's snapshot."""
         self._staleness.add(staleness)
+        self._merged_bytes += nbytes
         last = self._merged.get(peer)
         merges, before = (0, 0) if last is None else (last.merges, last.nbytes)
         self._merged[peer] = MergedPeer(
@@ -151,6 +153,7 @@ class TrainingFigures:
             "publish_s": spent[Activity.PUBLISH],
             "wait_s": spent[Activity.WAIT],
             "merge_s": spent[Activity.MERGE],
+            "merged_bytes": self._merged_bytes,
             "consensus_distance": self.consensus_distance,
             "waits": self._waits.report(),
             "staleness": self._staleness.report(),

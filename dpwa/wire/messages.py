@@ -43,6 +43,7 @@ from dpwa.wire.transaction_messages import (
     Propose,
     TransactionDecision,
 )
+from dpwa.wire.watching import WatchMessage
 
 
 class Fetch(BaseMessage):
@@ -244,6 +245,7 @@ Message = (
     | TableMessage
     | MemberMessage
     | StateMessage
+    | WatchMessage
 )
 _ANY_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 

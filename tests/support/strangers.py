@@ -9,6 +9,11 @@ from support.nodes import eventually
 
 def question(endpoint, message, payload, *more, timeout_s=8.0):
     """Ask a node something, and then more; the first answer."""
+    return question_and_payload(endpoint, message, payload, *more, timeout_s=timeout_s)[0]
+
+
+def question_and_payload(endpoint, message, payload, *more, timeout_s=8.0):
+    """Ask a node something, and then more; the first answer with its payload."""
     with zmq.Context() as context:
         link = PeerLink(context, "", endpoint)
         try:
@@ -16,6 +21,6 @@ def question(endpoint, message, payload, *more, timeout_s=8.0):
             assert link.send(message, payload)
             assert all(link.send(each, None) for each in more)
             frames = eventually(link.receive, timeout_s)
-            return decode(frames)[0]
+            return decode(frames)
         finally:
             link.close()

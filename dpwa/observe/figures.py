@@ -1,0 +1,101 @@
+"""The figures of a node: the one list for histories, run logs, metrics and views."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from dpwa.types import JsonObject
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number that a node tells of itself.
+
+    Attributes:
+        name: of the figure; its unit, if it has one, stands at the end.
+        kind: a `counter` only grows while a process lives; a `gauge` may do anything.
+        text: what it is.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    text: str
+
+
+FIGURES = (
+    Figure("steps", "counter", "training steps (updates) since the process began"),
+    Figure("merges", "counter", "merges that changed something"),
+    Figure("train_s", "counter", "seconds spent on whatever is no gossip"),
+    Figure("publish_s", "counter", "seconds spent on publishing snapshots"),
+    Figure("wait_s", "counter", "seconds spent waiting for snapshots of peers"),
+    Figure("merge_s", "counter", "seconds spent on merging"),
+    Figure("sent_bytes", "counter", "bytes of payload sent; what peers map is not sent"),
+    Figure("received_bytes", "counter", "bytes of payload received; what is mapped is not"),
+    Figure("merged_bytes", "counter", "bytes of snapshots merged, mapped or received"),
+    Figure("staleness_sum", "counter", "updates that merged snapshots were behind, added up"),
+    Figure("skipped", "counter", "snapshots that were not published, as readers held every slot"),
+    Figure("refused", "counter", "messages and connections that were refused"),
+    Figure("clock", "gauge", "training clock: updates, interpolated at each merge"),
+    Figure("version", "gauge", "of the newest published snapshot"),
+    Figure("loss", "gauge", "training loss; infinite once the node has diverged"),
+    Figure("consensus_distance", "gauge", "from the parameters of the peer that was merged last"),
+    Figure("live_peers", "gauge", "peers in view that are taken to be alive"),
+    Figure("memory_bytes", "gauge", "memory that snapshots and codecs take"),
+)
+NAMES = tuple(figure.name for figure in FIGURES)
+INDEX = {name: index for index, name in enumerate(NAMES)}
+
+# What a node knows of another.
+OTHER_NAMES = ("clock", "version", "loss", "staleness")
+
+_MEMORY = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
+
+
+def figures_of(report: JsonObject) -> tuple[float, ...]:
+    """Return the figures in a node's own report, in the order of `FIGURES`; NaN if unknown.
+
+    Args:
+        report: what `Node.report` returned in this process.
+    """
+    gossip, peers, memory = report["gossip"], report["peers"], report["memory"]
+    loss = math.inf if report["diverged"] else report["loss"]
+    values: dict[str, float | None] = {
+        "steps": gossip["steps"],
+        "merges": report["merges"],
+        "train_s": gossip["train_s"],
+        "publish_s": gossip["publish_s"],
+        "wait_s": gossip["wait_s"],
+        "merge_s": gossip["merge_s"],
+        "sent_bytes": report["bytes_sent"],
+        "received_bytes": report["bytes_received"],
+        "merged_bytes": gossip["merged_bytes"],
+        "staleness_sum": gossip["staleness"]["sum"],
+        "skipped": report["rounds_skipped"],
+        "refused": sum(refusals(report).values()),
+        "clock": report["clock"],
+        "version": report["version"],
+        "loss": loss,
+        "consensus_distance": gossip["consensus_distance"],
+        "live_peers": sum(is_alive(peer) for peer in peers),
+        "memory_bytes": sum(memory[part] for part in _MEMORY),
+    }
+    return tuple(math.nan if (value := values[name]) is None else value for name in NAMES)
+
+
+def figures_of_peer(peer: JsonObject) -> tuple[float, ...]:
+    """Return what an entry of a report's peers tells of it, in the order of `OTHER_NAMES`."""
+    known = (peer.get(name) for name in OTHER_NAMES)
+    return tuple(math.nan if value is None else float(value) for value in known)
+
+
+def is_alive(peer: JsonObject) -> bool:
+    """Tell whether an entry of a report's peers is of one that is there, as far as is known."""
+    return peer["health"] in ("alive", "behind") and not peer["problem"]
+
+
+def refusals(report: JsonObject) -> dict[str, int]:
+    """Return how often a node has refused something, by reason."""
+    found = {**report["refused"], **report["handshakes_refused"]}
+    return {reason: count for reason, count in found.items() if isinstance(count, int)}

@@ -1,0 +1,132 @@
+"""History: samples of the last hours in bounded memory, the last minutes at full resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+
+FIRST_ROOM = 16  # samples; it grows with what comes
+EARLY = 0.9  # of a period: threads wake up a little sooner or later
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """How densely samples are kept, and how many.
+
+    Attributes:
+        period_s: from one sample to the next.
+        capacity: how many are kept.
+    """
+
+    period_s: float
+    capacity: int
+
+
+SECONDS = Resolution(1.0, 600)
+TENS_OF_SECONDS = Resolution(10.0, 1440)  # four hours
+NODE = (SECONDS, TENS_OF_SECONDS)
+OTHER_NODE = (TENS_OF_SECONDS,)
+
+
+class Ring:
+    """The newest samples of one resolution; a sample that comes too early is left out.
+
+    Args:
+        resolution: of the samples.
+        width: how many values a sample has.
+    """
+
+    def __init__(self, resolution: Resolution, width: int) -> None:
+        self._resolution = resolution
+        self._rows = np.empty((FIRST_ROOM, 1 + width), np.float64)
+        self._count = 0  # samples taken, with those that were overwritten
+        self._due = -np.inf
+
+    def add(self, time: float, values: Sequence[float]) -> None:
+        """Take a sample of a time, in seconds, that is not before the last one."""
+        period_s, capacity = self._resolution.period_s, self._resolution.capacity
+        if time < self._due:
+            return
+        self._due = time + EARLY * period_s
+        room = len(self._rows)
+        if self._count == room < capacity:
+            grown = np.empty((min(2 * room, capacity), self._rows.shape[1]), np.float64)
+            grown[:room] = self._rows
+            self._rows = grown
+        row = self._rows[self._count % len(self._rows)]
+        row[0] = time
+        row[1:] = values
+        self._count += 1
+
+    def rows(self) -> Floats:
+        """Return all samples in order of time, shape `(samples, 1 + width)`, time first; a copy."""
+        room = len(self._rows)
+        first = 0 if self._count <= room else self._count % room
+        rows: Floats = np.concatenate([self._rows[first : self._count], self._rows[:first]])
+        return rows
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes."""
+        return self._rows.nbytes
+
+
+class History:
+    """Samples of one node.
+
+    Args:
+        width: how many values a sample has.
+        resolutions: from the finest to the coarsest.
+    """
+
+    def __init__(self, width: int, resolutions: Sequence[Resolution] = NODE) -> None:
+        self._width = width
+        self._rings = [Ring(resolution, width) for resolution in resolutions]
+        self._last = -np.inf
+
+    def add(self, time: float, values: Sequence[float]) -> None:
+        """Take a sample; one that is not newer than the last is left out.
+
+        Args:
+            time: in seconds since the epoch.
+            values: the sample; NaN for what is not known.
+        """
+        if time > self._last:
+            self._last = time
+            for ring in self._rings:
+                ring.add(time, values)
+
+    def since(self, time: float = -np.inf, most: int | None = None) -> Floats:
+        """Return the samples after a time, oldest first, each moment at its finest resolution.
+
+        Args:
+            time: in seconds since the epoch.
+            most: how many at most; the oldest of them.
+
+        Returns:
+            Shape `(samples, 1 + width)`; the first column is the time.
+        """
+        found = np.empty((0, 1 + self._width), np.float64)
+        for ring in self._rings:
+            rows = ring.rows()
+            if len(found):
+                rows = rows[rows[:, 0] < found[0, 0]]
+            found = np.concatenate([rows, found])
+        found = found[found[:, 0] > time]
+        return found if most is None else found[:most]
+
+    @property
+    def last(self) -> float:
+        """Time of the newest sample; -inf: none."""
+        return self._last
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes."""
+        return sum(ring.nbytes for ring in self._rings)

@@ -1,0 +1,153 @@
+"""RunLog: what a node records, written to a file as lines of JSON; docs/run-log.md has the schema.
+
+Each line is written by one call, at the end of the file, so that whatever kills the process leaves
+whole lines and at most one that is torn. A thread of its own writes: a slow disk holds up nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpwa.errors import UserError
+from dpwa.lifecycle import Closeable
+from dpwa.observe.events import Event
+from dpwa.observe.figures import NAMES
+from dpwa.types import JsonObject
+
+RUN_LOG_VERSION = 1
+SUFFIX = ".jsonl"
+PEERS_EVERY_S = 10.0
+MOST_WAITING = 10_000  # lines, while the disk does not answer
+CLOSE_TIMEOUT_S = 5.0
+
+_PEER_FIGURES = (
+    "merges",
+    "merged_bytes",
+    "bytes_received",
+    "bytes_sent",
+    "staleness",
+    "score",
+    "health",
+    "latency_ms",
+    "bandwidth_mbps",
+)
+
+
+class RunLog(Closeable):
+    """The file of one process of a node.
+
+    Args:
+        folder: of the run; it is made if it is not there.
+        told: what the first line says of the node: name, host, pid and more.
+
+    Raises:
+        UserError: the folder, or a file in it, cannot be made.
+
+    Attributes:
+        path: of the file.
+    """
+
+    def __init__(self, folder: str, told: JsonObject) -> None:
+        began = time.time()
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(began))
+        self.path = Path(folder) / f"{told['name']}-{stamp}-{os.getpid()}{SUFFIX}"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise UserError(
+                f"run_log: expected a folder that can be written to (got {folder}: "
+                f"{error.strerror})"
+            ) from None
+        self._problem = ""
+        self._peers_due = -math.inf
+        self._lines: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
+        self._put({"type": "start", "run_log": RUN_LOG_VERSION, "time": began, **told})
+        self._thread = threading.Thread(
+            target=self._write_all, name=f"dpwa-run-log-{told['name']}", daemon=True
+        )
+        self._thread.start()
+
+    def write_sample(
+        self, at: float, values: Sequence[float], report: JsonObject, events: Iterable[Event]
+    ) -> None:
+        """Write down a sample, the events since the one before, and now and then the peers.
+
+        Args:
+            at: seconds since the epoch.
+            values: in the order of `NAMES`.
+            report: of the node.
+            events: oldest first.
+        """
+        self._put({"type": "sample", "time": at, **dict(zip(NAMES, values, strict=True))})
+        for event in events:
+            self._put(
+                {
+                    "type": "event",
+                    "time": event.time,
+                    "kind": event.kind,
+                    "about": event.about,
+                    "text": event.text,
+                }
+            )
+        if at >= self._peers_due:
+            self._peers_due = at + PEERS_EVERY_S
+            self.write_peers(at, report)
+
+    def write_peers(self, at: float, report: JsonObject) -> None:
+        """Write down what was merged of whom so far, and the histograms."""
+        peers = {
+            peer["name"]: {name: peer.get(name) for name in _PEER_FIGURES}
+            for peer in report["peers"]
+        }
+        gossip = report["gossip"]
+        told = {"waits": gossip["waits"], "staleness": gossip["staleness"], "peers": peers}
+        self._put({"type": "peers", "time": at, **told})
+
+    def take_problem(self) -> str:
+        """Return why lines could not be written since the last call; empty: they could."""
+        problem, self._problem = self._problem, ""
+        return problem
+
+    def close(self) -> None:
+        """Write what waits, and end; idempotent, takes seconds at the very most."""
+        if self._thread.is_alive():
+            self._put({"type": "end", "time": time.time()})
+            self._lines.put(None)
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _put(self, line: JsonObject) -> None:
+        text = json.dumps(_plain(line), separators=(",", ":"), allow_nan=False)
+        try:
+            self._lines.put_nowait(text.encode() + b"\n")
+        except queue.Full:
+            self._problem = "the disk does not answer: lines were dropped"
+
+    def _write_all(self) -> None:
+        try:
+            while (line := self._lines.get()) is not None:
+                try:
+                    os.write(self._file, line)
+                except OSError as error:
+                    self._problem = error.strerror or str(error)
+        finally:
+            os.close(self._file)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can have it: NaN is null, infinity is text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,33 @@
+"""Messages of those who watch a run: what a node has recorded of itself, and of another."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from dpwa.wire import limits
+from dpwa.wire.fields import BaseMessage, Count, Name
+
+
+class AskHistory(BaseMessage):
+    """Ask for the samples after a time, oldest first, and for the events after a number.
+
+    `since` is in seconds since the epoch by the clock of the node that is asked. `of`, unless it is
+    empty, names another node: what this one has heard of it is told in place of its own samples.
+    """
+
+    type: Literal["ask_history"] = "ask_history"
+    since: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    events_after: Count
+    of: Name
+
+
+class HistoryMessage(BaseMessage):
+    """Some of the samples and events; the payload is a msgpack map."""
+
+    type: Literal["history"] = "history"
+    max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
+
+
+WatchMessage = AskHistory | HistoryMessage

@@ -1,0 +1,19 @@
+"""docs/run-log.md has every figure and every kind of event, as the code has it."""
+
+from pathlib import Path
+
+from dpwa.observe.events import KINDS
+from dpwa.observe.figures import FIGURES
+from dpwa.observe.run_log import RUN_LOG_VERSION
+
+PAGE = (Path(__file__).parents[2] / "docs" / "run-log.md").read_text(encoding="utf-8")
+
+
+def test_the_page_has_all_figures_and_events():
+    rows = [f"| `{figure.name}` | {figure.kind} | {figure.text} |" for figure in FIGURES]
+    rows += [f"| `{kind}` | {text} |" for kind, text in KINDS.items()]
+    assert [row for row in rows if row not in PAGE.splitlines()] == []
+
+
+def test_the_page_tells_the_version():
+    assert f"version of this schema: {RUN_LOG_VERSION}" in PAGE

@@ -1,0 +1,103 @@
+"""Events are what differs between two reports of a node."""
+
+import copy
+
+from support.nodes import config_of
+
+from dpwa.node.node import Node
+from dpwa.observe.changes import changes
+from dpwa.observe.events import KINDS, Event, EventLog
+
+
+def report_of():
+    from dpwa.config import load_config
+
+    with Node("w1", load_config(config_of(3))) as node:
+        return node.report()
+
+
+BEFORE = report_of()
+TIME = 1e9
+
+
+def found(before, after):
+    assert all(event.kind in KINDS for event in changes(before, after, TIME))
+    return [(event.kind, event.about) for event in changes(before, after, TIME)]
+
+
+def after(**changed):
+    return {**copy.deepcopy(BEFORE), **changed}
+
+
+def with_peer(name, **changed):
+    peers = [
+        {**peer, **changed} if peer["name"] == name else peer
+        for peer in copy.deepcopy(BEFORE["peers"])
+    ]
+    return after(peers=peers)
+
+
+def with_members(**statuses):
+    members = [{"name": n, "endpoint": "tcp://h:1", "status": s} for n, s in statuses.items()]
+    return after(membership={"members": members})
+
+
+def test_nothing_happens_between_equal_reports():
+    assert found(BEFORE, BEFORE) == []
+
+
+def test_a_peer_joins_is_lost_and_comes_back():
+    alive = with_peer("w2", health="alive", problem="")
+    lost = with_peer("w2", health="alive", problem="the connection was lost")
+    assert found(BEFORE, alive) == [("joined", "w2")]
+    assert found(alive, lost) == [("unreachable", "w2")]
+    assert found(lost, alive) == [("joined", "w2")]
+
+
+def test_a_peer_that_was_never_there_is_no_event():
+    assert found(BEFORE, with_peer("w2", problem="nobody listens", heard_s=None)) == []
+
+
+def test_a_goodbye_is_told_without_the_lost_connection():
+    gone = with_peer("w3", health="gone", problem="the connection was lost")
+    assert [(e.kind, e.text) for e in changes(BEFORE, gone, TIME)] == [("left", "")]
+
+
+def test_quarantine_begins_and_ends():
+    there = with_peer("w2", quarantined=True)
+    assert found(BEFORE, there) == [("quarantined", "w2")]
+    assert found(there, BEFORE) == [("released", "w2")]
+
+
+def test_what_is_refused_is_counted_by_reason():
+    refused = after(refused={**BEFORE["refused"], "malformed": 3})
+    assert [e.text for e in changes(BEFORE, refused, TIME)] == ["malformed: 3"]
+
+
+def test_divergence_and_skipped_snapshots_are_about_the_node_itself():
+    assert found(BEFORE, after(diverged=True, rounds_skipped=2)) == [
+        ("diverged", "w1"),
+        ("skipped", "w1"),
+    ]
+
+
+def test_a_checkpoint_is_told_once():
+    state = {"state": {"checkpoints": {"written": 1, "newest": "c-1"}}}
+    assert found(BEFORE, after(**state)) == [("checkpoint", "w1")]
+    assert found(after(**state), after(**state)) == []
+
+
+def test_members_tell_who_comes_and_goes_and_old_graves_do_not():
+    alive = with_members(w1="alive", w2="alive", w9="dead")
+    assert found(BEFORE, alive) == [("joined", "w2")]
+    assert found(alive, with_members(w1="alive", w2="suspect", w9="dead")) == [("suspect", "w2")]
+    assert found(alive, with_members(w1="alive", w2="dead", w9="dead")) == [("dead", "w2")]
+
+
+def test_the_list_of_events_is_bounded_and_its_numbers_rise():
+    log = EventLog()
+    for _ in range(1200):
+        log.add([Event(TIME, "w1", "joined", "w2")])
+    numbers = [event.number for event in log.after(0)]
+    assert numbers == list(range(701, 1201))
+    assert [event.number for event in log.after(1198)] == [1199, 1200]

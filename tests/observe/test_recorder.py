@@ -1,0 +1,111 @@
+"""A node tells what it has recorded to whoever asks, and writes it down."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from support.nodes import config_of
+from support.strangers import question_and_payload
+
+from dpwa import DpwaConnection
+from dpwa.errors import UserError
+from dpwa.observe.figures import INDEX, NAMES
+from dpwa.wire.messages import unpack
+from dpwa.wire.watching import AskHistory
+
+
+def train(connection, steps):
+    for _ in range(steps):
+        connection.update_send(np.zeros(1000), 0.5)
+        connection.update_wait()
+
+
+def lines_of(folder):
+    paths = list(folder.iterdir())
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+def asked(connection, **fields):
+    message = AskHistory(**{"request": 1, "since": 0.0, "events_after": 0, "of": "", **fields})
+    return unpack(question_and_payload(connection.node.endpoint, message, None)[1])
+
+
+def test_a_node_tells_its_figures_its_events_and_what_it_knows_of_others():
+    config = config_of(2, transport="tcp")
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
+        deadline, answer = time.monotonic() + 20, {"events": []}
+        while not answer["events"] and time.monotonic() < deadline:
+            train(two, 1)
+            train(one, 1)
+            answer = asked(one)
+        samples = np.frombuffer(answer["samples"], "<f8").reshape(-1, 1 + len(NAMES))
+        assert answer["name"] == "w1"
+        assert tuple(answer["figures"]) == NAMES
+        assert samples[-1, 1 + INDEX["steps"]] >= 1
+        assert samples[-1, 1 + INDEX["merged_bytes"]] >= 8000
+        number, _, node, kind, about, _ = answer["events"][0]
+        assert (number, node, kind, about) == (1, "w1", "joined", "w2")
+        assert asked(one, since=answer["last"], events_after=1)["samples"] == b""
+        told = asked(one, of="w2")
+        clock, version, loss, _ = np.frombuffer(told["samples"], "<f8").reshape(-1, 5)[-1, 1:]
+        assert clock >= 1
+        assert version >= 1
+        assert loss == 0.5
+        assert asked(one, of="nobody")["samples"] == b""
+
+
+def test_a_run_log_begins_with_the_node_and_ends_with_its_last_figures(tmp_path):
+    with DpwaConnection("w1", config_of(1, run_log=str(tmp_path / "new" / "run"))) as connection:
+        train(connection, 7)
+    lines = lines_of(tmp_path / "new" / "run")
+    assert lines[0]["type"] == "start"
+    assert lines[0]["run_log"] == 1
+    assert lines[0]["name"] == "w1"
+    assert [line["type"] for line in lines[-2:]] == ["peers", "end"]
+    samples = [line for line in lines if line["type"] == "sample"]
+    assert samples[-1]["steps"] == 7
+    assert samples[-1]["loss"] == 0.5
+
+
+def test_a_process_that_is_killed_leaves_whole_lines(tmp_path):
+    program = (
+        "import numpy as np, sys, time\n"
+        "from dpwa import DpwaConnection\n"
+        f"c = DpwaConnection('w1', {config_of(1, run_log=str(tmp_path))!r})\n"
+        "c.update_send(np.zeros(10), 1.0)\n"
+        "time.sleep(1.2)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        os.kill(process.pid, signal.SIGKILL)
+    lines = lines_of(tmp_path)
+    assert lines[0]["type"] == "start"
+    assert [line["steps"] for line in lines if line["type"] == "sample"][-1] == 1
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="run_log: expected a folder that can be written to"):
+        DpwaConnection("w1", config_of(1, run_log=str(tmp_path / "file" / "run")))
+
+
+def test_a_full_disk_is_an_event_and_the_training_goes_on(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with DpwaConnection("w1", config_of(1, run_log=str(tmp_path))) as connection:
+        monkeypatch.setattr("dpwa.observe.run_log.os.write", full)
+        deadline, kinds = time.monotonic() + 20, []
+        while "log_failed" not in kinds and time.monotonic() < deadline:
+            train(connection, 1)
+            time.sleep(0.1)
+            kinds = [event[3] for event in asked(connection)["events"]]
+        monkeypatch.undo()
+        assert "log_failed" in kinds
