@@ -35,7 +35,7 @@ def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
     return end.value.code
 
 
-COMMANDS = ["bench", "config", "demo", "doctor", "keys", "launch", "status", "topology", "version"]
+COMMANDS = "bench config dashboard demo doctor keys launch status topology version".split()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
