@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from dpwa.errors import (
     TableLostError,
     TableTimeoutError,
 )
+from dpwa.message_codes import get_log
 from dpwa.node.node import Node
 from dpwa.tables.engine import Engine
 from dpwa.tables.pending import Key, PendingOperations, PendingRead, Present
@@ -30,7 +30,7 @@ from dpwa.tables.rows import ShardRows, check_size
 from dpwa.tables.specs import TableSpec
 from dpwa.tables.storage import ShardMemory
 
-log = logging.getLogger("dpwa.tables")
+log = get_log("dpwa.tables")
 
 T = TypeVar("T")
 
