@@ -372,8 +372,8 @@ def _explained(name: str) -> Iterator[None]:
         if not _open_ones(name):
             raise
         raise type(error)(
-            f"{error}: this process holds it already, by the node {name!r} that it has made before:"
-            " close() the old one, or use it; dpwa.close_all() closes all that are open here"
+            f"{error.text}: this process holds it already, by the node {name!r} that it has made "
+            "before: close() the old one, or use it; dpwa.close_all() closes all that are open here"
         ) from None
 
 

@@ -27,9 +27,7 @@ class DpwaError(Exception):
         return super().__str__()
 
     def __str__(self) -> str:
-        from dpwa.message_codes import with_code
-
-        return with_code(self.text, self.message_code)
+        return _with_code(self.text, self.message_code)
 
 
 class UserError(DpwaError):
@@ -44,9 +42,7 @@ class ConfigError(UserError):
         super().__init__("\n".join(self.problems))
 
     def __str__(self) -> str:
-        from dpwa.message_codes import with_code
-
-        return "\n".join(with_code(line, _code_of(self, line)) for line in self.problems)
+        return "\n".join(_with_code(line, _code_of(self, line)) for line in self.problems)
 
 
 class UnknownNameError(UserError):
@@ -145,9 +141,15 @@ class VersionError(ProtocolError):
 
 
 def _code_of(error: DpwaError, text: str) -> str | None:
-    from dpwa.message_codes import code_of  # not before a message is shown
-
+    try:
+        from dpwa.message_codes import code_of  # not before a message is shown
+    except (ImportError, OSError):  # no descriptor is left: the message counts, not its code
+        return None
     return code_of(text, "E") if _is_raised_here(error) else None
+
+
+def _with_code(text: str, code: str | None) -> str:
+    return text if code is None or text.endswith(f"[{code}]") else f"{text} [{code}]"
 
 
 def _is_raised_here(error: DpwaError) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 FIELD = "…"
 _PERCENT = r"%%|%[-+ #0]*[\d.*]*[sdgrfiaxXeE]"
-_CODE_AT_END = r" \[DPWA-[EW]\d{3}\]$"
+_CODE_AT_END = r" \[(DPWA-[EW]\d{3})\]$"
 
 _Score = tuple[int, int, int]
 
@@ -40,18 +40,16 @@ def code_of(text: str, letter: str = "") -> str | None:
         text: with or without what is filled in.
         letter: `E` for errors only, `W` for logged warnings only.
     """
+    ended = re.search(_CODE_AT_END, text)
+    if ended:  # it ends with a message that has one already
+        return ended[1]
     words = " ".join(text.split())
     try:
         known = _catalogue()
-    except OSError:  # no descriptor is left, for instance: the message counts, not its code
+    except OSError:  # no descriptor is left: the message counts, not its code
         return None
     fits = ((_fit(parts, words), code) for code, parts in known if f"-{letter}" in code)
     return max(((fit, code) for fit, code in fits if fit), default=(None, None))[1]
-
-
-def with_code(text: str, code: str | None) -> str:
-    """Return a message that ends with its code, if it has one and does not end with one yet."""
-    return f"{text} [{code}]" if code and not re.search(_CODE_AT_END, text) else text
 
 
 @functools.cache
@@ -85,5 +83,6 @@ def _add_code(record: logging.LogRecord) -> bool:
     if record.levelno >= logging.WARNING and isinstance(record.msg, str):
         text = record.getMessage()
         code = code_of(as_template(record.msg), "W") or code_of(text)  # of a text as an argument
-        record.msg += with_code(text, code)[len(text) :]
+        if code is not None and not text.endswith(f"[{code}]"):
+            record.msg += f" [{code}]"
     return True

@@ -54,7 +54,7 @@ class _Session:
         except TableLostError:
             raise
         except DpwaError as error:
-            log.warning("not all workers have come to the end: %s", error)
+            log.warning("not all workers have come to the end: %s", error.text)
         finally:
             self.tables.close()
             self.connection.close()

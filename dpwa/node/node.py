@@ -77,7 +77,7 @@ class Node(Closeable):
             self._open()
         except AddressError as error:
             self._context.close()
-            raise AddressError(f"node {name!r} {error}") from None
+            raise AddressError(f"node {name!r} {error.text}") from None
         except BaseException:
             self._context.close()
             raise

@@ -198,5 +198,5 @@ class RangeTable:
             try:
                 return act()
             except TableLostError as lost:
-                log.warning("%s: ranges may be handed out once more: %s", self._name, lost)
+                log.warning("%s: ranges may be handed out once more: %s", self._name, lost.text)
         return act()

@@ -152,7 +152,7 @@ class CheckpointFolder:
             try:
                 yield self._read(name)
             except BrokenCheckpointError as error:
-                log.warning("%s: checkpoint %s is left out: %s", self._node, name, error)
+                log.warning("%s: checkpoint %s is left out: %s", self._node, name, error.text)
             except OSError as error:  # which says nothing of the checkpoint: it is kept
                 log.warning("%s: checkpoint %s cannot be read (%s)", self._node, name, error)
                 self.spare(name)

@@ -179,7 +179,7 @@ class Tables(Closeable):
         try:
             self._user.flush(None, self._user.deadline())
         except DpwaError as error:
-            log.warning("additions may be lost: %s", error)
+            log.warning("additions may be lost: %s", error.text)
         finally:
             self._user.close()
             self._runner.group.leave()

@@ -167,7 +167,8 @@ class User:
         except PeerLost as lost:
             own = self._contacts.own.name
             raise TableLostError(
-                f"the others have gone on without {own}, which did not answer for too long: {lost}"
+                f"the others have gone on without {own}, which did not answer for too long: "
+                f"{lost.text}"
             ) from None
 
     def _state(self) -> str:
@@ -374,7 +375,7 @@ class User:
             self._engine.order(self._engine.give_up_barrier)
             if not absent:
                 raise
-            raise TableTimeoutError(f"{error}; waited for: {', '.join(absent)}") from None
+            raise TableTimeoutError(f"{error.text}; waited for: {', '.join(absent)}") from None
         except BaseException:
             self._engine.order(self._engine.give_up_barrier)
             raise
