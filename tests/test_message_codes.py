@@ -91,7 +91,7 @@ def test_other_messages_have_no_code(error):
 
 
 def test_a_logged_warning_ends_with_its_code(caplog):
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "dpwa.node"):
         get_log("dpwa.node").warning("%s: peer %s %s%s", "w1", "w2", "is slow", "")
         get_log("dpwa.node").info("%s: peer %s %s%s", "w1", "w2", "is back", "")
         get_log("dpwa.node").error("%s", "w1: gives up, nobody has let it in within 3 s")
