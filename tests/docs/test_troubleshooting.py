@@ -3,7 +3,17 @@
 import re
 
 import pytest
-from support.messages import CATALOGUE, EXPLAIN, Message, catalogue, messages, missing, rows, stale
+from support.messages import (
+    CATALOGUE,
+    EXPLAIN,
+    PACKAGE,
+    Message,
+    catalogue,
+    messages,
+    missing,
+    rows,
+    stale,
+)
 
 from dpwa.message_codes import code_of
 
@@ -49,6 +59,15 @@ def test_the_code_of_a_message_is_found_whatever_is_filled_in(filled):
 
     wrong = [(m.where, m.text, of(m)) for m in messages() if m.row and of(m) != m.row.code]
     assert wrong == []
+
+
+def test_what_is_logged_goes_through_loggers_that_add_codes():
+    direct = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if "logging.getLogger(" in path.read_text("utf-8")
+    ]
+    assert sorted(direct) == ["message_codes.py", "node/logs.py"], "log = get_log(NAME)"
 
 
 def test_messages_are_found_in_all_forms():
