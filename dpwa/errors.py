@@ -42,7 +42,8 @@ class ConfigError(UserError):
         super().__init__("\n".join(self.problems))
 
     def __str__(self) -> str:
-        return "\n".join(_with_code(line, _code_of(self, line)) for line in self.problems)
+        lines = self.text.splitlines()
+        return "\n".join(_with_code(line, _code_of(self, line)) for line in lines)
 
 
 class UnknownNameError(UserError):

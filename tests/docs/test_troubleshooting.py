@@ -9,6 +9,7 @@ from support.messages import (
     PACKAGE,
     Message,
     catalogue,
+    hidden,
     messages,
     missing,
     rows,
@@ -24,6 +25,10 @@ def test_every_message_is_explained():
         f"docs/troubleshooting.md has no row for these messages:\n{found}\n"
         "`python tests/support/messages.py --add` adds rows to be explained"
     )
+
+
+def test_no_message_is_out_of_sight():
+    assert hidden() == [], "tests/support/messages.py: SENTENCES names what makes the text"
 
 
 def test_every_row_stands_for_a_message():

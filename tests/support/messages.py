@@ -49,6 +49,29 @@ SENTENCES = {
     ("testing/namespaces.py", "namespaces_missing"): ("E", ""),
     ("transport/sockets.py", "_why_not"): ("E", ""),
 }
+# Methods that are given what they, or others, show.
+PASSED_ON = {"_tell": "W", "_note_left_out": "E"}
+# Files that show what such functions, or a list of mistakes, have put together.
+COMPOSED_IN = {
+    "adapters/ranks/forms.py",
+    "cli/topology.py",
+    "collectives/runner.py",
+    "config/graphs.py",
+    "config/load.py",
+    "config/yaml_source.py",
+    "launch/ports.py",
+    "membership/members.py",
+    "node/ending/finishing.py",
+    "node/leader_table.py",
+    "node/loss_watch.py",
+    "node/node.py",
+    "state/checkpoints.py",
+    "tables/pending.py",
+    "tables/specs.py",
+    "testing/namespaces.py",
+    "transport/keyring.py",
+    "transport/sockets.py",
+}
 # What mistakes in a configuration begin with, after the place and the key.
 MISTAKES = re.compile("(expected|missing|unknown|duplicate)[ ,]")
 
@@ -113,10 +136,9 @@ class Row:
 @functools.cache
 def messages() -> list[Message]:
     """Return all messages, in order of file and line."""
-    trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
-    errors = _error_names(trees.values())
+    errors = _error_names(_trees().values())
     found = []
-    for path, tree in trees.items():
+    for path, tree in _trees().items():
         for line, letter, text in _messages_of(path, tree, errors):
             if _letters(text) >= LEAST_TEXT:
                 where = f"{path.relative_to(ROOT)}:{line}"
@@ -139,6 +161,20 @@ def stale() -> list[Row]:
     """Return the rows that stand for no message any more."""
     used = {message.row for message in messages()}
     return [row for row in rows() if row not in used]
+
+
+def hidden() -> list[str]:
+    """Return where something is shown whose text is not in sight; `SENTENCES` tells where it is."""
+    errors = _error_names(_trees().values())
+    found = []
+    for path, tree in _trees().items():
+        file = path.relative_to(PACKAGE).as_posix()
+        for node, known in () if file in COMPOSED_IN else _with_texts(tree):
+            shown = [argument for _, argument in _shown(node, errors)]
+            texts = (text for argument in shown for text in _texts(argument, known))
+            if shown and max(map(_letters, texts), default=0) < LEAST_TEXT:
+                found.append(f"{file}:{node.lineno}")
+    return found
 
 
 def catalogue() -> dict[str, str]:
@@ -170,6 +206,11 @@ def add() -> None:
     beginnings = dict.fromkeys(catalogue(), "") | {row.code: row.beginning for row in rows()}
     lines = (f"{code}\t{beginning}\n" for code, beginning in sorted(beginnings.items()))
     CATALOGUE.write_text("".join(lines), "utf-8")
+
+
+@functools.cache
+def _trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def _row(match: re.Match[str]) -> Row:
@@ -249,9 +290,9 @@ def _shown(node: ast.AST, errors: set[str]) -> Iterator[tuple[str, ast.expr]]:
         case ast.Call(func=ast.Attribute(value=ast.Name(id="log"), attr=name), args=[text, *_]):
             if name in LOGGED:
                 yield "W", text
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="_tell"), args=[text]):
-            if isinstance(text, ast.List):
-                yield "W", text
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name), args=[text]):
+            if name in PASSED_ON and isinstance(text, ast.List | ast.JoinedStr):
+                yield PASSED_ON[name], text
         case ast.Call(func=ast.Attribute(value=ast.Name(id="warnings")), args=[text, *_]):
             yield "W", text
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=arguments):
