@@ -34,7 +34,11 @@ FIGURES = (
     Figure("sent_bytes", "counter", "bytes of payload sent; what peers map is not sent"),
     Figure("received_bytes", "counter", "bytes of payload received; what is mapped is not"),
     Figure("merged_bytes", "counter", "bytes of snapshots merged, mapped or received"),
-    Figure("staleness_sum", "counter", "updates that merged snapshots were behind, added up"),
+    Figure(
+        "staleness_sum",
+        "counter",
+        "updates that merged snapshots were behind, added up; ahead is 0",
+    ),
     Figure("skipped", "counter", "snapshots that were not published, as readers held every slot"),
     Figure("refused", "counter", "messages and connections that were refused"),
     Figure("clock", "gauge", "training clock: updates, interpolated at each merge"),
@@ -50,7 +54,7 @@ INDEX = {name: index for index, name in enumerate(NAMES)}
 # What a node knows of another.
 OTHER_NAMES = ("clock", "version", "loss", "staleness")
 
-_MEMORY = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
+MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
 
 
 def figures_of(report: JsonObject) -> tuple[float, ...]:
@@ -79,7 +83,7 @@ def figures_of(report: JsonObject) -> tuple[float, ...]:
         "loss": loss,
         "consensus_distance": gossip["consensus_distance"],
         "live_peers": sum(is_alive(peer) for peer in peers),
-        "memory_bytes": sum(memory[part] for part in _MEMORY),
+        "memory_bytes": sum(memory[part] for part in MEMORY_PARTS),
     }
     return tuple(math.nan if (value := values[name]) is None else value for name in NAMES)
 
