@@ -84,6 +84,14 @@ def _interval_s(node: str, environ: Mapping[str, str]) -> float:
     return INTERVAL_MS / 1e3
 
 
+def _identity_of(node: Node) -> dict[str, str]:
+    """Return what its resource says of a node; ranks of one member have one name."""
+    told = {"service.instance.id": f"{node.name}@{node.endpoint}", "dpwa.node": node.name}
+    if "service.name" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        told["service.name"] = os.environ.get("OTEL_SERVICE_NAME") or "dpwa"
+    return told
+
+
 class OtlpSender(Closeable):
     """Sends the metrics of a node now and then, in a thread of its own, and when it is closed.
 
@@ -99,7 +107,7 @@ class OtlpSender(Closeable):
     """
 
     def __init__(self, node: Node, metrics: NodeMetrics, interval_s: float) -> None:
-        sending = _Sending(node.name, metrics, interval_s)
+        sending = _Sending(_identity_of(node), metrics, interval_s)
         name = f"dpwa-otlp-{node.name}"
         thread = threading.Thread(target=sending.run, name=name, daemon=True)
         self._end = finalize(node, _stop, sending, thread)
@@ -114,14 +122,13 @@ class OtlpSender(Closeable):
 class _Sending:
     """What the thread does; it does not keep the node alive."""
 
-    def __init__(self, name: str, metrics: NodeMetrics, interval_s: float) -> None:
+    def __init__(
+        self, identity: Mapping[str, str], metrics: NodeMetrics, interval_s: float
+    ) -> None:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.resources import Resource
 
-        told = {"service.instance.id": name}
-        if "service.name" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
-            told["service.name"] = os.environ.get("OTEL_SERVICE_NAME") or "dpwa"
-        self._resource = Resource.create(told)
+        self._resource = Resource.create(identity)
         self._metrics = metrics
         self._interval_s = interval_s
         self._began_ns = time.time_ns()

@@ -71,12 +71,13 @@ def test_the_same_figures_go_to_a_receiver(receiver, monkeypatch):
                 one.update_wait()
             count = len(receiver.requests)
             eventually(lambda: len(receiver.requests) > count + 1)
-            last = one.metrics()
+            last, endpoint = one.metrics(), one.node.endpoint
     path, request = receiver.requests[-1]
     resource, metrics = told(request)
     assert path == "/v1/metrics"
     assert resource["service.name"] == "mnist"
-    assert resource["service.instance.id"] == "w1"
+    assert resource["service.instance.id"] == f"w1@{endpoint}"
+    assert resource["dpwa.node"] == "w1"
     steps = metrics["dpwa.steps"].sum
     assert steps.is_monotonic
     assert steps.data_points[0].as_int == last["dpwa/steps"] >= 3
