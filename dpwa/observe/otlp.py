@@ -133,6 +133,7 @@ class _Sending:
         self._interval_s = interval_s
         self._began_ns = time.time_ns()
         self._is_over = threading.Event()
+        self._has_given_up = False
         self._exporter = OTLPMetricExporter()
 
     def run(self) -> None:
@@ -141,7 +142,7 @@ class _Sending:
         while not is_over:
             is_over = self._is_over.wait(self._interval_s)
             reading = self._metrics.read()
-            if reading is not None:
+            if reading is not None and not self._has_given_up:
                 self._exporter.export(self._data(reading))
 
     def end(self) -> None:
@@ -150,6 +151,7 @@ class _Sending:
 
     def give_up(self) -> None:
         """Have it wait for the receiver no more."""
+        self._has_given_up = True
         self._exporter.shutdown()
 
     def _data(self, reading: Reading) -> MetricsData:

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 from support.nodes import config_of, eventually
+from support.times import at_most
 
 from dpwa import DpwaConnection
 
@@ -105,12 +106,17 @@ def test_what_came_last_is_sent_when_the_node_is_closed(receiver):
 
 
 def test_a_receiver_that_is_not_there_keeps_nobody_waiting(receiver, monkeypatch, caplog):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")  # it would try again and again
     monkeypatch.setattr("dpwa.observe.otlp.LAST_EXPORT_S", 0.2)
     monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "1")
     with DpwaConnection("w1", config_of(1)) as one:
         one.update_send(np.zeros(10), 0.5)
+        eventually(lambda: any("retrying" in r.getMessage() for r in caplog.records))
         before = time.monotonic()
-    assert time.monotonic() - before < 30
+    assert time.monotonic() - before < at_most(2.0)
+    assert "dpwa-otlp-w1" not in [thread.name for thread in threading.enumerate()]
+    assert not any("already shutdown" in record.getMessage() for record in caplog.records)
 
 
 def test_without_the_variable_nothing_of_it_is_imported():
