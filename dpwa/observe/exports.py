@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -28,16 +27,15 @@ class Exports(Closeable):
 
     def __init__(self, node: Node) -> None:
         metrics = NodeMetrics(node)
-        self._owner = os.getpid()
-        self._stack = ExitStack()
-        if node.config.metrics.port is not None:
-            server = self._stack.enter_context(MetricsServer(node, metrics))
-            node.describe("metrics", server.report)
-        sender = sender_of(node, metrics)
-        if sender is not None:
-            self._stack.enter_context(sender)
+        with ExitStack() as stack:
+            if node.config.metrics.port is not None:
+                server = stack.enter_context(MetricsServer(node, metrics))
+                node.describe("metrics", server.report)
+            sender = sender_of(node, metrics)
+            if sender is not None:
+                stack.enter_context(sender)
+            self._stack = stack.pop_all()
 
     def close(self) -> None:
-        """Hand out nothing any more; idempotent, and nothing in a forked child."""
-        if os.getpid() == self._owner:
-            self._stack.close()
+        """Hand out nothing any more; idempotent."""
+        self._stack.close()

@@ -42,9 +42,13 @@ FIGURES = (
     Figure("skipped", "counter", "snapshots that were not published, as readers held every slot"),
     Figure("refused", "counter", "messages and connections that were refused"),
     Figure("clock", "gauge", "training clock: updates, interpolated at each merge"),
-    Figure("version", "gauge", "of the newest published snapshot"),
+    Figure("version", "gauge", "version of the newest published snapshot"),
     Figure("loss", "gauge", "training loss; infinite once the node has diverged"),
-    Figure("consensus_distance", "gauge", "from the parameters of the peer that was merged last"),
+    Figure(
+        "consensus_distance",
+        "gauge",
+        "distance from the parameters of the peer that was merged last",
+    ),
     Figure("live_peers", "gauge", "peers in view that are taken to be alive"),
     Figure("memory_bytes", "gauge", "memory that snapshots and codecs take"),
 )

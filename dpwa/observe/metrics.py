@@ -10,15 +10,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import dpwa
-from dpwa.node.node import Node
 from dpwa.observe.figures import FIGURES, INDEX, MEMORY_PARTS, figures_of, is_alive, refusals
 from dpwa.policy.health import Health
 from dpwa.policy.members.states import MemberStatus
 from dpwa.types import JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from dpwa.node.node import Node
 
 MOST_PEERS = 64  # with a name of their own
 OTHER = "other"  # all others, added up
