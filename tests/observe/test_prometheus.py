@@ -22,7 +22,7 @@ pytest.importorskip("prometheus_client", reason="needs the extra: pip install dp
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from dpwa.observe.metrics import HISTOGRAMS, METRICS
+from dpwa.observe.metrics import HISTOGRAMS, METRICS, MOST_PEERS, OTHER
 
 
 def url_of(connection):
@@ -70,6 +70,17 @@ def test_each_node_of_a_list_serves_its_own_metrics_at_the_next_port():
         assert found["dpwa_node_info", "gossip", "", "w1", "random"] == 1
         assert samples(two)["dpwa_node_info", "gossip", "", "w2", "random"] == 1
         assert not [f for f in REGISTRY.collect() if f.name.startswith("dpwa")]
+
+
+def test_the_number_of_series_is_bounded():
+    many = [{"name": f"w{n}", "host": "127.0.0.1", "port": n} for n in range(2, 80)]
+    config = config_of(1, metrics={"port": 0}, log_level="error")
+    with DpwaConnection("w1", {**config, "nodes": [*config["nodes"], *many]}) as one:
+        found = samples(one)
+    peers = [labels for name, *labels in found if name == "dpwa_received_bytes_total"]
+    assert len(peers) == MOST_PEERS + 1
+    assert [OTHER] in peers
+    assert len(found) < 300
 
 
 def test_only_known_figures_are_told_and_all_of_them_are_of_the_list():
