@@ -158,10 +158,7 @@ class _Answering:
                     continue
                 self._connection = connection
                 with connection:
-                    try:
-                        self._answer(connection)
-                    except (OSError, HTTPException, ValueError) as error:
-                        log.debug("a request for metrics came to nothing: %s", error)
+                    self._answer(connection)
                 self._connection = None
 
     def stop(self) -> None:
@@ -173,12 +170,17 @@ class _Answering:
                     open_socket.shutdown(socket.SHUT_RDWR)
 
     def _answer(self, connection: socket.socket) -> None:
-        lines = io.BytesIO(_head(connection, Deadline(self._clock, REQUEST_TIMEOUT_S)))
-        method, target, _ = lines.readline().decode("latin-1").split()
-        headers = parse_headers(lines)
+        try:
+            lines = io.BytesIO(_head(connection, Deadline(self._clock, REQUEST_TIMEOUT_S)))
+            method, target, _ = lines.readline().decode("latin-1").split()
+            headers = parse_headers(lines)
+        except (OSError, HTTPException, ValueError) as error:
+            log.debug("a request for metrics came to nothing: %s", error)
+            return
         answer = self._page(method, target, headers.get("Accept") or "")
-        connection.settimeout(REQUEST_TIMEOUT_S)
-        connection.sendall(answer)
+        with suppress(OSError):  # whoever asked does not wait for it
+            connection.settimeout(REQUEST_TIMEOUT_S)
+            connection.sendall(answer)
 
 
 def _head(connection: socket.socket, deadline: Deadline) -> bytes:
@@ -209,11 +211,10 @@ def _page_of(collector: Collector) -> Callable[[str, str, str], bytes]:
     def page(method: str, target: str, accept: str) -> bytes:
         if target.partition("?")[0] != "/metrics":
             return _answer("404 Not Found", "text/plain", b"The metrics are at /metrics.\n")
-        if method not in ("GET", "HEAD"):
-            return _answer("405 Method Not Allowed", "text/plain", b"", "Allow: GET, HEAD\r\n")
+        if method != "GET":
+            return _answer("405 Method Not Allowed", "text/plain", b"", "Allow: GET\r\n")
         encode, kind = choose_encoder(accept)
-        text = encode(registry)
-        return _answer("200 OK", kind, text if method == "GET" else b"")
+        return _answer("200 OK", kind, encode(registry))
 
     return page
 
