@@ -22,11 +22,13 @@ from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
 from dpwa.lifecycle import Closeable, uninterrupted
 from dpwa.membership.members import Members
 from dpwa.message_codes import get_log
-from dpwa.node.arrival import Arrival, FetchTerms
+from dpwa.node.arrival import Arrival, CopiedOut, FetchTerms
 from dpwa.node.ending.finish_run import Averaged
 from dpwa.node.ending.finishing import SECONDS
 from dpwa.node.node import Node
+from dpwa.observe.exports import Exports
 from dpwa.observe.recorder import Recorder
+from dpwa.observe.scalars import scalars
 from dpwa.policy.finishing import FinishReport
 from dpwa.state.states import States
 from dpwa.state.target import Target
@@ -98,6 +100,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         have_come = None if members is None else members.have_come
         self._states = enter(States(self.node, have_come))
         enter(Recorder(self.node))
+        enter(Exports(self.node))
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
         """Publish the parameters and start fetching a peer's; returns without waiting.
@@ -137,7 +140,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         Raises:
             ClosedError: the connection was closed.
         """
-        copy = _CopiedOut()
+        copy = CopiedOut()
         arrival = self.node.rounds.wait(loss_value(loss), copy.take)
         if arrival is None:
             return None, 0.0
@@ -185,7 +188,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             return rounds.publish(layout, own.nbytes, write)
 
         def read(peer: str, weight: float) -> float | None:
-            copy, distances = _CopiedOut(), list[float]()
+            copy, distances = CopiedOut(), list[float]()
 
             def merge(arrival: Arrival) -> float:
                 copy.take(arrival)
@@ -269,6 +272,15 @@ class DpwaConnection(CollectiveCalls, Closeable):
         is interpolated at each merge, so it does not count calls.
         """
         return self.node.rounds.view.updates
+
+    def metrics(self) -> dict[str, float]:
+        """Return how this node does, for whatever logs the training: a flat dict of numbers.
+
+        The names are `dpwa/loss`, `dpwa/merges`, `dpwa/consensus_distance` and so on, as
+        docs/metrics.md lists them; what is not known is left out.
+        """
+        self.node.check_process()
+        return scalars(self.node.report())
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -383,16 +395,3 @@ def _require_name(name: object) -> None:
     if not isinstance(name, str):
         got = type(name).__name__
         raise UserError(f"name: expected the name of a node as text (got {got}); is DPWA_NAME set?")
-
-
-class _CopiedOut:
-    """A peer's parameters, copied out of the memory that they come in."""
-
-    def __init__(self) -> None:
-        self.data: ByteArray = np.empty(0, np.uint8)
-
-    def take(self, arrival: Arrival) -> float:
-        """Copy all of it, for the caller to merge with the factor."""
-        self.data = np.empty(arrival.nbytes, np.uint8)
-        self.data[arrival.start : arrival.start + arrival.data.nbytes] = arrival.data
-        return arrival.factor

@@ -37,6 +37,17 @@ class ConnectionFacts:
         """
         return self.connection.updates
 
+    def metrics(self) -> dict[str, float]:
+        """Return how this node does, for whatever logs the training: a flat dict of numbers.
+
+        The names are `dpwa/loss`, `dpwa/merges`, `dpwa/consensus_distance` and so on, as
+        docs/metrics.md lists them; what is not known is left out.
+
+            for tag, value in gossip.metrics().items():
+                writer.add_scalar(tag, value, step)      # a SummaryWriter of TensorBoard
+        """
+        return self.connection.metrics()
+
     @property
     def peers(self) -> tuple[str, ...]:
         """Names of the peers in view."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dpwa.algorithms import Terms, algorithm, algorithm_names
 from dpwa.config.clashes import Clash, Plain
+from dpwa.config.endpoints import MAX_PORT
 from dpwa.policy.interpolation import interpolation_names
 
 
@@ -27,6 +28,7 @@ def combinations(
     if not kind.uses_rule:
         yield from _useless_rule(known, settings)
     yield from _changing_nodes(settings)
+    yield from _metrics_ports(settings, nodes)
     if is_transaction or kind.keeps or kind.needs_whole:
         yield from _partial(f"algorithm: {known} needs", settings)
     elif settings.get("robust") == "clip":
@@ -66,6 +68,15 @@ def _partial(who: str, settings: Plain) -> Iterator[Clash]:
     fraction = settings.get("fraction")
     if isinstance(fraction, (int, float)) and 0.0 < fraction < 1.0:
         yield ("fraction",), f"expected 1, as {who} whole snapshots (got {fraction})"
+
+
+def _metrics_ports(settings: Plain, nodes: Sequence[Plain]) -> Iterator[Clash]:
+    options = settings.get("metrics")
+    port = options.get("port") if isinstance(options, dict) else getattr(options, "port", None)
+    most = MAX_PORT + 1 - len(nodes)
+    if isinstance(port, int) and most < port <= MAX_PORT:
+        expected = f"expected a port up to {most}, as each of the {len(nodes)} nodes has its own"
+        yield ("metrics", "port"), f"{expected} (got {port})"
 
 
 def _changing_nodes(settings: Plain) -> Iterator[Clash]:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from dpwa.config.methods import methods
-from dpwa.config.model import options_model, setting_names
 from dpwa.config.problems import Place, Problems, listing, suggestion
 from dpwa.config.python_source import scalar
+from dpwa.config.schema import options_model, setting_names
 from dpwa.config.tree import ScalarNode
 
 PREFIX = "DPWA_"

@@ -13,7 +13,7 @@ from dpwa.config.combinations import combinations
 from dpwa.config.environment import environment_overrides
 from dpwa.config.graphs import absolute, found_from
 from dpwa.config.methods import KINDS, method_names, methods
-from dpwa.config.model import CLASH, Config, options_model, setting_names
+from dpwa.config.model import CLASH, Config
 from dpwa.config.nodes import NodeConfig
 from dpwa.config.placement import Placement, note_misfit
 from dpwa.config.plugins import import_plugins
@@ -21,6 +21,7 @@ from dpwa.config.problems import UNKNOWN_CODEC, Place, Problems, joined, joined_
 from dpwa.config.python_source import ARGUMENTS, PythonSource
 from dpwa.config.reading import note_duplicates, plain_values, read_model, schema_of, unknown_key
 from dpwa.config.scalars import means_off
+from dpwa.config.schema import options_model, setting_names
 from dpwa.config.tree import BrokenNode, ConfigValue, ListNode, MapNode, Node, ScalarNode
 from dpwa.config.yaml_source import read_yaml_file
 from dpwa.errors import ConfigError, UserError

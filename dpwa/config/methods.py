@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import Field
@@ -72,6 +72,14 @@ def methods() -> Iterator[Method]:
     """Yield all methods, kind by kind, in the order of registration."""
     for kind in KINDS:
         yield from map(kind.method, kind.names())
+
+
+def methods_in_use(settings: Mapping[str, object]) -> Iterator[str]:
+    """Yield the names of the methods that these settings select, if they have any options."""
+    for kind in KINDS:
+        name = settings[kind.setting]
+        if name in kind.names() and kind.method(str(name)).options.model_fields:
+            yield str(name)
 
 
 def method_names() -> tuple[str, ...]:

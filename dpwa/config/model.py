@@ -6,7 +6,6 @@ The description of each field is the one source of the JSON Schema and of the co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -18,10 +17,16 @@ from dpwa.config.clashes import clashes
 from dpwa.config.combinations import combinations
 from dpwa.config.joining import AdvertisedEndpoint, JoinAddress, ListenEndpoint, Seed, seed_of
 from dpwa.config.limits import Limits
-from dpwa.config.methods import KINDS
+from dpwa.config.methods import methods_in_use
 from dpwa.config.names import AlgorithmName, InterpolationName, ModuleName, TopologyName
 from dpwa.config.nodes import Codec, LinkConfig, NodeConfig, is_label
-from dpwa.config.options import ChangedOptions, CheckpointOptions, TopKOptions, options_of
+from dpwa.config.options import (
+    ChangedOptions,
+    CheckpointOptions,
+    MetricsOptions,
+    TopKOptions,
+    options_of,
+)
 from dpwa.config.problems import joined_all, listing, suggestion
 from dpwa.config.public_keys import Allow
 from dpwa.errors import UnknownNameError
@@ -225,6 +230,11 @@ class Config(StrictModel):
         description="folder where each node writes down what happens to it, relative to the folder "
         "of this file; empty = none",
     )
+    metrics: MetricsOptions = Field(
+        default=MetricsOptions(),
+        description="serves /metrics to Prometheus: port (of the first of `nodes`, the others have "
+        "the next ones; 0 = any free port; null = none) and host (where to listen)",
+    )
     max_upload_mbps: float | None = Field(
         default=None,
         gt=0.0,
@@ -374,16 +384,10 @@ class Config(StrictModel):
         """
         mapping: JsonObject = self.model_dump(mode="json", exclude={"options"})
         mapping["nodes"] = [node.to_mapping() for node in self.nodes]
-        for name in dict.fromkeys([self.interpolation, *self._selected(), *dict(self.options)]):
+        used = methods_in_use(vars(self))
+        for name in dict.fromkeys([self.interpolation, *used, *dict(self.options)]):
             mapping[name] = self.options_of(name).model_dump(mode="json")
         return mapping
-
-    def _selected(self) -> Iterator[str]:
-        """Yield the methods in use that have any options."""
-        for kind in KINDS:
-            name = getattr(self, kind.setting)
-            if name in kind.names() and kind.method(name).options.model_fields:
-                yield name
 
     def to_yaml(self) -> str:
         """Return the modern form as YAML, defaults filled in.
@@ -392,14 +396,3 @@ class Config(StrictModel):
         """
         # None: innermost collections on one line, so that a node is one line.
         return str(yaml.safe_dump(self.to_mapping(), **_YAML))
-
-
-def setting_names() -> tuple[str, ...]:
-    """Return the keys that a configuration may have, beside the names of the methods."""
-    return tuple(name for name in Config.model_fields if name != "options")
-
-
-def options_model(setting: str) -> type[StrictModel] | None:
-    """Return the model of a setting that is a mapping of options, `None` for any other."""
-    kind: object = Config.model_fields[setting].annotation
-    return kind if isinstance(kind, type) and issubclass(kind, StrictModel) else None

@@ -1,4 +1,4 @@
-"""Options of methods, codecs and checkpoints: as they are kept, and as they are looked up."""
+"""Options of methods, codecs, checkpoints and metrics: as they are kept, and looked up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
 
+from dpwa.config.endpoints import MAX_PORT
 from dpwa.config.methods import method, method_names
 from dpwa.config.problems import suggestion
 from dpwa.errors import UnknownNameError, UserError
@@ -37,6 +38,19 @@ class CheckpointOptions(StrictModel):
     keep: int = Field(
         default=3, ge=1, le=1000, description="how many checkpoints of each node are kept"
     )
+
+
+class MetricsOptions(StrictModel):
+    """Where a node serves its metrics to Prometheus."""
+
+    port: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_PORT,
+        description="of the first of `nodes`, the others have the next ones; 0 = any free port; "
+        "null = no metrics are served",
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="name or address to listen on")
 
 
 def options_of(name: str, changed: Mapping[str, StrictModel]) -> StrictModel:

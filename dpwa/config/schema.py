@@ -1,4 +1,4 @@
-"""The JSON Schema of configuration files, for editors and other tools."""
+"""What a configuration may have: its keys, and its JSON Schema for editors and other tools."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ import inspect
 from pydantic.json_schema import models_json_schema
 
 from dpwa.config.methods import KINDS, Method, methods
-from dpwa.config.model import Config, options_model
+from dpwa.config.model import Config
 from dpwa.data.codecs import codec_names
 from dpwa.types import JsonObject, StrictModel
+
+
+def setting_names() -> tuple[str, ...]:
+    """Return the keys that a configuration may have, beside the names of the methods."""
+    return tuple(name for name in Config.model_fields if name != "options")
+
+
+def options_model(setting: str) -> type[StrictModel] | None:
+    """Return the model of a setting that is a mapping of options, `None` for any other."""
+    kind: object = Config.model_fields[setting].annotation
+    return kind if isinstance(kind, type) and issubclass(kind, StrictModel) else None
 
 
 def config_schema() -> JsonObject:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import yaml
 
-from dpwa.config.model import Config, setting_names
+from dpwa.config.model import Config
 from dpwa.config.nodes import NodeConfig
+from dpwa.config.schema import setting_names
 from dpwa.types import StrictModel
 
 _HEADER = """\

@@ -55,14 +55,10 @@ class TrainingGossip:
         return 0 if self._steps is None else self._steps.merges
 
     def figures(self) -> dict[str, float]:
-        """Return how the gossip goes, to be logged: names that begin with `dpwa/`, and values."""
+        """Return how the gossip goes, to be logged: `metrics` of the adapter, if there is one."""
         if self.gossip is None:
             return {}
-        figures: dict[str, float] = {"dpwa/merges": self.merges, "dpwa/clock": self.gossip.clock}
-        if self.last_merge is not None:
-            figures["dpwa/consensus_distance"] = self.last_merge.consensus_distance
-            figures["dpwa/staleness"] = self.last_merge.staleness
-        return figures
+        return self.gossip.metrics()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs: the training clock, and the number of updates."""

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease, Snapshot
 from dpwa.node.fetching.fetch_request import FetchRequest
@@ -77,6 +79,19 @@ class Arrival(Source):
 
 
 Merge = Callable[[Arrival], float]  # returns the factor that it took
+
+
+class CopiedOut:
+    """A peer's parameters, copied out of the memory that they come in."""
+
+    def __init__(self) -> None:
+        self.data: ByteArray = np.empty(0, np.uint8)
+
+    def take(self, arrival: Arrival) -> float:
+        """Copy all of it, for the caller to merge with the factor."""
+        self.data = np.empty(arrival.nbytes, np.uint8)
+        self.data[arrival.start : arrival.start + arrival.data.nbytes] = arrival.data
+        return arrival.factor
 
 
 def streamed(peer: str, incoming: IncomingSnapshot) -> Source:

@@ -113,8 +113,8 @@ class TrainingFigures:
     def merged(
         self, peer: str, nbytes: int, staleness: float, standing: TrainingProgress, version: int
     ) -> None:
-        """Count one merge of a peer's snapshot."""
-        self._staleness.add(staleness)
+        """Count one merge of a peer's snapshot; one that is ahead counts as not stale."""
+        self._staleness.add(max(staleness, 0.0))
         self._merged_bytes += nbytes
         last = self._merged.get(peer)
         merges, before = (0, 0) if last is None else (last.merges, last.nbytes)

@@ -34,13 +34,21 @@ FIGURES = (
     Figure("sent_bytes", "counter", "bytes of payload sent; what peers map is not sent"),
     Figure("received_bytes", "counter", "bytes of payload received; what is mapped is not"),
     Figure("merged_bytes", "counter", "bytes of snapshots merged, mapped or received"),
-    Figure("staleness_sum", "counter", "updates that merged snapshots were behind, added up"),
+    Figure(
+        "staleness_sum",
+        "counter",
+        "updates that merged snapshots were behind, added up; ahead is 0",
+    ),
     Figure("skipped", "counter", "snapshots that were not published, as readers held every slot"),
     Figure("refused", "counter", "messages and connections that were refused"),
     Figure("clock", "gauge", "training clock: updates, interpolated at each merge"),
-    Figure("version", "gauge", "of the newest published snapshot"),
+    Figure("version", "gauge", "version of the newest published snapshot"),
     Figure("loss", "gauge", "training loss; infinite once the node has diverged"),
-    Figure("consensus_distance", "gauge", "from the parameters of the peer that was merged last"),
+    Figure(
+        "consensus_distance",
+        "gauge",
+        "distance from the parameters of the peer that was merged last",
+    ),
     Figure("live_peers", "gauge", "peers in view that are taken to be alive"),
     Figure("memory_bytes", "gauge", "memory that snapshots and codecs take"),
 )
@@ -51,7 +59,7 @@ COUNTERS = tuple(figure.name for figure in FIGURES if figure.kind == "counter")
 # What a node knows of another.
 OTHER_NAMES = ("clock", "version", "loss", "staleness")
 
-_MEMORY = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
+MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
 
 
 def figures_of(report: JsonObject) -> tuple[float, ...]:
@@ -80,7 +88,7 @@ def figures_of(report: JsonObject) -> tuple[float, ...]:
         "loss": loss,
         "consensus_distance": gossip["consensus_distance"],
         "live_peers": sum(is_alive(peer) for peer in peers),
-        "memory_bytes": sum(memory[part] for part in _MEMORY),
+        "memory_bytes": sum(memory[part] for part in MEMORY_PARTS),
     }
     return tuple(math.nan if (value := values[name]) is None else value for name in NAMES)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from dpwa.config import Config, NodeConfig, load_config
-from dpwa.config.model import setting_names
+from dpwa.config.schema import setting_names
 from dpwa.config.template import config_text, local_nodes
 
 LABELS = st.one_of(

@@ -15,6 +15,7 @@ from dpwa.launch.ports import require_free_addresses
 
 _LOWEST, _HIGHEST = 10_000, 20_000
 _WORKERS = 10
+_ROWS, _ROW_PORTS = 8_000, 200
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
 _MINE = [*range(_LOWEST + _WORKER, _HIGHEST, _WORKERS)]
 _ports = itertools.cycle(_MINE)
@@ -25,6 +26,15 @@ for _ in range(random.SystemRandom().randrange(len(_MINE))):
 def free_ports(count):
     """Return so many ports of 127.0.0.1 that nothing listens on."""
     return [next(filter(_is_free, _ports)) for _ in range(count)]
+
+
+def ports_in_a_row(count):
+    """Return the first of so many free ports in a row; each worker looks in a range of its own."""
+    lowest = _ROWS + _WORKER * _ROW_PORTS
+    while True:
+        first = random.SystemRandom().randrange(lowest, lowest + _ROW_PORTS - count)
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
 
 
 def _is_free(port):

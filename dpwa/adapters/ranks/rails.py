@@ -65,8 +65,12 @@ def _of_rank(config: Config, rank: int, nodes: list[dict[str, Any]], seed: int) 
     checkpoint = dict(mapping["checkpoint"])
     if checkpoint.get("dir"):
         checkpoint["dir"] = str(Path(checkpoint["dir"]) / f"rank{rank}")
+    metrics = dict(mapping["metrics"])
+    if metrics.get("port"):
+        metrics["port"] += rank * len(nodes)
     changed = {
         "nodes": nodes,
+        "metrics": metrics,
         "checkpoint": checkpoint,
         "state_donors": 1,
         "seed": seed if config.seed is None else config.seed,

@@ -1,0 +1,349 @@
+"""Metrics: the one list of what monitoring gets of a node, and how it is read from a report.
+
+Names and labels are as Prometheus has them; docs/metrics.md has a table.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import dpwa
+from dpwa.observe.figures import FIGURES, INDEX, MEMORY_PARTS, figures_of, is_alive, refusals
+from dpwa.policy.health import Health
+from dpwa.policy.members.states import MemberStatus
+from dpwa.types import JsonObject
+from dpwa.wire.limits import PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from dpwa.node.node import Node
+
+MOST_PEERS = 64  # with a name of their own
+OTHER = "other"  # all others, added up
+
+_ACTIVITIES = ("train", "publish", "wait", "merge")
+_PEER_COUNTERS = ("bytes_received", "bytes_sent", "merges")
+
+Labels = tuple[str, ...]  # values of labels
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a node said of itself at one moment.
+
+    Attributes:
+        report: of the node.
+        figures: of the report.
+        peers: what was counted of each peer, in the order of `_PEER_COUNTERS`.
+        told: what does not change while the process lives.
+    """
+
+    report: JsonObject
+    figures: tuple[float, ...]
+    peers: dict[str, tuple[int, ...]]
+    told: JsonObject
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: without prefix, unit and suffix.
+        kind: as Prometheus and OpenTelemetry have it.
+        unit: base unit, in words; empty for what has none.
+        text: what it is.
+        read: finds its values, and those of their labels.
+        labels: names of the labels.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    unit: str
+    text: str
+    read: Callable[[Reading], Iterable[tuple[Labels, float | None]]]
+    labels: Labels = ()
+
+    @property
+    def family(self) -> str:
+        """Its name in Prometheus, to which a counter adds `_total`."""
+        return _family(self.name, self.unit)
+
+    def points(self, reading: Reading) -> list[tuple[Labels, float]]:
+        """Return the values that are known, each with the values of its labels."""
+        return [
+            (labels, value)
+            for labels, value in self.read(reading)
+            if value is not None and not math.isnan(value)
+        ]
+
+
+@dataclass(frozen=True)
+class HistogramMetric:
+    """A metric that counts values by upper bounds.
+
+    Attributes:
+        name, unit, text: as of a `Metric`.
+        key: of the histogram, among what the report tells of the gossip.
+    """
+
+    name: str
+    unit: str
+    text: str
+    key: str
+
+    @property
+    def family(self) -> str:
+        """Its name in Prometheus."""
+        return _family(self.name, self.unit)
+
+    def histogram(self, reading: Reading) -> JsonObject:
+        """Return bounds, counts (one more, not cumulative) and the sum of values."""
+        found: JsonObject = reading.report["gossip"][self.key]
+        return found
+
+
+def _family(name: str, unit: str) -> str:
+    return f"dpwa_{name}_{unit}" if unit else f"dpwa_{name}"
+
+
+def _figure(figure: str, unit: str = "", name: str = "") -> Metric:
+    """Return the metric that is one of the figures of a node."""
+    index = INDEX[figure]
+    found = FIGURES[index]
+    return Metric(
+        name or figure, found.kind, unit, found.text, lambda reading: [((), reading.figures[index])]
+    )
+
+
+def _activity_seconds(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    for activity in _ACTIVITIES:
+        yield (activity,), reading.figures[INDEX[f"{activity}_s"]]
+
+
+def _of_peers(counter: str) -> Callable[[Reading], Iterator[tuple[Labels, float]]]:
+    index = _PEER_COUNTERS.index(counter)
+
+    def read(reading: Reading) -> Iterator[tuple[Labels, float]]:
+        for name, counts in reading.peers.items():
+            yield (name,), counts[index]
+
+    return read
+
+
+def _peers_by_state(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    counts = dict.fromkeys((health.value for health in Health), 0)
+    for peer in reading.report["peers"]:
+        counts[_state_of(peer)] += 1
+    for state, count in counts.items():
+        yield (state,), count
+
+
+def _state_of(peer: JsonObject) -> str:
+    state: str = peer["health"]
+    # Who is not connected any more, and was asked by nobody since, is as good as unreachable.
+    is_lost = state in ("alive", "behind") and not is_alive(peer)
+    return Health.UNREACHABLE.value if is_lost else state
+
+
+def _members_by_status(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    membership = reading.report.get("membership")
+    if membership is None:
+        return
+    counts = dict.fromkeys((status.name.lower() for status in MemberStatus), 0)
+    for member in membership["members"]:
+        counts[member["status"]] += 1
+    for status, count in counts.items():
+        yield (status,), count
+
+
+def _quarantined(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    yield (), sum(peer["quarantined"] for peer in reading.report["peers"])
+
+
+def _refused(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    for reason, count in refusals(reading.report).items():
+        yield (reason,), count
+
+
+def _checkpoints(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    state: JsonObject = reading.report.get("state") or {}
+    yield (), (state.get("checkpoints") or {}).get("written", 0)
+
+
+def _memory(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    for part in MEMORY_PARTS:
+        yield (part.removesuffix("_bytes"),), reading.report["memory"][part]
+
+
+def _told(*names: str) -> Callable[[Reading], Iterator[tuple[Labels, float]]]:
+    def read(reading: Reading) -> Iterator[tuple[Labels, float]]:
+        yield tuple(str(reading.told[name]) for name in names), 1
+
+    return read
+
+
+_NODE_LABELS = ("node", "algorithm", "topology", "group")
+_BUILD_LABELS = ("version", "protocol", "torch")
+
+METRICS = (
+    _figure("steps"),
+    _figure("merges"),
+    Metric(
+        "activity",
+        "counter",
+        "seconds",
+        "seconds of the training thread, by what it did",
+        _activity_seconds,
+        ("activity",),
+    ),
+    _figure("loss"),
+    _figure("clock", "updates"),
+    _figure("version", name="snapshot_version"),
+    _figure("consensus_distance"),
+    Metric(
+        "received",
+        "counter",
+        "bytes",
+        "bytes of payload received of each peer; what is mapped is not",
+        _of_peers("bytes_received"),
+        ("peer",),
+    ),
+    Metric(
+        "sent",
+        "counter",
+        "bytes",
+        "bytes of snapshots sent to each peer; what peers map is not sent",
+        _of_peers("bytes_sent"),
+        ("peer",),
+    ),
+    _figure("merged_bytes", "bytes", "merged"),
+    Metric(
+        "peer_merges",
+        "counter",
+        "",
+        "snapshots of each peer that were merged",
+        _of_peers("merges"),
+        ("peer",),
+    ),
+    Metric(
+        "peers", "gauge", "", "peers in view, by what is known of them", _peers_by_state, ("state",)
+    ),
+    Metric("quarantined_peers", "gauge", "", "peers that are left alone for now", _quarantined),
+    Metric(
+        "members",
+        "gauge",
+        "",
+        "with join: members, this node among them",
+        _members_by_status,
+        ("status",),
+    ),
+    Metric(
+        "refused",
+        "counter",
+        "",
+        "messages and connections that were refused, by reason",
+        _refused,
+        ("reason",),
+    ),
+    _figure("skipped", name="skipped_snapshots"),
+    Metric("checkpoints", "counter", "", "checkpoints that were written", _checkpoints),
+    Metric(
+        "memory",
+        "gauge",
+        "bytes",
+        "memory that snapshots and codecs take, by use",
+        _memory,
+        ("use",),
+    ),
+    Metric(
+        "node_info", "gauge", "", "always 1: which node this is", _told(*_NODE_LABELS), _NODE_LABELS
+    ),
+    Metric(
+        "build_info", "gauge", "", "always 1: what it runs", _told(*_BUILD_LABELS), _BUILD_LABELS
+    ),
+)
+HISTOGRAMS = (
+    HistogramMetric("wait", "seconds", "how long updates waited for a snapshot", "waits"),
+    HistogramMetric(
+        "staleness",
+        "updates",
+        "how many updates merged snapshots were behind; those that were ahead count as 0",
+        "staleness",
+    ),
+)
+
+
+class PeerCounters:
+    """What was counted of each peer, of which only so many have a name; for any thread.
+
+    A peer has a name of its own if there was room for one when it came into view, and keeps it as
+    long as it is there. What all others are counted for is added up, and never falls.
+
+    Args:
+        most: names at once.
+    """
+
+    def __init__(self, most: int = MOST_PEERS) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._named: set[str] = set()
+        self._unnamed: dict[str, tuple[int, ...]] = {}  # what was counted of them before
+        self._others: tuple[int, ...] = ()
+
+    def take(self, peers: Iterable[JsonObject]) -> dict[str, tuple[int, ...]]:
+        """Return the counters of each peer in view, and of all without a name under `OTHER`."""
+        found = {peer["name"]: tuple(peer[key] for key in _PEER_COUNTERS) for peer in peers}
+        with self._lock:
+            before, self._unnamed = self._unnamed, {}
+            self._named &= found.keys()
+            for name in found:
+                if name not in before and name != OTHER and len(self._named) < self._most:
+                    self._named.add(name)
+            for name in found.keys() - self._named:
+                self._unnamed[name] = found[name]
+                self._add(found[name], before.get(name))
+            rows = {name: found[name] for name in found if name in self._named}
+            return {**rows, OTHER: self._others} if self._others else rows
+
+    def _add(self, now: tuple[int, ...], before: tuple[int, ...] | None) -> None:
+        was = before or (0,) * len(now)
+        # Who was out of view for a moment has begun again at 0.
+        grown = [new - old if new >= old else new for new, old in zip(now, was, strict=True)]
+        others = self._others or (0,) * len(now)
+        self._others = tuple(map(sum, zip(others, grown, strict=True)))
+
+
+class NodeMetrics:
+    """Reads the metrics of one node; it does not keep the node alive.
+
+    Args:
+        node: which one.
+    """
+
+    def __init__(self, node: Node) -> None:
+        config = node.config
+        torch = sys.modules.get("torch")
+        self._told = {
+            "node": node.name,
+            "algorithm": config.algorithm,
+            "topology": config.topology,
+            "group": config.group_of(node.name),
+            "version": dpwa.__version__,
+            "protocol": PROTOCOL_VERSION,
+            "torch": "" if torch is None else torch.__version__,
+        }
+        self._report = node.weak_report
+        self._peers = PeerCounters()
+
+    def read(self) -> Reading | None:
+        """Read them now; `None` once the node is gone."""
+        report = self._report()
+        if not report:
+            return None
+        peers = self._peers.take(report["peers"])
+        return Reading(report, figures_of(report), peers, self._told)

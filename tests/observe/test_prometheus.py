@@ -1,0 +1,214 @@
+"""A node serves its metrics over HTTP."""
+
+import gc
+import os
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+from support.nodes import config_of, eventually
+from support.open_cluster import cluster
+from support.ports import ports_in_a_row
+
+from dpwa import DpwaConnection
+from dpwa.errors import AddressError, UserError
+
+pytest.importorskip("prometheus_client", reason="needs the extra: pip install dpwa[metrics]")
+from prometheus_client import REGISTRY
+from prometheus_client.parser import text_string_to_metric_families
+
+from dpwa.observe.metrics import HISTOGRAMS, METRICS, MOST_PEERS, OTHER
+
+
+def url_of(connection):
+    return connection.node.report()["metrics"]["url"]
+
+
+def scrape(connection, **headers):
+    with urllib.request.urlopen(urllib.request.Request(url_of(connection), headers=headers)) as got:
+        return got.headers["Content-Type"], got.read().decode()
+
+
+def samples(connection):
+    """The values of all samples, by name and labels."""
+    families = text_string_to_metric_families(scrape(connection)[1])
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_each_node_of_a_list_serves_its_own_metrics_at_the_next_port():
+    port = ports_in_a_row(2)
+    config = config_of(2, transport="tcp", metrics={"port": port})
+    with DpwaConnection("w2", config) as two, DpwaConnection("w1", config) as one:
+        assert url_of(one) == f"http://127.0.0.1:{port}/metrics"
+        assert url_of(two) == f"http://127.0.0.1:{port + 1}/metrics"
+        while samples(one)["dpwa_received_bytes_total", "w2"] < 16_000:
+            two.update_send(np.zeros(1000), 0.25)
+            one.update_send(np.ones(1000), 0.5)
+            two.update_wait()
+            one.update_wait()
+        found = samples(one)
+        steps = found["dpwa_steps_total",]
+        assert steps >= 2
+        assert found["dpwa_loss",] == 0.5
+        assert samples(two)["dpwa_loss",] == 0.25
+        assert found["dpwa_peers", "alive"] == 1
+        assert found["dpwa_peers", "unreachable"] == 0
+        assert found["dpwa_peer_merges_total", "w2"] >= 2
+        assert found["dpwa_wait_seconds_count",] == found["dpwa_wait_seconds_bucket", "+Inf"]
+        assert found["dpwa_wait_seconds_count",] == steps
+        assert found["dpwa_activity_seconds_total", "wait"] > 0
+        assert found["dpwa_refused_total", "forged"] == 0
+        assert found["dpwa_node_info", "gossip", "", "w1", "random"] == 1
+        assert samples(two)["dpwa_node_info", "gossip", "", "w2", "random"] == 1
+        assert not [f for f in REGISTRY.collect() if f.name.startswith("dpwa")]
+
+
+def test_the_number_of_series_is_bounded():
+    many = [{"name": f"w{n}", "host": "127.0.0.1", "port": n} for n in range(2, 80)]
+    config = config_of(1, metrics={"port": 0}, log_level="error")
+    with DpwaConnection("w1", {**config, "nodes": [*config["nodes"], *many]}) as one:
+        found = samples(one)
+    peers = [labels for name, *labels in found if name == "dpwa_received_bytes_total"]
+    assert len(peers) == MOST_PEERS + 1
+    assert [OTHER] in peers
+    assert len(found) < 300
+
+
+def test_only_known_figures_are_told_and_all_of_them_are_of_the_list():
+    known = {metric.family for metric in (*METRICS, *HISTOGRAMS)}
+    with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as one:
+        families = [f.name for f in text_string_to_metric_families(scrape(one)[1])]
+        assert set(families) < known
+        assert known - {*families} == {
+            "dpwa_loss",
+            "dpwa_consensus_distance",
+            "dpwa_members",
+            "dpwa_received_bytes",  # there is no peer
+            "dpwa_sent_bytes",
+            "dpwa_peer_merges",
+        }
+
+
+def test_it_speaks_open_metrics_too():
+    with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as one:
+        kind, text = scrape(one, Accept="application/openmetrics-text; version=1.0.0")
+        assert kind.startswith("application/openmetrics-text")
+        assert text.endswith("# EOF\n")
+        assert "# UNIT dpwa_wait_seconds seconds" in text
+        assert scrape(one)[0].startswith("text/plain; version=0.0.4")
+
+
+def test_nothing_else_is_there_to_be_had():
+    with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as one:
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(url_of(one).removesuffix("metrics"))
+        with pytest.raises(urllib.error.HTTPError, match="405"):
+            urllib.request.urlopen(url_of(one), data=b"x")
+
+
+def test_a_port_that_is_taken_is_one_clear_error():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        expected = f"metrics: port {port} of 127.0.0.1 is taken: set"
+        with pytest.raises(AddressError, match=expected):
+            DpwaConnection("w1", config_of(1, metrics={"port": port}))
+
+
+def test_an_address_of_another_machine_is_one_clear_error():
+    with pytest.raises(AddressError, match=r"metrics: cannot listen on 192\.0\.2\.1:0: "):
+        DpwaConnection("w1", config_of(1, metrics={"port": 0, "host": "192.0.2.1"}))
+    with pytest.raises(AddressError, match=r"metrics: cannot listen on a\.\.b: not a host name"):
+        DpwaConnection("w1", config_of(1, metrics={"port": 0, "host": "a..b"}))
+
+
+def test_nodes_that_join_take_the_first_port_that_is_free():
+    port = ports_in_a_row(3)
+    with cluster(metrics={"port": port}) as nodes:
+        first = nodes.add("w1")
+        second = nodes.add("w2", "w1")
+        assert url_of(first) == f"http://127.0.0.1:{port}/metrics"
+        assert url_of(second) == f"http://127.0.0.1:{port + 1}/metrics"
+        assert eventually(lambda: samples(first)["dpwa_members", "alive"] == 2)
+        nodes.close("w1")
+        assert url_of(nodes.add("w3", "w2")) == f"http://127.0.0.1:{port}/metrics"
+
+
+def test_its_library_is_asked_for_by_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(UserError, match=r"metrics: .*: pip install dpwa\[metrics\]"):
+        DpwaConnection("w1", config_of(1, metrics={"port": 0}))
+    DpwaConnection("w1", config_of(1)).close()
+
+
+def test_a_client_that_says_nothing_does_not_keep_others_or_the_end_waiting(monkeypatch):
+    monkeypatch.setattr("dpwa.observe.prometheus.REQUEST_TIMEOUT_S", 0.1)
+    with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as one:
+        port = int(url_of(one).removesuffix("/metrics").rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)):
+            assert "dpwa_steps_total" in scrape(one)[1]
+        for nonsense in (b"\r\n\r\n", b"GET\r\n\r\n", b"\xff" * 20_000, b"GET / x\r\n:\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port)) as stranger:
+                stranger.sendall(nonsense)
+        assert "dpwa_steps_total" in scrape(one)[1]
+        monkeypatch.setattr("dpwa.observe.prometheus.REQUEST_TIMEOUT_S", 600.0)
+        silent = socket.create_connection(("127.0.0.1", port))
+        eventually(lambda: _is_held(port))
+        one.close()
+        silent.close()
+    assert "dpwa-metrics-w1" not in [thread.name for thread in threading.enumerate()]
+
+
+def _is_held(port):
+    """Whether the server waits for the request: a second client does not get its turn."""
+    with socket.create_connection(("127.0.0.1", port)) as second:
+        second.settimeout(0.05)
+        second.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        try:
+            return not second.recv(1)
+        except TimeoutError:
+            return True
+
+
+def test_a_node_that_is_forgotten_takes_its_metrics_along():
+    forgotten = DpwaConnection("w1", config_of(1, metrics={"port": 0}))
+    url = url_of(forgotten)
+    del forgotten
+    gc.collect()
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        urllib.request.urlopen(url)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # beside threads
+def test_a_forked_child_leaves_them_alone():
+    with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as one:
+        child = os.fork()
+        if child == 0:
+            one.close()
+            del one
+            gc.collect()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert "dpwa_steps_total" in scrape(one)[1]
+
+
+def test_a_program_that_forgets_to_close_ends_all_the_same():
+    program = (
+        "from dpwa import DpwaConnection\n"
+        f"c = DpwaConnection('w1', {config_of(1, metrics={'port': 0})!r})\n"
+        "print(c.node.report()['metrics']['url'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("http://127.0.0.1:")
+    assert not done.stderr

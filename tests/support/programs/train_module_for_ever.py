@@ -1,0 +1,28 @@
+"""Train a tiny module without end; says `ready` after the first update.
+
+Usage: train_module_for_ever.py CONFIG NAME     (CONFIG: a path)
+"""
+
+import sys
+import time
+
+import torch
+
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+
+torch.manual_seed(0)
+net = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+with DpwaPyTorchAdapter(net, sys.argv[2], sys.argv[1], optimizer=optimizer) as gossip:
+    loss = None
+    while True:
+        gossip.update_send(loss)
+        optimizer.zero_grad()
+        error = net(torch.randn(8, 64)).square().mean()
+        error.backward()
+        optimizer.step()
+        loss = error.item()
+        gossip.update_wait(loss)
+        if gossip.updates == 1:
+            print("ready", flush=True)
+        time.sleep(0.02)
