@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.cli.bench_link import link
 from dpwa.cli.help import HelpGroup
 from dpwa.errors import UserError
 
@@ -43,6 +44,9 @@ AsJson = Annotated[
 @app.callback()
 def describe() -> None:
     """Measure how fast nodes exchange what they have on this machine."""
+
+
+app.command()(link)
 
 
 @app.command()

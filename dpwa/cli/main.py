@@ -16,6 +16,7 @@ from dpwa.cli.doctor import doctor
 from dpwa.cli.help import HelpGroup, with_help
 from dpwa.cli.keys import app as keys_app
 from dpwa.cli.launch import launch
+from dpwa.cli.plan import plan
 from dpwa.cli.status import status
 from dpwa.cli.topology import topology
 from dpwa.cli.version import VersionOption, version
@@ -37,6 +38,7 @@ app.command(
 app.command()(status)
 app.command()(doctor)
 app.command()(topology)
+app.command()(plan)
 app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
 app.add_typer(keys_app, name="keys")
