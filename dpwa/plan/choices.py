@@ -181,7 +181,7 @@ class Choices:
     def _too_much(self, cost: RoundCost) -> Iterator[str]:
         most = self.budget
         if most.wait_share is not None and cost.wait_share > most.wait_share:
-            yield f"waits {cost.wait_share:.0%} of the time, more than {most.wait_share:.3%}"
+            yield f"waits {cost.wait_share:.0%} of the time, more than {100 * most.wait_share:.3g}%"
         if most.mbps is not None and cost.mbps > most.mbps:
             yield f"{cost.mbps:.3g} Mbit/s, more than {most.mbps:g}"
         if most.gb_per_hour is not None and cost.gb_per_hour > most.gb_per_hour:

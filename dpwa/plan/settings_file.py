@@ -41,7 +41,7 @@ def changed_text(text: str, changes: Change, source: str) -> str:
         written = _written(new)
         if name in values:
             key, value = values[name]
-            if not isinstance(value, yaml.ScalarNode) or _is_alias(text, key, value):
+            if not isinstance(value, yaml.ScalarNode) or _is_shared(text, key, value):
                 line = key.start_mark.line + 1
                 raise UserError(
                     f"{source}:{line}: {name} cannot be changed where it stands; "
@@ -102,10 +102,10 @@ def _entries(root: yaml.Node) -> list[tuple[yaml.Node, yaml.Node]]:
     return [entry for found in maps if isinstance(found, yaml.MappingNode) for entry in found.value]
 
 
-def _is_alias(text: str, key: yaml.Node, value: yaml.Node) -> bool:
-    """Tell whether a value stands elsewhere, or behind an anchor that others may use."""
-    between = text[key.end_mark.index : value.start_mark.index]
-    return value.start_mark.index < key.end_mark.index or "&" in between or "!" in between
+def _is_shared(text: str, key: yaml.Node, value: yaml.Node) -> bool:
+    """Tell whether a value stands elsewhere, or behind an anchor or a tag."""
+    start = value.start_mark.index
+    return bool(start < key.end_mark.index or text[start : start + 1] in ("&", "!"))
 
 
 def _with_added(text: str, root: yaml.CollectionNode, lines: list[str], source: str) -> str:

@@ -35,7 +35,7 @@ def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
     return end.value.code
 
 
-COMMANDS = ["bench", "config", "demo", "doctor", "keys", "launch", "status", "topology", "version"]
+COMMANDS = sorted(typer.main.get_command(command_line.app).commands)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
