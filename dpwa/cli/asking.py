@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dpwa.cli.completion import node_names
+
 MAX_TIMEOUT_MS = 3_600_000
 
 RunOption = Annotated[
@@ -33,6 +35,7 @@ AsOption = Annotated[
     typer.Option(
         "--as",
         metavar="NAME",
+        autocompletion=node_names,
         help="With `security: curve`, whose secret key to ask with; the first one here.",
     ),
 ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.cli.needs import require_torch
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def plan(
         dpwa bench link 10.0.0.2 --json | dpwa plan --checkpoint net.pt --step-ms 400 --link -
         dpwa plan -c nodes.yaml --parameters 7M --step-ms 90 --link link.json --max-wait 5% --write
     """
+    require_torch("dpwa plan")
     from dpwa.cli.plan_report import as_object, show
     from dpwa.node.assembly import codec_of
     from dpwa.plan.choices import Budget, Choices
@@ -167,18 +169,13 @@ def _config_of(path: Path | None) -> Config:
 def _layout_of(parameters: str | None, checkpoint: Path | None, dtype: str) -> Layout:
     if (parameters is None) == (checkpoint is None):
         raise UserError("expected the size of the model: --parameters N or --checkpoint FILE")
-    try:
-        from dpwa.plan.model_sizes import (
-            DTYPES,
-            layout_of_checkpoint,
-            layout_of_count,
-            parameter_count,
-        )
-    except ImportError as error:
-        raise UserError(
-            f"dpwa plan needs PyTorch, which cannot be imported ({error}); "
-            "install it with: pip install -c constraints.txt torch"
-        ) from None
+    from dpwa.plan.model_sizes import (
+        DTYPES,
+        layout_of_checkpoint,
+        layout_of_count,
+        parameter_count,
+    )
+
     if checkpoint is not None:
         return layout_of_checkpoint(checkpoint)
     if dtype not in DTYPES:
