@@ -195,7 +195,6 @@ def test_a_file_that_says_nothing_offers_nothing(text, tmp_path):
     assert _names_in(str(path)) == []
 
 
-@pytest.mark.timed
 def test_an_answer_comes_soon_and_loads_nothing_heavy(environment, tmp_path):
     (tmp_path / "nodes.yaml").write_text(NODES)
     line = "dpwa status -c nodes.yaml --node "
