@@ -15,6 +15,7 @@ from support.ports import free_ports
 from dpwa import DpwaConnection
 from dpwa.bench.link import LATENCIES, SNAPSHOT_BYTES, serving
 from dpwa.plan.link_figures import read_link
+from dpwa.testing import TcpProxy
 
 
 @pytest.fixture
@@ -127,3 +128,13 @@ def test_ctrl_c_ends_serving(port):
         _, errors = server.communicate(timeout=60)
     assert server.returncode == 130
     assert errors.strip() in ("", "Aborted!", "Aborted.")
+
+
+@pytest.mark.slow
+def test_a_far_and_thin_link_is_measured_as_what_it_is(port):
+    far = {"delay_s": 0.05, "bandwidth_bytes_per_s": 5e6}
+    with serving(port), TcpProxy("127.0.0.1", port, **far) as proxy:
+        result = run_link(f"127.0.0.1:{proxy.port}", "--json")
+    found = json.loads(result.stdout)
+    assert 100 <= found["latency_ms"] < 200
+    assert 25 < found["bandwidth_mbps"] < 50
