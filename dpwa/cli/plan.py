@@ -126,6 +126,7 @@ def plan(
         raise UserError("--write: expected a file (-c FILE), and a budget to choose by")
     figures = _link_of(link, latency_ms, bandwidth_mbps)
     base = _config_of(config)
+    _require_transport(base, is_one_host=figures is None)
     count = nodes or len(base.nodes)
     if count < FEWEST_NODES:
         raise UserError(f"{config}: expected the number of nodes beside it (-n N)")
@@ -203,6 +204,17 @@ def _link_of(
     if not 0.0 <= latency_ms < float("inf"):
         raise UserError(f"--latency-ms: expected a number of at least 0 (got {latency_ms:g})")
     return LinkFigures(latency_ms=latency_ms, bandwidth_mbps=bandwidth_mbps)
+
+
+def _require_transport(config: Config, *, is_one_host: bool) -> None:
+    """Refuse a transport that is not for this link."""
+    if is_one_host and config.transport == "tcp":
+        raise UserError(
+            "transport: tcp streams on one host, too: expected what `dpwa bench link localhost "
+            "--json` has measured, in place of --link shm"
+        )
+    if not is_one_host and config.transport == ONE_HOST:
+        raise UserError("transport: shm is for nodes of one host: expected --link shm")
 
 
 def _share_of(text: str | None) -> float | None:

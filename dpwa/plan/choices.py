@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dpwa.config import Config
 from dpwa.config.combinations import combinations
@@ -68,6 +68,7 @@ class Choice:
             "fraction": f"each parameter comes once in {1 / config.fraction:.3g} fetches",
             "fetch_probability": f"{config.fetch_probability:.0%} of the rounds fetch",
             "timeout_ms": "room for the longest fetch",
+            "transport": "if all nodes were on one host",
         }
         return [f"{key} {value}: {told[key]}" for key, value in self.changes.items()]
 
@@ -117,7 +118,13 @@ class Choices:
         found: list[Change] = [{"codec": name} for name in CODECS if name != now.codec]
         found += [{"fraction": share} for share in SHARES if share < now.fraction]
         found += [{"fetch_probability": share} for share in self._rarer(SHARES)]
-        return [choice for change in found if (choice := self._with(change)) is not None]
+        choices = [choice for change in found if (choice := self._with(change)) is not None]
+        return [*choices, self._on_one_host()]
+
+    def _on_one_host(self) -> Choice:
+        """Return what the present settings would cost if all nodes were on one host."""
+        cost = cost_of(self.config, self.payloads, replace(self.setting, link=None))
+        return Choice({"transport": "shm"}, self.config, cost, tuple(self._too_much(cost)))
 
     def fitting(self) -> list[Choice]:
         """Return the settings that fit the budget, the best first.

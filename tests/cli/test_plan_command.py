@@ -95,6 +95,28 @@ def test_settings_that_the_algorithm_refuses_are_told(config):
     assert "fraction: expected 1, as algorithm: symmetric needs whole snapshots" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("transport", "link", "text"),
+    [
+        ("tcp", ("--link", "shm"), "transport: tcp streams on one host, too: expected what `dpwa"),
+        ("shm", THIN, "transport: shm is for nodes of one host: expected --link shm"),
+    ],
+)
+def test_a_transport_that_is_not_of_the_link_is_told(transport, link, text, config):
+    config.write_text(CONFIG + f"transport: {transport}\n")
+    result = plan("-c", config, *SIZE, *link)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert text in result.stderr
+
+
+def test_one_host_is_a_row_beside_a_link():
+    (row,) = [c for c in planned(*SIZE, *THIN)["alone"] if "transport" in c["changes"]]
+    assert row["changes"] == {"transport": "shm"}
+    assert (row["round_bytes"], row["wait_share"]) == (0, 0)
+    fits = planned(*SIZE, *THIN, "--max-wait", "0%")["fits"]
+    assert not [choice for choice in fits if "transport" in choice["changes"]]
+
+
 def test_nothing_is_sent_on_one_host():
     result = plan(*SIZE, "--link", "shm", "--budget-mbps", "1")
     assert "Nodes of one host merge out of each other's memory" in result.stdout
@@ -105,7 +127,7 @@ def test_sizes_of_checkpoints_are_read(tmp_path):
     net = torch.nn.Sequential(torch.nn.Linear(100, 50), torch.nn.BatchNorm1d(50))
     net[1].weight = net[1].bias  # has two names, and counts once
     nbytes = 4 * (100 * 50 + 50 + 50 + 2 * 50)
-    optimizer = torch.optim.Adam(net.parameters()).state_dict()
+    optimizer = {"state": {0: {"exp_avg": torch.zeros(50, 100)}}, "lr": 0.1}
     torch.save({"model": net.state_dict(), "optimizer": optimizer, "epoch": 3}, tmp_path / "a.pt")
     old = {"_use_new_zipfile_serialization": False}
     torch.save([torch.zeros(3), torch.zeros(2, dtype=torch.int64)], tmp_path / "b.pt", **old)
