@@ -151,14 +151,16 @@ def asks_per_round(config: Config, nodes: int) -> float:
     kind = algorithm(config.algorithm)
     options = config.options_of(config.algorithm)
     if isinstance(options, LSGDOptions):
-        # Updates of all count; the leader asks nobody.
-        return min(1.0, nodes / min(options.periods(nodes))) * (nodes - 1) / nodes
+        # Of a node that does not lead; the updates of all count.
+        local, of_all = options.periods(nodes)
+        has_groups = len({node.group for node in config.nodes}) > 1
+        return min(1.0, nodes / (min(local, of_all) if has_groups else of_all))
     period, probability = getattr(options, "period", None), getattr(options, "probability", None)
     asks = config.fetch_probability if probability is None else float(probability)
     if period is not None:
         asks = 1 / period
-    # Of an exchange both ends get a snapshot, and nobody is in two of them at once.
-    return min(1.0, 2 * asks) if kind.terms is Terms.EXCHANGE else asks
+    # Of an exchange both ends get a snapshot: the node asks, or it is asked.
+    return 1 - (1 - asks) ** 2 if kind.terms is Terms.EXCHANGE else asks
 
 
 def obeys_probability(config: Config) -> bool:

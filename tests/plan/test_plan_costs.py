@@ -35,8 +35,8 @@ class FixedPayloads:
         return codec == "topk"
 
 
-def config(**settings):
-    nodes = [{"name": f"w{n}", "port": 1000 + n} for n in range(2)]
+def config(groups="xx", **settings):
+    nodes = [{"name": f"w{n}", "port": 1000 + n, "group": g} for n, g in enumerate(groups)]
     return load_config({"nodes": nodes, **settings}, environ={})
 
 
@@ -118,10 +118,11 @@ def test_nothing_is_sent_on_one_host():
         ({"algorithm": "push_sum", "push_sum": {"probability": 0.4}}, 2, 0.4),
         ({"algorithm": "noloco", "noloco": {"period": 50}}, 2, 0.02),
         ({"algorithm": "elastic", "elastic": {"period": 10}}, 2, 0.1),
-        ({"algorithm": "symmetric", "fetch_probability": 0.3}, 2, 0.6),
+        ({"algorithm": "symmetric", "fetch_probability": 0.3}, 2, 0.51),
         ({"algorithm": "symmetric"}, 2, 1.0),
-        ({"algorithm": "lsgd"}, 4, 0.75),
-        ({"algorithm": "lsgd", "lsgd": {"local_period": 8, "global_period": 16}}, 4, 0.375),
+        ({"algorithm": "lsgd"}, 3, 3 / 16),
+        ({"algorithm": "lsgd", "lsgd": {"local_period": 8, "global_period": 32}}, 4, 4 / 32),
+        ({"algorithm": "lsgd", "groups": "ab", "lsgd": {"local_period": 8}}, 4, 4 / 8),
     ],
 )
 def test_each_algorithm_asks_as_often_as_it_says(settings, nodes, asks):

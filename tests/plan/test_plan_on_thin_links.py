@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import run_dpwa
+from support.times import at_most
 
 from dpwa.testing import Namespaces, namespaces_missing
 
@@ -24,7 +25,7 @@ ELEMENTS = 1_250_000
 STEP_MS = 200
 ROUNDS = 15
 # The plan knows nothing of requests that queue behind what is sent the other way, nor of merging.
-CLOSE = 0.2
+CLOSE = (0.85, 1.2)
 
 
 def start(host, *command):
@@ -67,8 +68,10 @@ def link(hosts, tmp_path_factory):
 
 def test_the_bandwidth_is_that_of_the_link(link):
     found = json.loads(link.read_text())
-    assert found["bandwidth_mbps"] == pytest.approx(RATE_MBIT * PAYLOAD_SHARE, rel=0.05)
-    assert 0 < found["latency_ms"] < 20
+    ideal_s = found["stream_bytes"] * 8e-6 / (RATE_MBIT * PAYLOAD_SHARE)
+    stream_s = found["stream_bytes"] * 8e-6 / found["bandwidth_mbps"]
+    assert 0.95 * ideal_s < stream_s < at_most(1.05 * ideal_s)
+    assert 0 < found["latency_ms"] < 1000 * at_most(0.02)
 
 
 @pytest.mark.parametrize(
@@ -96,4 +99,5 @@ def test_rounds_take_what_the_plan_says(settings, hosts, link, tmp_path):
     for measured in told:
         assert measured["merged"] == ROUNDS
         assert measured["bytes"] == pytest.approx(planned["round_bytes"], rel=0.05)
-        assert measured["round_s"] == pytest.approx(planned["round_s"], rel=CLOSE)
+        lowest, highest = (planned["round_s"] * share for share in CLOSE)
+        assert lowest < measured["round_s"] < at_most(highest)

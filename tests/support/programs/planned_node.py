@@ -33,12 +33,13 @@ def main(name, config, elements, step_ms, rounds):
     with DpwaPyTorchAdapter(net, name, config) as gossip:
         while gossip.connection.node.links[gossip.peers[0]].value != "up":
             time.sleep(0.01)
+        loss = 1.0 + int(name.removeprefix("w")) / 10  # the first one leads, where leaders matter
         waits, merged, before, began = [], 0, 0, 0.0
         for number in range(WARM_UP + int(rounds)):
             if number == WARM_UP:
                 before = gossip.connection.node.report()["bytes_received"]
                 began = time.monotonic()
-            gossip.update_send()
+            gossip.update_send(loss)
             net.step(int(step_ms) / 1000)
             stepped = time.monotonic()
             merges = bool(gossip.update_wait())
