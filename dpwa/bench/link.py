@@ -73,13 +73,18 @@ class LinkMeasurement:
 
 
 @contextmanager
-def serving(port: int) -> Iterator[None]:
-    """Serve whoever measures the way to this machine, on all its addresses.
+def serving(port: int, bind: str = "*") -> Iterator[None]:
+    """Serve whoever measures the way from this machine.
+
+    Args:
+        port: where to listen.
+        bind: at which address of this machine; `*` for all of IPv4, `::` for those of IPv6, too.
 
     Raises:
-        AddressError: the port is in use.
+        ConfigError: the address is none.
+        AddressError: the port is in use, or the address is not of this machine.
     """
-    node = {"name": SERVER, "host": "localhost", "bind": "*", "port": port}
+    node = {"name": SERVER, "host": "localhost", "bind": bind, "port": port}
     config = {"nodes": [node], "transport": "tcp", "guard": "off", "log_level": "error"}
     with DpwaConnection(SERVER, config) as connection:
         connection.update_send(np.frombuffer(os.urandom(SNAPSHOT_BYTES), np.uint8))

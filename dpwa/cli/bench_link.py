@@ -32,6 +32,10 @@ def link(
     port: Annotated[
         int, typer.Option(min=1, max=HIGHEST_PORT, help="With --serve: where to listen.")
     ] = PORT,
+    bind: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="With --serve: at which address; :: for IPv6, too."),
+    ] = "*",
     seconds: Annotated[
         float | None,
         typer.Option(
@@ -60,7 +64,7 @@ def link(
     if serve == (host is not None):
         raise UserError("expected the HOST to measure the way from, or --serve")
     if serve:
-        _serve(port, seconds or SERVING_S)
+        _serve(port, bind, seconds or SERVING_S)
         return
     from dpwa.bench.link import measure_link
 
@@ -71,11 +75,11 @@ def link(
         _show(found)
 
 
-def _serve(port: int, seconds: float) -> None:
+def _serve(port: int, bind: str, seconds: float) -> None:
     from dpwa.bench.link import serving, wait_seconds
     from dpwa.discovery.interfaces import own_host
 
-    with serving(port):
+    with serving(port, bind):
         own = own_host(os.environ, INTERNET)
         target = own.host if port == PORT else f"{own.host}:{port}"
         typer.echo(f"serving on port {port}, for {seconds:g} s; on another machine:")

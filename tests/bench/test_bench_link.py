@@ -51,6 +51,18 @@ def test_the_medians_are_shown_to_people(port):
     assert "dpwa plan --latency-ms" in result.stdout
 
 
+def test_an_address_of_ipv6_is_served(port):
+    with serving(port, "::1"):
+        result = run_link(f"[::1]:{port}", "--json")
+    assert json.loads(result.stdout)["address"] == f"[::1]:{port}"
+
+
+def test_an_address_that_is_none_is_told(port):
+    result = run_link("--serve", "--port", port, "--bind", "no address")
+    assert result.exit_code == 2
+    assert "bind: expected a host name or IP address" in result.stderr
+
+
 def test_nobody_listens(port):
     result = run_link(f"127.0.0.1:{port}")
     assert result.exit_code == 3
