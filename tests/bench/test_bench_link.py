@@ -10,7 +10,7 @@ import threading
 import pytest
 from support.commands import run_dpwa
 from support.nodes import config_of
-from support.ports import free_ports
+from support.ports import free_ports, needs_ipv6
 
 from dpwa import DpwaConnection
 from dpwa.bench.link import LATENCIES, SNAPSHOT_BYTES, serving
@@ -51,6 +51,7 @@ def test_the_medians_are_shown_to_people(port):
     assert "dpwa plan --latency-ms" in result.stdout
 
 
+@needs_ipv6
 def test_an_address_of_ipv6_is_served(port):
     with serving(port, "::1"):
         result = run_link(f"[::1]:{port}", "--json")

@@ -8,6 +8,9 @@ where `dpwa.launch.ports` looks, and begins anywhere in it: other tests may run 
 import itertools
 import os
 import random
+import socket
+
+import pytest
 
 from dpwa.config.nodes import NodeConfig
 from dpwa.errors import AddressError
@@ -25,6 +28,17 @@ for _ in range(random.SystemRandom().randrange(len(_MINE))):
 def free_ports(count):
     """Return so many ports of 127.0.0.1 that nothing listens on."""
     return [next(filter(_is_free, _ports)) for _ in range(count)]
+
+
+def _has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 
 
 def _is_free(port):
