@@ -151,3 +151,23 @@ def test_a_far_and_thin_link_is_measured_as_what_it_is(port):
     found = json.loads(result.stdout)
     assert 100 <= found["latency_ms"] < 200
     assert 25 < found["bandwidth_mbps"] < 50
+
+
+@pytest.mark.slow
+def test_a_link_that_is_too_slow_for_the_time_is_told(port):
+    with serving(port), TcpProxy("127.0.0.1", port, bandwidth_bytes_per_s=2e4) as proxy:
+        result = run_link(f"127.0.0.1:{proxy.port}", "--seconds", 2)
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "too slow to be measured in this time; give more --seconds" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_connection_that_is_lost_is_told(port):
+    with serving(port), TcpProxy("127.0.0.1", port, bandwidth_bytes_per_s=2e5) as proxy:
+        timer = threading.Timer(2.0, proxy.close)
+        timer.start()
+        result = run_link(f"127.0.0.1:{proxy.port}", "--seconds", 60)
+        timer.join()
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert "dpwa bench link --serve" in result.stderr
