@@ -30,6 +30,7 @@ STOREYS = [
     {"integrations"},
     {"distributed", "multiverso"},
     {"dpwa", "conn", "interpolation", "messaging"},  # the names of 2017
+    {"plan"},
     {"demo", "bench", "testing"},
     {"cli"},
     {"__main__"},
@@ -44,6 +45,7 @@ TORCH_MAY_BE_USED_IN = (
     "demo/",
     "discovery/",
     "integrations/",
+    "plan/",
     "sampling/",
 )
 PURE_ROOMS = ("policy/", "algorithms/", "wire/")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpwa.cli.completion import node_names
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ AsOption = Annotated[
     typer.Option(
         "--as",
         metavar="NAME",
+        autocompletion=node_names,
         help="With `security: curve`, whose secret key to ask with; the first one here.",
     ),
 ]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.cli.bench_link import link
 from dpwa.cli.help import HelpGroup
-from dpwa.errors import UserError
+from dpwa.cli.needs import require_torch
 
 if TYPE_CHECKING:
     from dpwa.bench.benchmark import Benchmark
 
 app = typer.Typer(
-    help="Measure how fast nodes exchange what they have on this machine.",
+    help="""Measure how fast nodes exchange what they have.
+
+    Examples:
+        dpwa bench plane --size-mb 25
+        dpwa bench link 10.0.0.2
+    """,
     no_args_is_help=True,
     rich_markup_mode=None,
     cls=HelpGroup,
@@ -40,11 +45,6 @@ AsJson = Annotated[
 ]
 
 
-@app.callback()
-def describe() -> None:
-    """Measure how fast nodes exchange what they have on this machine."""
-
-
 @app.command()
 def plane(
     size_mb: Annotated[
@@ -62,6 +62,10 @@ def plane(
 
     Every repetition runs every measure once, so that ratios hold on a machine whose speed changes.
     Let nothing else run meanwhile.
+
+    Examples:
+        dpwa bench plane
+        dpwa bench plane --size-mb 25 --processes 4 --json > plane.json
     """
     from dpwa.bench.plan import LOCAL_HOST
     from dpwa.bench.plane import PlaneSpec
@@ -85,6 +89,9 @@ def collectives(
 
     Every repetition runs every measure once, so that ratios hold on a machine whose speed changes.
     Let nothing else run meanwhile.
+
+    Examples:
+        dpwa bench collectives --size-mb 25 --processes 4
     """
     from dpwa.bench.collectives import CollectivesSpec
     from dpwa.bench.plan import LOCAL_HOST
@@ -111,6 +118,9 @@ def tables(
 
     Every repetition runs every measure once, so that ratios hold on a machine whose speed changes.
     Let nothing else run meanwhile.
+
+    Examples:
+        dpwa bench tables --rows 100000 --columns 64
     """
     from dpwa.bench.plan import LOCAL_HOST
     from dpwa.bench.tables import TablesSpec
@@ -120,25 +130,17 @@ def tables(
     _run(TablesSpec(rows, columns, repetitions, measures, hosts), repetitions, as_json=as_json)
 
 
+app.command()(link)
+
+
 def _wanted(only: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in only.split(",")) if only else ()
-
-
-def _require_torch() -> None:
-    """Say in one line that torch is missing, where each process would say it in a traceback."""
-    try:
-        importlib.import_module("torch")
-    except ImportError as error:
-        raise UserError(
-            f"dpwa bench needs PyTorch, which cannot be imported ({error}); "
-            "install it with: pip install -c constraints.txt torch"
-        ) from None
 
 
 def _run(benchmark: Benchmark[Any], repetitions: int, *, as_json: bool) -> None:
     from rich.console import Console
 
-    _require_torch()
+    require_torch("dpwa bench")
     from dpwa.bench.benchmark import run_benchmark
     from dpwa.bench.processes import BenchmarkError
     from dpwa.cli.bench_report import show_report

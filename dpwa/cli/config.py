@@ -13,7 +13,12 @@ from dpwa.cli.help import HelpGroup
 from dpwa.errors import UserError
 
 app = typer.Typer(
-    help="Write, check and show configurations.",
+    help="""Write, check and show configurations.
+
+    Examples:
+        dpwa config init -n 4 -o nodes.yaml
+        dpwa config check nodes.yaml
+    """,
     no_args_is_help=True,
     rich_markup_mode=None,
     cls=HelpGroup,
@@ -36,7 +41,12 @@ def init(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Write a commented configuration for nodes w1, w2, ... on one host."""
+    """Write a commented configuration for nodes w1, w2, ... on one host.
+
+    Examples:
+        dpwa config init -n 4 -o nodes.yaml
+        dpwa config init -n 2 --host 10.0.0.1 --base-port 7000
+    """
     from pydantic import ValidationError
 
     from dpwa.config.problems import shown
@@ -61,7 +71,11 @@ def init(
 
 @app.command()
 def check(file: ConfigFile) -> None:
-    """Print every mistake with its line and column, or that there is none."""
+    """Print every mistake with its line and column, or that there is none.
+
+    Examples:
+        dpwa config check nodes.yaml
+    """
     from dpwa.config import load_config
 
     config = load_config(file)
@@ -82,7 +96,12 @@ def show(
         typer.Option("--where", help="Say where dpwa.connect finds the cluster in this place."),
     ] = False,
 ) -> None:
-    """Print the settings in effect: defaults filled in, environment applied."""
+    """Print the settings in effect: defaults filled in, environment applied.
+
+    Examples:
+        dpwa config show nodes.yaml
+        dpwa config show --where
+    """
     from dpwa.config import load_config
 
     if where:
@@ -99,7 +118,11 @@ def show(
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of configurations, for editors."""
+    """Print the JSON Schema of configurations, for editors.
+
+    Examples:
+        dpwa config schema > dpwa.schema.json
+    """
     from dpwa.config.schema import config_schema
 
     typer.echo(json.dumps(config_schema(), indent=2))

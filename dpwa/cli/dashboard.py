@@ -36,6 +36,11 @@ def dashboard(
 
     It reads from all nodes that live; one is enough to find the others. It changes nothing. Ctrl-C
     ends it, and the training does not notice.
+
+    Examples:
+        dpwa dashboard --open
+        dpwa dashboard -c nodes.yaml
+        dpwa dashboard --at 10.0.0.1:7000 --port 8080
     """
     try:
         from dpwa.observe.dashboard import server

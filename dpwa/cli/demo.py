@@ -30,6 +30,10 @@ def demo(
     """Let local processes, each with its own few digits, learn all ten from each other.
 
     Every node first trains alone and then again with gossip; at the end both are compared.
+
+    Examples:
+        dpwa demo
+        dpwa demo --nodes 8 --steps 300 --out-dir /tmp/demo
     """
     from dpwa.demo.run import DemoSpec, run_demo
 

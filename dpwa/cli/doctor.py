@@ -34,6 +34,10 @@ def doctor(
     machine gives to others under torchrun, of which network card, and why.
 
     Exits with 3 when a connection is missing, with 1 when something else is wrong.
+
+    Examples:
+        dpwa doctor -c nodes.yaml
+        dpwa doctor -c nodes.yaml --timeout-ms 10000 --json
     """
     from dpwa.config import load_config
     from dpwa.node.diagnosis import Finding, diagnose

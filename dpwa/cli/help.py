@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 WIDEST = 80
 NARROW = 56  # columns below which a description stands under what it describes
+EXAMPLES = "Examples:"  # begins the part of a docstring with commands, one a line
 _Formatter: Any = typer.Context.formatter_class
 
 
@@ -35,13 +36,15 @@ class HelpFormatter(_Formatter):  # type: ignore[misc]
                 self.write(f"{self._wrapped(description, '', '  ')}\n")
 
     def write_text(self, text: str) -> None:
-        r"""Write paragraphs; lines after `\b` stay as they are, unless they are too long."""
+        r"""Write paragraphs; lines after `\b` or `Examples:` stay, unless they are too long."""
         blocks = []
         for block in text.split("\n\n"):
-            is_kept = block.lstrip().startswith("\b")
-            lines = textwrap.dedent(block.replace("\b\n", "", 1)).splitlines()
+            first, _, rest = block.strip("\n").partition("\n")
+            is_kept = first.strip() in ("\b", EXAMPLES)
+            lines = textwrap.dedent(rest if is_kept else block).splitlines()
             if is_kept:
-                blocks += ["\n".join(self._command_line(line) for line in lines)]
+                heading = [self._wrapped(EXAMPLES)] if first.strip() == EXAMPLES else []
+                blocks += ["\n".join([*heading, *map(self._command_line, lines)])]
             else:
                 blocks += [self._wrapped(" ".join(line.strip() for line in lines))]
         self.write("\n\n".join(blocks) + "\n")

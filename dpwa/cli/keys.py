@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from dpwa.types import JsonObject
 
 app = typer.Typer(
-    help="Make, allow, revoke and list the keys of nodes.",
+    help="""Make, allow, revoke and list the keys of nodes.
+
+    Examples:
+        dpwa keys new w1 w2
+        dpwa keys add w3 w3.pub
+    """,
     no_args_is_help=True,
     rich_markup_mode=None,
     cls=HelpGroup,
@@ -38,6 +43,10 @@ def new(
     """Make a secret and a public key for each node; no file is ever overwritten.
 
     Public keys are printed on standard output, one `NAME KEY` a line.
+
+    Examples:
+        dpwa keys new w1 w2
+        dpwa keys new w1 --keys /etc/dpwa/keys
     """
     folder = _folder(keys, *names)
     for name in names:
@@ -57,7 +66,11 @@ def add(
     ],
     keys: Keys = KEYS,
 ) -> None:
-    """Let a node in, by its public key; nodes that run take note within seconds."""
+    """Let a node in, by its public key; nodes that run take note within seconds.
+
+    Examples:
+        dpwa keys add w3 w3.pub
+    """
     from dpwa.config.problems import shown
     from dpwa.config.public_keys import key_bytes
     from dpwa.transport.keys import fingerprint, read_public_key
@@ -79,7 +92,11 @@ def add(
 
 @app.command()
 def remove(name: Name, keys: Keys = KEYS) -> None:
-    """Let a node in no more; nodes that run take note within seconds."""
+    """Let a node in no more; nodes that run take note within seconds.
+
+    Examples:
+        dpwa keys remove w3
+    """
     folder = _folder(keys, name)
     public = folder.public_file(name)
     if not public.exists():
@@ -98,7 +115,11 @@ def list_keys(
         bool, typer.Option("--json", help="Print one JSON object on standard output.")
     ] = False,
 ) -> None:
-    """List the nodes that are let in, and those whose secret keys are here."""
+    """List the nodes that are let in, and those whose secret keys are here.
+
+    Examples:
+        dpwa keys list --json
+    """
     folder = _folder(keys)
     names = sorted({*folder.names(), *folder.owners()})
     rows = [_row(folder, name) for name in names]

@@ -83,12 +83,6 @@ def launch(
 ) -> None:
     """Run COMMAND once for each node, as processes of this machine or on a Ray cluster.
 
-    \b
-    dpwa launch -n 4 -- python train.py --epochs 3
-    dpwa launch -c nodes.yaml -- python train.py
-    dpwa launch --nodes-from hosts.txt -- python train.py
-    dpwa launch --engine ray -n 4 -- python train.py
-
     With -c, all nodes of the file are started, or the first N with -n. With -n alone, N nodes
     w1, w2, ... get a configuration of their own, on free ports. With --nodes-from, a list of hosts
     such as `10.0.0.1 slots=4`, the same command is given on each host, and starts the nodes of that
@@ -109,7 +103,13 @@ def launch(
 
     Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
     a port in use, 130 interrupted.
-    """  # noqa: D301  (\b keeps lines as they are)
+
+    Examples:
+        dpwa launch -n 4 -- python train.py --epochs 3
+        dpwa launch -c nodes.yaml -- python train.py
+        dpwa launch --nodes-from hosts.txt -- python train.py
+        dpwa launch --engine ray -n 4 -- python train.py
+    """
     has_ray_option = resources is not None or ray_address is not None
     is_local = engine is EngineName.local
     require(not (is_local and has_ray_option), "--resources and --ray-address are for --engine ray")

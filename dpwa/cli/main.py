@@ -17,6 +17,7 @@ from dpwa.cli.doctor import doctor
 from dpwa.cli.help import HelpGroup, with_help
 from dpwa.cli.keys import app as keys_app
 from dpwa.cli.launch import launch
+from dpwa.cli.plan import plan
 from dpwa.cli.status import status
 from dpwa.cli.topology import topology
 from dpwa.cli.version import VersionOption, version
@@ -39,6 +40,7 @@ app.command()(status)
 app.command()(dashboard)
 app.command()(doctor)
 app.command()(topology)
+app.command()(plan)
 app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
 app.add_typer(keys_app, name="keys")
@@ -49,21 +51,22 @@ app.command()(version)
 def describe(is_version_asked: VersionOption = False) -> None:
     """Train PyTorch models by gossip: peers average their parameters, with no coordinator.
 
-    Start with `dpwa demo`. To train with a script of your own on this machine:
-
-    \b
-    dpwa launch -n 4 -- python train.py
-
-    On several machines, write one configuration for all (`dpwa config init`), start
-    `python train.py` on each with the name of its node, and watch them with
-    `dpwa status -c FILE --watch`. If they do not find each other, ask `dpwa doctor -c FILE`.
+    Start with `dpwa demo`. On several machines, write one configuration for all
+    (`dpwa config init`), start `python train.py` on each with the name of its node, and watch
+    them with `dpwa status -c FILE --watch`. If they do not find each other, ask
+    `dpwa doctor -c FILE`.
 
     Results go to standard output, as text for people or, with --json, for programs. Progress and
     warnings go to standard error.
 
     Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 peers unreachable,
     130 interrupted.
-    """  # noqa: D301  (\b keeps lines as they are)
+
+    Examples:
+        dpwa demo
+        dpwa launch -n 4 -- python train.py
+        dpwa status -c nodes.yaml --watch
+    """
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import typer
 
 from dpwa.cli import exit_codes, screen
 from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption
+from dpwa.cli.completion import node_names
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ def status(
     node: Annotated[
         str | None,
         typer.Option(
-            "--node", metavar="NAME", help="Ask this one of the nodes only, such as to probe it."
+            "--node",
+            metavar="NAME",
+            autocompletion=node_names,
+            help="Ask this one of the nodes only, such as to probe it.",
         ),
     ] = None,
     watch: Annotated[
@@ -66,6 +70,11 @@ def status(
     --node asks one of `nodes`, and nobody else: is it there?
 
     Exits with 3 when a node that is asked cannot be reached.
+
+    Examples:
+        dpwa status -c nodes.yaml
+        dpwa status -c nodes.yaml --watch --interval 5
+        dpwa status -c nodes.yaml --node w2 --timeout-ms 500
     """
     from dpwa.config import load_config
     from dpwa.node.query import asking_keyring, query_cluster, query_status

@@ -64,6 +64,11 @@ def topology(
     """Show who pulls from whom in a topology, and how fast it mixes.
 
     Exits with 1 when what some node learns never reaches another one.
+
+    Examples:
+        dpwa topology
+        dpwa topology ring -n 16 --draw ring.svg
+        dpwa topology -c nodes.yaml --factor 0.3
     """
     from dpwa.cli.topology_description import describe, listing_of
     from dpwa.cli.topology_drawing import draw_topology, require_drawable

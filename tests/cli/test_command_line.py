@@ -5,13 +5,16 @@ import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 import typer
+import zmq
 
 import dpwa
 from dpwa.cli import main as command_line
 from dpwa.errors import AddressError, ConfigError, DpwaError, PeerError, UnknownNameError
+from dpwa.wire.limits import PROTOCOL_VERSION
 
 DPWA = [sys.executable, "-m", "dpwa"]
 
@@ -35,18 +38,7 @@ def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
     return end.value.code
 
 
-COMMANDS = [
-    "bench",
-    "config",
-    "dashboard",
-    "demo",
-    "doctor",
-    "keys",
-    "launch",
-    "status",
-    "topology",
-    "version",
-]
+COMMANDS = sorted(typer.main.get_command(command_line.app).commands)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -91,10 +83,28 @@ def test_no_command_shows_the_help() -> None:
 
 
 def test_version_is_printed_for_people_and_programs() -> None:
-    assert run("version").stdout.startswith(f"dpwa {dpwa.__version__}\npython 3.")
+    lines = run("version").stdout.splitlines()
+    assert lines[:2] == [f"dpwa {dpwa.__version__}", f"protocol {PROTOCOL_VERSION}"]
     found = json.loads(run("version", "--json").stdout)
+    assert [line.partition(" ")[0] for line in lines] == list(found)
     assert found["dpwa"] == dpwa.__version__
-    assert set(found) == {"dpwa", "python", "torch", "platform"}
+    assert found["protocol"] == PROTOCOL_VERSION
+    versions = {name: metadata.version(name) for name in ("torch", "numpy", "pyzmq", "msgpack")}
+    assert versions.items() <= found.items()
+    assert found["libzmq"] == zmq.zmq_version()
+    assert {"data", "plot", "demo"} <= set(found["extras"])
+
+
+def test_version_loads_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys\n"
+        "from dpwa.cli.main import main\n"
+        "sys.argv = ['dpwa', 'version']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "sys.exit(1 if {'torch', 'numpy'} & set(sys.modules) else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize(

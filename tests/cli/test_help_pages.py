@@ -1,17 +1,14 @@
-"""Help pages on any terminal, and completion in the shells that are here."""
+"""Help pages on any terminal, whose examples are commands that exist."""
 
-import os
+import re
 import shlex
-import shutil
-import subprocess
-import sys
 
 import pytest
 import typer
 from support.commands import run_dpwa
 
 import dpwa
-from dpwa.cli.help import summary
+from dpwa.cli.help import EXAMPLES, summary, with_help
 from dpwa.cli.main import app
 
 
@@ -60,73 +57,44 @@ def test_a_command_that_is_continued_is_still_one_for_the_shell():
     assert shlex.split(joined) == shlex.split("dpwa launch -n 4 -- python train.py --epochs 3")
 
 
+def examples_of(command):
+    """The commands beneath `Examples:` in a help text."""
+    _, _, told = (command.help or "").partition(f"{EXAMPLES}\n")
+    return [line.strip() for line in told.partition("\n\n")[0].splitlines()]
+
+
+def parsed(words):
+    """Parse a command line as far as it goes, and run nothing; return the path of the command."""
+    name, *arguments = words
+    assert name == "dpwa"
+    command, parent, path = with_help(typer.main.get_command(app)), None, ()
+    while True:
+        context = command.make_context(command.name, arguments, parent=parent)
+        rest = [*context._protected_args, *context.args]
+        if not getattr(command, "commands", None) or not rest:
+            return path
+        command, parent, arguments = command.commands[rest[0]], context, rest[1:]
+        path = (*path, command.name)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
+def test_every_command_has_examples_that_are_commands(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    examples = examples_of(COMMANDS[path])
+    assert 1 <= len(examples) <= 4, "what does a user type? See `Examples:` in dpwa/cli/status.py"
+    assert help_of(path, 80).count(f"  {EXAMPLES}\n    dpwa ") == 1
+    found = []
+    for line in examples:
+        for command in line.split(" | "):
+            words = shlex.split(re.sub(r" > \S+$", "", command))
+            if words[0] == "dpwa":
+                found.append(parsed(words))
+    assert any(each[: len(path)] == path for each in found)
+
+
 def test_the_version_is_one_short_line():
     result = run_dpwa("--version")
     assert (result.exit_code, result.stdout) == (0, f"dpwa {dpwa.__version__}\n")
-
-
-# Completion
-
-
-@pytest.fixture
-def environment(tmp_path):
-    """Variables with a `dpwa` on the path that is this one, and a home that nobody else has."""
-    program = tmp_path / "bin" / "dpwa"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m dpwa "$@"\n')
-    program.chmod(0o755)
-    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path)}
-
-
-def run(command, environment):
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def completed_in_bash(words, environment):
-    listed = " ".join(words)
-    script = (
-        'eval "$(dpwa --show-completion)"; '
-        f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _dpwa_completion dpwa; "
-        'printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    return run(["bash", "--norc", "-c", script], environment).split()
-
-
-@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash here")
-def test_bash_completes_commands_and_options(environment):
-    assert completed_in_bash(["dpwa", "sta"], environment) == ["status"]
-    assert completed_in_bash(["dpwa", "keys", "re"], environment) == ["remove"]
-    assert completed_in_bash(["dpwa", "status", "--wa"], environment) == ["--watch"]
-
-
-@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash here")
-def test_completion_is_installed_for_bash(environment, tmp_path):
-    shown = run(["bash", "--norc", "-c", "dpwa --install-completion; true"], environment)
-    assert "bash" in shown
-    script = tmp_path / ".bash_completions" / "dpwa.sh"
-    assert f"source '{script}'" in (tmp_path / ".bashrc").read_text()
-    run(["bash", "--norc", "-c", f"source {script} && complete -p dpwa"], environment)
-
-
-def test_zsh_gets_its_script_and_completions(environment):
-    told = run(["dpwa"], {**environment, "_DPWA_COMPLETE": "source_zsh"})
-    assert told.strip().startswith("#compdef dpwa")
-    asked = {"_DPWA_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "dpwa sta"}
-    assert '"status":"Show clock' in run(["dpwa"], {**environment, **asked})
-
-
-@pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh here")
-def test_zsh_takes_the_script(environment):
-    script = (
-        "autoload -Uz compinit && compinit -u; "
-        'eval "$(dpwa --show-completion)"; print -r -- $_comps[dpwa]'
-    )
-    assert run(["zsh", "-f", "-c", script], environment).strip() == "_dpwa_completion"
 
 
 @pytest.mark.parametrize(

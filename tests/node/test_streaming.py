@@ -4,7 +4,6 @@ import contextlib
 import json
 import random
 import signal
-import socket
 import threading
 import time
 
@@ -14,6 +13,7 @@ import torch
 import zmq
 from support.imposters import imposter
 from support.nodes import config_of, eventually, is_connected, status_of
+from support.ports import needs_ipv6
 from support.processes import ended, start
 from support.requests import fetch_of
 from support.times import at_most
@@ -331,14 +331,6 @@ def test_without_a_guard_whatever_comes_is_merged(transport):
 # Other ways to a peer
 
 
-def has_ipv6():
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
-
-
 def assert_merge(config):
     net, peer = Values(PIECE_ELEMENTS + 7, 1), Values(PIECE_ELEMENTS + 7, 2)
     with pair(net, peer, config) as (mine, theirs):
@@ -352,7 +344,7 @@ def test_nodes_merge_over_ipc_endpoints(tmp_path):
     assert_merge({**config_of(2, transport="tcp"), "nodes": nodes})
 
 
-@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+@needs_ipv6
 def test_nodes_merge_over_ipv6():
     config = config_of(2, transport="tcp")
     for node in config["nodes"]:

@@ -8,6 +8,9 @@ where `dpwa.launch.ports` looks, and begins anywhere in it: other tests may run 
 import itertools
 import os
 import random
+import socket
+
+import pytest
 
 from dpwa.config.nodes import NodeConfig
 from dpwa.errors import AddressError
@@ -35,6 +38,17 @@ def ports_in_a_row(count):
         first = random.SystemRandom().randrange(lowest, lowest + _ROW_PORTS - count)
         if all(_is_free(port) for port in range(first, first + count)):
             return first
+
+
+def _has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 
 
 def _is_free(port):

@@ -1,0 +1,230 @@
+"""A link between two machines, measured as a training uses it: fetches of a snapshot, streamed.
+
+One end serves random bytes as a node does. The other asks for a few of them, to see how long an
+answer takes, and then for so many that their stream takes most of a second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import zmq
+
+from dpwa.clock import Clock, Deadline, SystemClock
+from dpwa.config.endpoints import split_tcp
+from dpwa.connection import DpwaConnection
+from dpwa.data.arrays import array_layout
+from dpwa.data.layout import Layout
+from dpwa.errors import PeerError, UserError
+from dpwa.node.query import query_status
+from dpwa.node.serving.upload import BYTES_PER_MBIT
+from dpwa.transport.addresses import all_resolved
+from dpwa.transport.link import LinkState, PeerLink
+from dpwa.wire import limits
+from dpwa.wire.fetching import Announced, FetchPlan, FetchSession, Greeting, PieceArrived
+from dpwa.wire.messages import GoAway, decode
+from dpwa.wire.shards import Shard
+
+SERVER = "dpwa-bench-link"  # the name of the node that serves
+SNAPSHOT_BYTES = 32 * limits.CHUNK_BYTES
+LATENCIES = 15
+STREAMS = 5
+LEAST_STREAM_S = 0.5
+FIRST_BYTES = 128 * 1024
+FIRST_CHUNK_BYTES = 64 * 1024
+CONNECT_S = 5.0
+POLL_MS = 100
+LISTENING_EVERY_S = 0.1
+NO_ANSWER = "is `dpwa bench link --serve` running there, and is the port open?"
+
+
+@dataclass(frozen=True)
+class LinkMeasurement:
+    """What was measured.
+
+    Attributes:
+        address: of the machine that served.
+        latencies_ms: from a request to the header that answers it.
+        bandwidths_mbps: payload of each stream over its seconds after the header, in 10^6 bits.
+        stream_bytes: how much each stream brought.
+    """
+
+    address: str
+    latencies_ms: tuple[float, ...]
+    bandwidths_mbps: tuple[float, ...]
+    stream_bytes: int
+
+    @property
+    def latency_ms(self) -> float:
+        """The median."""
+        return statistics.median(self.latencies_ms)
+
+    @property
+    def bandwidth_mbps(self) -> float:
+        """The median."""
+        return statistics.median(self.bandwidths_mbps)
+
+
+@contextmanager
+def serving(port: int, bind: str = "*") -> Iterator[None]:
+    """Serve whoever measures the way from this machine.
+
+    Args:
+        port: where to listen.
+        bind: at which address of this machine; `*` for all of IPv4, `::` for those of IPv6, too.
+
+    Raises:
+        ConfigError: the address is none.
+        AddressError: the port is in use, or the address is not of this machine.
+    """
+    node = {"name": SERVER, "host": "localhost", "bind": bind, "port": port}
+    config = {"nodes": [node], "transport": "tcp", "guard": "off", "log_level": "error"}
+    with DpwaConnection(SERVER, config) as connection:
+        connection.update_send(np.frombuffer(os.urandom(SNAPSHOT_BYTES), np.uint8))
+        yield
+
+
+def measure_link(endpoint: str, seconds: float) -> LinkMeasurement:
+    """Measure the way from a machine that serves to this one.
+
+    Args:
+        endpoint: where it serves, `tcp://host:port`.
+        seconds: about how long it may take, after the connection is made.
+
+    Raises:
+        AddressError: the host has no address.
+        UserError: a node that trains answers there.
+        PeerError: nobody does, or not in time.
+    """
+    address = all_resolved(endpoint)[0]
+    _require_server(endpoint, address)
+    clock = SystemClock()
+    with zmq.Context() as zmq_context:
+        client = _Client(zmq_context, address, clock)
+        try:
+            client.connect(Deadline(clock, CONNECT_S))
+            return _measured(client, endpoint, Deadline(clock, seconds))
+        finally:
+            client.close()
+
+
+def _require_server(endpoint: str, address: str) -> None:
+    host, port = split_tcp(endpoint) or ("", 0)
+    answer = query_status({SERVER: address}, CONNECT_S)[SERVER]
+    if answer.report is None:
+        raise PeerError(f"{host}:{port}: {answer.problem}; {NO_ANSWER}")
+    if answer.report.get("name") != SERVER:
+        name = str(answer.report.get("name"))[: limits.MAX_NAME_CHARACTERS]
+        raise UserError(
+            f"{host}:{port}: the node {name!r} of a training answers there; give the port of "
+            "`dpwa bench link --serve`"
+        )
+
+
+def _measured(client: _Client, endpoint: str, deadline: Deadline) -> LinkMeasurement:
+    small = Shard(limits.MIN_CHUNK_BYTES, 0, 1)
+    latencies = [client.fetch(small, deadline)[0] for _ in range(LATENCIES)]
+    nbytes = FIRST_BYTES
+    while True:
+        _, seconds = client.fetch(_shard(nbytes), deadline)
+        if nbytes == SNAPSHOT_BYTES or seconds >= LEAST_STREAM_S:
+            break
+        nbytes = min(2 * nbytes, SNAPSHOT_BYTES)
+    streams = [seconds]
+    while len(streams) < STREAMS and deadline.remaining_s() > 2 * max(streams):
+        streams.append(client.fetch(_shard(nbytes), deadline)[1])
+    return LinkMeasurement(
+        endpoint.removeprefix("tcp://"),
+        tuple(1000 * seconds for seconds in latencies),
+        tuple(nbytes / seconds / BYTES_PER_MBIT for seconds in streams),
+        nbytes,
+    )
+
+
+def _shard(nbytes: int) -> Shard:
+    """Return the first bytes of the snapshot, in pieces as large as those of a training."""
+    chunk_bytes = min(max(nbytes // 4, FIRST_CHUNK_BYTES), limits.CHUNK_BYTES)
+    return Shard(chunk_bytes, 0, nbytes // chunk_bytes)
+
+
+class _Client:
+    """Fetches from one machine that serves.
+
+    Args:
+        zmq_context: of the sockets.
+        endpoint: where it serves.
+        clock: time source.
+    """
+
+    def __init__(self, zmq_context: zmq.Context[zmq.Socket[bytes]], endpoint: str, clock: Clock):
+        self._link = PeerLink(zmq_context, SERVER, endpoint)
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self._greeting = Greeting(name=f"link-{os.getpid()}")
+        self._layout: Layout = array_layout(np.empty(SNAPSHOT_BYTES, np.uint8))
+        self._poller = zmq.Poller()
+        self._poller.register(self._link.socket, zmq.POLLIN)
+        self._poller.register(self._link.monitor, zmq.POLLIN)
+
+    def connect(self, deadline: Deadline) -> None:
+        """Wait until the connection is made."""
+        while self._link.state is not LinkState.UP:
+            self._wait(deadline)
+
+    def fetch(self, shard: Shard, deadline: Deadline) -> tuple[float, float]:
+        """Fetch a part; return the seconds until the header, and from there to the last byte."""
+        plan = FetchPlan(self._layout, shard=shard, greeting=self._greeting)
+        session = FetchSession(next(self._numbers), plan)
+        asked = self._clock.now()
+        self._link.send(session.request_message(int(deadline.remaining_s() * 1000) + 1))
+        while True:
+            frames = self._link.receive()
+            if frames is None:
+                self._wait(deadline)
+                continue
+            message, payload = decode(frames)
+            if isinstance(message, GoAway):
+                continue
+            event = session.receive(message, payload)
+            if isinstance(event, Announced):
+                announced = self._clock.now()
+            elif isinstance(event, PieceArrived):
+                if event.is_last:
+                    return announced - asked, self._clock.now() - announced
+                if (credit := session.credit()) is not None:
+                    self._link.send(credit)
+            else:
+                raise PeerError(f"{self._link.endpoint}: refused to serve ({event})")
+
+    def close(self) -> None:
+        """End the connection."""
+        self._link.close()
+
+    def _wait(self, deadline: Deadline) -> None:
+        """Wait for something to happen.
+
+        Raises:
+            PeerError: the connection is lost, or the time is over.
+        """
+        self._poller.poll(min(POLL_MS, int(deadline.remaining_s() * 1000) + 1))
+        self._link.update()
+        if self._link.state is LinkState.DOWN:
+            raise PeerError(f"{self._link.endpoint}: {self._link.problem}; {NO_ANSWER}")
+        if deadline.expired():
+            raise PeerError(
+                f"{self._link.endpoint}: too slow to be measured in this time; give more --seconds"
+            )
+
+
+def wait_seconds(seconds: float) -> None:
+    """Wait, as a server does, until the time is over or Ctrl-C comes."""
+    deadline = Deadline(SystemClock(), seconds)
+    while not deadline.expired():
+        time.sleep(min(LISTENING_EVERY_S, deadline.remaining_s()))

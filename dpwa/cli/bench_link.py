@@ -1,0 +1,131 @@
+"""`dpwa bench link`: measure the way between two machines."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpwa.errors import UserError
+
+if TYPE_CHECKING:
+    from dpwa.bench.link import LinkMeasurement
+
+PORT = 20469  # beside the first one of `dpwa launch`
+HIGHEST_PORT = 65_535
+LONGEST_S = 86_400.0
+MEASURING_S = 15.0
+SERVING_S = 600.0
+INTERNET = "192.0.2.1"  # an address of documentation (RFC 5737): any route outside
+
+
+def link(
+    host: Annotated[
+        str | None,
+        typer.Argument(metavar="HOST[:PORT]", help="The machine that serves."),
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve those who measure the way to this machine.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=1, max=HIGHEST_PORT, help="With --serve: where to listen.")
+    ] = PORT,
+    bind: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="With --serve: at which address; :: for IPv6, too."),
+    ] = "*",
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            min=1.0,
+            max=LONGEST_S,
+            help=f"How long at most: to measure {MEASURING_S:g}, to serve {SERVING_S:g}.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, which `dpwa plan --link` takes.")
+    ] = False,
+) -> None:
+    """Measure latency and bandwidth of the way from another machine to this one.
+
+    There, `dpwa bench link --serve` runs meanwhile; it serves random bytes as a node serves its
+    snapshots, to anybody who can connect, and ends with Ctrl-C. What is measured is what `dpwa
+    status --json` shows of a peer: from a request to the header that answers it, and the payload of
+    one stream over the time after that. Where both ways differ, measure both.
+
+    Examples:
+        dpwa bench link --serve
+        dpwa bench link 10.0.0.2
+        dpwa bench link 10.0.0.2 --json > link.json
+    """
+    if serve == (host is not None):
+        raise UserError("expected the HOST to measure the way from, or --serve")
+    if serve:
+        _serve(port, bind, seconds or SERVING_S)
+        return
+    from dpwa.bench.link import measure_link
+
+    found = measure_link(_endpoint_of(host or ""), seconds or MEASURING_S)
+    if as_json:
+        typer.echo(json.dumps(_object(found)))
+    else:
+        _show(found)
+
+
+def _serve(port: int, bind: str, seconds: float) -> None:
+    from dpwa.bench.link import serving, wait_seconds
+    from dpwa.discovery.interfaces import own_host
+
+    with serving(port, bind):
+        own = own_host(os.environ, INTERNET)
+        target = own.host if port == PORT else f"{own.host}:{port}"
+        typer.echo(f"serving on port {port}, for {seconds:g} s; on another machine:")
+        typer.echo(f"dpwa bench link {target}")
+        wait_seconds(seconds)
+
+
+def _endpoint_of(text: str) -> str:
+    """Return the endpoint of `HOST`, `HOST:PORT` or an IPv6 address.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    from dpwa.config.endpoints import split_tcp, tcp_endpoint
+
+    for endpoint in (f"tcp://{text}", tcp_endpoint(text, PORT), f"tcp://{text}:{PORT}"):
+        if split_tcp(endpoint) is not None:
+            return endpoint
+    raise UserError(
+        f"expected a HOST, or HOST:PORT, such as 10.0.0.2 or [2001:db8::2]:{PORT} (got {text:.60})"
+    )
+
+
+def _object(found: LinkMeasurement) -> dict[str, object]:
+    return {
+        "address": found.address,
+        "latency_ms": found.latency_ms,
+        "bandwidth_mbps": found.bandwidth_mbps,
+        "latencies_ms": found.latencies_ms,
+        "bandwidths_mbps": found.bandwidths_mbps,
+        "stream_bytes": found.stream_bytes,
+    }
+
+
+def _show(found: LinkMeasurement) -> None:
+    """Print the medians, and between what the samples were."""
+    for name, unit, median, samples in (
+        ("latency", "ms", found.latency_ms, found.latencies_ms),
+        ("bandwidth", "Mbit/s", found.bandwidth_mbps, found.bandwidths_mbps),
+    ):
+        lowest, highest = min(samples), max(samples)
+        typer.echo(
+            f"{name} {median:.4g} {unit}, median of {len(samples)} ({lowest:.4g} to {highest:.4g})"
+        )
+    typer.echo(
+        f"from {found.address}, in streams of {found.stream_bytes / 1e6:.3g} MB; to plan with it:\n"
+        f"dpwa plan --latency-ms {found.latency_ms:.3g} "
+        f"--bandwidth-mbps {found.bandwidth_mbps:.4g} --parameters N --step-ms MS"
+    )

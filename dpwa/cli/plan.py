@@ -1,0 +1,233 @@
+"""`dpwa plan`: what a round will cost over a link, and which settings fit a budget."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpwa.cli import exit_codes
+from dpwa.cli.needs import require_torch
+from dpwa.errors import UserError
+
+if TYPE_CHECKING:
+    from dpwa.config import Config
+    from dpwa.data.layout import Layout
+    from dpwa.plan.choices import Choice
+    from dpwa.plan.link_figures import LinkFigures
+
+ONE_HOST = "shm"
+FEWEST_NODES = 2
+USUAL_WAIT = 0.05  # with a budget of bytes: to wait for them would be no way to save
+MOST_NODES = 100_000
+USUAL_NODES = 2
+PORT = 45000  # of a node that is never started
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)(%?)")
+
+
+def plan(
+    step_ms: Annotated[
+        float, typer.Option(metavar="MS", help="Milliseconds of one training step.")
+    ],
+    parameters: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Size of the model: a number such as 300000, 124M or 7B."),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Or the sizes in a file of safetensors or torch."),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(metavar="NAME", help="With --parameters: their dtype.")
+    ] = "float32",
+    config: Annotated[
+        Path | None,
+        typer.Option("-c", "--config", metavar="FILE", help="The present settings; else defaults."),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            "--nodes",
+            metavar="N",
+            min=FEWEST_NODES,
+            max=MOST_NODES,
+            help="How many nodes, if not those of the file.",
+        ),
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            metavar="shm|FILE|-",
+            help="shm: all nodes on one host. Else what `dpwa bench link --json` has printed.",
+        ),
+    ] = None,
+    latency_ms: Annotated[
+        float | None, typer.Option(metavar="MS", help="Round trip of the link.")
+    ] = None,
+    bandwidth_mbps: Annotated[
+        float | None,
+        typer.Option(metavar="MBIT", help="Payload of the link, in 10^6 bits per second."),
+    ] = None,
+    budget_mbps: Annotated[
+        float | None,
+        typer.Option(metavar="MBIT", help="What a node may receive, and send, in a second."),
+    ] = None,
+    budget_gb_per_hour: Annotated[
+        float | None, typer.Option(metavar="GB", help="The same in an hour, in 10^9 bytes.")
+    ] = None,
+    max_wait: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Share of the time for waiting; 5% beside another."),
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Put the best that fits into the file of -c.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on standard output.")
+    ] = False,
+) -> None:
+    """Tell what a round of gossip costs over a link, and which settings fit a budget.
+
+    For the present settings, and for each of `codec`, `fraction` and `fetch_probability` changed
+    alone: the payload of a round, the seconds of a fetch, how much of that passes during the
+    training step and how much is waiting, and the memory of a node. With a budget it looks for the
+    settings that keep to it and give up least. docs/plan.md has the formulas.
+
+    Exits with 1 when nothing fits the budget.
+
+    Examples:
+        dpwa plan --parameters 124M --step-ms 400 --latency-ms 20 --bandwidth-mbps 200
+        dpwa bench link 10.0.0.2 --json | dpwa plan --checkpoint net.pt --step-ms 400 --link -
+        dpwa plan -c nodes.yaml --parameters 7M --step-ms 90 --link link.json --max-wait 5% --write
+    """
+    require_torch("dpwa plan")
+    from dpwa.cli.plan_report import as_object, show
+    from dpwa.node.assembly import codec_of
+    from dpwa.plan.choices import Budget, Choices
+    from dpwa.plan.costs import Setting
+    from dpwa.plan.payloads import Payloads
+
+    for name, value in (
+        ("--step-ms", step_ms),
+        ("--budget-mbps", budget_mbps),
+        ("--budget-gb-per-hour", budget_gb_per_hour),
+    ):
+        _require_positive(name, value)
+    budget = Budget(budget_mbps, budget_gb_per_hour, _share_of(max_wait))
+    if budget.is_given and budget.wait_share is None:
+        budget = replace(budget, wait_share=USUAL_WAIT)
+    if write and (config is None or not budget.is_given):
+        raise UserError("--write: expected a file (-c FILE), and a budget to choose by")
+    figures = _link_of(link, latency_ms, bandwidth_mbps)
+    base = _config_of(config)
+    _require_transport(base, is_one_host=figures is None)
+    count = nodes or len(base.nodes)
+    if count < FEWEST_NODES:
+        raise UserError(f"{config}: expected the number of nodes beside it (-n N)")
+    layout = _layout_of(parameters, checkpoint, dtype)
+    payloads = Payloads(layout, partial(codec_of, base))
+    setting = Setting(count, step_ms / 1000, figures)
+    choices = Choices(base, payloads, setting, budget)
+    fits = choices.fitting() if budget.is_given else []
+    if as_json:
+        typer.echo(json.dumps(as_object(choices, layout, fits)))
+    else:
+        show(choices, layout, fits)
+    if budget.is_given and not fits:
+        raise typer.Exit(exit_codes.FAILURE)
+    if write and config is not None:
+        _write(config, fits[0])
+
+
+def _write(path: Path, best: Choice) -> None:
+    from dpwa.plan.settings_file import write_settings
+
+    if not best.changes:
+        typer.echo(f"{path}: left as it is, as it fits", err=True)
+        return
+    write_settings(path, best.changes)
+    told = ", ".join(f"{name}: {value}" for name, value in best.changes.items())
+    typer.echo(f"{path}: written, {told}", err=True)
+
+
+def _config_of(path: Path | None) -> Config:
+    """Return the configuration of a file, or the defaults."""
+    from dpwa.config import load_config
+    from dpwa.config.template import local_nodes
+
+    if path is not None:
+        return load_config(path)
+    nodes = local_nodes(range(PORT, PORT + USUAL_NODES))
+    return load_config({"nodes": [node.to_mapping() for node in nodes]}, environ={})
+
+
+def _layout_of(parameters: str | None, checkpoint: Path | None, dtype: str) -> Layout:
+    if (parameters is None) == (checkpoint is None):
+        raise UserError("expected the size of the model: --parameters N or --checkpoint FILE")
+    from dpwa.plan.model_sizes import (
+        DTYPES,
+        layout_of_checkpoint,
+        layout_of_count,
+        parameter_count,
+    )
+
+    if checkpoint is not None:
+        return layout_of_checkpoint(checkpoint)
+    if dtype not in DTYPES:
+        raise UserError(f"--dtype: expected one of {', '.join(DTYPES)} (got {dtype:.40})")
+    return layout_of_count(parameter_count(parameters or ""), dtype)
+
+
+def _link_of(
+    link: str | None, latency_ms: float | None, bandwidth_mbps: float | None
+) -> LinkFigures | None:
+    """Return the figures of the link; `None` if all nodes are on one host."""
+    from dpwa.plan.link_figures import LinkFigures, read_link
+
+    typed = (latency_ms, bandwidth_mbps)
+    if link is not None:
+        if typed != (None, None):
+            raise UserError("expected either --link, or --latency-ms and --bandwidth-mbps")
+        return None if link == ONE_HOST else read_link(link)
+    if latency_ms is None or bandwidth_mbps is None:
+        raise UserError(
+            "expected the link: --latency-ms and --bandwidth-mbps, --link FILE with what "
+            "`dpwa bench link HOST --json` has measured, or --link shm for nodes of one host"
+        )
+    _require_positive("--bandwidth-mbps", bandwidth_mbps)
+    if not 0.0 <= latency_ms < float("inf"):
+        raise UserError(f"--latency-ms: expected a number of at least 0 (got {latency_ms:g})")
+    return LinkFigures(latency_ms=latency_ms, bandwidth_mbps=bandwidth_mbps)
+
+
+def _require_transport(config: Config, *, is_one_host: bool) -> None:
+    """Refuse a transport that is not for this link."""
+    if is_one_host and config.transport == "tcp":
+        raise UserError(
+            "transport: tcp streams on one host, too: expected what `dpwa bench link localhost "
+            "--json` has measured, in place of --link shm"
+        )
+    if not is_one_host and config.transport == ONE_HOST:
+        raise UserError("transport: shm is for nodes of one host: expected --link shm")
+
+
+def _share_of(text: str | None) -> float | None:
+    """Return a share from 0 to 1, of a text such as `5%` or `0.05`."""
+    if text is None:
+        return None
+    match = _SHARE.fullmatch(text.strip())
+    share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
+    if not 0.0 <= share <= 1.0:
+        raise UserError(f"--max-wait: expected a share such as 5% or 0.05 (got {text:.40})")
+    return share
+
+
+def _require_positive(name: str, value: float | None) -> None:
+    if value is not None and not 0.0 < value < float("inf"):
+        raise UserError(f"{name}: expected a number above 0 (got {value:g})")

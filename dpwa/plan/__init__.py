@@ -1,0 +1,1 @@
+"""What a round of gossip costs before it is run: `dpwa plan`."""

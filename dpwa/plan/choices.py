@@ -1,0 +1,195 @@
+"""Which settings fit a budget: the present ones, each one changed alone, and all together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dpwa.config import Config
+from dpwa.config.combinations import combinations
+from dpwa.plan.costs import RoundCost, Setting, cost_of, obeys_probability
+from dpwa.plan.payloads import Payloads
+
+CODECS = ("none", "bf16", "int8", "topk")  # from the most exact on
+SHARES = (0.5, 0.25, 0.1)  # of the parameters in a fetch, and of the rounds with one
+SMALL_SHARES = (*SHARES, 0.05, 0.02, 0.01)
+MOST_FITS = 3
+
+Change = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What rounds may cost; `None`: as much as they like.
+
+    Attributes:
+        mbps: payload that a node receives in a second, in 10^6 bits; as much is sent.
+        gb_per_hour: the same in 10^9 bytes an hour.
+        wait_share: of the time, from 0 to 1.
+    """
+
+    mbps: float | None = None
+    gb_per_hour: float | None = None
+    wait_share: float | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Tell whether anything is bounded."""
+        return self != Budget()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings, what they cost, and why they do not fit.
+
+    Attributes:
+        changes: the settings that differ from the present ones.
+        config: all of them.
+        cost: of a round.
+        problems: in words; none if they fit.
+    """
+
+    changes: Change
+    config: Config
+    cost: RoundCost
+    problems: tuple[str, ...]
+
+    @property
+    def mixed(self) -> float:
+        """Share of the parameters that a round brings, in the mean."""
+        return self.config.fraction * self.cost.fetches
+
+    def reasons(self) -> list[str]:
+        """Return what the changes give up, in words."""
+        config = self.config
+        told = {
+            "codec": _CODEC_WORDS.get(config.codec, "a codec of a plugin"),
+            "fraction": f"each parameter comes once in {1 / config.fraction:.3g} fetches",
+            "fetch_probability": f"{config.fetch_probability:.0%} of the rounds fetch",
+            "timeout_ms": "room for the longest fetch",
+            "transport": "if all nodes were on one host",
+        }
+        return [f"{key} {value}: {told[key]}" for key, value in self.changes.items()]
+
+
+_CODEC_WORDS = {
+    "none": "every value, exact",
+    "fp16": "every value, to 11 bits",
+    "bf16": "every value, to 8 bits",
+    "int8": "every value, to 1/254 of the largest of its 256",
+    "topk": "only the values that changed most; watch the loss",
+}
+
+
+@dataclass
+class Choices:
+    """All that can be chosen from.
+
+    Args:
+        config: the present settings.
+        payloads: of the model.
+        setting: where the rounds are run.
+        budget: what they may cost.
+
+    Attributes:
+        refused: settings that the others do not allow, with the reason.
+    """
+
+    config: Config
+    payloads: Payloads
+    setting: Setting
+    budget: Budget
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def present(self) -> Choice:
+        """Return the present settings, as they are."""
+        cost = cost_of(self.config, self.payloads, self.setting)
+        problems = list(self._too_much(cost))
+        if cost.is_late:
+            problems.insert(0, f"fetches bring nothing: timeout_ms must be {cost.timeout_ms}")
+        return Choice({}, self.config, cost, tuple(problems))
+
+    def alone(self) -> list[Choice]:
+        """Return what each setting would do alone, where the network is used at all."""
+        if self.setting.link is None:
+            return []
+        now = self.config
+        found: list[Change] = [{"codec": name} for name in CODECS if name != now.codec]
+        found += [{"fraction": share} for share in SHARES if share < now.fraction]
+        found += [{"fetch_probability": share} for share in self._rarer(SHARES)]
+        choices = [choice for change in found if (choice := self._with(change)) is not None]
+        return [*choices, self._on_one_host()]
+
+    def _on_one_host(self) -> Choice:
+        """Return what the present settings would cost if all nodes were on one host."""
+        cost = cost_of(self.config, self.payloads, replace(self.setting, link=None))
+        return Choice({"transport": "shm"}, self.config, cost, tuple(self._too_much(cost)))
+
+    def fitting(self) -> list[Choice]:
+        """Return the settings that fit the budget, the best first.
+
+        The more of the parameters a round brings, the better; then the more exact. Codecs of
+        differences come last, as what is merged is partly old. The present settings, if they fit,
+        are the only ones.
+        """
+        present = self.present()
+        if not present.problems:
+            return [present]
+        fits = [choice for choice in self._all() if not choice.problems]
+        return sorted(fits, key=self._rank)[:MOST_FITS]
+
+    def least(self) -> Choice:
+        """Return what costs the least, for a budget that nothing fits."""
+        return min(self._all(), key=lambda choice: (choice.cost.wait_share, choice.cost.mbps))
+
+    def _rank(self, choice: Choice) -> tuple[bool, float, float, float]:
+        is_delta = self.payloads.is_delta(choice.config.codec)
+        exactness = -choice.cost.fetch_bytes / choice.config.fraction
+        return is_delta, -choice.mixed, exactness, choice.cost.wait_share
+
+    def _all(self) -> Iterator[Choice]:
+        """Yield all combinations that bring no more than the present settings do."""
+        now = self.config
+        if self.setting.link is None:
+            yield self.present()
+            return
+        codecs = dict.fromkeys([now.codec, *CODECS])
+        fractions = [now.fraction, *(share for share in SMALL_SHARES if share < now.fraction)]
+        asks = [now.fetch_probability, *self._rarer(SMALL_SHARES)]
+        for codec, fraction, share in itertools.product(codecs, fractions, asks):
+            wanted = {"codec": codec, "fraction": fraction, "fetch_probability": share}
+            changes = {k: v for k, v in wanted.items() if vars(now)[k] != v}
+            if (choice := self._with(changes)) is not None:
+                yield choice
+
+    def _rarer(self, shares: Sequence[float]) -> list[float]:
+        """Return probabilities of a fetch below the present one, if they have any effect."""
+        now = self.config.fetch_probability
+        return [share for share in shares if share < now] if obeys_probability(self.config) else []
+
+    def _with(self, changes: Change) -> Choice | None:
+        """Return the choice of some changes, with a timeout that is long enough."""
+        config = self.config.model_copy(update=dict(changes))
+        nodes = [node.to_mapping() for node in config.nodes]
+        links = [link.model_dump() for link in config.links]
+        for path, message in combinations(vars(config), nodes, links):
+            setting = str(path[0])
+            if setting in changes:
+                self.refused.setdefault(setting, message)
+                return None
+        cost = cost_of(config, self.payloads, self.setting)
+        if cost.timeout_ms > config.timeout_ms:
+            changes = {**changes, "timeout_ms": cost.timeout_ms}
+            config = config.model_copy(update={"timeout_ms": cost.timeout_ms})
+            cost = cost_of(config, self.payloads, self.setting)
+        return Choice(changes, config, cost, tuple(self._too_much(cost)))
+
+    def _too_much(self, cost: RoundCost) -> Iterator[str]:
+        most = self.budget
+        if most.wait_share is not None and cost.wait_share > most.wait_share:
+            yield f"waits {cost.wait_share:.0%} of the time, more than {100 * most.wait_share:.3g}%"
+        if most.mbps is not None and cost.mbps > most.mbps:
+            yield f"{cost.mbps:.3g} Mbit/s, more than {most.mbps:g}"
+        if most.gb_per_hour is not None and cost.gb_per_hour > most.gb_per_hour:
+            yield f"{cost.gb_per_hour:.3g} GB an hour, more than {most.gb_per_hour:g}"

@@ -1,0 +1,232 @@
+"""What a round of gossip costs: bytes, seconds, waiting and memory, from settings and a link.
+
+A round is one `update_send` and `update_wait` with a training step in between. With
+
+    a   fetches that a round starts: fetch_probability, or what the algorithm has in its place
+    S   payload of a fetch, as the codec leaves it
+    r   how many read at once from the one that is asked: 1 + a (N-2)/(N-1), if all begin together
+    L   latency, B bandwidth (or `max_upload_mbps`, if that is less), W work of the codec
+
+    fetch    F = L + max(r S / B, r W, (ceil(pieces / 6) - 1) L)
+    waiting  w = a max(0, min(F, timeout) - step)
+    a round of step + w brings a S bytes, and as many are sent; of a fetch that is too long for
+    `timeout_ms`, a part
+
+The last term of F: 6 pieces are on their way at most before the reader must say that it wants more.
+With a codec of differences, one fetch in `resync_every` brings all of the shard, as does one from a
+node that has forgotten what its reader holds: it remembers 8 readers. Nothing is streamed on one
+host.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dpwa.algorithms import Terms, algorithm
+from dpwa.algorithms.lsgd import LSGDOptions
+from dpwa.config import Config
+from dpwa.config.graphs import topology_of
+from dpwa.node.serving.snapshot_service import MOST_READERS
+from dpwa.node.serving.upload import BYTES_PER_MBIT
+from dpwa.plan.link_figures import LinkFigures
+from dpwa.plan.payloads import Payloads, Work
+from dpwa.policy.topology import neighbours_of
+from dpwa.wire import limits
+
+LEAST_SLOTS = 2
+KEPT_SNAPSHOTS = 2  # of leaders
+TIMEOUT_MARGIN = 1.5  # links are slower at times
+TIMEOUT_STEP_MS = 100
+MOST_NODES_LOOKED_AT = 64
+HOUR_S = 3600
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the rounds are run.
+
+    Attributes:
+        nodes: how many there are.
+        step_s: seconds of one training step.
+        link: to the others; `None` if all are on one host and map each other's memory.
+    """
+
+    nodes: int
+    step_s: float
+    link: LinkFigures | None
+
+
+@dataclass(frozen=True)
+class RoundCost:
+    """What the rounds of one node cost; the same is sent as is received, in the mean.
+
+    Attributes:
+        fetches: that a round starts, in the mean.
+        fetch_bytes: payload of a fetch, in the mean.
+        fetch_s: seconds that a fetch takes, in the mean, and `longest_s` of the longest.
+        overlap_s: of them, what passes during the training step.
+        wait_s: seconds of waiting in a round, in the mean of all rounds.
+        round_s: seconds of a round.
+        memory_bytes: that a node holds beside its model, and `most_memory_bytes` at the most.
+        is_late: whether fetches take longer than `timeout_ms`, so that they bring nothing.
+    """
+
+    fetches: float
+    fetch_bytes: float
+    fetch_s: float
+    longest_s: float
+    overlap_s: float
+    wait_s: float
+    round_s: float
+    memory_bytes: int
+    most_memory_bytes: int
+    is_late: bool
+
+    @property
+    def round_bytes(self) -> float:
+        """Payload that a round receives."""
+        return self.fetches * self.fetch_bytes
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the time that is spent waiting, from 0 to 1."""
+        return self.wait_s / self.round_s
+
+    @property
+    def mbps(self) -> float:
+        """Payload that is received in a second, in 10^6 bits."""
+        return self.round_bytes / self.round_s / BYTES_PER_MBIT
+
+    @property
+    def gb_per_hour(self) -> float:
+        """Payload that is received in an hour, in 10^9 bytes."""
+        return self.round_bytes / self.round_s * HOUR_S / 1e9
+
+    @property
+    def timeout_ms(self) -> int:
+        """The least `timeout_ms` that leaves room for the longest fetch."""
+        needed_ms = TIMEOUT_MARGIN * self.longest_s * 1000
+        return math.ceil(needed_ms / TIMEOUT_STEP_MS) * TIMEOUT_STEP_MS
+
+
+def cost_of(config: Config, payloads: Payloads, setting: Setting) -> RoundCost:
+    """Return what a round costs with a configuration; see the top of this module.
+
+    Settings of single nodes and links are left out.
+
+    Raises:
+        UserError: the topology of the configuration does not fit the number of nodes.
+    """
+    asks = asks_per_round(config, setting.nodes)
+    peers = _peers_of(config, setting.nodes)
+    link = setting.link
+    if link is None:
+        return _mapped(config, payloads, setting, asks)
+    kinds = [
+        (share, work.nbytes, _seconds(config, link, work, _readers(config, asks, setting.nodes)))
+        for share, work in _fetches(config, payloads, peers)
+    ]
+    timeout_s = config.timeout_ms / 1000
+    taken = [(share, min(seconds, timeout_s)) for share, _, seconds in kinds]
+    wait_s = asks * sum(share * max(0.0, s - setting.step_s) for share, s in taken)
+    least, most = _memory(config, payloads, peers, is_streamed=True)
+    return RoundCost(
+        fetches=asks,
+        # What has not come in time is given up.
+        fetch_bytes=sum(share * n * min(1.0, timeout_s / s) for share, n, s in kinds),
+        fetch_s=sum(share * seconds for share, _, seconds in kinds),
+        longest_s=max(seconds for _, _, seconds in kinds),
+        overlap_s=sum(share * min(s, setting.step_s) for share, s in taken),
+        wait_s=wait_s,
+        round_s=setting.step_s + wait_s,
+        memory_bytes=least,
+        most_memory_bytes=most,
+        is_late=any(seconds > timeout_s for _, _, seconds in kinds),
+    )
+
+
+def asks_per_round(config: Config, nodes: int) -> float:
+    """Return how many fetches of one node a round brings, in the mean."""
+    kind = algorithm(config.algorithm)
+    options = config.options_of(config.algorithm)
+    if isinstance(options, LSGDOptions):
+        # Of a node that does not lead; the updates of all count.
+        local, of_all = options.periods(nodes)
+        has_groups = len({node.group for node in config.nodes}) > 1
+        return min(1.0, nodes / (min(local, of_all) if has_groups else of_all))
+    period, probability = getattr(options, "period", None), getattr(options, "probability", None)
+    asks = config.fetch_probability if probability is None else float(probability)
+    if period is not None:
+        asks = 1 / period
+    # Of an exchange both ends get a snapshot: the node asks, or it is asked.
+    return 1 - (1 - asks) ** 2 if kind.terms is Terms.EXCHANGE else asks
+
+
+def obeys_probability(config: Config) -> bool:
+    """Tell whether `fetch_probability` says how often the algorithm of a configuration asks."""
+    without = config.model_copy(update={"fetch_probability": 0.0})
+    return asks_per_round(without, 2) == 0.0
+
+
+def _mapped(config: Config, payloads: Payloads, setting: Setting, asks: float) -> RoundCost:
+    least, most = _memory(config, payloads, 0, is_streamed=False)
+    return RoundCost(asks, 0.0, 0.0, 0.0, 0.0, 0.0, setting.step_s, least, most, is_late=False)
+
+
+def _fetches(config: Config, payloads: Payloads, peers: int) -> list[tuple[float, Work]]:
+    """Return the kinds of fetches there are: their share of all, and what they cost."""
+    usual = payloads.fetch(config.codec, config.fraction)
+    if not payloads.is_delta(config.codec):
+        return [(1.0, usual)]
+    remembered = min(1.0, limits.MAX_HELD / peers)
+    changed = (1 - 1 / config.topk.resync_every) * remembered
+    whole = payloads.fetch("none", config.fraction)
+    return [(share, work) for share, work in ((changed, usual), (1 - changed, whole)) if share > 0]
+
+
+def _readers(config: Config, asks: float, nodes: int) -> float:
+    """Return how many read at once from the one that is asked, this node among them."""
+    kind = algorithm(config.algorithm)
+    if kind.terms is Terms.EXCHANGE:
+        return 1.0  # who is in an exchange is busy for others
+    if kind.keeps:
+        return float(min(MOST_READERS, nodes - 1))  # others read copies
+    return 1 + asks * (nodes - 2) / (nodes - 1)
+
+
+def _seconds(config: Config, link: LinkFigures, work: Work, readers: float) -> float:
+    rate = link.bytes_per_s
+    if config.max_upload_mbps is not None:
+        rate = min(rate, config.max_upload_mbps * BYTES_PER_MBIT)
+    turns = max(0, math.ceil(work.pieces / limits.CREDIT_CHUNKS) - 1)
+    stream_s = max(readers * work.nbytes / rate, readers * work.busy_s, turns * link.latency_s)
+    return link.latency_s + stream_s
+
+
+def _peers_of(config: Config, nodes: int) -> int:
+    """Return from how many others a node fetches in the course of time, at the most."""
+    if config.topology in ("random", "full", "file") or config.is_open:
+        return nodes - 1
+    options = config.options_of(config.topology)
+    found = topology_of(config.topology, options, [f"w{n}" for n in range(nodes)])
+    rounds = range(found.period(options, nodes))
+    return max(
+        len({peer for r in rounds for peer in neighbours_of(found, options, node, nodes, r)})
+        for node in range(min(nodes, MOST_NODES_LOOKED_AT))
+    )
+
+
+def _memory(
+    config: Config, payloads: Payloads, peers: int, *, is_streamed: bool
+) -> tuple[int, int]:
+    """Return what a node holds beside its model as a rule, and at the most, in bytes."""
+    others = 0
+    if is_streamed:
+        others = 1  # the receive buffer
+        if payloads.is_delta(config.codec):
+            others += peers + min(peers, limits.MAX_HELD)
+        if algorithm(config.algorithm).keeps:
+            others += KEPT_SNAPSHOTS
+    least, most = ((slots + others) * payloads.model_bytes for slots in (LEAST_SLOTS, config.slots))
+    return least, most

@@ -1,0 +1,140 @@
+"""What codecs make of the pieces of a model: found by encoding a sample of each kind of piece."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dpwa.data.checksum import checksum
+from dpwa.data.codecs import Codec
+from dpwa.data.codecs.arrays import FLOATS
+from dpwa.data.layout import Layout, Piece
+from dpwa.data.segments import ByteArray
+from dpwa.wire.fetching import pieces_of
+from dpwa.wire.shards import shards_of
+
+SEED = 7
+TRIES = 3
+
+PieceKind = tuple[int, str]  # bytes, dtype
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one or more pieces cost.
+
+    Attributes:
+        nbytes: payload on the wire.
+        pieces: how many.
+        busy_s: seconds of one core of this machine, of the end that has more to do.
+    """
+
+    nbytes: float
+    pieces: float
+    busy_s: float
+
+
+class Payloads:
+    """Costs of the fetches of one model, by codec and fraction.
+
+    Args:
+        layout: of the model.
+        make_codec: makes the codec of a name, as the configuration has it.
+    """
+
+    def __init__(self, layout: Layout, make_codec: Callable[[str], Codec]) -> None:
+        self._layout = layout
+        self._nbytes = layout.nbytes or 0
+        self._make_codec = make_codec
+        self._codecs: dict[str, Codec] = {}
+        self._samples: dict[tuple[str, PieceKind], Work] = {}
+        self._cuts: dict[float, list[Counter[PieceKind]]] = {}
+
+    @property
+    def model_bytes(self) -> int:
+        """Size of a snapshot."""
+        return self._nbytes
+
+    def is_delta(self, codec: str) -> bool:
+        """Tell whether a codec sends differences."""
+        return self._codec(codec).is_delta
+
+    def fetch(self, codec: str, fraction: float) -> Work:
+        """Return what a fetch costs, in the mean of all shards that take turns."""
+        shards = self._cut(fraction)
+        whole: Counter[PieceKind] = sum(shards, Counter())
+        parts = [(self._sample(codec, kind), count) for kind, count in whole.items()]
+        return Work(
+            sum(work.nbytes * count for work, count in parts) / len(shards),
+            sum(whole.values()) / len(shards),
+            sum(work.busy_s * count for work, count in parts) / len(shards),
+        )
+
+    def _cut(self, fraction: float) -> list[Counter[PieceKind]]:
+        """Return of which pieces each shard is."""
+        if fraction not in self._cuts:
+            shards = shards_of(self._layout, fraction)
+            self._cuts[fraction] = [
+                _kinds(pieces_of(self._layout, self._nbytes, shard)) for shard in shards
+            ]
+        return self._cuts[fraction]
+
+    def _codec(self, name: str) -> Codec:
+        if name not in self._codecs:
+            self._codecs[name] = self._make_codec(name)
+        return self._codecs[name]
+
+    def _sample(self, name: str, kind: PieceKind) -> Work:
+        if (name, kind) not in self._samples:
+            self._samples[name, kind] = _tried(self._codec(name), *kind)
+        return self._samples[name, kind]
+
+
+def _kinds(pieces: Sequence[Piece]) -> Counter[PieceKind]:
+    return Counter((piece.nbytes, piece.dtype) for piece in pieces)
+
+
+def _tried(codec: Codec, nbytes: int, dtype: str) -> Work:
+    """Encode and decode normally distributed values."""
+    piece, best_s = _values(nbytes, dtype), math.inf
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several wait for each other where the machine has other work
+    try:
+        for _ in range(TRIES):
+            payload, seconds = _timed(codec, piece, dtype)
+            best_s = min(best_s, seconds)
+    finally:
+        torch.set_num_threads(threads)
+    return Work(payload.nbytes, 1, best_s)
+
+
+def _timed(codec: Codec, piece: ByteArray, dtype: str) -> tuple[ByteArray, float]:
+    """Return the payload, and the seconds of the end that has more to do.
+
+    They are of this thread's work: a machine that is busy just now says nothing of a training.
+    """
+    held = np.zeros_like(piece) if codec.is_delta else None
+    room = np.zeros_like(piece)
+    began = time.thread_time()
+    payload = codec.encode(piece, dtype, held)
+    checksum(payload)
+    encoded = time.thread_time()
+    checksum(payload)
+    found = codec.decode(payload.data, dtype, room)
+    if not np.may_share_memory(found, room):
+        np.copyto(room, found)  # as the reader does
+    return payload, max(encoded - began, time.thread_time() - encoded)
+
+
+def _values(nbytes: int, dtype: str) -> ByteArray:
+    kind = FLOATS[dtype]
+    generator = torch.Generator().manual_seed(SEED)
+    values = torch.randn(nbytes // kind.itemsize, generator=generator, dtype=torch.float32)
+    found: ByteArray = values.to(kind).view(torch.uint8).numpy()
+    return found
