@@ -37,21 +37,20 @@ html_extra_path = ["_start"]  # index.html, which leads to docs/index.html
 html_copy_source = False
 html_math_renderer = "mathml"
 
-_INDEX_LINK = re.compile(r"\]\((?P<page>[\w./-]+)\.md\)")
+_ENTRY = re.compile(r"^- \[(.+?)\]\(([\w./-]+)\.md\)", re.MULTILINE)
 
 
 def _add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
-    """Make the table of contents of the site out of the lists of links of docs/index.md."""
+    """Make the table of contents of the site out of the lists of docs/index.md."""
     if page != root_doc:
         return
     opening, *sections = source[0].split("\n## ")
-    with_contents = [opening]
     for section in sections:
-        pages = "\n".join(dict.fromkeys(_INDEX_LINK.findall(section)))
+        entries = "\n".join(f"{title} <{page}>" for title, page in _ENTRY.findall(section))
         caption = section.partition("\n")[0]
-        contents = f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n"
-        with_contents.append(f"{section}\n\n{contents}")
-    source[0] = "\n## ".join(with_contents)
+        contents = f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
+        opening += f"\n## {section}\n{contents}"
+    source[0] = opening
 
 
 def _write_inline(writer: Any, node: Any) -> None:
