@@ -27,6 +27,7 @@ extensions = ["myst_parser"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 6  # as Git hosts make them of headings
 highlight_language = "text"
+smartquotes = False  # they turn --json into a dash
 nitpicky = True
 
 html_theme = "furo"
