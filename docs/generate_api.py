@@ -1,7 +1,4 @@
-"""Write docs/api.md: the public classes, fields, functions and errors, from their docstrings.
-
-    python docs/generate_api.py            # writes the page
-    python docs/generate_api.py --check    # exits with 1 if it is out of date
+"""The page docs/api.md: the public classes, fields, functions and errors, from their docstrings.
 
 Whatever has no docstring is no part of it, and the parameters and errors of a function stand in the
 docstring itself.
@@ -9,17 +6,13 @@ docstring itself.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib
 import inspect
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PAGE = Path(__file__).with_name("api.md")
 MODULES = (
     "dpwa",
     "dpwa.connection",
@@ -40,7 +33,7 @@ MODULES = (
 HEAD = """\
 # Public names
 
-Every public class, field, function and exception, with its docstring. `python docs/generate_api.py`
+Every public class, field, function and exception, with its docstring. `python docs/generate.py`
 writes this page; what is not on it may change without notice.
 """
 
@@ -169,16 +162,7 @@ def _anchor(name: str) -> str:
     return name.replace(".", "")
 
 
-def main() -> None:
-    """Write the page, or check it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing, only compare")
-    text = page()
-    if not parser.parse_args().check:
-        PAGE.write_text(text, encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-        sys.exit(f"{PAGE} is out of date: run python docs/generate_api.py")
-
-
 if __name__ == "__main__":
+    from generate import main
+
     main()

@@ -34,7 +34,7 @@ def environment_overrides(
         rules_known: whether all plugins are loaded; if not, variables that look like options of a
             method get the benefit of the doubt.
     """
-    known = _variables()
+    known = variables()
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
         if variable in RESERVED:
             continue
@@ -46,7 +46,7 @@ def environment_overrides(
             yield known[variable], scalar(place, environ[variable])
 
 
-def _variables() -> dict[str, tuple[str, ...]]:
+def variables() -> dict[str, tuple[str, ...]]:
     """Return the key path that each variable sets."""
     paths: list[tuple[str, ...]] = []
     for name in setting_names():

@@ -8,7 +8,7 @@ import pytest
 
 from dpwa.algorithms.lsgd import LSGDOptions
 from dpwa.config import load_config
-from dpwa.config.environment import _variables
+from dpwa.config.environment import variables
 from dpwa.config.methods import ClipOptions
 from dpwa.config.options import TopKOptions
 from dpwa.errors import ConfigError
@@ -139,7 +139,7 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
             "DPWA_MERGE, DPWA_BUFFERS, DPWA_TRANSPORT, DPWA_SLOTS, DPWA_CODEC, DPWA_TOPK__KEEP, "
             "DPWA_TOPK__RESYNC_EVERY, DPWA_FRACTION, DPWA_GUARD, DPWA_ROBUST, DPWA_REPEAT, "
             "DPWA_CONSENSUS_CONTROL, DPWA_QUARANTINE_S, DPWA_LOSS_WINDOW "
-            f"and {len(_variables()) - 20} more",
+            f"and {len(variables()) - 20} more",
         ),
         ("DPWA_TIMEOUT_MS", "fast", "expected a whole number from 1 to 3600000 (got fast)"),
         ("DPWA_CONSTANT__VALUE", "2", "expected a number from 0 to 1 (got 2)"),

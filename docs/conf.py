@@ -1,0 +1,70 @@
+"""How the site is built of the Markdown pages of this repository: `./scripts/docs`.
+
+The source folder is the repository, so that links between pages, examples and the README lead to
+the same places as on a Git host. Nothing is loaded from elsewhere: formulas become MathML.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from docutils.nodes import SkipNode
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.application import Sphinx
+
+import dpwa
+
+project = "dpwa"
+author = "the authors of dpwa"
+copyright = "the authors of dpwa, Apache License 2.0"  # noqa: A001
+version = release = dpwa.__version__
+
+root_doc = "docs/index"
+include_patterns = ["*.md", "docs/*.md", "examples/*.md", "examples/*/*.md"]
+exclude_patterns = [".*", "build", "dist", "tests"]
+extensions = ["myst_parser"]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 6  # as Git hosts make them of headings
+highlight_language = "text"
+smartquotes = False  # they turn --json into a dash
+nitpicky = True
+
+html_theme = "furo"
+html_title = f"dpwa {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_extra_path = ["_start"]  # index.html, which leads to docs/index.html
+html_copy_source = False
+html_math_renderer = "mathml"
+
+_ENTRY = re.compile(r"^- \[(.+?)\]\(([\w./-]+)\.md\)", re.MULTILINE)
+
+
+def _add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Make the table of contents of the site out of the lists of docs/index.md."""
+    if page != root_doc:
+        return
+    opening, *sections = source[0].split("\n## ")
+    for section in sections:
+        entries = "\n".join(f"{title} <{page}>" for title, page in _ENTRY.findall(section))
+        caption = section.partition("\n")[0]
+        contents = f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
+        opening += f"\n## {section}\n{contents}"
+    source[0] = opening
+
+
+def _write_inline(writer: Any, node: Any) -> None:
+    writer.body.append(tex2mathml(node.astext()))
+    raise SkipNode
+
+
+def _write_block(writer: Any, node: Any) -> None:
+    writer.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>')
+    raise SkipNode
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _add_contents)
+    app.add_html_math_renderer("mathml", (_write_inline, None), (_write_block, None))
