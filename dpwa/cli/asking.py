@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from dpwa.errors import UserError
+
+if TYPE_CHECKING:
+    from dpwa.config.joining import Seed
+    from dpwa.observe.watch import Watch
 
 MAX_TIMEOUT_MS = 3_600_000
 
@@ -39,3 +45,51 @@ AsOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output.")
 ]
+WatchedRunOption = Annotated[
+    Path | None,
+    typer.Option(
+        "-c",
+        "--config",
+        metavar="FILE",
+        envvar="DPWA_CONFIG",
+        help="The configuration of the run.",
+    ),
+]
+AtOption = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="ADDRESS",
+        help="One node that lives, such as 10.0.0.1:7000; it tells of the others. With keys, also "
+        "its name: w1@10.0.0.1:7000, and the configuration for the keys.",
+    ),
+]
+
+
+def watch(config: Path | None, at: str | None, as_name: str | None = None) -> Watch:
+    """Follow the run that the options of a command name; to be closed.
+
+    Raises:
+        UserError: they name none, or no address.
+    """
+    from dpwa.config import load_config
+    from dpwa.node.query import asking_keyring, places_to_ask
+    from dpwa.observe.watch import Watch
+
+    if config is None and at is None:
+        raise UserError("expected the run to look at: -c FILE, or --at ADDRESS of a node")
+    loaded = None if config is None else load_config(config)
+    seeds = [_seed(at)] if at is not None else places_to_ask(loaded) if loaded else []
+    return Watch(seeds, None if loaded is None else asking_keyring(loaded, as_name))
+
+
+def _seed(address: str) -> Seed:
+    from dpwa.config.joining import is_join_address, seed_of
+
+    name, _, place = address.rpartition("@")
+    if "://" not in place:
+        place = f"tcp://{place}"
+    whole = f"{name}@{place}" if name else place
+    if not is_join_address(whole):
+        raise UserError(f"--at: expected host:port, or NAME@host:port (got {address})")
+    return seed_of(whole)

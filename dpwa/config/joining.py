@@ -14,7 +14,14 @@ from dpwa.config.endpoints import ipc_path, split_tcp
 from dpwa.config.nodes import Label, is_label
 from dpwa.types import refusal
 
-__all__ = ["AdvertisedEndpoint", "JoinAddress", "ListenEndpoint", "Seed", "seed_of"]
+__all__ = [
+    "AdvertisedEndpoint",
+    "JoinAddress",
+    "ListenEndpoint",
+    "Seed",
+    "is_join_address",
+    "seed_of",
+]
 
 
 @dataclass(frozen=True)
@@ -36,9 +43,14 @@ def seed_of(address: str) -> Seed:
     return Seed(endpoint, name) if at and "://" not in name else Seed(address)
 
 
-def _check_join(value: str) -> str:
+def is_join_address(value: str) -> bool:
+    """Tell whether `seed_of` can read it."""
     seed = seed_of(value)
-    if not _is_endpoint(seed.endpoint) or (seed.name and not is_label(seed.name)):
+    return _is_endpoint(seed.endpoint) and (not seed.name or is_label(seed.name))
+
+
+def _check_join(value: str) -> str:
+    if not is_join_address(value):
         raise refusal("tcp://host:port, or NAME@tcp://host:port")
     return value
 

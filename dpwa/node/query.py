@@ -13,6 +13,7 @@ import zmq
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config import Config
 from dpwa.config.endpoints import ipc_path, split_tcp
+from dpwa.config.joining import Seed
 from dpwa.errors import UserError
 from dpwa.transport.calls import Calls, NoAnswer, Question
 from dpwa.transport.keyring import Keyring
@@ -64,6 +65,23 @@ def asking_keyring(config: Config, name: str | None = None) -> Keyring | None:
     return Keyring(folder, owners[0], config.allow)
 
 
+def places_to_ask(config: Config) -> tuple[Seed, ...]:
+    """Return where nodes of a configuration should be.
+
+    Raises:
+        UserError: it tells of none.
+    """
+    listed = [Seed(node.connect_endpoint, node.name) for node in config.nodes]
+    places = {seed.endpoint: seed for seed in [*config.seeds, *listed]}
+    told = config.advertise or config.listen
+    if not places and told:  # of the one that begins alone
+        host = told.replace("://*:", "://localhost:").replace("://0.0.0.0:", "://localhost:")
+        return (Seed(host),)
+    if not places:
+        raise UserError("the configuration tells of no node to ask: no nodes, join or listen")
+    return tuple(places.values())
+
+
 def query_cluster(
     config: Config, timeout_s: float, keyring: Keyring | None = None
 ) -> dict[str, StatusAnswer]:
@@ -79,16 +97,9 @@ def query_cluster(
     Raises:
         UserError: it tells of none.
     """
-    listed = {node.name: node.connect_endpoint for node in config.nodes}
-    seeds = {seed.name or seed.endpoint: seed.endpoint for seed in config.seeds}
-    told = config.advertise or config.listen
-    if not seeds and not listed and told:  # of the one that begins alone
-        seeds = {
-            told: told.replace("://*:", "://localhost:").replace("://0.0.0.0:", "://localhost:")
-        }
-    if not seeds and not listed:
-        raise UserError("the configuration tells of no node to ask: no nodes, join or listen")
-    todo, found = {**seeds, **listed}, dict[str, StatusAnswer]()
+    listed = {node.name for node in config.nodes}
+    todo = {place.name or place.endpoint: place.endpoint for place in places_to_ask(config)}
+    found = dict[str, StatusAnswer]()
     for _ in range(MOST_TURNS):
         for name, answer in query_status(todo, timeout_s, keyring=keyring).items():
             own = (answer.report or {}).get("name")

@@ -121,6 +121,15 @@ class History:
         found = found[found[:, 0] > time]
         return found if most is None else found[:most]
 
+    def newest(self, seconds: float) -> Floats:
+        """Return the samples of the last seconds before the newest, at the finest resolution.
+
+        Returns:
+            Shape `(samples, 1 + width)`, oldest first; the first column is the time.
+        """
+        rows = self._rings[0].rows()
+        return rows[rows[:, 0] >= self._last - seconds]
+
     @property
     def last(self) -> float:
         """Time of the newest sample; -inf: none."""

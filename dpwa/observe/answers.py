@@ -1,0 +1,132 @@
+"""What a node answers to those who watch it, checked: it is foreign."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dpwa.errors import ProtocolError
+from dpwa.observe.events import Event
+from dpwa.observe.history import Floats
+from dpwa.types import Frame
+from dpwa.wire.messages import printable, unpack
+
+MOST_FIGURES = 256
+
+_Text = Annotated[str, Field(max_length=1000)]
+_Number = Annotated[int, Field(ge=0, lt=2**63)]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class PeerEntry(NamedTuple):
+    """What a node tells of one of its peers.
+
+    Attributes:
+        name: of the peer.
+        endpoint: of the peer.
+        health: as far as this node knows, see `policy.health`.
+        quarantined: whether it is left alone for now.
+        score: of flow control, up to 1000.
+        merges: of its snapshots.
+        merged_s: seconds since the last one.
+        staleness: updates that the peer was behind then.
+        bytes_received: payload from it.
+        bytes_sent: snapshots to it.
+        latency_ms: until it answers.
+        bandwidth_mbps: of its stream, in megabits per second.
+        heard_s: seconds since anything was heard of it.
+    """
+
+    name: _Text
+    endpoint: _Text
+    health: _Text
+    quarantined: bool
+    score: _Number
+    merges: _Number
+    merged_s: _Finite | None
+    staleness: _Finite | None
+    bytes_received: _Number
+    bytes_sent: _Number
+    latency_ms: _Finite | None
+    bandwidth_mbps: _Finite | None
+    heard_s: _Finite | None
+
+
+class _MemberEntry(NamedTuple):
+    name: _Text
+    endpoint: _Text
+    status: _Text
+
+
+class _EventEntry(NamedTuple):
+    number: _Number
+    time: _Finite
+    node: _Text
+    kind: _Text
+    about: _Text
+    text: _Text
+
+
+class HistoryAnswer(BaseModel):
+    """One answer; see `Record.handle`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    schema_version: _Number = Field(alias="schema")
+    name: _Text
+    endpoint: _Text
+    host: _Text
+    pid: _Number
+    algorithm: _Text
+    topology: _Text
+    group: _Text
+    started: _Finite
+    now: _Finite
+    last: float
+    figures: Annotated[tuple[_Text, ...], Field(max_length=MOST_FIGURES)]
+    samples: bytes
+    events: tuple[_EventEntry, ...]
+    peers: tuple[PeerEntry, ...]
+    members: tuple[_MemberEntry, ...]
+
+    def rows(self, names: tuple[str, ...]) -> Floats:
+        """Return the samples, shape `(samples, 1 + len(names))`: the time, then these figures.
+
+        A figure that the node does not tell, as it is of another version, is NaN.
+        """
+        width = 1 + len(self.figures)
+        told = np.frombuffer(self.samples, "<f8")
+        if told.size % width:
+            raise ProtocolError("a history with half a sample")
+        told = told.reshape(-1, width)
+        rows = np.full((len(told), 1 + len(names)), np.nan)
+        rows[:, 0] = told[:, 0]
+        for index, name in enumerate(names, 1):
+            if name in self.figures:
+                rows[:, index] = told[:, 1 + self.figures.index(name)]
+        return rows
+
+    def happened(self) -> list[Event]:
+        """Return the events, fit to be shown."""
+        return [
+            Event(
+                e.time, printable(e.node), e.kind, printable(e.about), printable(e.text), e.number
+            )
+            for e in self.events
+        ]
+
+
+def read_answer(payload: Frame) -> HistoryAnswer:
+    """Check an answer.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        return HistoryAnswer.model_validate(unpack(payload))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ProtocolError(f"a history whose {place}: {first['msg']}") from None

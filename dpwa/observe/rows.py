@@ -1,0 +1,141 @@
+"""The rows of a view: one for each node of a run, with what is the matter with it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from dpwa.observe.figures import INDEX
+from dpwa.observe.rates import Rates, latest, rates_of
+from dpwa.observe.verdicts import Condition, Verdict, verdicts
+from dpwa.observe.watch import Followed, RunView
+
+WINDOW_S = 10.0  # over which rates are taken
+_GOODBYES = ("gone", "left")
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """One node of a run, as views show it.
+
+    Attributes:
+        name: of the node.
+        state: `live`, `silent` (it answers no more), `left` (it has said goodbye) or `unknown`
+            (nothing has been heard of it yet).
+        through: the node that tells of it, as it has never answered itself; else empty.
+        loss: its newest; infinite once it has diverged, `None` if not known.
+        clock: training clock.
+        consensus_distance: to whom it merged last.
+        score: mean of what its peers' flow control gives it, up to 1000.
+        rates: over the last seconds.
+        verdicts: what is the matter with it; empty: nothing.
+        losses: the newest, oldest first, at most one a second; NaN where there is none.
+    """
+
+    name: str
+    state: str
+    through: str
+    loss: float | None
+    clock: float | None
+    consensus_distance: float | None
+    score: float | None
+    rates: Rates
+    verdicts: tuple[Verdict, ...]
+    losses: tuple[float, ...]
+
+
+def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list[NodeRow]:
+    """Return a row for each node, in the order in which they were found.
+
+    Args:
+        view: of the run.
+        window_s: over which rates are taken.
+        losses: how many of the newest losses a row has at most.
+    """
+    said = _said(view)
+    windows = {node.name: node.history.newest(window_s) for node in view.nodes}
+    conditions = {
+        node.name: Condition(
+            rates=rates_of(windows[node.name]),
+            loss=latest(windows[node.name], "loss"),
+            silent_s=node.silent_s,
+            has_left=_has_left(node, said[node.name]),
+            said=said[node.name].health,
+            quarantined_by=said[node.name].quarantined_by,
+        )
+        for node in view.nodes
+    }
+    is_known = {n.name: n.answer is not None or bool(said[n.name].health) for n in view.nodes}
+    found = verdicts({name: c for name, c in conditions.items() if is_known[name]})
+    rows = []
+    for node in view.nodes:
+        condition, window, scores = (
+            conditions[node.name],
+            windows[node.name],
+            said[node.name].scores,
+        )
+        row = NodeRow(
+            name=node.name,
+            state=_state(node, condition, is_known=is_known[node.name]),
+            through="",
+            loss=condition.loss,
+            clock=latest(window, "clock"),
+            consensus_distance=latest(window, "consensus_distance"),
+            score=sum(scores) / len(scores) if scores else None,
+            rates=condition.rates,
+            verdicts=tuple(found.get(node.name, ())),
+            losses=tuple(node.history.newest(losses)[-losses:, 1 + INDEX["loss"]].tolist()),
+        )
+        rows.append(_told(row, node, view.through) if node.answer is None else row)
+    return rows
+
+
+@dataclass
+class _Said:
+    """What those who answer say of a node."""
+
+    health: dict[str, str] = field(default_factory=dict)  # or its status, by who says so
+    scores: list[int] = field(default_factory=list)
+    quarantined_by: list[str] = field(default_factory=list)
+
+
+def _said(view: RunView) -> dict[str, _Said]:
+    found = {node.name: _Said() for node in view.nodes}
+    for node in view.nodes:
+        if node.answer is None or node.silent_s:
+            continue
+        for peer in node.answer.peers:
+            if peer.name not in found:
+                continue
+            said = found[peer.name]
+            said.scores.append(peer.score)
+            if peer.health != "unknown":
+                said.health[node.name] = peer.health
+            if peer.quarantined:
+                said.quarantined_by.append(node.name)
+        for name, _, status in node.answer.members:
+            if name in found and name != node.name and status != "alive":
+                found[name].health[node.name] = status
+    return found
+
+
+def _told(row: NodeRow, node: Followed, through: str) -> NodeRow:
+    """Fill in what another node tells of one that has never answered here."""
+    told = node.told.newest(math.inf)
+    if not len(told):
+        return row
+    clock, _, loss, _ = (None if math.isnan(value) else float(value) for value in told[-1, 1:])
+    return replace(row, through=through, clock=clock, loss=loss)
+
+
+def _has_left(node: Followed, said: _Said) -> bool:
+    """Tell whether a node that does not answer has said goodbye to anybody."""
+    return node.silent_s > 0.0 and any(health in _GOODBYES for health in said.health.values())
+
+
+def _state(node: Followed, condition: Condition, *, is_known: bool) -> str:
+    if not is_known:
+        return "unknown"
+    if condition.has_left:
+        return "left"
+    return "silent" if node.silent_s else "live"

@@ -1,0 +1,176 @@
+"""Who is slow, who is gone and who is sick, with the reason in words: pure rules for all views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from dpwa.observe.rates import Rates
+
+SLOW_FACTOR = 2.0  # times slower than the median of the others
+LEAST_WINDOW_S = 3.0  # before anybody is called slow
+WAITS_MUCH = 0.5  # share of the time
+STALLED_STEPS = 10.0  # times the usual step, and at least
+STALLED_S = 10.0
+
+Severity = Literal["bad", "odd"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is the matter with a node.
+
+    Attributes:
+        kind: `gone`, `left`, `diverged`, `stalled`, `slow`, `waiting`, `quarantined` or `refused`.
+        text: the reason, in words that begin after the name of the node.
+        severity: `bad`: it takes no part any more, or harms others; `odd`: it is there.
+    """
+
+    kind: str
+    text: str
+    severity: Severity
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What is known of a node, to judge it by.
+
+    Attributes:
+        rates: over the last seconds.
+        loss: its newest; infinite once it has diverged.
+        silent_s: since it last answered; 0: it answers. Of a log: since its last line.
+        has_left: whether it has said goodbye.
+        said: what others say of it: name of the other, and health or status.
+        quarantined_by: names of those that leave it alone for now.
+    """
+
+    rates: Rates
+    loss: float | None = None
+    silent_s: float = 0.0
+    has_left: bool = False
+    said: Mapping[str, str] | None = None
+    quarantined_by: Sequence[str] = ()
+
+
+def verdicts(conditions: Mapping[str, Condition]) -> dict[str, list[Verdict]]:
+    """Return what is the matter with each node; an empty list: nothing.
+
+    Args:
+        conditions: of all nodes, by name.
+    """
+    known = {
+        name: condition.rates
+        for name, condition in conditions.items()
+        if condition.rates.seconds >= LEAST_WINDOW_S and not condition.silent_s
+    }
+    found: dict[str, list[Verdict]] = {}
+    for name, condition in conditions.items():
+        others = [rates for other, rates in known.items() if other != name]
+        usual = _Usual(
+            _median([rates.steps_per_s for rates in others if rates.steps_per_s]),
+            _median([rates.step_train_s for rates in others if rates.step_train_s]),
+        )
+        found[name] = _of(condition, usual)
+    return found
+
+
+@dataclass(frozen=True)
+class _Usual:
+    """What is usual among the other nodes; `None` where nobody tells."""
+
+    steps_per_s: float | None
+    step_train_s: float | None
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _of(condition: Condition, usual: _Usual) -> list[Verdict]:
+    if condition.has_left:
+        return [Verdict("left", "has said goodbye", "odd")]
+    if condition.silent_s > 0.0:
+        return [Verdict("gone", _gone(condition), "bad")]
+    found = []
+    if condition.loss is not None and math.isinf(condition.loss):
+        found.append(Verdict("diverged", "has diverged: its loss is no finite number", "bad"))
+    found += _pace(condition.rates, usual)
+    if condition.quarantined_by:
+        by = _names(condition.quarantined_by)
+        text = f"is in quarantine at {by}: their losses jumped after merging it"
+        found.append(Verdict("quarantined", text, "bad"))
+    refused = {n: h for n, h in (condition.said or {}).items() if h in _REFUSALS}
+    if refused:
+        reason = _REFUSALS[next(iter(refused.values()))]
+        found.append(
+            Verdict("refused", f"is not merged by {_names(list(refused))}: {reason}", "bad")
+        )
+    return found
+
+
+_REFUSALS = {
+    "other_version": "it speaks another protocol version",
+    "other_model": "it has another model",
+    "other_algorithm": "it runs another algorithm",
+    "misbehaving": "it breaks the protocol",
+    "diverged": "it has diverged",
+}
+_LOST = {
+    "unreachable": "cannot reach it",
+    "silent": "gets no answer in time",
+    "suspect": "suspects it",
+    "dead": "says that it is dead",
+}
+
+
+def _gone(condition: Condition) -> str:
+    text = f"has not answered for {condition.silent_s:.0f} s"
+    said = [f"{other} {_LOST[h]}" for other, h in (condition.said or {}).items() if h in _LOST]
+    return "; ".join([text, *said[:2]])
+
+
+def _pace(rates: Rates, usual: _Usual) -> list[Verdict]:
+    """Tell who is slower than others, or stands still, and who waits."""
+    if rates.steps_per_s is None or rates.seconds < LEAST_WINDOW_S:
+        return []
+    patience_s = max(STALLED_S, STALLED_STEPS / (usual.steps_per_s or STALLED_STEPS))
+    if rates.idle_s >= patience_s:
+        return [Verdict("stalled", f"has taken no step for {rates.idle_s:.0f} s", "bad")]
+    found = []
+    if text := _slow(rates, usual):
+        found.append(Verdict("slow", text, "odd"))
+    if rates.shares is not None and rates.shares["wait"] > WAITS_MUCH:
+        share = f"{100 * rates.shares['wait']:.0f} %"
+        found.append(Verdict("waiting", f"spends {share} of its time waiting for peers", "odd"))
+    return found
+
+
+def _slow(rates: Rates, usual: _Usual) -> str:
+    """Say by how much a node is slower than the others; empty if it is not.
+
+    Where all wait for the slowest, all take as many steps: then the training itself tells.
+    """
+    speed, train_s = rates.steps_per_s, rates.step_train_s
+    if speed and usual.steps_per_s and speed * SLOW_FACTOR <= usual.steps_per_s:
+        text = f"takes {_rate(speed)} steps/s, the others {_rate(usual.steps_per_s)} (median)"
+        return f"{text}: {usual.steps_per_s / speed:.1f} x slower"
+    if train_s and usual.step_train_s and train_s >= SLOW_FACTOR * usual.step_train_s:
+        text = f"trains {_ms(train_s)} in a step, the others {_ms(usual.step_train_s)} (median)"
+        return f"{text}: {train_s / usual.step_train_s:.1f} x slower"
+    return ""
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _names(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:3])
+    return listed if len(names) <= 3 else f"{listed} and {len(names) - 3} more"

@@ -1,0 +1,371 @@
+"""Watch: follows all nodes of a run from outside, through whichever of them live.
+
+It asks each node for what it has recorded since the last answer. Nodes tell of others, so one
+living node is enough to find all. A node that does not answer is told of by another.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import zmq
+
+from dpwa.clock import Clock, SystemClock
+from dpwa.config.endpoints import ipc_path, split_tcp
+from dpwa.config.joining import Seed
+from dpwa.errors import ProtocolError
+from dpwa.lifecycle import Closeable
+from dpwa.observe.answers import HistoryAnswer, PeerEntry, read_answer
+from dpwa.observe.events import Event
+from dpwa.observe.figures import NAMES, OTHER_NAMES
+from dpwa.observe.history import OTHER_NODE, History
+from dpwa.transport.keyring import Keyring
+from dpwa.transport.link import LinkState, PeerLink
+from dpwa.transport.sockets import Context
+from dpwa.types import Frame
+from dpwa.wire.messages import GoAway, decode
+from dpwa.wire.watching import AskHistory, HistoryMessage
+
+log = logging.getLogger("dpwa.watch")
+
+INTERVAL_S = 1.0
+SILENT_S = 2.5  # without an answer
+TOLD_EVERY_S = 5.0  # of a node that does not answer
+MOST_NODES = 512
+MOST_EVENTS = 2000
+MOST_SEEN = 20_000  # events that were taken in, so that each is shown once
+MOST_ASKED = 1_000  # questions about others that are not answered yet
+RENEW_S = 1.0  # from one link to the next, to a node whose link is spent
+TURN_S = 0.1  # links are looked at so often; to poll hundreds of sockets would cost more
+FIRST_TURN_S = 0.02  # likewise, until all have answered
+STOP_TIMEOUT_S = 3.0
+SAME_EVENT_S = 5.0  # within which several nodes tell of the same
+NO_SKEW_S = 1.0  # of two clocks that are taken for equal
+
+
+@dataclass
+class _Followed:
+    """One node, as far as it is known; used under the lock."""
+
+    name: str
+    endpoint: str
+    began: float
+    history: History = field(default_factory=lambda: History(len(NAMES)))
+    told: History = field(default_factory=lambda: History(len(OTHER_NAMES), OTHER_NODE))
+    answer: HistoryAnswer | None = None
+    answered_at: float | None = None
+    problem: str = ""
+    link: PeerLink | None = None
+    linked_at: float = -math.inf
+    asked_at: float = -math.inf
+    waits: bool = False  # for an answer
+    since: float = 0.0
+    events_after: int = 0
+    told_at: float = -math.inf
+    ahead_s: float = 0.0  # by which its wall clock is ahead of this machine's
+
+    def silent_s(self, now: float) -> float:
+        """Return for how long it has not answered; 0 while it answers."""
+        seconds = now - (self.began if self.answered_at is None else self.answered_at)
+        return seconds if seconds > SILENT_S else 0.0
+
+
+@dataclass(frozen=True)
+class Followed:
+    """One node of a run at one moment.
+
+    Attributes:
+        name: of the node; its address as long as it has not told its name.
+        endpoint: where it is asked.
+        answer: the newest; `None`: it has never answered.
+        silent_s: for how long it has not answered; 0 while it answers.
+        problem: why it cannot be reached, in words, if that is known.
+        history: of its figures; belongs to the watch, which adds to it on its own thread.
+        told: what another node has told of it, by `OTHER_NAMES`; likewise.
+    """
+
+    name: str
+    endpoint: str
+    answer: HistoryAnswer | None
+    silent_s: float
+    problem: str
+    history: History
+    told: History
+
+    @property
+    def peers(self) -> tuple[PeerEntry, ...]:
+        """What it has told last of its peers."""
+        return () if self.answer is None else self.answer.peers
+
+
+@dataclass(frozen=True)
+class RunView:
+    """All that is known of a run at one moment.
+
+    Attributes:
+        time: in seconds since the epoch.
+        through: the node that tells who is there, and of those that do not answer; empty: none.
+        nodes: in the order in which they were found.
+        events: oldest first; the newest of all nodes, and of this watch (whose `node` is empty).
+    """
+
+    time: float
+    through: str
+    nodes: tuple[Followed, ...]
+    events: tuple[Event, ...]
+
+
+class Watch(Closeable):
+    """Follows the nodes of a run on a thread of its own, until closed.
+
+    Args:
+        seeds: nodes to begin with; one that lives is enough.
+        keyring: with whose keys to ask; `None` where nodes have none.
+        interval_s: from one question to a node to the next.
+        clock: time source.
+    """
+
+    def __init__(
+        self,
+        seeds: Iterable[Seed],
+        keyring: Keyring | None = None,
+        interval_s: float = INTERVAL_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._keyring = keyring
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._nodes: dict[str, _Followed] = {}  # by endpoint
+        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._seen: dict[tuple[str, str, str, int], None] = {}  # events, and about when
+        self._asked: dict[int, str] = {}  # of whom, by the number of the question
+        self._questions = 1
+        self._through = ""
+        self._turns = 0
+        self._stop = threading.Event()
+        for seed in seeds:
+            self._follow(seed.name or seed.endpoint, seed.endpoint)
+        self._thread = threading.Thread(target=self._run, name="dpwa-watch", daemon=True)
+        self._thread.start()
+
+    def view(self) -> RunView:
+        """Return what is known now."""
+        with self._lock:
+            now = self._clock.now()
+            nodes = tuple(
+                Followed(
+                    node.name,
+                    node.endpoint,
+                    node.answer,
+                    node.silent_s(now),
+                    node.problem,
+                    node.history,
+                    node.told,
+                )
+                for node in self._nodes.values()
+            )
+            events = sorted(self._events, key=lambda event: event.time)
+            return RunView(time.time(), self._through, nodes, tuple(events))
+
+    def wait_for_answers(self, timeout_s: float) -> RunView:
+        """Wait until all nodes have answered, or could not be reached; return what is known then.
+
+        Args:
+            timeout_s: the longest time to wait.
+        """
+        with self._changed:
+            self._changed.wait_for(self._is_settled, timeout_s)
+        return self.view()
+
+    def close(self) -> None:
+        """Follow nobody any more; idempotent, takes seconds at the very most."""
+        self._stop.set()
+        self._thread.join(STOP_TIMEOUT_S)
+
+    def _is_settled(self) -> bool:
+        """Whether everybody has been asked and heard, and all they know as well."""
+        nodes = self._nodes.values()
+        return self._turns > 1 and all(n.answer is not None or n.problem for n in nodes)
+
+    # On the thread of the watch
+
+    def _run(self) -> None:
+        with zmq.Context() as zmq_context:
+            zmq_context.max_sockets = 4 * MOST_NODES
+            try:
+                while not self._stop.wait(FIRST_TURN_S if not self._is_settled() else TURN_S):
+                    self._turn(zmq_context)
+            finally:
+                for node in self._nodes.values():
+                    if node.link is not None:
+                        node.link.close()
+
+    def _turn(self, zmq_context: Context) -> None:
+        with self._changed:
+            for node in list(self._nodes.values()):
+                self._connect(zmq_context, node)
+                if node.link is not None:
+                    self._look_at(node, node.link)
+            self._choose_through()
+            self._turns += 1
+            self._changed.notify_all()
+
+    def _connect(self, zmq_context: Context, node: _Followed) -> None:
+        """Make a link to a node that has none, or whose link is of no use any more."""
+        now = self._clock.now()
+        if node.link is not None and not node.link.is_useless:
+            return
+        if now - node.linked_at < RENEW_S:
+            return
+        node.linked_at, node.waits = now, False
+        if node.link is not None:
+            node.link.close()
+            node.link = None
+        name = "" if node.name == node.endpoint else node.name
+        try:
+            node.link = PeerLink(zmq_context, name, node.endpoint, self._keyring)
+        except zmq.ZMQError as error:
+            node.problem = str(error)
+
+    def _look_at(self, node: _Followed, link: PeerLink) -> None:
+        now = self._clock.now()
+        link.update()
+        if link.problem and link.state is not LinkState.UP:
+            node.problem, node.waits = link.problem, False
+        while (frames := link.receive()) is not None:
+            try:
+                self._take(node, frames)
+            except ProtocolError as error:
+                node.problem, node.waits = str(error), False
+        is_due = now - node.asked_at >= (self._interval_s if not node.waits else SILENT_S)
+        if link.state is LinkState.UP and is_due:
+            since, after = node.since, node.events_after
+            ask = AskHistory(request=1, since=since, events_after=after, of="")
+            node.waits, node.asked_at = link.send(ask), now
+            self._ask_of_silent(node, link)
+
+    def _ask_of_silent(self, node: _Followed, link: PeerLink) -> None:
+        """Ask the node that tells of others of those that do not answer, each now and then."""
+        now = self._clock.now()
+        if node.name != self._through:
+            return
+        for other in self._nodes.values():
+            if other.silent_s(now) and now - other.told_at >= TOLD_EVERY_S:
+                other.told_at = now
+                if len(self._asked) >= MOST_ASKED:
+                    self._asked.clear()
+                self._questions += 1
+                self._asked[self._questions] = other.name
+                since = max(other.told.last + node.ahead_s, 0.0)
+                ask = AskHistory(
+                    request=self._questions, since=since, events_after=0, of=other.name
+                )
+                link.send(ask)
+
+    def _take(self, node: _Followed, frames: list[Frame]) -> None:
+        """Take in an answer, or what else a node says.
+
+        Raises:
+            ProtocolError: it is nothing that a node should say.
+        """
+        message, payload = decode(frames)
+        if isinstance(message, GoAway):  # it has many visitors, and answers all the same
+            return
+        if not isinstance(message, HistoryMessage):
+            raise ProtocolError("it does not tell its history: is its dpwa older?")
+        answer = read_answer(payload)
+        if message.request == 1:
+            self._take_own(node, answer)
+            return
+        other = self._named(self._asked.pop(message.request, ""))
+        if other is not None:
+            for row in answer.rows(OTHER_NAMES):
+                other.told.add(row[0] - node.ahead_s, row[1:])
+
+    def _take_own(self, node: _Followed, answer: HistoryAnswer) -> None:
+        now = self._clock.now()
+        if node.answer is None or answer.started != node.answer.started:
+            ahead_s = answer.now - time.time()
+            node.ahead_s = ahead_s if abs(ahead_s) > NO_SKEW_S else 0.0
+            if node.answer is not None:
+                node.events_after = 0
+                self._note("restarted", answer.name, "another process of this node answers")
+        rows = answer.rows(NAMES)
+        for row in rows:
+            node.history.add(row[0] - node.ahead_s, row[1:])
+        if len(rows):
+            node.since = float(rows[-1, 0])
+        is_behind = len(rows) > 0 and node.since < answer.last  # there is more: ask at once
+        node.asked_at = -math.inf if is_behind else node.asked_at
+        if node.name != answer.name:
+            self._drop(self._named(answer.name))
+        node.name, node.answer, node.answered_at = answer.name, answer, now
+        node.problem, node.waits = "", False
+        for event in answer.happened():
+            node.events_after = max(node.events_after, event.number)
+            self._happened(replace(event, time=event.time - node.ahead_s))
+        for peer in answer.peers:
+            self._follow(peer.name, peer.endpoint)
+        for name, endpoint, status in answer.members:
+            if status in ("alive", "suspect"):
+                self._follow(name, endpoint)
+
+    def _follow(self, name: str, endpoint: str) -> None:
+        """Follow a node from now on, unless that is so already."""
+        now, known = self._clock.now(), self._named(name)
+        is_place = split_tcp(endpoint) is not None or ipc_path(endpoint) is not None
+        if not is_place or endpoint in self._nodes:
+            return
+        if known is None and len(self._nodes) < MOST_NODES:
+            self._nodes[endpoint] = _Followed(name, endpoint, now)
+        elif known is not None and known.silent_s(now):  # it is back, at another address
+            self._drop(known)
+            known.endpoint, known.linked_at = endpoint, -math.inf
+            self._nodes[endpoint] = known
+
+    def _named(self, name: str) -> _Followed | None:
+        return next((node for node in self._nodes.values() if node.name == name), None)
+
+    def _drop(self, node: _Followed | None) -> None:
+        """Follow a node no more at the address that it has."""
+        if node is not None:
+            del self._nodes[node.endpoint]
+            if node.link is not None:
+                node.link.close()
+                node.link = None
+
+    def _choose_through(self) -> None:
+        """Have one node tell of others; another one as soon as that does not answer."""
+        now = self._clock.now()
+        answering = [n.name for n in self._nodes.values() if n.answer and not n.silent_s(now)]
+        if self._through in answering:
+            return
+        before, self._through = self._through, answering[0] if answering else ""
+        if before and self._through:
+            text = f"{before} does not answer any more: reading through {self._through} now"
+            self._note("moved", before, text)
+        elif before:
+            self._note("moved", before, f"{before} does not answer any more, nor does anybody else")
+
+    def _happened(self, event: Event) -> None:
+        """Keep an event, unless another node has told of the same a moment ago."""
+        kind, about = event.kind, event.about
+        by = event.node if kind == "refused" else ""  # who refuses is told, each
+        moment = round(event.time / SAME_EVENT_S)
+        near = moment - 1, moment, moment + 1
+        if all((kind, about, by, at) not in self._seen for at in near):
+            self._events.append(event)
+        self._seen[kind, about, by, moment] = None
+        if len(self._seen) > MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+
+    def _note(self, kind: str, about: str, text: str) -> None:
+        self._events.append(Event(time.time(), "", kind, about, text))
