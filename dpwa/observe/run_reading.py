@@ -73,10 +73,10 @@ def read_run(
     if number is not None and not 1 <= number <= len(runs):
         raise UserError(f"--run: expected a number from 1 to {len(runs)} (got {number}): {path}")
     chosen = len(runs) if number is None else number
-    return _Reading(runs[chosen - 1], remarks, progress).run(path, runs, chosen)
+    return _RunReader(runs[chosen - 1], remarks, progress).run(path, runs, chosen)
 
 
-class _Reading:
+class _RunReader:
     """Reads the files of one run."""
 
     def __init__(
