@@ -29,7 +29,7 @@ STOREYS = [
     {"integrations"},
     {"distributed", "multiverso"},
     {"dpwa", "conn", "interpolation", "messaging"},  # the names of 2017
-    {"demo", "bench", "testing"},
+    {"demo", "bench", "testing", "report"},
     {"cli"},
     {"__main__"},
 ]

@@ -16,6 +16,7 @@ from dpwa.cli.doctor import doctor
 from dpwa.cli.help import HelpGroup, with_help
 from dpwa.cli.keys import app as keys_app
 from dpwa.cli.launch import launch
+from dpwa.cli.report import compare, report
 from dpwa.cli.status import status
 from dpwa.cli.topology import topology
 from dpwa.cli.version import VersionOption, version
@@ -36,6 +37,8 @@ app.command(
 )(launch)
 app.command()(status)
 app.command()(doctor)
+app.command()(report)
+app.command()(compare)
 app.command()(topology)
 app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")

@@ -55,7 +55,10 @@ _OF_PEERS = {
 
 
 def read_run(
-    folder: str | Path, number: int | None = None, progress: Progress | None = None
+    folder: str | Path,
+    number: int | None = None,
+    progress: Progress | None = None,
+    most_samples: int | None = None,
 ) -> Run:
     """Read what the nodes of a run have written.
 
@@ -63,6 +66,8 @@ def read_run(
         folder: of the run logs.
         number: of the run, if the folder has several; `None`: the newest.
         progress: is told now and then how many bytes were read, of how many.
+        most_samples: that are kept of a node, at least 4; `None`: some thousand, and fewer the more
+            nodes there are.
 
     Raises:
         UserError: the folder or its files cannot be read, or there is no such run.
@@ -73,17 +78,22 @@ def read_run(
     if number is not None and not 1 <= number <= len(runs):
         raise UserError(f"--run: expected a number from 1 to {len(runs)} (got {number}): {path}")
     chosen = len(runs) if number is None else number
-    return _RunReader(runs[chosen - 1], remarks, progress).run(path, runs, chosen)
+    return _RunReader(runs[chosen - 1], remarks, progress, most_samples).run(path, runs, chosen)
 
 
 class _RunReader:
     """Reads the files of one run."""
 
     def __init__(
-        self, files: Sequence[LogFile], remarks: list[str], progress: Progress | None
+        self,
+        files: Sequence[LogFile],
+        remarks: list[str],
+        progress: Progress | None,
+        most_samples: int | None,
     ) -> None:
         self._files = files
         self._remarks = remarks
+        self._most_samples = most_samples
         self._progress = progress or (lambda _done, _total: None)
         self._total = sum(log.nbytes for log in files)
         self._done = self._told = 0
@@ -92,7 +102,8 @@ class _RunReader:
         of: dict[str, list[LogFile]] = {}
         for log in self._files:
             of.setdefault(log.name, []).append(log)
-        room = max(LEAST_SAMPLES, min(MOST_SAMPLES, MOST_OF_ALL // len(of)))
+        fair = max(LEAST_SAMPLES, min(MOST_SAMPLES, MOST_OF_ALL // len(of)))
+        room = fair if self._most_samples is None else max(4, self._most_samples)
         nodes = {}
         for name in sorted(of, key=_order):
             gathering = _Gathering(name, room)

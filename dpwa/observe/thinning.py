@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpwa.observe.events import Event
-from dpwa.observe.history import Floats
+from dpwa.observe.history import FIRST_ROOM, Floats
 
 Values = Callable[[], Sequence[float]]
 
@@ -22,7 +22,8 @@ class ThinnedRows:
     """
 
     def __init__(self, capacity: int, width: int) -> None:
-        self._rows = np.empty((capacity, width), np.float64)
+        self._capacity = capacity
+        self._rows = np.empty((min(capacity, FIRST_ROOM), width), np.float64)
         self._count = 0
         self._period = 0.0
         self._due = -np.inf
@@ -44,8 +45,12 @@ class ThinnedRows:
         """Keep the last row that came, whatever its time."""
         if self._newest is None:
             return
-        if self._count == len(self._rows):
+        if self._count == self._capacity:
             self._halve()
+        elif self._count == len(self._rows):
+            grown = np.empty((min(2 * self._count, self._capacity), self._rows.shape[1]))
+            grown[: self._count] = self._rows
+            self._rows = grown
         self._rows[self._count] = self._newest()
         self._count += 1
         self._newest = None
@@ -53,7 +58,8 @@ class ThinnedRows:
     def rows(self) -> Floats:
         """Return what is kept, shape `(rows, width)`; a copy."""
         self.keep_newest()
-        return self._rows[: self._count].copy()
+        rows: Floats = self._rows[: self._count].copy()
+        return rows
 
     def _halve(self) -> None:
         kept = self._rows[: self._count : 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,9 +110,7 @@ def draw_staleness(figure: Figure, run: Run) -> None:
     counts, names = bins.counts[: last + 1], _bin_names(bins.bounds)[: last + 1]
     total = sum(counts)
     bars = axes.bar(range(len(counts)), counts, color=PALETTE[0], width=0.85)
-    axes.bar_label(
-        bars, [_percent(c / total) for c in counts], color=INK, fontsize=8.5, padding=2
-    )
+    axes.bar_label(bars, [_percent(c / total) for c in counts], color=INK, fontsize=8.5, padding=2)
     axes.set_xticks(range(len(counts)), names)
     axes.margins(y=0.12)
     axes.tick_params(axis="x", labelsize=8.5)
@@ -120,8 +119,7 @@ def draw_staleness(figure: Figure, run: Run) -> None:
 
 def _bin_names(bounds: Sequence[float]) -> list[str]:
     found = [f"≤ {bounds[0]:g}"] if bounds else []
-    for low, high in zip(bounds, bounds[1:], strict=False):
-        found.append(f"{low:g}–{high:g}")
+    found += [f"{low:g}-{high:g}" for low, high in pairwise(bounds)]
     return [*found, f"> {bounds[-1]:g}" if bounds else "all"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,7 @@ def drawn(charts: list[Chart], folder: Path) -> Iterator[Drawn]:
 
 def looks_for(facts: Facts) -> Looks:
     """Return how the nodes of a run are drawn: of many, those that stand out."""
-    remarkable = {}
+    remarkable: dict[str, str] = {}
     for kind, why in _WHY.items():
         for name, node in facts.nodes.items():
             if node.is_(kind):
@@ -233,11 +234,9 @@ def _alt_of_staleness(facts: Facts) -> str:
     bins = bars.staleness_of(facts.run)
     if bins is None or not sum(bins.counts):
         return "Nothing was merged."
-    total, seen = sum(bins.counts), 0
-    for bound, count in zip((*bins.bounds, math.inf), bins.counts, strict=True):
-        seen += count
-        if 2 * seen >= total:
-            break
+    total = sum(bins.counts)
+    seen = list(accumulate(bins.counts))
+    bound = (*bins.bounds, math.inf)[next(i for i, s in enumerate(seen) if 2 * s >= total)]
     half = f"at most {bound:g}" if math.isfinite(bound) else f"more than {bins.bounds[-1]:g}"
     return f"Histogram of {total:,} merges: half of them were {half} updates behind."
 

@@ -84,7 +84,7 @@ def draw_distance(figure: Figure, run: Run, looks: Looks) -> None:
     """Draw how far each node is from the peer that it has merged last."""
     missing = "No node has measured it: the adapters for PyTorch do,\nDpwaConnection does not."
     curves = distance_curves(run)
-    _draw(figure, run, looks, curves, "distance from the merged peer", missing)
+    _draw(figure, run, looks, curves, "consensus distance", missing)
 
 
 def _draw(
@@ -109,10 +109,10 @@ def _draw(
     if is_crowded:
         at, middle = middle_of(curves, np.nanmedian)
         axes.plot((at - run.began) / length, middle, color=INK, linewidth=1.6, zorder=4)
-    _scale(axes, np.concatenate([values for _, values in curves.values()]))
+    scale(axes, np.concatenate([values for _, values in curves.values()]))
     axes.margins(x=0.01)
-    scale = ", log scale" if axes.get_yscale() == "log" else ""
-    label(axes, f"{unit} since the start", height + scale)
+    is_log = axes.get_yscale() == "log"
+    label(axes, f"{unit} since the start", height + (", log scale" if is_log else ""))
     handles = line_handles(looks, list(curves))
     if is_crowded:
         from matplotlib.lines import Line2D
@@ -168,7 +168,7 @@ def _curve(node: NodeLog, figure: str) -> Curve:
     return node.times[known], values[known]
 
 
-def _scale(axes: Axes, values: Floats) -> None:
+def scale(axes: Axes, values: Floats) -> None:
     """Have a logarithmic axis where values differ by orders of magnitude."""
     finite = values[np.isfinite(values)]
     if finite.min() > 0 and finite.max() > LOG_ABOVE * finite.min():

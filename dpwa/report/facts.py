@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import Literal
 
@@ -86,8 +87,10 @@ class Facts:
 
     @property
     def losses(self) -> list[float]:
-        """The last losses that are finite."""
-        return [node.loss for node in self.nodes.values() if math.isfinite(node.loss)]
+        """The last losses that are finite, of the nodes that were there until the end."""
+        known = [node for node in self.nodes.values() if math.isfinite(node.loss)]
+        there = [node.loss for node in known if node.end != "lost"]
+        return there or [node.loss for node in known]
 
     @property
     def is_running(self) -> bool:
@@ -221,7 +224,7 @@ def _lost_together(run: Run) -> Verdict:
 
 def _restarts(node: NodeLog) -> list[Verdict]:
     """Say how often a node was started again."""
-    pairs = list(zip(node.processes, node.processes[1:], strict=False))
+    pairs = list(pairwise(node.processes))
     if not pairs:
         return []
     lost = [before for before, _ in pairs if not before.ended]

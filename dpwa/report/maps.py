@@ -14,7 +14,6 @@ from dpwa.report.bars import name_rows
 from dpwa.report.facts import Facts
 from dpwa.report.style import (
     FAINT,
-
     LINE,
     MOST_LABELLED,
     OTHERS,
@@ -110,7 +109,7 @@ def draw_pairs(figure: Figure, run: Run) -> None:
         axes.spines[side].set_visible(False)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
     bar.set_label("merges", color=FAINT)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(colors=FAINT, length=3)
 
 
@@ -190,6 +189,4 @@ def _scatter(axes: Axes, places: list[tuple[float, int]], mark: Mark) -> None:
 def _handle(mark: Mark) -> Any:
     from matplotlib.lines import Line2D
 
-    return Line2D(
-        [], [], color=mark.colour, marker=mark.marker, linestyle="none", label=mark.text
-    )
+    return Line2D([], [], color=mark.colour, marker=mark.marker, linestyle="none", label=mark.text)

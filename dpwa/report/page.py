@@ -30,6 +30,12 @@ from dpwa.wire.messages import printable
 
 MOST_EVENT_ROWS = 300
 _SEVERITIES = {"bad": "Problem", "odd": "Note"}
+_IN_SHORT = {
+    "lost": ("gone",),
+    "much slower than the others": ("slow",),
+    "stalled at the end": ("stalled",),
+    "of no use any more, with a loss that is no finite number": ("diverged",),
+}
 _ENDS = {"ended": "ended well", "lost": "lost", "running": "still at work"}
 _NODE_HEADINGS = (
     *("node", "end", "steps", "steps/s", "last loss", "best loss", "merges"),
@@ -78,12 +84,15 @@ def sentences(facts: Facts) -> Iterator[str]:
         )
     else:
         yield "No loss is known."
-    for key, what in (("lost", "lost"), ("running", "still at work")):
-        found = [name for name, node in facts.nodes.items() if node.end == key]
-        if found and len(found) < count:
-            are = "was" if key == "lost" else "is"
-            are = are if len(found) == 1 else {"was": "were", "is": "are"}[are]
-            yield f"{names(found)} {are} {what}."
+    yield from _in_short(facts)
+
+
+def _in_short(facts: Facts) -> Iterator[str]:
+    """Yield who was lost, and who stands out otherwise, without the reasons."""
+    for what, kinds in _IN_SHORT.items():
+        found = [name for name, node in facts.nodes.items() if node.is_(*kinds)]
+        if found:
+            yield f"{names(found)} {'was' if len(found) == 1 else 'were'} {what}."
 
 
 def findings(facts: Facts) -> list[tuple[str, Verdict]]:

@@ -24,7 +24,8 @@ h2{{font-size:1.25rem;margin:36px 0 12px}}
 h3{{font-size:1rem;margin:0 0 2px}}
 p{{margin:0 0 10px;max-width:75ch;overflow-wrap:anywhere}}
 .faint,figcaption,footer,dt{{color:{_var(FAINT)}}}
-.tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(132px,1fr));gap:10px;margin:18px 0}}
+.tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(132px,1fr));
+gap:10px;margin:18px 0}}
 .tiles div,figure,.findings li,.scroll{{background:{_var(PAGE)};border:1px solid {_var(LINE)};
 border-radius:10px}}
 .tiles div{{padding:10px 14px}}

@@ -44,8 +44,17 @@ DARK = {
     "#000000": "#ffffff",
     "#8a8a8a": "#9aa0a8",
 }
-_STYLES: tuple[Any, ...] = ("-", "-", "-", "-", (0, (5, 1.5)), (0, (5, 1.5)), (0, (2, 1)), (0, (2, 1)))
-_SETTINGS = {
+_STYLES: tuple[Any, ...] = (
+    "-",
+    "-",
+    "-",
+    "-",
+    (0, (5, 1.5)),
+    (0, (5, 1.5)),
+    (0, (2, 1)),
+    (0, (2, 1)),
+)
+_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "dpwa",
     "svg.image_inline": True,

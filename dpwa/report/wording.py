@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 MOST_NAMES = 4
-UNKNOWN = "–"
+UNKNOWN = "-"
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -30,7 +30,9 @@ def size(nbytes: float) -> str:
 
 def share(value: float | None) -> str:
     """Return a share of 1 as percent."""
-    return UNKNOWN if value is None else f"{100 * value:.0f} %"
+    if value is None:
+        return UNKNOWN
+    return f"{100 * value:.0f} %" if value >= 0.1 or value == 0 else f"{100 * value:.2g} %"
 
 
 def duration(seconds: float) -> str:

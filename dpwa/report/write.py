@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpwa.errors import UserError
 from dpwa.report.charts import drawn, gossip_charts, looks_for, training_charts
 from dpwa.report.facts import Facts
+from dpwa.report.files import folder_to_write
 from dpwa.report.page import report_page
 
 PAGE_NAME = "report.html"
@@ -22,13 +22,8 @@ def write_report(facts: Facts, folder: Path) -> Path:
         UserError: it cannot be written.
     """
     path = folder / PAGE_NAME
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with folder_to_write(folder):
         training = list(drawn(training_charts(facts, looks_for(facts)), folder))
         gossip = list(drawn(gossip_charts(facts), folder))
         path.write_text(report_page(facts, training, gossip), encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{folder}: expected a folder that can be written to ({error.strerror})"
-        ) from None
     return path
