@@ -72,7 +72,7 @@ def draw_time(figure: Figure, run: Run) -> None:
 
 
 def draw_bytes(figure: Figure, run: Run) -> None:
-    """Draw bars for each node: bytes sent, received and mapped."""
+    """Draw two bars for each node: bytes sent, and below them bytes received and mapped."""
     axes = figure.subplots()
     traffic = {name: traffic_of(node) for name, node in run.nodes.items()}
     most = max(max(bars.values()) for bars in traffic.values())
@@ -80,14 +80,16 @@ def draw_bytes(figure: Figure, run: Run) -> None:
         nothing(axes, "No bytes were exchanged.")
         return
     length, unit = next((u for u in _UNITS if most >= u[0]), _UNITS[-1])
-    for position, (kind, colour) in enumerate(_TRAFFIC):
-        widths = [bars[kind] / length for bars in traffic.values()]
-        rows = np.arange(len(traffic)) + 0.27 * (position - 1)
-        axes.barh(rows, widths, height=0.25, color=colour)
+    came = np.zeros(len(traffic))
+    for kind, colour in _TRAFFIC:
+        widths = np.array([bars[kind] / length for bars in traffic.values()])
+        rows = np.arange(len(traffic)) + (-0.2 if kind == "sent" else 0.2)
+        axes.barh(rows, widths, height=0.36, left=0.0 if kind == "sent" else came, color=colour)
+        came += 0.0 if kind == "sent" else widths
     label(axes, unit, "", grid="x")
     name_rows(axes, list(traffic))
     totals = {kind: sum(bars[kind] for bars in traffic.values()) for kind, _ in _TRAFFIC}
-    legend(figure, [_patch(c, f"{kind}: {size(totals[kind])} in all") for kind, c in _TRAFFIC], 3)
+    legend(figure, [_patch(c, f"{kind} {size(totals[kind])}") for kind, c in _TRAFFIC], 3)
 
 
 def staleness_of(run: Run) -> Bins | None:
@@ -114,7 +116,7 @@ def draw_staleness(figure: Figure, run: Run) -> None:
     axes.set_xticks(range(len(counts)), names)
     axes.margins(y=0.12)
     axes.tick_params(axis="x", labelsize=8.5)
-    label(axes, "updates behind the node that merged (below 0: ahead of it)", "merges")
+    label(axes, "updates behind (below 0: ahead)", "merges")
 
 
 def _bin_names(bounds: Sequence[float]) -> list[str]:

@@ -21,6 +21,7 @@ from dpwa.report.wording import duration, names, number, plural, share, size
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MISSING_HEIGHT = 1.0  # inches
 _WHY = {
     "diverged": "diverged",
     "gone": "lost",
@@ -96,6 +97,7 @@ def looks_for(facts: Facts) -> Looks:
 def training_charts(facts: Facts, looks: Looks) -> list[Chart]:
     """Return the pictures of how the training went."""
     run = facts.run
+    has_distance = any(np.isfinite(d).any() for _, d in curves.distance_curves(run).values())
     return [
         Chart(
             "loss",
@@ -117,6 +119,7 @@ def training_charts(facts: Facts, looks: Looks) -> list[Chart]:
             "How far the parameters of a node were from those that it merged.",
             _alt_of_distance(facts),
             lambda figure: curves.draw_distance(figure, run, looks),
+            HEIGHT if has_distance else MISSING_HEIGHT,
         ),
         Chart(
             "time",
@@ -141,7 +144,7 @@ def gossip_charts(facts: Facts) -> list[Chart]:
             "cell is a pair that never did.",
             _alt_of_pairs(facts),
             lambda figure: maps.draw_pairs(figure, run),
-            min(5.0, max(3.3, 2.2 + 0.18 * len(run.nodes))),
+            3.6,
         ),
         Chart(
             "staleness",
@@ -153,10 +156,11 @@ def gossip_charts(facts: Facts) -> list[Chart]:
         Chart(
             "bytes",
             "Bytes",
-            "What nodes on one host map from each other is merged without being sent.",
+            "For each node what went out, and below it what came in. What nodes on one host map "
+            "from each other is not sent.",
             _alt_of_bytes(facts),
             lambda figure: bars.draw_bytes(figure, run),
-            bars.height_of(2 * len(run.nodes)),
+            bars.height_of(len(run.nodes)) + 0.6,
         ),
         Chart(
             "events",

@@ -156,6 +156,8 @@ def _tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
     traffic = [traffic_of(node.log) for node in facts.nodes.values()]
     sent, mapped = (sum(t[kind] for t in traffic) for kind in ("sent", "mapped"))
     yield "sent", size(sent), f"and {size(mapped)} mapped"
+    waits = [found["wait"] for n in facts.nodes.values() if (found := shares_of(n.log))]
+    yield "waiting", share(mean(waits)), "of the time, mean of the nodes"
 
 
 def _findings(facts: Facts) -> str:

@@ -58,6 +58,8 @@ summary{{cursor:pointer;margin:10px 0}}
 code{{font-size:.9em;overflow-wrap:anywhere}}
 footer{{padding-top:20px;padding-bottom:40px;font-size:.88rem}}
 :focus-visible{{outline:2px solid {_var(PALETTE[0])};outline-offset:2px}}
+@media (max-width:480px){{main,header,footer{{padding-left:10px;padding-right:10px}}
+figure{{padding:10px 8px}}}}
 @media print{{.scroll{{max-height:none}}figure{{break-inside:avoid}}}}
 """
 )

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, HEIGHT = 5.2, 3.3  # inches; small, so that the text can be read on a telephone
-DPI = 160
+WIDTH, HEIGHT = 4.5, 3.0  # inches; small, so that the text can be read on a telephone
+DPI = 180
 LONGEST_LABEL = 14
 MOST_COLOURS = 8  # nodes of which each has its own
 MOST_SHOWN = 5  # of more nodes: those that stand out
@@ -180,7 +180,7 @@ def legend(figure: Figure, handles: Sequence[Any], columns: int = 4) -> None:
             loc="outside lower center",
             ncol=min(columns, len(handles)),
             frameon=False,
-            fontsize=8.5,
+            fontsize=9,
             labelcolor=INK,
             handlelength=1.8,
             columnspacing=1.2,
