@@ -46,6 +46,7 @@ FIGURES = (
 )
 NAMES = tuple(figure.name for figure in FIGURES)
 INDEX = {name: index for index, name in enumerate(NAMES)}
+COUNTERS = tuple(figure.name for figure in FIGURES if figure.kind == "counter")
 
 # What a node knows of another.
 OTHER_NAMES = ("clock", "version", "loss", "staleness")
@@ -92,7 +93,7 @@ def figures_of_peer(peer: JsonObject) -> tuple[float, ...]:
 
 def is_alive(peer: JsonObject) -> bool:
     """Tell whether an entry of a report's peers is of one that is there, as far as is known."""
-    return peer["health"] in ("alive", "behind") and not peer["problem"]
+    return peer["health"] in ("alive", "behind")
 
 
 def refusals(report: JsonObject) -> dict[str, int]:
