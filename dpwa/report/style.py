@@ -108,7 +108,8 @@ def looks_of(names: Sequence[str], remarkable: Mapping[str, str]) -> Looks:
 
 def short(name: str) -> str:
     """Return a name that fits into a picture."""
-    return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…"
+    name = name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…"
+    return f" {name}" if name.startswith("_") else name  # legends pass over what begins with _
 
 
 def require_matplotlib(command: str) -> None:

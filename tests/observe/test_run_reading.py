@@ -106,7 +106,9 @@ def test_the_newest_of_several_runs_is_read_and_the_others_are_named(tmp_path):
     assert [(s.number, s.nodes) for s in newest.spans] == [(1, 2), (2, 1)]
     assert (newest.number, oldest.number) == (2, 1)
     assert list(oldest.nodes) == ["w1", "w2"]
-    assert problem(tmp_path, number=3) == f"--run: expected a number from 1 to 2 (got 3): {tmp_path}"
+    assert (
+        problem(tmp_path, number=3) == f"--run: expected a number from 1 to 2 (got 3): {tmp_path}"
+    )
 
 
 def test_a_node_that_is_started_again_soon_after_it_was_killed_is_of_the_same_run(tmp_path):
