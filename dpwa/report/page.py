@@ -149,8 +149,8 @@ def _tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
     yield "duration", duration(run.seconds), "still running" if facts.is_running else ""
     yield "steps", f"{facts.steps:,.0f}", "of all nodes"
     low = best.log.best if best is not None else None
-    yield "lowest loss", number(low.loss if low else None), best.name if best and low else ""
-    yield "last loss", number(mean(facts.losses)), "mean of the nodes"
+    yield "lowest loss", number(low.loss if low else None, 3), best.name if best and low else ""
+    yield "last loss", number(mean(facts.losses), 3), "mean of the nodes"
     merges = sum(node.log.total("merges") for node in facts.nodes.values())
     yield "merges", f"{merges:,.0f}", ""
     traffic = [traffic_of(node.log) for node in facts.nodes.values()]

@@ -30,7 +30,7 @@ gap:10px;margin:18px 0}}
 border-radius:10px}}
 .tiles div{{padding:10px 14px}}
 dt{{font-size:.82rem}}
-dd{{margin:0;font-size:1.2rem;font-weight:600;overflow-wrap:anywhere}}
+dd{{margin:0;font-size:1.1rem;font-weight:600;overflow-wrap:anywhere}}
 dd small{{display:block;font-size:.8rem;font-weight:400;color:{_var(FAINT)}}}
 .findings{{list-style:none;margin:0;padding:0;display:grid;gap:8px}}
 .findings li{{padding:10px 14px;border-left-width:5px;overflow-wrap:anywhere}}

@@ -1,7 +1,8 @@
-"""Reading pages of HTML as a careful reader does: what is in them, and whether they are in order."""
+"""Reading pages of HTML: what is in them, and whether they are in order."""
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 _VOID = {"meta", "br", "img", "link", "input", "hr"}
 _HEADINGS = ("h1", "h2", "h3", "h4")
@@ -14,12 +15,14 @@ class Page(HTMLParser):
         text: all words, without tags.
         tags: names of all elements, in order.
         headings: level of each, in order.
+        pictures: what each shows, in words.
         mistakes: what is not in order.
     """
 
     def __init__(self, html):
         super().__init__()
         self.tags, self.headings, self.mistakes, self.ids = [], [], [], []
+        self.pictures = []
         self._open, self._texts, self._tables = [], [], []
         self.feed(html)
         self.close()
@@ -28,7 +31,7 @@ class Page(HTMLParser):
         self.mistakes += [f"id {name} twice" for name in set(self.ids) if self.ids.count(name) > 1]
         self.mistakes += [f"refers to {found}" for found in _references(html)]
         levels = [1, *self.headings]
-        if any(after > before + 1 for before, after in zip(levels, levels[1:], strict=False)):
+        if any(after > before + 1 for before, after in pairwise(levels)):
             self.mistakes.append(f"headings {self.headings}")
 
     def handle_starttag(self, tag, attributes):
@@ -40,8 +43,10 @@ class Page(HTMLParser):
             self.ids.append(told["id"])
         if tag in _HEADINGS:
             self.headings.append(int(tag[1]))
-        if tag == "svg" and not told.get("aria-label"):
-            self.mistakes.append("a picture without a text")
+        if tag == "svg":
+            self.pictures.append(told.get("aria-label", ""))
+            if not self.pictures[-1]:
+                self.mistakes.append("a picture without a text")
         if tag == "table":
             self._tables.append([])
         if tag in ("th", "td") and self._tables:

@@ -1,4 +1,4 @@
-"""A node that takes steps of a given length on a quadratic loss, as long as it is told to.
+"""A node that learns a linear map, each step of a given length, as long as it is told to.
 
 Usage: logged_node.py CONFIG NAME STEP_S SECONDS     (CONFIG: a path)
 """
@@ -6,22 +6,27 @@ Usage: logged_node.py CONFIG NAME STEP_S SECONDS     (CONFIG: a path)
 import sys
 import time
 
-import numpy as np
+import torch
+from torch.nn import Linear, functional
 
-from dpwa import DpwaConnection
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 
 config, name, step_s, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
-rng = np.random.default_rng(int(name[1:]))
-parameters, target = np.full(2000, 4.0), rng.normal(0.0, 0.5, 2000)
+torch.manual_seed(0)  # all nodes start from the same parameters, and learn the same map
+net, teacher = Linear(300, 100), Linear(300, 100)
+torch.manual_seed(1 + int(name[1:]))  # each sees inputs of its own
+optimizer = torch.optim.SGD(net.parameters(), lr=1.5)
 loss, end = None, time.monotonic() + seconds
-with DpwaConnection(name, config) as connection:
+with DpwaPyTorchAdapter(net, name, config) as gossip:
     print("ready", flush=True)
     while time.monotonic() < end:
-        connection.update_send(parameters, loss)
-        time.sleep(step_s)  # a step of this length
-        gradient = parameters - target + rng.normal(0.0, 0.3, parameters.shape)
-        loss = float(np.square(gradient).mean())
-        parameters = parameters - 0.02 * gradient
-        theirs, factor = connection.update_wait(loss)
-        if theirs is not None:
-            parameters = factor * theirs + (1 - factor) * parameters
+        gossip.update_send(loss)
+        began = time.monotonic()
+        inputs = torch.randn(64, 300)
+        error = functional.mse_loss(net(inputs), teacher(inputs).detach())
+        optimizer.zero_grad()
+        error.backward()
+        optimizer.step()
+        loss = error.item()
+        time.sleep(max(0.0, began + step_s - time.monotonic()))  # the step takes so long
+        gossip.update_wait(loss)
