@@ -24,8 +24,7 @@ h2{{font-size:1.25rem;margin:36px 0 12px}}
 h3{{font-size:1rem;margin:0 0 2px}}
 p{{margin:0 0 10px;max-width:75ch;overflow-wrap:anywhere}}
 .faint,figcaption,footer,dt{{color:{_var(FAINT)}}}
-.tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(132px,1fr));
-gap:10px;margin:18px 0}}
+.tiles{{display:grid;grid-template-columns:repeat(2,1fr);gap:10px;margin:18px 0}}
 .tiles div,figure,.findings li,.scroll{{background:{_var(PAGE)};border:1px solid {_var(LINE)};
 border-radius:10px}}
 .tiles div{{padding:10px 14px}}
@@ -58,6 +57,8 @@ summary{{cursor:pointer;margin:10px 0}}
 code{{font-size:.9em;overflow-wrap:anywhere}}
 footer{{padding-top:20px;padding-bottom:40px;font-size:.88rem}}
 :focus-visible{{outline:2px solid {_var(PALETTE[0])};outline-offset:2px}}
+@media (min-width:560px){{.tiles{{grid-template-columns:repeat(4,1fr)}}}}
+@media (min-width:1040px){{.tiles{{grid-template-columns:repeat(8,1fr)}}}}
 @media (max-width:480px){{main,header,footer{{padding-left:10px;padding-right:10px}}
 figure{{padding:10px 8px}}}}
 @media print{{.scroll{{max-height:none}}figure{{break-inside:avoid}}}}

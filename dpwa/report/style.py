@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, filterwarnings
 
 from dpwa.errors import UserError
 
@@ -132,10 +132,10 @@ def drawing() -> Iterator[None]:
     """Have pictures drawn as they are drawn here, whatever the user has set."""
     import matplotlib as mpl
 
-    with mpl.rc_context(), warnings.catch_warnings():
+    with mpl.rc_context(), catch_warnings():
         mpl.rcdefaults()
         mpl.rcParams.update(_SETTINGS)
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # of foreign names
+        filterwarnings("ignore", message="Glyph .* missing from")  # of foreign names
         yield
 
 

@@ -37,12 +37,14 @@ def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
 
 COMMANDS = [
     "bench",
+    "compare",
     "config",
     "dashboard",
     "demo",
     "doctor",
     "keys",
     "launch",
+    "report",
     "status",
     "topology",
     "version",

@@ -21,7 +21,7 @@ def torn(path, count):
 def problem(folder, **options):
     with pytest.raises(UserError) as raised:
         read_run(folder, **options)
-    return str(raised.value)
+    return raised.value.text
 
 
 def test_a_node_has_its_figures_events_and_peers(tmp_path):
