@@ -71,11 +71,11 @@ def report(
 
 def compare(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of run logs, 2 to 8.")
+        list[Path], typer.Argument(metavar="RUN_DIR", help="Folders of run logs, 2 to 8.")
     ],
     out_dir: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write to.")
-    ] = Path("dpwa-compare"),
+    ] = Path("comparison"),
     loss: Annotated[
         float | None,
         typer.Option(
