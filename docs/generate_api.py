@@ -27,6 +27,7 @@ MODULES = (
     "dpwa.multiverso",
     "dpwa.config",
     "dpwa.launch",
+    "dpwa.observe",
     "dpwa.testing",
     "dpwa.errors",
 )

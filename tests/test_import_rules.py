@@ -31,7 +31,7 @@ STOREYS = [
     {"distributed", "multiverso"},
     {"dpwa", "conn", "interpolation", "messaging"},  # the names of 2017
     {"plan"},
-    {"demo", "bench", "testing"},
+    {"demo", "bench", "testing", "report"},
     {"cli"},
     {"__main__"},
 ]

@@ -18,6 +18,7 @@ from dpwa.cli.help import HelpGroup, with_help
 from dpwa.cli.keys import app as keys_app
 from dpwa.cli.launch import launch
 from dpwa.cli.plan import plan
+from dpwa.cli.report import compare, report
 from dpwa.cli.status import status
 from dpwa.cli.topology import topology
 from dpwa.cli.version import VersionOption, version
@@ -39,6 +40,8 @@ app.command(
 app.command()(status)
 app.command()(dashboard)
 app.command()(doctor)
+app.command()(report)
+app.command()(compare)
 app.command()(topology)
 app.command()(plan)
 app.add_typer(config_app, name="config")

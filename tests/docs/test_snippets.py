@@ -34,7 +34,7 @@ OBJECTS = {
 PARTS_OF_A_LOOP = {("docs/algorithms.md", "ea = AllReduceEA(")}  # begin within loops
 NO_COMMANDS = {
     "dpwa COMMAND --help": "stands for all of them",
-    "dpwa bench needs PyTorch": "a message",
+    "dpwa … needs matplotlib": "a message",
 }
 NO_CONFIGURATIONS = {
     ("docs/skypilot.md", "num_nodes: 4"): "a task of SkyPilot",

@@ -1,0 +1,124 @@
+"""Run logs as tables of pandas, for notebooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpwa.errors import UserError
+from dpwa.observe.figures import NAMES
+from dpwa.observe.run_data import Run
+from dpwa.observe.run_reading import MOST_SAMPLES, read_run
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class RunFrames:
+    """The logs of a run as tables of pandas.
+
+    Attributes:
+        nodes: a row for each node: `node`, `began`, `last` (times), `ended` (whether its log has an
+            end), `processes`, `samples` (how many its files have), `best_loss` (lowest of all).
+        samples: a row for each sample: `node`, `time`, `process` (0, or more after restarts), and
+            all figures of docs/run-log.md. Counters go on after a restart.
+        events: a row for each event: `node` (who noticed it), `time`, `kind`, `about`, `text`.
+        peers: a row for each node and other node: `node`, `peer`, `merges`, `merged_bytes`,
+            `received_bytes`, `sent_bytes`, `health` (at the end).
+        remarks: what was passed over while reading, in words.
+    """
+
+    nodes: DataFrame
+    samples: DataFrame
+    events: DataFrame
+    peers: DataFrame
+    remarks: tuple[str, ...]
+
+
+def load(folder: str | Path, run: int | None = None, most_samples: int = MOST_SAMPLES) -> RunFrames:
+    """Read a run directory into tables of pandas.
+
+    Args:
+        folder: that nodes have written into with `run_log`.
+        run: number of the run, from 1, if the folder has several; `None`: the newest.
+        most_samples: of each node; more are thinned, evenly over time.
+
+    Raises:
+        UserError: pandas is missing, the folder cannot be read, or has no run logs that this
+            version can read.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UserError(
+            "dpwa.observe.load needs pandas; install it with: "
+            'pip install -c constraints.txt ".[notebook]" in a checkout'
+        ) from None
+    read = read_run(folder, run, most_samples=most_samples)
+    return RunFrames(
+        nodes=_frame(pd, _nodes(read), "began", "last"),
+        samples=_samples(pd, read),
+        events=_frame(pd, _events(read), "time"),
+        peers=_frame(pd, _peers(read)),
+        remarks=read.remarks,
+    )
+
+
+def _frame(pd: Any, columns: dict[str, list[Any]], *times: str) -> DataFrame:
+    frame = pd.DataFrame(columns)
+    for name in times:
+        frame[name] = pd.to_datetime(frame[name], unit="s", utc=True)
+    return frame
+
+
+def _nodes(run: Run) -> dict[str, list[Any]]:
+    logs = list(run.nodes.values())
+    return {
+        "node": [log.name for log in logs],
+        "began": [log.began for log in logs],
+        "last": [log.last for log in logs],
+        "ended": [log.ended for log in logs],
+        "processes": [len(log.processes) for log in logs],
+        "samples": [log.sample_count for log in logs],
+        "best_loss": [log.best.loss if log.best else float("nan") for log in logs],
+    }
+
+
+def _samples(pd: Any, run: Run) -> DataFrame:
+    frames = [
+        pd.DataFrame(
+            {
+                "node": log.name,
+                "time": pd.to_datetime(log.times, unit="s", utc=True),
+                "process": log.process,
+                **{name: log.figure(name) for name in NAMES},
+            }
+        )
+        for log in run.nodes.values()
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _events(run: Run) -> dict[str, list[Any]]:
+    events = [event for log in run.nodes.values() for event in log.events]
+    events.sort(key=lambda event: event.time)
+    return {
+        name: [getattr(event, name) for event in events]
+        for name in ("node", "time", "kind", "about", "text")
+    }
+
+
+def _peers(run: Run) -> dict[str, list[Any]]:
+    pairs = [
+        (node, peer, exchanged)
+        for node, log in run.nodes.items()
+        for peer, exchanged in log.exchanged.items()
+    ]
+    counts = ("merges", "merged_bytes", "received_bytes", "sent_bytes", "health")
+    return {
+        "node": [node for node, _, _ in pairs],
+        "peer": [peer for _, peer, _ in pairs],
+        **{name: [getattr(e, name) for _, _, e in pairs] for name in counts},
+    }

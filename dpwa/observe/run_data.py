@@ -1,0 +1,203 @@
+"""What the run logs of one run say: per node, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpwa.observe.events import Event
+from dpwa.observe.figures import INDEX
+from dpwa.observe.history import Floats
+from dpwa.types import JsonObject
+
+
+@dataclass(frozen=True)
+class ProcessLog:
+    """One process of a node.
+
+    Attributes:
+        began: in seconds since the epoch.
+        last: when it wrote its last line.
+        ended: whether it has ended well: the node was closed.
+        host: where it ran; empty if its log does not say so.
+        pid: its number; 0 if its log does not say so.
+    """
+
+    began: float
+    last: float
+    ended: bool
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass
+class Exchanged:
+    """What a node has merged of, and exchanged with, another, in all of its processes.
+
+    Attributes:
+        merges: how often.
+        merged_bytes: of snapshots, mapped or received.
+        received_bytes: of payload from it.
+        sent_bytes: of payload to it.
+        health: of the other at the end, in this node's opinion; empty: not known.
+    """
+
+    merges: int = 0
+    merged_bytes: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    health: str = ""
+
+
+@dataclass(frozen=True)
+class Bins:
+    """A histogram.
+
+    Attributes:
+        bounds: upper, inclusive.
+        counts: one more than bounds; not cumulative.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BestLoss:
+    """The lowest loss of a node, of all its samples.
+
+    Attributes:
+        loss: it.
+        time: when, in seconds since the epoch.
+        steps: how many the node had taken until then.
+    """
+
+    loss: float
+    time: float
+    steps: float
+
+
+@dataclass(frozen=True)
+class NodeLog:
+    """What the files of one node say.
+
+    Attributes:
+        name: of the node, as it can be shown.
+        told: what the first line of its newest file says of it.
+        processes: in order of time; more than one: it was started again.
+        rows: samples, shape `(samples, 1 + len(FIGURES))`, time first. Counters go on where the
+            process before has ended; a figure that is not known is NaN.
+        process: of each sample, shape `(samples,)`: its index in `processes`.
+        sample_count: how many samples the files have; more than rows, if they were thinned.
+        best: lowest loss; `None`: no loss is known.
+        events: oldest first; at most some hundred of each kind.
+        event_counts: of all events, by kind.
+        exchanged: by name of the other node.
+        waits: how long updates waited, in seconds; `None`: not known.
+        staleness: of what was merged, in updates; `None`: not known.
+    """
+
+    name: str
+    told: JsonObject
+    processes: tuple[ProcessLog, ...]
+    rows: Floats
+    process: NDArray[np.int64]
+    sample_count: int = 0
+    best: BestLoss | None = None
+    events: tuple[Event, ...] = ()
+    event_counts: Mapping[str, int] = field(default_factory=dict)
+    exchanged: Mapping[str, Exchanged] = field(default_factory=dict)
+    waits: Bins | None = None
+    staleness: Bins | None = None
+
+    @property
+    def times(self) -> Floats:
+        """When the samples were taken, in seconds since the epoch, shape `(samples,)`."""
+        return self.rows[:, 0]
+
+    def figure(self, name: str) -> Floats:
+        """Return the samples of one of `FIGURES`, shape `(samples,)`."""
+        return self.rows[:, 1 + INDEX[name]]
+
+    def total(self, name: str) -> float:
+        """Return how far a counter got; 0 if that is not known."""
+        values = self.figure(name)
+        known = values[np.isfinite(values)]
+        return float(known[-1]) if len(known) else 0.0
+
+    @property
+    def began(self) -> float:
+        """When its first process began."""
+        return self.processes[0].began
+
+    @property
+    def last(self) -> float:
+        """When its last line was written."""
+        return max(process.last for process in self.processes)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its newest process has ended well."""
+        return self.processes[-1].ended
+
+    @property
+    def is_thinned(self) -> bool:
+        """Whether there are more samples than rows."""
+        return self.sample_count > len(self.rows)
+
+
+@dataclass(frozen=True)
+class RunSpan:
+    """A run in a folder that has several.
+
+    Attributes:
+        number: from 1, the oldest.
+        began: in seconds since the epoch.
+        last: when its last line was written.
+        nodes: how many.
+    """
+
+    number: int
+    began: float
+    last: float
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run directory says of one run.
+
+    Attributes:
+        folder: where the logs are.
+        nodes: by name, in the order of their names.
+        spans: of all runs in the folder, oldest first.
+        number: of this one among them.
+        remarks: what was passed over while reading, in words.
+        nbytes: size of its files.
+    """
+
+    folder: Path
+    nodes: Mapping[str, NodeLog]
+    spans: tuple[RunSpan, ...]
+    number: int
+    remarks: tuple[str, ...] = ()
+    nbytes: int = 0
+
+    @property
+    def began(self) -> float:
+        """When its first node began, in seconds since the epoch."""
+        return min(node.began for node in self.nodes.values())
+
+    @property
+    def last(self) -> float:
+        """When the last line of any node was written."""
+        return max(node.last for node in self.nodes.values())
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, as far as the logs go."""
+        return self.last - self.began

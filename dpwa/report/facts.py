@@ -1,0 +1,237 @@
+"""What stands out in a run: who was slow, who is gone and how one can tell. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+
+from dpwa.observe.figures import INDEX
+from dpwa.observe.history import Floats
+from dpwa.observe.rates import Rates, rates_of
+from dpwa.observe.run_data import NodeLog, Run
+from dpwa.observe.verdicts import Condition, Verdict, verdicts
+from dpwa.report.wording import clock, duration, names
+
+RUNS_STILL_S = 15.0  # since the newest line of any node
+TOGETHER_S = 5.0  # who ends within so many seconds of the others has ended with them
+BEFORE_S = 2.0  # clocks of machines differ
+
+End = Literal["ended", "lost", "running"]
+
+_SAID = {
+    "unreachable": "lost its connection",
+    "silent": "got no answer in time",
+    "suspect": "suspected it",
+    "dead": "took it for dead",
+}
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What is to be said of a node.
+
+    Attributes:
+        log: what its files say.
+        rates: while it trained.
+        end: how its log ends.
+        verdicts: what was the matter with it; the worst first.
+        loss: the last one known, infinite once it has diverged; NaN: none.
+    """
+
+    log: NodeLog
+    rates: Rates
+    end: End
+    verdicts: tuple[Verdict, ...]
+    loss: float
+
+    @property
+    def name(self) -> str:
+        """Of the node."""
+        return self.log.name
+
+    def is_(self, *kinds: str) -> bool:
+        """Tell whether there is a verdict of one of these kinds."""
+        return any(verdict.kind in kinds for verdict in self.verdicts)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is to be said of a run.
+
+    Attributes:
+        run: what its files say.
+        nodes: by name.
+        general: what stands out and is about no single node.
+    """
+
+    run: Run
+    nodes: Mapping[str, NodeFacts]
+    general: tuple[Verdict, ...]
+
+    @property
+    def steps(self) -> float:
+        """Training steps of all nodes."""
+        return sum(node.log.total("steps") for node in self.nodes.values())
+
+    @property
+    def best(self) -> NodeFacts | None:
+        """The node with the lowest loss; `None`: no loss is known."""
+        known = [node for node in self.nodes.values() if node.log.best is not None]
+        return min(known, key=lambda node: node.log.best.loss, default=None)  # type: ignore[union-attr]
+
+    @property
+    def losses(self) -> list[float]:
+        """The last losses that are finite, of the nodes that were there until the end."""
+        known = [node for node in self.nodes.values() if math.isfinite(node.loss)]
+        there = [node.loss for node in known if node.end != "lost"]
+        return there or [node.loss for node in known]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether some node was still at work when its log was read."""
+        return any(node.end == "running" for node in self.nodes.values())
+
+
+def facts_of(run: Run, now: float) -> Facts:
+    """Judge a run.
+
+    Args:
+        run: what its files say.
+        now: seconds since the epoch; what has written a moment ago runs still.
+    """
+    ends = {name: _end(node, run, now) for name, node in run.nodes.items()}
+    rates = {name: rates_of(_training(node, ends[name])) for name, node in run.nodes.items()}
+    conditions = {
+        name: Condition(
+            rates=rates[name],
+            loss=None if math.isnan(loss := last_loss(node)) else loss,
+            said=_said_of(name, run),
+            quarantined_by=_quarantined_by(name, run),
+        )
+        for name, node in run.nodes.items()
+    }
+    judged = verdicts(conditions)
+    all_lost = len(run.nodes) > 1 and _all_lost_together(run, ends)
+    nodes = {}
+    for name, node in run.nodes.items():
+        found = [v for v in judged[name] if v.kind != "waiting" or ends[name] != "lost"]
+        if ends[name] == "lost" and not all_lost:
+            found.insert(0, _lost(node, run))
+        found += _restarts(node)
+        found.sort(key=lambda verdict: verdict.severity != "bad")
+        nodes[name] = NodeFacts(node, rates[name], ends[name], tuple(found), last_loss(node))
+    return Facts(run, nodes, (_lost_together(run),) if all_lost else ())
+
+
+def last_loss(node: NodeLog) -> float:
+    """Return the last loss that is known, which may be infinite; NaN if none is."""
+    losses = node.figure("loss")
+    known = losses[~np.isnan(losses)]
+    return float(known[-1]) if len(known) else math.nan
+
+
+def mean(values: list[float]) -> float | None:
+    """Return the mean; `None` of nothing."""
+    return fmean(values) if values else None
+
+
+def _end(node: NodeLog, run: Run, now: float) -> End:
+    if node.ended:
+        return "ended"
+    # A node writes each second.
+    return "running" if now - node.last < RUNS_STILL_S and now >= run.began else "lost"
+
+
+def _training(node: NodeLog, end: End) -> Floats:
+    """Return the samples from the first step to the last; to the end, if that was no good one.
+
+    Who has ended well may have waited for others after its last step.
+    """
+    steps = node.rows[:, 1 + INDEX["steps"]]
+    moved = np.nonzero(np.diff(steps) > 0)[0]
+    if not len(moved):
+        return node.rows if end != "ended" else node.rows[:0]
+    return node.rows[moved[0] : moved[-1] + 2] if end == "ended" else node.rows[moved[0] :]
+
+
+def _said_of(name: str, run: Run) -> dict[str, str]:
+    """Return what others said of a node's health at the end."""
+    told = {other: node.exchanged.get(name) for other, node in run.nodes.items() if other != name}
+    return {other: exchanged.health for other, exchanged in told.items() if exchanged}
+
+
+def _quarantined_by(name: str, run: Run) -> list[str]:
+    """Return who left a node alone at the end."""
+    found = []
+    for other, node in run.nodes.items():
+        kinds = [event.kind for event in node.events if event.about == name]
+        turns = [kind for kind in kinds if kind in ("quarantined", "released")]
+        if turns and turns[-1] == "quarantined":
+            found.append(other)
+    return found
+
+
+def _lost(node: NodeLog, run: Run) -> Verdict:
+    """Say when a node was lost, and how one can tell."""
+    said, goodbye = _noticed(node, run)
+    if goodbye:
+        text = (
+            f"said goodbye to {names(goodbye)}, but its log ends at {clock(node.last)} "
+            "without an end line: was it killed while it closed?"
+        )
+        return Verdict("left", text, "odd")
+    noticed = [f"{names(who)} {_SAID[kind]}" for kind, who in said.items()]
+    reasons = "; ".join([*noticed, "it never said goodbye", "its log ends without an end line"])
+    return Verdict(
+        "gone", f"was killed, or its machine failed, at {clock(node.last)}: {reasons}", "bad"
+    )
+
+
+def _noticed(node: NodeLog, run: Run) -> tuple[dict[str, list[str]], list[str]]:
+    """Return who noticed what when a node was lost, and to whom it said goodbye."""
+    said: dict[str, list[str]] = {}
+    goodbye = []
+    for other, log in run.nodes.items():
+        about = [e for e in log.events if e.about == node.name and e.time >= node.last - BEFORE_S]
+        kinds = {event.kind for event in about}
+        if "left" in kinds:
+            goodbye.append(other)
+        for kind in _SAID:
+            if kind in kinds:
+                said.setdefault(kind, []).append(other)
+    return said, goodbye
+
+
+def _all_lost_together(run: Run, ends: Mapping[str, End]) -> bool:
+    return set(ends.values()) == {"lost"} and all(
+        run.last - node.last <= TOGETHER_S for node in run.nodes.values()
+    )
+
+
+def _lost_together(run: Run) -> Verdict:
+    text = (
+        f"All {len(run.nodes)} nodes were killed, or their machine failed, at {clock(run.last)}: "
+        "no log has an end line"
+    )
+    return Verdict("gone", text, "bad")
+
+
+def _restarts(node: NodeLog) -> list[Verdict]:
+    """Say how often a node was started again."""
+    pairs = list(pairwise(node.processes))
+    if not pairs:
+        return []
+    lost = [before for before, _ in pairs if not before.ended]
+    text = f"was started again {len(pairs)} times" if len(pairs) > 1 else "was started again"
+    before, after = pairs[-1]
+    text += f", at {clock(after.began)}" if len(pairs) == 1 else f", last at {clock(after.began)}"
+    text += f", {duration(max(0.0, after.began - before.last))} after its log had ended"
+    if lost:
+        text += " without an end line" if len(pairs) == 1 else f" ({len(lost)} without an end line)"
+    return [Verdict("restarted", text, "odd")]

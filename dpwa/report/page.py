@@ -1,0 +1,237 @@
+"""The page of a report: a summary in words, what stands out, pictures, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from statistics import median
+
+from dpwa import __version__
+from dpwa.observe.events import KINDS
+from dpwa.observe.run_data import Run
+from dpwa.observe.verdicts import Verdict
+from dpwa.report.bars import shares_of, traffic_of
+from dpwa.report.charts import Drawn
+from dpwa.report.facts import Facts, NodeFacts, mean
+from dpwa.report.html import document, figures, paragraph, table, tiles
+from dpwa.report.maps import moments
+from dpwa.report.wording import (
+    UNKNOWN,
+    clock,
+    duration,
+    moment,
+    names,
+    number,
+    plural,
+    share,
+    size,
+)
+from dpwa.wire.messages import printable
+
+MOST_EVENT_ROWS = 300
+_SEVERITIES = {"bad": "Problem", "odd": "Note"}
+_IN_SHORT = {
+    "lost": ("gone",),
+    "much slower than the others": ("slow",),
+    "stalled at the end": ("stalled",),
+    "of no use any more, with a loss that is no finite number": ("diverged",),
+}
+_ENDS = {"ended": "ended well", "lost": "lost", "running": "still at work"}
+_NODE_HEADINGS = (
+    *("node", "end", "steps", "steps/s", "last loss", "best loss", "merges"),
+    *("training", "publishing", "waiting", "merging", "staleness", "sent", "received", "mapped"),
+)
+
+
+def report_page(facts: Facts, training: Sequence[Drawn], gossip: Sequence[Drawn]) -> str:
+    """Return the page.
+
+    Args:
+        facts: what is to be said.
+        training: pictures of how the training went.
+        gossip: pictures of who exchanged what.
+    """
+    return document(f"Report of {title_of(facts.run)}", _body(facts, training, gossip))
+
+
+def title_of(run: Run) -> str:
+    """Return the name of a run."""
+    return printable(run.folder.resolve().name) or "the run"
+
+
+def sentences(facts: Facts) -> Iterator[str]:
+    """Yield the summary of a run in words."""
+    run, count = facts.run, len(facts.nodes)
+    until = "so far" if facts.is_running else f"to {clock(run.last)}"
+    speeds = [s for node in facts.nodes.values() if (s := node.rates.steps_per_s)]
+    pace = f" A node took {number(median(speeds), 3)} steps/s (median)." if speeds else ""
+    yield (
+        f"{plural(count, 'node')} trained for {duration(run.seconds)}, from {moment(run.began)} "
+        f"{until}, and took {plural(round(facts.steps), 'step')} in all.{pace}"
+    )
+    best, losses = facts.best, facts.losses
+    if best is not None and best.log.best is not None and losses:
+        low = best.log.best
+        last = (
+            f"the last losses lie between {number(min(losses))} and {number(max(losses))}, "
+            f"their mean is {number(mean(losses))}"
+            if len(losses) > 1
+            else f"the last one is {number(losses[0])}"
+        )
+        yield (
+            f"The lowest loss was {number(low.loss)} ({best.name} at {clock(low.time)}, "
+            f"step {low.steps:,.0f}); {last}."
+        )
+    else:
+        yield "No loss is known."
+    yield from _in_short(facts)
+
+
+def _in_short(facts: Facts) -> Iterator[str]:
+    """Yield who was lost, and who stands out otherwise, without the reasons."""
+    for what, kinds in _IN_SHORT.items():
+        found = [name for name, node in facts.nodes.items() if node.is_(*kinds)]
+        if found:
+            yield f"{names(found)} {'was' if len(found) == 1 else 'were'} {what}."
+
+
+def findings(facts: Facts) -> list[tuple[str, Verdict]]:
+    """Return what stands out, the worst first: the name of a node, or nothing, and what is."""
+    found = [("", verdict) for verdict in facts.general]
+    found += [(name, v) for name, node in facts.nodes.items() for v in node.verdicts]
+    return sorted(found, key=lambda finding: finding[1].severity != "bad")
+
+
+def _body(facts: Facts, training: Sequence[Drawn], gossip: Sequence[Drawn]) -> Iterator[str]:
+    run = facts.run
+    yield f"<header><h1>Report of {escape(title_of(run))}</h1>"
+    yield paragraph(_told(run), "faint")
+    yield "</header><main>"
+    yield '<section aria-labelledby="summary"><h2 id="summary">Summary</h2>'
+    yield from (paragraph(sentence) for sentence in sentences(facts))
+    yield tiles(_tiles(facts))
+    yield "</section>"
+    yield '<section aria-labelledby="findings"><h2 id="findings">What stands out</h2>'
+    yield _findings(facts)
+    yield "</section>"
+    yield '<section aria-labelledby="training"><h2 id="training">Training</h2>'
+    yield figures(training)
+    yield "</section>"
+    yield '<section aria-labelledby="gossip"><h2 id="gossip">Gossip</h2>'
+    yield figures(gossip)
+    yield "</section>"
+    yield '<section aria-labelledby="nodes"><h2 id="nodes">Nodes</h2>'
+    yield _node_table(facts)
+    yield "</section>"
+    yield '<section aria-labelledby="all-events"><h2 id="all-events">Events</h2>'
+    yield from _events(run)
+    yield "</section></main>"
+    yield f"<footer>{''.join(map(paragraph, _notes(run)))}</footer>"
+
+
+def _told(run: Run) -> str:
+    """Say what the nodes ran, and where."""
+    parts = []
+    for key in ("algorithm", "topology"):
+        values = {str(node.told[key])[:60] for node in run.nodes.values() if node.told.get(key)}
+        if values:
+            parts.append(f"{key} {printable(', '.join(sorted(values)))}")
+    hosts = {p.host for node in run.nodes.values() for p in node.processes if p.host}
+    if hosts:
+        parts.append(f"on {plural(len(hosts), 'host')}: {names(sorted(hosts))}")
+    return "; ".join(parts)
+
+
+def _tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
+    run, best = facts.run, facts.best
+    bad = sum(v.severity == "bad" for _, v in findings(facts))
+    yield "nodes", str(len(facts.nodes)), plural(bad, "problem")
+    yield "duration", duration(run.seconds), "still running" if facts.is_running else ""
+    yield "steps", f"{facts.steps:,.0f}", "of all nodes"
+    low = best.log.best if best is not None else None
+    yield "lowest loss", number(low.loss if low else None, 3), best.name if best and low else ""
+    yield "last loss", number(mean(facts.losses), 3), "mean of the nodes"
+    merges = sum(node.log.total("merges") for node in facts.nodes.values())
+    yield "merges", f"{merges:,.0f}", ""
+    traffic = [traffic_of(node.log) for node in facts.nodes.values()]
+    sent, mapped = (sum(t[kind] for t in traffic) for kind in ("sent", "mapped"))
+    yield "sent", size(sent), f"and {size(mapped)} mapped"
+    waits = [found["wait"] for n in facts.nodes.values() if (found := shares_of(n.log))]
+    yield "waiting", share(mean(waits)), "of the time, mean of the nodes"
+
+
+def _findings(facts: Facts) -> str:
+    found = findings(facts)
+    if not found:
+        text = "Nothing: no node was lost, slow, stalled, diverged or left alone by others."
+        return f'<ul class="findings"><li class="good">{text}</li></ul>'
+    items = []
+    for name, verdict in found:
+        about = f"<b>{escape(name)}</b> " if name else ""
+        items.append(
+            f'<li class="{verdict.severity}"><b>{_SEVERITIES[verdict.severity]}:</b>'
+            f"{about}{escape(verdict.text)}.</li>"
+        )
+    return f'<ul class="findings">{"".join(items)}</ul>'
+
+
+def _node_table(facts: Facts) -> str:
+    rows = [_node_row(name, node) for name, node in facts.nodes.items()]
+    return table("What each node did", _NODE_HEADINGS, rows, text=[1])
+
+
+def _node_row(name: str, node: NodeFacts) -> list[str]:
+    log, rates = node.log, node.rates
+    shares = shares_of(log)
+    end = f"{_ENDS[node.end]}, {clock(log.last)}"
+    return [
+        name,
+        end if len(log.processes) == 1 else f"{end}; {len(log.processes)} processes",
+        f"{log.total('steps'):,.0f}",
+        number(rates.steps_per_s, 3),
+        number(node.loss),
+        number(log.best.loss if log.best else None),
+        f"{log.total('merges'):,.0f}",
+        *(share(shares[a] if shares else None) for a in ("train", "publish", "wait", "merge")),
+        number(rates.staleness, 3),
+        *map(size, traffic_of(log).values()),
+    ]
+
+
+def _events(run: Run) -> Iterator[str]:
+    found = moments(run)
+    shown = moments(run, MOST_EVENT_ROWS)
+    if not found:
+        yield paragraph("Nothing happened to any node.")
+        return
+    some = "" if len(shown) == len(found) else f", the rarest {len(shown)} of them"
+    yield f"<details><summary>{plural(len(found), 'event')}{some}</summary>"
+    rows = [
+        (clock(event.time), event.about, event.kind, names(by), printable(event.text) or UNKNOWN)
+        for event, by in shown
+    ]
+    headings = ("time", "node", "event", "noticed by", "more")
+    yield table("Events, oldest first", headings, rows, text=[1, 2, 3, 4])
+    kinds = dict.fromkeys(event.kind for event, _ in shown)
+    meanings = [(kind, KINDS[kind]) for kind in kinds if kind in KINDS]
+    yield table("What the events mean", ("event", "meaning"), meanings, text=[1])
+    yield "</details>"
+
+
+def _notes(run: Run) -> Iterator[str]:
+    """Say how far the report can be trusted, and what it is not about."""
+    thinned = [name for name, node in run.nodes.items() if node.is_thinned]
+    if thinned:
+        most = max(len(run.nodes[name].rows) for name in thinned)
+        yield (
+            f"The samples of {plural(len(thinned), 'node')} were thinned to {most} at most for the "
+            "pictures. Counters, totals and lowest losses are those of all samples."
+        )
+    for span in run.spans:
+        if span.number != run.number:
+            yield (
+                f"The folder has another run, of {plural(span.nodes, 'node')}, from "
+                f"{moment(span.began)} to {clock(span.last)}: --run {span.number} shows it."
+            )
+    yield from (f"{remark}." for remark in run.remarks)
+    yield f"Times are those of the nodes' clocks. Made by dpwa {__version__}."

@@ -1,0 +1,69 @@
+"""Numbers, times and lists as people read them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+MOST_NAMES = 4
+UNKNOWN = "-"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Return a number with some significant digits; a dash if it is not known."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    if math.isinf(value):
+        return "infinite"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.{digits}g}"
+
+
+def size(nbytes: float) -> str:
+    """Return a number of bytes with its unit."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(nbytes) < 1000 or unit == "TB":
+            break
+        nbytes /= 1000
+    return f"{nbytes:.3g} {unit}"
+
+
+def share(value: float | None) -> str:
+    """Return a share of 1 as percent."""
+    if value is None:
+        return UNKNOWN
+    return f"{100 * value:.0f} %" if value >= 0.1 or value == 0 else f"{100 * value:.2g} %"
+
+
+def duration(seconds: float) -> str:
+    """Return a time span in its two largest units."""
+    units = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    for index, (length, unit) in enumerate(units[:-1]):
+        if seconds >= length:
+            rest_length, rest_unit = units[index + 1]
+            whole, rest = divmod(round(seconds / rest_length), length // rest_length)
+            return f"{whole} {unit} {rest} {rest_unit}" if rest else f"{whole} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def clock(at: float) -> str:
+    """Return the time of day here of a moment."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def moment(at: float) -> str:
+    """Return the day and the time here of a moment, with the time zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at)).rstrip()
+
+
+def names(listed: Sequence[str], most: int = MOST_NAMES) -> str:
+    """Return names as an enumeration, and how many more there are."""
+    shown = list(listed[:most])
+    if len(listed) > most:
+        shown.append(f"{len(listed) - most} more")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def plural(count: int, word: str) -> str:
+    """Return how many there are of something."""
+    return f"{count:,} {word}{'s' * (count != 1)}"

@@ -1,0 +1,107 @@
+"""`dpwa compare`: several runs beside each other."""
+
+import json
+
+import pytest
+from support.commands import run_dpwa
+from support.pages import Page
+from support.run_logs import BEGAN, write_log
+
+from dpwa.errors import UserError
+from dpwa.observe.run_reading import read_run
+from dpwa.report.compare import sentences, table_of
+from dpwa.report.comparison import common_loss, compared, figures_of_run, labels_of
+from dpwa.report.facts import facts_of
+
+LATER = BEGAN + 1e6
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Three runs: of the same training, twice as fast, and one that has told no loss."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("w1", "w2"):
+        write_log(folder / "plain", name, seconds=40)
+        write_log(folder / "fast", name, seconds=15, speed=10.0, wait_s=0.0)
+        write_log(folder / "silent", name, loss=None)
+    return [folder / name for name in ("plain", "fast", "silent")]
+
+
+@pytest.fixture(scope="module")
+def runs(folders):
+    return [compared(folder.name, facts_of(read_run(folder), LATER)) for folder in folders]
+
+
+def test_who_is_faster_is_sooner_at_a_loss_in_as_many_steps(runs):
+    plain, fast, silent = runs
+    assert common_loss(runs) == plain.lowest or common_loss(runs) == fast.lowest
+    after, steps = zip(*(run.reached(0.5) for run in (plain, fast)), strict=True)
+    assert after[0] == pytest.approx(2 * after[1], rel=0.1)
+    assert steps[0] == pytest.approx(steps[1], rel=0.1)
+    assert steps[0] == pytest.approx(60 * 1.609, abs=5)  # 2 exp(-steps / 60) + 0.1 = 0.5
+    assert silent.reached(0.5) == (None, None)
+    assert plain.reached(0.01) == (None, None)
+
+
+def test_the_area_is_from_the_least_to_the_greatest(tmp_path):
+    write_log(tmp_path, "w1", loss=1.0)
+    write_log(tmp_path, "w2", loss=4.0)
+    band = compared("run", facts_of(read_run(tmp_path), LATER)).loss_by_time
+    assert (set(band.low), set(band.mean), set(band.high)) == ({1.0}, {2.5}, {4.0})
+
+
+def test_the_figures_of_a_run(runs):
+    found = figures_of_run(runs[0], 0.5)
+    assert (found["nodes"], found["lost"], found["slow"]) == (2, [], [])
+    assert found["steps"] == 400
+    assert found["steps_per_s"] == pytest.approx(5)
+    assert found["sent_bytes"] == 400_000
+    assert found["mapped_bytes"] == 240_000
+    assert found["wait_share"] == pytest.approx(0.15)
+    headings, rows = table_of(runs, 0.5)
+    cells = [dict(zip(headings, row, strict=True)) for row in rows]
+    assert [row["to loss 0.5"] for row in cells] == ["19 s", "9.7 s", "never"]
+    assert [row["waiting"] for row in cells][:2] == ["15 %", "0 %"]
+
+
+def test_in_words(runs):
+    first, never, best = sentences(runs, 0.5)
+    assert first == "fast was the first at a mean loss of 0.5 after 9.7 s, plain after 19 s."
+    assert never == "silent never had a mean loss of 0.5."
+    assert best.startswith("The lowest mean loss of all is")
+    assert list(sentences(runs[2:], None)) == ["No run has told a loss."]
+
+
+def test_runs_are_called_by_as_much_of_their_paths_as_tells_them_apart(tmp_path):
+    paths = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
+    assert labels_of(paths) == ["a/run", "b/run"]
+    assert labels_of([tmp_path / "x", tmp_path / "y"]) == ["x", "y"]
+    assert labels_of([tmp_path / "x", tmp_path / "x"]) == ["x", "x (2)"]
+
+
+def test_the_command_writes_a_page_and_pictures(folders, tmp_path):
+    pytest.importorskip("matplotlib")
+    result = run_dpwa("compare", *folders, "-o", tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert [run["run"] for run in found["runs"]] == ["plain", "fast", "silent"]
+    assert found["runs"][2]["best_loss"] is None
+    page = Page((tmp_path / "out" / "compare.html").read_text())
+    assert page.mistakes == []
+    assert page.tags.count("svg") == len(list((tmp_path / "out").glob("*.png"))) == 4
+    assert "fast was the first at the lowest mean loss that all have reached" in page.text
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_two_to_eight_runs_can_be_compared(folders, count):
+    result = run_dpwa("compare", *[folders[0]] * count)
+    assert result.exit_code == 2
+    assert f"expected 2 to 8 run directories (got {count})" in result.stderr
+
+
+def test_a_folder_without_logs_is_named(folders, tmp_path):
+    with pytest.raises(UserError, match="no run logs"):
+        read_run(tmp_path)
+    pytest.importorskip("matplotlib")
+    result = run_dpwa("compare", folders[0], tmp_path)
+    assert (result.exit_code, str(tmp_path) in result.stderr) == (2, True)
