@@ -17,6 +17,7 @@ from dpwa.cli.help import HelpGroup, with_help
 from dpwa.cli.keys import app as keys_app
 from dpwa.cli.launch import launch
 from dpwa.cli.status import status
+from dpwa.cli.top.command import top
 from dpwa.cli.topology import topology
 from dpwa.cli.version import VersionOption, version
 from dpwa.errors import ConfigError, DpwaError, PeerError
@@ -35,6 +36,7 @@ app.command(
     options_metavar="[-n N] [-c FILE] [OPTIONS] --",
 )(launch)
 app.command()(status)
+app.command()(top)
 app.command()(doctor)
 app.command()(topology)
 app.add_typer(config_app, name="config")
@@ -54,7 +56,7 @@ def describe(is_version_asked: VersionOption = False) -> None:
 
     On several machines, write one configuration for all (`dpwa config init`), start
     `python train.py` on each with the name of its node, and watch them with
-    `dpwa status -c FILE --watch`. If they do not find each other, ask `dpwa doctor -c FILE`.
+    `dpwa top -c FILE`. If they do not find each other, ask `dpwa doctor -c FILE`.
 
     Results go to standard output, as text for people or, with --json, for programs. Progress and
     warnings go to standard error.
