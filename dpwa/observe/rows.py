@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from dpwa.observe.figures import INDEX
-from dpwa.observe.rates import Rates, latest, rates_of_newest
+from dpwa.observe.rates import UNKNOWN, Rates, latest, rates_of_newest
 from dpwa.observe.verdicts import Condition, Verdict, verdicts
 from dpwa.observe.watch import Followed, RunView
 
@@ -27,7 +27,7 @@ class NodeRow:
         clock: training clock.
         consensus_distance: to whom it merged last.
         score: mean of what its peers' flow control gives it, up to 1000.
-        rates: over the last seconds.
+        rates: over the last seconds; unknown while it does not answer.
         verdicts: what is the matter with it; empty: nothing.
         losses: the newest, oldest first, at most one a second; NaN where there is none.
         problem: why it does not answer, in words; empty while it does, or nothing is known.
@@ -58,7 +58,7 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
     newest = {node.name: node.history.newest(0.0) for node in view.nodes}
     conditions = {
         node.name: Condition(
-            rates=rates_of_newest(node.history, window_s),
+            rates=UNKNOWN if node.silent_s else rates_of_newest(node.history, window_s),
             loss=latest(newest[node.name], "loss"),
             silent_s=node.silent_s,
             has_answered=node.answer is not None,

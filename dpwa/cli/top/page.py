@@ -142,8 +142,9 @@ def _nodes(shown: Shown, look: Look, screen: Screen, height: int | None) -> list
     matters = list(_matter_lines(rows, screen))
     if height is None:
         look.first, look.room = 0, len(table)
-        told = [_wrapped(_event_text(event, shown), screen, indent=2) for event in shown.events]
-        return [head, *table, *matters, *chain.from_iterable(told[-MOST_EVENTS_AT_ONCE:])]
+        newest = (_event_text(event, shown) for event in shown.events[-MOST_EVENTS_AT_ONCE:])
+        wrapped = chain.from_iterable(_wrapped(text, screen, indent=2) for text in newest)
+        return [head, *table, *matters, *wrapped]
     most = max(height // SHARE_OF_MATTERS, height - 1 - len(table) - 2)
     matters = _at_most(matters, min(most, max(height - 1 - LEAST_ROWS, 0)))
     left = height - 1 - len(matters)
