@@ -344,10 +344,9 @@ class Watch(Closeable):
 
     def _follow(self, name: str, endpoint: str) -> None:
         """Follow a node from now on, unless that is so already."""
-        now, known = self._clock.now(), self._named(name)
-        is_place = split_tcp(endpoint) is not None or ipc_path(endpoint) is not None
-        if not is_place or endpoint in self._nodes:
+        if endpoint in self._nodes or (split_tcp(endpoint) is None and ipc_path(endpoint) is None):
             return
+        now, known = self._clock.now(), self._named(name)
         if known is None and len(self._nodes) < MOST_NODES:
             self._nodes[endpoint] = _Followed(name, endpoint, now)
         elif known is not None and known.silent_s(now):  # it is back, at another address

@@ -46,36 +46,62 @@ def _percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 100 else screen.number(round(value))
+
+
+def _tenths(value: float) -> str:
+    return f"{value:.1f}" if abs(value) < 1000 else screen.number(value)
+
+
+def _loss(row: NodeRow) -> Value:
+    return row.loss
+
+
+def _clock(row: NodeRow) -> Value:
+    return row.clock
+
+
+def _steps(row: NodeRow) -> Value:
+    return row.rates.steps_per_s
+
+
 def _waiting(row: NodeRow) -> Value:
     return None if row.rates.shares is None else row.rates.shares["wait"]
 
 
-COLUMNS = {
-    column.name: column
-    for column in (
-        Column("loss", "l", "loss", 7, lambda r: r.loss, screen.number, "training loss"),
-        Column("clock", "c", "clock", 6, lambda r: r.clock, screen.number, "training clock"),
-        Column("steps", "s", "steps/s", 7, lambda r: r.rates.steps_per_s, screen.number, "steps/s"),
-        Column("wait", "w", "wait", 5, _waiting, _percent, "share of time waiting for peers"),
-        Column(
-            "in", "i", "in/s", 7, lambda r: r.rates.received_per_s, screen.size, "bytes received/s"
-        ),
-        Column("out", "o", "out/s", 7, lambda r: r.rates.sent_per_s, screen.size, "bytes sent/s"),
-        Column(
-            "staleness", "t", "stale", 5, lambda r: r.rates.staleness, screen.number, "staleness"
-        ),
-        Column(
-            "distance",
-            "d",
-            "distance",
-            8,
-            lambda r: r.consensus_distance,
-            screen.number,
-            "consensus distance",
-        ),
-        Column("score", "p", "score", 5, lambda r: r.score, screen.number, "score by its peers"),
-    )
-}
+def _received(row: NodeRow) -> Value:
+    return row.rates.received_per_s
+
+
+def _sent(row: NodeRow) -> Value:
+    return row.rates.sent_per_s
+
+
+def _staleness(row: NodeRow) -> Value:
+    return row.rates.staleness
+
+
+def _distance(row: NodeRow) -> Value:
+    return row.consensus_distance
+
+
+def _score(row: NodeRow) -> Value:
+    return row.score
+
+
+_COLUMNS = (
+    Column("loss", "l", "loss", 7, _loss, screen.number, "training loss"),
+    Column("clock", "c", "clock", 6, _clock, screen.number, "training clock"),
+    Column("steps", "s", "steps/s", 7, _steps, _three_digits, "steps a second"),
+    Column("wait", "w", "wait", 5, _waiting, _percent, "share of the time waiting for peers"),
+    Column("in", "i", "in/s", 7, _received, screen.size, "bytes received a second"),
+    Column("out", "o", "out/s", 7, _sent, screen.size, "bytes sent a second"),
+    Column("staleness", "t", "stale", 5, _staleness, _tenths, "staleness of what is merged"),
+    Column("distance", "d", "distance", 8, _distance, _three_digits, "consensus distance"),
+    Column("score", "p", "score", 5, _score, _three_digits, "score that its peers give it"),
+)
+COLUMNS = {column.name: column for column in _COLUMNS}
 NAME, STATE, CURVE = "name", "state", "curve"
 SORTS = {NAME: "n", STATE: "m", **{name: column.key for name, column in COLUMNS.items()}}
 # As they stand, and from what is left out last to what is left out first.

@@ -195,7 +195,7 @@ def press(look: Look, key: str) -> None:
     elif key in ("home", "end"):
         look.first = 0 if key == "home" else 1_000_000
     elif key == "r":
-        look.is_reversed = not look.is_reversed
+        look.is_reversed, look.first = not look.is_reversed, 0
     elif key in sorts:
         same = look.sort == sorts[key]
-        look.sort, look.is_reversed = sorts[key], same and not look.is_reversed
+        look.sort, look.is_reversed, look.first = sorts[key], same and not look.is_reversed, 0
