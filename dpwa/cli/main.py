@@ -20,6 +20,7 @@ from dpwa.cli.launch import launch
 from dpwa.cli.plan import plan
 from dpwa.cli.report import compare, report
 from dpwa.cli.status import status
+from dpwa.cli.top.command import top
 from dpwa.cli.topology import topology
 from dpwa.cli.version import VersionOption, version
 from dpwa.errors import ConfigError, DpwaError, PeerError
@@ -38,6 +39,7 @@ app.command(
     options_metavar="[-n N] [-c FILE] [OPTIONS] --",
 )(launch)
 app.command()(status)
+app.command()(top)
 app.command()(dashboard)
 app.command()(doctor)
 app.command()(report)
@@ -56,8 +58,7 @@ def describe(is_version_asked: VersionOption = False) -> None:
 
     Start with `dpwa demo`. On several machines, write one configuration for all
     (`dpwa config init`), start `python train.py` on each with the name of its node, and watch
-    them with `dpwa status -c FILE --watch`. If they do not find each other, ask
-    `dpwa doctor -c FILE`.
+    them with `dpwa top -c FILE`. If they do not find each other, ask `dpwa doctor -c FILE`.
 
     Results go to standard output, as text for people or, with --json, for programs. Progress and
     warnings go to standard error.
@@ -68,7 +69,7 @@ def describe(is_version_asked: VersionOption = False) -> None:
     Examples:
         dpwa demo
         dpwa launch -n 4 -- python train.py
-        dpwa status -c nodes.yaml --watch
+        dpwa top
     """
 
 

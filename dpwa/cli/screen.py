@@ -35,6 +35,20 @@ def is_watched() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def number(value: float) -> str:
+    """Return a number that is short, and has an exponent only where it is tiny."""
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in the unit that fits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:  # more would be shown as 1e+03
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
 def table(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],

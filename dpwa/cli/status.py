@@ -235,18 +235,13 @@ def _memory(parts: object) -> int | None:
 def _number(value: object, otherwise: str = "?") -> str:
     if not isinstance(value, (int, float)):
         return otherwise
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return screen.number(value)
 
 
 def _size(value: object) -> str:
     if not isinstance(value, int):
         return "?"
-    size = float(value)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
+    return screen.size(value)
 
 
 def _peer(peer: object) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from dpwa.config.nodes import is_label
 from dpwa.errors import ProtocolError
 from dpwa.observe.events import Event
 from dpwa.observe.history import Floats
@@ -14,10 +15,20 @@ from dpwa.types import Frame
 from dpwa.wire.messages import printable, unpack
 
 MOST_FIGURES = 256
+END_OF_TIME = 1e12  # seconds since the epoch that no clock shows
+
+
+def _check_label(value: str) -> str:
+    if not is_label(value):
+        raise ValueError("no name of a node")
+    return value
+
 
 _Text = Annotated[str, Field(max_length=1000)]
 _Number = Annotated[int, Field(ge=0, lt=2**63)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Label = Annotated[_Text, AfterValidator(_check_label)]
+_Time = Annotated[float, Field(ge=0, lt=END_OF_TIME, allow_inf_nan=False)]
 
 
 class PeerEntry(NamedTuple):
@@ -39,7 +50,7 @@ class PeerEntry(NamedTuple):
         heard_s: seconds since anything was heard of it.
     """
 
-    name: _Text
+    name: _Label
     endpoint: _Text
     health: _Text
     quarantined: bool
@@ -55,14 +66,14 @@ class PeerEntry(NamedTuple):
 
 
 class _MemberEntry(NamedTuple):
-    name: _Text
+    name: _Label
     endpoint: _Text
     status: _Text
 
 
 class _EventEntry(NamedTuple):
     number: _Number
-    time: _Finite
+    time: _Time
     node: _Text
     kind: _Text
     about: _Text
@@ -75,15 +86,15 @@ class HistoryAnswer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     schema_version: _Number = Field(alias="schema")
-    name: _Text
+    name: _Label
     endpoint: _Text
     host: _Text
     pid: _Number
     algorithm: _Text
     topology: _Text
     group: _Text
-    started: _Finite
-    now: _Finite
+    started: _Time
+    now: _Time
     last: float
     figures: Annotated[tuple[_Text, ...], Field(max_length=MOST_FIGURES)]
     samples: bytes
@@ -95,12 +106,18 @@ class HistoryAnswer(BaseModel):
         """Return the samples, shape `(samples, 1 + len(names))`: the time, then these figures.
 
         A figure that the node does not tell, as it is of another version, is NaN.
+
+        Raises:
+            ProtocolError: these are no samples, or not in order of time.
         """
         width = 1 + len(self.figures)
         told = np.frombuffer(self.samples, "<f8")
         if told.size % width:
             raise ProtocolError("a history with half a sample")
         told = told.reshape(-1, width)
+        times = told[:, 0]
+        if not (np.all(times >= 0) and np.all(times < END_OF_TIME) and np.all(np.diff(times) > 0)):
+            raise ProtocolError("a history whose samples are not in order of time")
         rows = np.full((len(told), 1 + len(names)), np.nan)
         rows[:, 0] = told[:, 0]
         for index, name in enumerate(names, 1):
@@ -112,7 +129,12 @@ class HistoryAnswer(BaseModel):
         """Return the events, fit to be shown."""
         return [
             Event(
-                e.time, printable(e.node), e.kind, printable(e.about), printable(e.text), e.number
+                time=e.time,
+                node=printable(e.node),
+                kind=printable(e.kind),
+                about=printable(e.about),
+                text=printable(e.text),
+                number=e.number,
             )
             for e in self.events
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -78,7 +79,7 @@ class Ring:
 
 
 class History:
-    """Samples of one node.
+    """Samples of one node; one thread may add to them while others read.
 
     Args:
         width: how many values a sample has.
@@ -89,6 +90,7 @@ class History:
         self._width = width
         self._rings = [Ring(resolution, width) for resolution in resolutions]
         self._last = -np.inf
+        self._lock = threading.Lock()  # a row that is half overwritten would be of no time
 
     def add(self, time: float, values: Sequence[float]) -> None:
         """Take a sample; one that is not newer than the last is left out.
@@ -97,10 +99,11 @@ class History:
             time: in seconds since the epoch.
             values: the sample; NaN for what is not known.
         """
-        if time > self._last:
-            self._last = time
-            for ring in self._rings:
-                ring.add(time, values)
+        with self._lock:
+            if time > self._last:
+                self._last = time
+                for ring in self._rings:
+                    ring.add(time, values)
 
     def since(self, time: float = -np.inf, most: int | None = None) -> Floats:
         """Return the samples after a time, oldest first, each moment at its finest resolution.
@@ -113,8 +116,9 @@ class History:
             Shape `(samples, 1 + width)`; the first column is the time.
         """
         found = np.empty((0, 1 + self._width), np.float64)
-        for ring in self._rings:
-            rows = ring.rows()
+        with self._lock:
+            rings = [ring.rows() for ring in self._rings]
+        for rows in rings:
             if len(found):
                 rows = rows[rows[:, 0] < found[0, 0]]
             found = np.concatenate([rows, found])
@@ -127,8 +131,9 @@ class History:
         Returns:
             Shape `(samples, 1 + width)`, oldest first; the first column is the time.
         """
-        rows = self._rings[0].rows()
-        return rows[rows[:, 0] >= self._last - seconds]
+        with self._lock:
+            rows, last = self._rings[0].rows(), self._last
+        return rows[rows[:, 0] >= last - seconds]
 
     @property
     def last(self) -> float:

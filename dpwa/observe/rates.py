@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpwa.observe.figures import COUNTERS, INDEX
-from dpwa.observe.history import Floats
+from dpwa.observe.history import Floats, History
 
 ACTIVITIES = ("train", "publish", "wait", "merge")
+ENOUGH_STEPS = 10  # to tell a rate by: with two or three, chance decides
+_FALLS_WITH_RESTART = ("steps", "merges", "merged_bytes", "train_s")
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Rates:
         received_per_s: bytes of payload.
         sent_per_s: bytes of payload.
         staleness: mean updates that merged snapshots were behind.
-        idle_s: how long ago the last step was seen, if there was none in all that time; else 0.
+        idle_s: from the last step that was seen, or the first sample, to the last sample.
     """
 
     seconds: float = 0.0
@@ -52,32 +54,60 @@ def rates_of(rows: Floats) -> Rates:
     rows = since_restart(rows)
     if len(rows) < 2:
         return UNKNOWN
-    first, last = rows[0], rows[-1]
-    seconds = float(last[0] - first[0])
-    grown = {n: float(last[1 + INDEX[n]] - first[1 + INDEX[n]]) for n in COUNTERS}
-    merges = grown["merges"]
+    first, last = rows[0].tolist(), rows[-1].tolist()
+    seconds = last[0] - first[0]
+    grown = {name: last[1 + INDEX[name]] - first[1 + INDEX[name]] for name in COUNTERS}
+    steps, merges = grown["steps"], grown["merges"]
     spent = {activity: grown[f"{activity}_s"] for activity in ACTIVITIES}
     total = sum(spent.values())
-    steps = rows[:, 1 + INDEX["steps"]]
-    moved = np.nonzero(steps != steps[-1])[0]
-    idle_s = seconds if not len(moved) else float(last[0] - rows[moved[-1] + 1, 0])
+    is_spent = math.isfinite(total) and total > 0.0 and min(spent.values()) >= 0.0
     return Rates(
         seconds=seconds,
-        steps_per_s=grown["steps"] / seconds,
-        step_train_s=spent["train"] / grown["steps"] if grown["steps"] > 0 else None,
-        merges_per_s=merges / seconds,
-        shares={a: s / total for a, s in spent.items()} if total > 0.0 else None,
-        received_per_s=grown["received_bytes"] / seconds,
-        sent_per_s=grown["sent_bytes"] / seconds,
-        staleness=grown["staleness_sum"] / merges if merges > 0 else None,
-        idle_s=idle_s,
+        steps_per_s=_ratio(steps, seconds),
+        step_train_s=_ratio(spent["train"], steps),
+        merges_per_s=_ratio(merges, seconds),
+        shares={a: s / total for a, s in spent.items()} if is_spent else None,
+        received_per_s=_ratio(grown["received_bytes"], seconds),
+        sent_per_s=_ratio(grown["sent_bytes"], seconds),
+        staleness=_ratio(grown["staleness_sum"], merges),
+        idle_s=_idle_s(rows),
     )
+
+
+def rates_of_newest(history: History, window_s: float) -> Rates:
+    """Return the rates over the last seconds; over more, where steps take long.
+
+    Args:
+        history: of the figures of one node.
+        window_s: over which rates are taken, if there were enough steps.
+    """
+    rows = since_restart(history.newest(math.inf))
+    if not len(rows):
+        return UNKNOWN
+    for seconds in (window_s, 6 * window_s, math.inf):
+        window = rows[rows[:, 0] >= rows[-1, 0] - seconds]
+        found = rates_of(window)
+        if (found.steps_per_s or 0.0) * found.seconds >= ENOUGH_STEPS or len(window) == len(rows):
+            break
+    return replace(found, idle_s=_idle_s(rows) if len(rows) > 1 else 0.0)
+
+
+def _ratio(value: float, by: float) -> float | None:
+    """Return a quotient; `None` where there is none, or a counter fell."""
+    return value / by if by > 0.0 and 0.0 <= value < math.inf and by < math.inf else None
+
+
+def _idle_s(rows: Floats) -> float:
+    steps = rows[:, 1 + INDEX["steps"]]
+    moved = np.nonzero(steps != steps[-1])[0]
+    began = rows[moved[-1] + 1, 0] if len(moved) else rows[0, 0]
+    return float(rows[-1, 0] - began)
 
 
 def since_restart(rows: Floats) -> Floats:
     """Return the samples of the newest process: counters begin at 0 with each."""
-    steps = rows[:, 1 + INDEX["steps"]]
-    fell = np.nonzero(np.diff(steps) < 0)[0]
+    counters = rows[:, [1 + INDEX[name] for name in _FALLS_WITH_RESTART]]
+    fell = np.nonzero(np.any(counters[1:] < counters[:-1], axis=1))[0]
     return rows[fell[-1] + 1 :] if len(fell) else rows
 
 

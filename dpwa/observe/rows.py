@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from dpwa.observe.figures import INDEX
-from dpwa.observe.rates import Rates, latest, rates_of
+from dpwa.observe.rates import UNKNOWN, Rates, latest, rates_of_newest
 from dpwa.observe.verdicts import Condition, Verdict, verdicts
 from dpwa.observe.watch import Followed, RunView
 
@@ -27,9 +27,10 @@ class NodeRow:
         clock: training clock.
         consensus_distance: to whom it merged last.
         score: mean of what its peers' flow control gives it, up to 1000.
-        rates: over the last seconds.
+        rates: over the last seconds; unknown while it does not answer.
         verdicts: what is the matter with it; empty: nothing.
         losses: the newest, oldest first, at most one a second; NaN where there is none.
+        problem: why it does not answer, in words; empty while it does, or nothing is known.
     """
 
     name: str
@@ -42,6 +43,7 @@ class NodeRow:
     rates: Rates
     verdicts: tuple[Verdict, ...]
     losses: tuple[float, ...]
+    problem: str = ""
 
 
 def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list[NodeRow]:
@@ -53,38 +55,42 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
         losses: how many of the newest losses a row has at most.
     """
     said = _said(view)
-    windows = {node.name: node.history.newest(window_s) for node in view.nodes}
+    newest = {node.name: node.history.newest(0.0) for node in view.nodes}
     conditions = {
         node.name: Condition(
-            rates=rates_of(windows[node.name]),
-            loss=latest(windows[node.name], "loss"),
+            rates=UNKNOWN if node.silent_s else rates_of_newest(node.history, window_s),
+            loss=latest(newest[node.name], "loss"),
             silent_s=node.silent_s,
+            has_answered=node.answer is not None,
+            problem=node.problem,
+            heard_s=said[node.name].heard_s,
             has_left=_has_left(node, said[node.name]),
             said=said[node.name].health,
             quarantined_by=said[node.name].quarantined_by,
         )
         for node in view.nodes
     }
-    is_known = {n.name: n.answer is not None or bool(said[n.name].health) for n in view.nodes}
+    is_known = {
+        n.name: n.answer is not None or (n.silent_s > 0.0 and bool(said[n.name].health))
+        for n in view.nodes
+    }
     found = verdicts({name: c for name, c in conditions.items() if is_known[name]})
     rows = []
     for node in view.nodes:
-        condition, window, scores = (
-            conditions[node.name],
-            windows[node.name],
-            said[node.name].scores,
-        )
+        condition, sample = conditions[node.name], newest[node.name]
+        scores = said[node.name].scores
         row = NodeRow(
             name=node.name,
             state=_state(node, condition, is_known=is_known[node.name]),
             through="",
             loss=condition.loss,
-            clock=latest(window, "clock"),
-            consensus_distance=latest(window, "consensus_distance"),
+            clock=latest(sample, "clock"),
+            consensus_distance=latest(sample, "consensus_distance"),
             score=sum(scores) / len(scores) if scores else None,
             rates=condition.rates,
             verdicts=tuple(found.get(node.name, ())),
             losses=tuple(node.history.newest(losses)[-losses:, 1 + INDEX["loss"]].tolist()),
+            problem=node.problem,
         )
         rows.append(_told(row, node, view.through) if node.answer is None else row)
     return rows
@@ -97,6 +103,7 @@ class _Said:
     health: dict[str, str] = field(default_factory=dict)  # or its status, by who says so
     scores: list[int] = field(default_factory=list)
     quarantined_by: list[str] = field(default_factory=list)
+    heard_s: float | None = None  # since any of them has heard of it
 
 
 def _said(view: RunView) -> dict[str, _Said]:
@@ -109,6 +116,9 @@ def _said(view: RunView) -> dict[str, _Said]:
                 continue
             said = found[peer.name]
             said.scores.append(peer.score)
+            if peer.heard_s is not None:
+                told = peer.heard_s if said.heard_s is None else said.heard_s
+                said.heard_s = min(peer.heard_s, told)
             if peer.health != "unknown":
                 said.health[node.name] = peer.health
             if peer.quarantined:

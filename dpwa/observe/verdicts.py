@@ -13,6 +13,7 @@ from dpwa.observe.rates import Rates
 SLOW_FACTOR = 2.0  # times slower than the median of the others
 LEAST_WINDOW_S = 3.0  # before anybody is called slow
 WAITS_MUCH = 0.5  # share of the time
+HEARD_S = 5.0  # since when a node that others have heard of is taken to be there
 STALLED_STEPS = 10.0  # times the usual step, and at least
 STALLED_S = 10.0
 
@@ -24,7 +25,8 @@ class Verdict:
     """What is the matter with a node.
 
     Attributes:
-        kind: `gone`, `left`, `diverged`, `stalled`, `slow`, `waiting`, `quarantined` or `refused`.
+        kind: `gone`, `unasked` (it does not answer here, but others hear of it), `left`,
+            `diverged`, `stalled`, `slow`, `waiting`, `quarantined` or `refused`.
         text: the reason, in words that begin after the name of the node.
         severity: `bad`: it takes no part any more, or harms others; `odd`: it is there.
     """
@@ -42,6 +44,9 @@ class Condition:
         rates: over the last seconds.
         loss: its newest; infinite once it has diverged.
         silent_s: since it last answered; 0: it answers. Of a log: since its last line.
+        has_answered: whether it ever has; else `silent_s` counts from the first question.
+        problem: why it does not answer, in words, if that is known.
+        heard_s: since another node has last heard of it, if any tells.
         has_left: whether it has said goodbye.
         said: what others say of it: name of the other, and health or status.
         quarantined_by: names of those that leave it alone for now.
@@ -50,6 +55,9 @@ class Condition:
     rates: Rates
     loss: float | None = None
     silent_s: float = 0.0
+    has_answered: bool = True
+    problem: str = ""
+    heard_s: float | None = None
     has_left: bool = False
     said: Mapping[str, str] | None = None
     quarantined_by: Sequence[str] = ()
@@ -93,7 +101,7 @@ def _of(condition: Condition, usual: _Usual) -> list[Verdict]:
     if condition.has_left:
         return [Verdict("left", "has said goodbye", "odd")]
     if condition.silent_s > 0.0:
-        return [Verdict("gone", _gone(condition), "bad")]
+        return [_silence(condition)]
     found = []
     if condition.loss is not None and math.isinf(condition.loss):
         found.append(Verdict("diverged", "has diverged: its loss is no finite number", "bad"))
@@ -126,10 +134,20 @@ _LOST = {
 }
 
 
-def _gone(condition: Condition) -> str:
-    text = f"has not answered for {condition.silent_s:.0f} s"
+def _silence(condition: Condition) -> Verdict:
+    """Tell a node that is gone from one that others hear of, while it does not answer here."""
+    heard_s, why = condition.heard_s, f": {condition.problem}" if condition.problem else ""
+    if not condition.has_answered and heard_s is not None and heard_s <= HEARD_S:
+        text = f"does not answer here{why}; others heard of it {heard_s:.0f} s ago"
+        return Verdict("unasked", text, "odd")
+    if condition.has_answered:
+        text = f"has not answered for {condition.silent_s:.0f} s"
+    elif heard_s is not None:
+        text = f"cannot be reached{why}; others heard of it {heard_s:.0f} s ago"
+    else:
+        text = f"cannot be reached{why}"
     said = [f"{other} {_LOST[h]}" for other, h in (condition.said or {}).items() if h in _LOST]
-    return "; ".join([text, *said[:2]])
+    return Verdict("gone", "; ".join([text, *said[:2]]), "bad")
 
 
 def _pace(rates: Rates, usual: _Usual) -> list[Verdict]:

@@ -64,13 +64,21 @@ class _Followed:
     waits: bool = False  # for an answer
     since: float = 0.0
     events_after: int = 0
+    is_behind: bool = False  # there are more samples than it could tell at once
     told_at: float = -math.inf
     ahead_s: float = 0.0  # by which its wall clock is ahead of this machine's
 
     def silent_s(self, now: float) -> float:
         """Return for how long it has not answered; 0 while it answers."""
         seconds = now - (self.began if self.answered_at is None else self.answered_at)
-        return seconds if seconds > SILENT_S else 0.0
+        is_out_of_reach = self.answered_at is None and bool(self.problem)
+        return seconds if seconds > SILENT_S or is_out_of_reach else 0.0
+
+    def seen(self, now: float) -> Followed:
+        """Return what is known of it now."""
+        silent_s = self.silent_s(now)
+        told = self.problem, self.history, self.told
+        return Followed(self.name, self.endpoint, self.answer, silent_s, *told)
 
 
 @dataclass(frozen=True)
@@ -142,11 +150,12 @@ class Watch(Closeable):
         self._changed = threading.Condition(self._lock)
         self._nodes: dict[str, _Followed] = {}  # by endpoint
         self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
-        self._seen: dict[tuple[str, str, str, int], None] = {}  # events, and about when
+        self._seen: dict[tuple[str, str, str, int], str] = {}  # events, when, and who told
         self._asked: dict[int, str] = {}  # of whom, by the number of the question
         self._questions = 1
         self._through = ""
         self._turns = 0
+        self._is_ready = False
         self._stop = threading.Event()
         for seed in seeds:
             self._follow(seed.name or seed.endpoint, seed.endpoint)
@@ -157,18 +166,7 @@ class Watch(Closeable):
         """Return what is known now."""
         with self._lock:
             now = self._clock.now()
-            nodes = tuple(
-                Followed(
-                    node.name,
-                    node.endpoint,
-                    node.answer,
-                    node.silent_s(now),
-                    node.problem,
-                    node.history,
-                    node.told,
-                )
-                for node in self._nodes.values()
-            )
+            nodes = tuple(node.seen(now) for node in self._nodes.values())
             events = sorted(self._events, key=lambda event: event.time)
             return RunView(time.time(), self._through, nodes, tuple(events))
 
@@ -179,7 +177,7 @@ class Watch(Closeable):
             timeout_s: the longest time to wait.
         """
         with self._changed:
-            self._changed.wait_for(self._is_settled, timeout_s)
+            self._changed.wait_for(lambda: self._is_ready, timeout_s)
         return self.view()
 
     def close(self) -> None:
@@ -188,9 +186,14 @@ class Watch(Closeable):
         self._thread.join(STOP_TIMEOUT_S)
 
     def _is_settled(self) -> bool:
-        """Whether everybody has been asked and heard, and all they know as well."""
-        nodes = self._nodes.values()
-        return self._turns > 1 and all(n.answer is not None or n.problem for n in nodes)
+        """Whether everybody has told all that there was, or was told of by another."""
+        if self._turns < 2 or not all(n.answer or n.problem for n in self._nodes.values()):
+            return False
+        silent = [n for n in self._nodes.values() if n.answer is None and n.name != n.endpoint]
+        are_told = not self._through or (
+            not self._asked and all(node.told_at > -math.inf for node in silent)
+        )
+        return are_told and not any(node.is_behind for node in self._nodes.values())
 
     # On the thread of the watch
 
@@ -198,7 +201,7 @@ class Watch(Closeable):
         with zmq.Context() as zmq_context:
             zmq_context.max_sockets = 4 * MOST_NODES
             try:
-                while not self._stop.wait(FIRST_TURN_S if not self._is_settled() else TURN_S):
+                while not self._stop.wait(TURN_S if self._is_ready else FIRST_TURN_S):
                     self._turn(zmq_context)
             finally:
                 for node in self._nodes.values():
@@ -208,11 +211,17 @@ class Watch(Closeable):
     def _turn(self, zmq_context: Context) -> None:
         with self._changed:
             for node in list(self._nodes.values()):
+                if (
+                    self._nodes.get(node.endpoint) is not node
+                ):  # another one is it, as it turned out
+                    continue
                 self._connect(zmq_context, node)
                 if node.link is not None:
                     self._look_at(node, node.link)
             self._choose_through()
+            self._ask_of_silent()
             self._turns += 1
+            self._is_ready = self._is_settled()
             self._changed.notify_all()
 
     def _connect(self, zmq_context: Context, node: _Followed) -> None:
@@ -245,27 +254,25 @@ class Watch(Closeable):
         is_due = now - node.asked_at >= (self._interval_s if not node.waits else SILENT_S)
         if link.state is LinkState.UP and is_due:
             since, after = node.since, node.events_after
-            ask = AskHistory(request=1, since=since, events_after=after, of="")
-            node.waits, node.asked_at = link.send(ask), now
-            self._ask_of_silent(node, link)
+            node.asked_at = now
+            node.waits = link.send(AskHistory(request=1, since=since, events_after=after, of=""))
 
-    def _ask_of_silent(self, node: _Followed, link: PeerLink) -> None:
+    def _ask_of_silent(self) -> None:
         """Ask the node that tells of others of those that do not answer, each now and then."""
-        now = self._clock.now()
-        if node.name != self._through:
+        now, node = self._clock.now(), self._named(self._through)
+        if node is None or node.link is None:
             return
         for other in self._nodes.values():
-            if other.silent_s(now) and now - other.told_at >= TOLD_EVERY_S:
+            name = other.name if other.name != other.endpoint else ""  # nobody has told it yet
+            if name and other.silent_s(now) and now - other.told_at >= TOLD_EVERY_S:
                 other.told_at = now
                 if len(self._asked) >= MOST_ASKED:
                     self._asked.clear()
                 self._questions += 1
-                self._asked[self._questions] = other.name
+                self._asked[self._questions] = name
                 since = max(other.told.last + node.ahead_s, 0.0)
-                ask = AskHistory(
-                    request=self._questions, since=since, events_after=0, of=other.name
-                )
-                link.send(ask)
+                number = self._questions
+                node.link.send(AskHistory(request=number, since=since, events_after=0, of=name))
 
     def _take(self, node: _Followed, frames: list[Frame]) -> None:
         """Take in an answer, or what else a node says.
@@ -288,24 +295,28 @@ class Watch(Closeable):
                 other.told.add(row[0] - node.ahead_s, row[1:])
 
     def _take_own(self, node: _Followed, answer: HistoryAnswer) -> None:
-        now = self._clock.now()
-        if node.answer is None or answer.started != node.answer.started:
+        now, rows, before = self._clock.now(), answer.rows(NAMES), node.answer
+        namesake = self._named(answer.name)
+        if namesake is not None and namesake is not node:
+            self._require_same(namesake, answer)
+            self._drop(namesake)
+        is_new = before is None or (answer.started, answer.pid) != (before.started, before.pid)
+        if is_new:
             ahead_s = answer.now - time.time()
             node.ahead_s = ahead_s if abs(ahead_s) > NO_SKEW_S else 0.0
-            if node.answer is not None:
-                node.events_after = 0
-                self._note("restarted", answer.name, "another process of this node answers")
-        rows = answer.rows(NAMES)
+        node.name, node.answer, node.answered_at = answer.name, answer, now
+        node.problem, node.waits = "", False
+        if is_new and before is not None:
+            # It was asked for what came after the last of another process: ask for all, at once.
+            node.since, node.events_after, node.asked_at = 0.0, 0, -math.inf
+            self._note("restarted", answer.name, "another process of this node answers")
+            return
         for row in rows:
             node.history.add(row[0] - node.ahead_s, row[1:])
         if len(rows):
             node.since = float(rows[-1, 0])
-        is_behind = len(rows) > 0 and node.since < answer.last  # there is more: ask at once
-        node.asked_at = -math.inf if is_behind else node.asked_at
-        if node.name != answer.name:
-            self._drop(self._named(answer.name))
-        node.name, node.answer, node.answered_at = answer.name, answer, now
-        node.problem, node.waits = "", False
+        node.is_behind = len(rows) > 0 and node.since < answer.last
+        node.asked_at = -math.inf if node.is_behind else node.asked_at
         for event in answer.happened():
             node.events_after = max(node.events_after, event.number)
             self._happened(replace(event, time=event.time - node.ahead_s))
@@ -315,12 +326,24 @@ class Watch(Closeable):
             if status in ("alive", "suspect"):
                 self._follow(name, endpoint)
 
+    def _require_same(self, namesake: _Followed, answer: HistoryAnswer) -> None:
+        """Tell two nodes of one name from one node at two addresses.
+
+        Raises:
+            ProtocolError: they are two, and the other one answers.
+        """
+        told = namesake.answer
+        if told is None or namesake.silent_s(self._clock.now()):
+            return
+        if (told.started, told.pid, told.host) != (answer.started, answer.pid, answer.host):
+            other = f"the node at {namesake.endpoint}"
+            raise ProtocolError(f"it says that it is {answer.name}, as does {other}")
+
     def _follow(self, name: str, endpoint: str) -> None:
         """Follow a node from now on, unless that is so already."""
-        now, known = self._clock.now(), self._named(name)
-        is_place = split_tcp(endpoint) is not None or ipc_path(endpoint) is not None
-        if not is_place or endpoint in self._nodes:
+        if endpoint in self._nodes or (split_tcp(endpoint) is None and ipc_path(endpoint) is None):
             return
+        now, known = self._clock.now(), self._named(name)
         if known is None and len(self._nodes) < MOST_NODES:
             self._nodes[endpoint] = _Followed(name, endpoint, now)
         elif known is not None and known.silent_s(now):  # it is back, at another address
@@ -345,6 +368,7 @@ class Watch(Closeable):
         answering = [n.name for n in self._nodes.values() if n.answer and not n.silent_s(now)]
         if self._through in answering:
             return
+        self._asked.clear()
         before, self._through = self._through, answering[0] if answering else ""
         if before and self._through:
             text = f"{before} does not answer any more: reading through {self._through} now"
@@ -358,9 +382,11 @@ class Watch(Closeable):
         by = event.node if kind == "refused" else ""  # who refuses is told, each
         moment = round(event.time / SAME_EVENT_S)
         near = moment - 1, moment, moment + 1
-        if all((kind, about, by, at) not in self._seen for at in near):
-            self._events.append(event)
-        self._seen[kind, about, by, moment] = None
+        tellers = (self._seen.get((kind, about, by, at), event.node) for at in near)
+        if any(teller != event.node for teller in tellers):
+            return
+        self._events.append(event)
+        self._seen[kind, about, by, moment] = event.node
         if len(self._seen) > MOST_SEEN:
             del self._seen[next(iter(self._seen))]
 

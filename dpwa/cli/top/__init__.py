@@ -1,0 +1,1 @@
+"""`dpwa top`: all nodes of a run on a terminal, live."""

@@ -1,0 +1,199 @@
+"""`dpwa top`: all nodes of a run on a terminal, live: who is slow, gone or sick, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpwa.cli import asking, exit_codes, screen
+from dpwa.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dpwa.cli.top.page import Look
+    from dpwa.observe.events import Event
+    from dpwa.observe.watch import RunView, Watch
+
+LEAST_INTERVAL_S = 0.1
+LONGEST_INTERVAL_S = 86_400.0
+FIRST_ANSWERS_S = 3.0
+LINES_OF_A_KEY = {"up": -1, "k": -1, "down": 1, "j": 1}
+
+
+def top(
+    config: asking.WatchedRunOption = None,
+    at: asking.AtOption = None,
+    as_name: asking.AsOption = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one view, and end.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print JSON: one object, or one on each line without --once."),
+    ] = False,
+    interval: Annotated[
+        float,
+        typer.Option(
+            metavar="S",
+            min=LEAST_INTERVAL_S,
+            max=LONGEST_INTERVAL_S,
+            help="How many seconds from one view to the next.",
+        ),
+    ] = 1.0,
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY",
+            help="name, state, loss, clock, steps, wait, in, out, staleness, distance or score.",
+        ),
+    ] = "name",
+) -> None:
+    """Watch all nodes of a run: loss, speed, traffic, and who is slow, gone or sick, and why.
+
+    One node that answers is enough: it tells of the others. If it dies, another one is read.
+
+    On a terminal, ? shows the keys, and q or Ctrl-C ends it. Nodes with X take no part any more,
+    or harm others; what is odd has an exclamation mark; the reasons stand below the table. Where
+    the output is no terminal, one view is printed after the other. docs/top.md explains all.
+
+    Exits with 3 when --once finds nobody who answers.
+
+    Examples:
+        dpwa top
+        dpwa top -c nodes.yaml --sort steps
+        dpwa top --at 10.0.0.1:7000 --once --json
+    """
+    from dpwa.cli.top.columns import SORTS
+    from dpwa.cli.top.page import Look
+
+    if not LEAST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:  # typer lets NaN pass
+        raise UserError(f"--interval: expected a number of seconds (got {interval})")
+    if sort not in SORTS:
+        raise UserError(f"--sort: expected one of {', '.join(SORTS)} (got {sort})")
+    look = Look(sort)
+    try:
+        with asking.watch(config, at, as_name) as watch:
+            if once:
+                _show_once(watch, look, as_json=as_json)
+            elif screen.is_watched() and not as_json:
+                _show_live(watch, look, interval)
+            else:
+                _show_plainly(watch, look, interval, as_json=as_json)
+    except KeyboardInterrupt:
+        return
+
+
+def _show_once(watch: Watch, look: Look, *, as_json: bool) -> None:
+    view = watch.wait_for_answers(FIRST_ANSWERS_S)
+    has_answer = any(node.answer is not None for node in view.nodes)
+    if as_json or has_answer:
+        _print(view, look, as_json=as_json)
+    if not has_answer:
+        tried = "; ".join(
+            f"{node.endpoint} ({node.problem or 'no answer in time'})" for node in view.nodes
+        )
+        typer.echo(f"dpwa: nobody answers; tried {tried}", err=True)
+        raise typer.Exit(exit_codes.UNREACHABLE)
+
+
+def _show_plainly(watch: Watch, look: Look, interval_s: float, *, as_json: bool) -> None:
+    """Print one view after the other, each with the events since the one before."""
+    known: set[Event] = set()
+    view = watch.wait_for_answers(FIRST_ANSWERS_S)
+    while True:
+        _print(view, look, as_json=as_json, known=known)
+        if not as_json:
+            typer.echo()
+        sys.stdout.flush()
+        known = set(view.events)
+        time.sleep(interval_s)
+        view = watch.view()
+
+
+def _print(
+    view: RunView, look: Look, *, as_json: bool, known: Collection[Event] = frozenset()
+) -> None:
+    """Print what is known, but for events that are known already."""
+    from dpwa.cli.top.page import Screen, Shown, lines_of
+    from dpwa.cli.top.plain_data import plain_data
+    from dpwa.observe.rows import rows_of
+
+    rows, events = rows_of(view), [event for event in view.events if event not in known]
+    if as_json:
+        typer.echo(json.dumps(plain_data(view, rows, events), allow_nan=False))
+        return
+    console = screen.console()
+    where = Screen(console.width, None, _shows_blocks(console))
+    for line in lines_of(Shown(view, rows, events), look, where):
+        console.print(line, no_wrap=True, crop=False, overflow="ignore")
+
+
+def _show_live(watch: Watch, look: Look, interval_s: float) -> None:
+    """Show the newest view in the place of the one before, until somebody ends it."""
+    from rich.console import Group
+
+    from dpwa.cli.top.page import Screen, Shown, lines_of
+    from dpwa.cli.top.terminal import open_terminal
+    from dpwa.observe.rows import rows_of
+
+    console = _live_console()
+    is_unicode = _shows_blocks(console)
+    with open_terminal(console) as terminal:
+        began, due, shown = time.monotonic(), 0.0, None
+        while terminal.ended_by is None:
+            now = time.monotonic()
+            if shown is None or now >= due:
+                view = watch.view()
+                shown = Shown(view, rows_of(view), view.events)
+                is_new = not view.through and now - began < FIRST_ANSWERS_S
+                due = now + (LEAST_INTERVAL_S if is_new else interval_s)
+            width, height = console.size
+            terminal.show(Group(*lines_of(shown, look, Screen(width, height, is_unicode))))
+            for key in terminal.keys(due - time.monotonic()):
+                if key == "q":
+                    return
+                press(look, key)
+
+
+def _live_console() -> Console:
+    """Return a console that follows the size of the terminal, whatever COLUMNS and LINES say."""
+    from rich.console import Console
+
+    fixed = ("COLUMNS", "LINES")
+    environment = {name: value for name, value in os.environ.items() if name not in fixed}
+    has_no_colours = environment.get("TERM", "").startswith(("vt1", "vt2"))
+    return Console(highlight=False, no_color=has_no_colours or None, _environ=environment)
+
+
+def _shows_blocks(console: Console) -> bool:
+    """Tell whether block characters can be shown: Python takes the locale C for UTF-8."""
+    return console.encoding.startswith("utf") and os.environ.get("LC_ALL") not in ("C", "POSIX")
+
+
+def press(look: Look, key: str) -> None:
+    """Do what a key means, but for those that end it all."""
+    from dpwa.cli.top.columns import SORTS
+
+    pages = {"?": "keys", "h": "keys", "v": "matters", "e": "events"}
+    sorts = {pressed: name for name, pressed in SORTS.items()}
+    if key in pages or key == "escape":
+        page = pages.get(key, "nodes")
+        look.page, look.first = ("nodes" if look.page == page else page), 0
+    elif key in LINES_OF_A_KEY:
+        look.first = max(look.first + LINES_OF_A_KEY[key], 0)
+    elif key in ("page down", " "):
+        look.first += look.room
+    elif key in ("page up", "b"):
+        look.first = max(look.first - look.room, 0)
+    elif key in ("home", "end"):
+        look.first = 0 if key == "home" else 1_000_000
+    elif key == "r":
+        look.is_reversed, look.first = not look.is_reversed, 0
+    elif key in sorts:
+        same = look.sort == sorts[key]
+        look.sort, look.is_reversed, look.first = sorts[key], same and not look.is_reversed, 0
