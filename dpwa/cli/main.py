@@ -11,6 +11,7 @@ import typer
 from dpwa.cli import exit_codes
 from dpwa.cli.bench import app as bench_app
 from dpwa.cli.config import app as config_app
+from dpwa.cli.dashboard import dashboard
 from dpwa.cli.demo import demo
 from dpwa.cli.doctor import doctor
 from dpwa.cli.help import HelpGroup, with_help
@@ -35,6 +36,7 @@ app.command(
     options_metavar="[-n N] [-c FILE] [OPTIONS] --",
 )(launch)
 app.command()(status)
+app.command()(dashboard)
 app.command()(doctor)
 app.command()(topology)
 app.add_typer(config_app, name="config")

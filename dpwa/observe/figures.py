@@ -46,6 +46,7 @@ FIGURES = (
 )
 NAMES = tuple(figure.name for figure in FIGURES)
 INDEX = {name: index for index, name in enumerate(NAMES)}
+COUNTERS = tuple(figure.name for figure in FIGURES if figure.kind == "counter")
 
 # What a node knows of another.
 OTHER_NAMES = ("clock", "version", "loss", "staleness")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpwa.observe.figures import INDEX
+from dpwa.observe.figures import COUNTERS, INDEX
 from dpwa.observe.history import Floats
 
 ACTIVITIES = ("train", "publish", "wait", "merge")
@@ -54,7 +54,7 @@ def rates_of(rows: Floats) -> Rates:
         return UNKNOWN
     first, last = rows[0], rows[-1]
     seconds = float(last[0] - first[0])
-    grown = {name: float(last[1 + index] - first[1 + index]) for name, index in INDEX.items()}
+    grown = {n: float(last[1 + INDEX[n]] - first[1 + INDEX[n]]) for n in COUNTERS}
     merges = grown["merges"]
     spent = {activity: grown[f"{activity}_s"] for activity in ACTIVITIES}
     total = sum(spent.values())

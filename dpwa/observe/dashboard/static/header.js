@@ -19,10 +19,6 @@ export function showSummary(store) {
   const states = counts.filter(([n]) => n).map(([n, word]) => `${n} ${word}`);
   const parts = [`${count(nodes.length, "node")}: ${states.join(", ") || "none yet"}`];
   parts.push(store.through ? `read through ${store.through}` : "nobody answers");
-  for (const key of ["algorithm", "topology"]) {
-    const values = [...new Set(nodes.map((node) => node[key]).filter(Boolean))];
-    if (values.length) parts.push(`${key} ${values.slice(0, 3).join(", ")}`);
-  }
   setText(find("#summary"), parts.join(" · "));
   setText(find("#title"), store.title);
 }

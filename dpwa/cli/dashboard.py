@@ -1,0 +1,59 @@
+"""`dpwa dashboard`: a web page of a run."""
+
+from __future__ import annotations
+
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from dpwa.cli.asking import AsOption, AtOption, WatchedRunOption, watch
+from dpwa.errors import UserError
+
+
+def dashboard(
+    config: WatchedRunOption = None,
+    at: AtOption = None,
+    as_name: AsOption = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST",
+            help="Where to serve it; beyond this machine, it asks for a token.",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Where to serve it; by default 8400, or the next that is free; 0: any.",
+        ),
+    ] = None,
+    opens: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Serve a web page of a run: who is there, who is slow, and whether the models agree.
+
+    It reads from all nodes that live; one is enough to find the others. It changes nothing. Ctrl-C
+    ends it, and the training does not notice.
+    """
+    try:
+        from dpwa.observe.dashboard import server
+        from dpwa.observe.dashboard.feed import Feed
+    except ImportError as error:
+        raise UserError(
+            f"dpwa dashboard needs {error.name}: install it with: pip install 'dpwa[dashboard]'"
+        ) from None
+
+    with watch(config, at, as_name) as watched, server.listen(host, port) as listening:
+        token = server.new_token(host)
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{listening.getsockname()[1]}/"
+        address += f"?token={token}" if token else ""
+        typer.echo(f"Dashboard: {address}  (Ctrl-C ends)")
+        if opens and not webbrowser.open(address):
+            typer.echo("dpwa: there is no browser to open it with", err=True)
+        try:
+            server.serve(server.app_of(Feed(watched.view), host, token), [listening])
+        except KeyboardInterrupt:
+            return

@@ -1,0 +1,235 @@
+"""The web server of the dashboard: the page, a stream of what happens, and no way to change it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dpwa.errors import UserError
+from dpwa.observe.dashboard.feed import Feed
+from dpwa.types import JsonObject
+
+STATIC = Path(__file__).parent / "static"
+EVERY_S = 1.0
+MOST_READERS = 32
+MOST_WAITING = 10  # updates that a reader is behind, before it is let go
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+COOKIE = "dpwa_token"
+SHUTDOWN_S = 1
+DEFAULT_PORT = 8400
+PORTS_TRIED = 20  # from the default on
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class Streams:
+    """Tells all readers of the stream what happens, made once for all of them."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._readers: set[asyncio.Queue[str | None]] = set()
+
+    async def run(self) -> None:
+        """Tell the readers, every second, until cancelled."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            if self._readers:
+                self._tell(_sent("update", self._feed.update()))
+
+    def end(self) -> None:
+        """Let all readers go."""
+        self._tell(None)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many readers as there may be."""
+        return len(self._readers) >= MOST_READERS
+
+    async def read(self) -> AsyncIterator[str]:
+        """Yield all that is known, then what happens."""
+        queue: asyncio.Queue[str | None] = asyncio.Queue(MOST_WAITING)
+        snapshot = self._feed.snapshot()
+        self._readers.add(queue)
+        try:
+            yield _sent("snapshot", snapshot)
+            while (text := await queue.get()) is not None:
+                yield text
+        finally:
+            self._readers.discard(queue)
+
+    def _tell(self, text: str | None) -> None:
+        for queue in list(self._readers):
+            if queue.full():  # it connects again, and gets a snapshot
+                self._readers.discard(queue)
+                queue.get_nowait()
+                text = None
+            queue.put_nowait(text)
+
+
+def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
+    """Return the web application.
+
+    Args:
+        feed: what it tells.
+        host: where it is served.
+        token: without which nobody is told anything; empty: none is needed.
+    """
+    streams = Streams(feed)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(streams.run())
+        try:
+            yield
+        finally:
+            streams.end()
+            task.cancel()
+
+    async def page(_: Request) -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    async def icon(_: Request) -> Response:
+        return FileResponse(STATIC / "favicon.svg")
+
+    async def stream(_: Request) -> Response:
+        if streams.is_full:
+            return PlainTextResponse(f"there are {MOST_READERS} readers already", 503)
+        return StreamingResponse(streams.read(), media_type="text/event-stream")
+
+    async def node(request: Request) -> Response:
+        name = request.path_params["name"]
+        found = feed.node(name)
+        if found is None:
+            return JSONResponse({"error": f"no node is named {name}"}, 404)
+        return JSONResponse(found)
+
+    middleware = [Middleware(Guard, token=token)]
+    if not token:  # else a page of elsewhere could read it through a name of its own
+        hosts = ["127.0.0.1", "localhost", "[::1]", "::1", host]
+        middleware.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=hosts))
+    return Starlette(
+        routes=[
+            Route("/", page),
+            Route("/favicon.ico", icon),
+            Route("/api/stream", stream),
+            Route("/api/node/{name:path}", node),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=middleware,
+        lifespan=lifespan,
+    )
+
+
+class Guard:
+    """Asks for the token, and adds the headers of all answers.
+
+    Args:
+        app: what is guarded.
+        token: empty: none is needed.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = HTTPConnection(scope)
+        asked = request.query_params.get("token", "")
+        told = asked or request.cookies.get(COOKIE, "")
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if asked and asked == self._token:
+                    headers.append("Set-Cookie", f"{COOKIE}={asked}; HttpOnly; SameSite=Strict")
+            await send(message)
+
+        if secrets.compare_digest(told.encode(), self._token.encode()) or not self._token:
+            await self._app(scope, receive, send_guarded)
+        else:
+            text = "a token is needed: open the address that `dpwa dashboard` printed"
+            await PlainTextResponse(text, 401)(scope, receive, send_guarded)
+
+
+def new_token(host: str) -> str:
+    """Return a token for a dashboard that others can reach; empty for one that they cannot."""
+    return "" if host in LOOPBACK else secrets.token_urlsafe(16)
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """Return a socket that listens.
+
+    Args:
+        host: name or address of this machine.
+        port: `None`: the usual one, or one of the next if it is in use; 0: any that is free.
+
+    Raises:
+        UserError: the port is in use, or the host is none of this machine.
+    """
+    tried = [port] if port is not None else list(range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    problem: OSError | None = None
+    for number in tried:
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host, number))
+            found.listen(128)
+            return found
+        except OSError as error:
+            found.close()
+            problem = error
+    reason = problem.strerror if problem is not None else ""
+    place = f"{host}:{port if port is not None else DEFAULT_PORT}"
+    raise UserError(f"--port: expected a free port of this machine (got {place}: {reason})")
+
+
+def serve(app: Starlette, sockets: list[socket.socket]) -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    settings = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        lifespan="on",
+        ws="none",
+    )
+    uvicorn.Server(settings).run(sockets)
+
+
+def _sent(event: str, data: JsonObject) -> str:
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return f"event: {event}\ndata: {text}\n\n"

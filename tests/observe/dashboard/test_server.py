@@ -1,0 +1,90 @@
+"""The dashboard as a process: what it serves, to whom, and how it ends."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from http.cookiejar import CookieJar
+
+from support.nodes import config_of
+
+from dpwa import DpwaConnection
+
+TIMEOUT_S = 20
+
+
+@contextmanager
+def dashboard(*options):
+    """Run `dpwa dashboard`; yields its address, and a list for how it has ended."""
+    command = [sys.executable, "-m", "dpwa", "dashboard", *options, "--port", "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process, ended = subprocess.Popen(command, text=True, **pipes), []
+    try:
+        yield re.search(r"http://\S+", process.stdout.readline())[0], ended
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+        ended += [process.returncode, errors]
+
+
+def get(url, opener=None, **headers):
+    """Return the status, the headers and the text of an answer."""
+    request = urllib.request.Request(url, headers=headers)
+    ask = urllib.request.urlopen if opener is None else opener.open
+    try:
+        with ask(request, timeout=TIMEOUT_S) as answer:
+            return answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers, error.read().decode()
+
+
+def first_event(url):
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = iter(answer.readline, b"")
+        return json.loads(next(line for line in lines if line.startswith(b"data: "))[6:])
+
+
+def test_it_serves_a_run_to_this_machine_and_ends_with_ctrl_c():
+    with DpwaConnection("w1", config_of(1)) as connection:
+        place = connection.node.endpoint.removeprefix("tcp://")
+        with dashboard("--at", place) as (url, ended):
+            told = first_event(f"{url}api/stream")
+            assert [node["endpoint"] for node in told["nodes"]] == [f"tcp://{place}"]
+            status, headers, _ = get(url)
+            assert status == 200
+            assert "default-src 'self'" in headers["content-security-policy"]
+            assert get(f"{url}api/node/%3Cb%3E")[0] == 404
+            assert get(url, Host="evil.example")[0] == 400
+    assert ended == [0, ""]
+
+
+def test_beyond_this_machine_it_asks_for_its_token():
+    with dashboard("--at", "127.0.0.1:1", "--host", "0.0.0.0") as (address, _):
+        url, token = address.replace("0.0.0.0", "127.0.0.1").split("?token=")
+        for path in ("", "api/stream", "api/node/w1", "static/index.html"):
+            assert get(url + path)[0] == 401
+            assert get(f"{url}{path}?token={token}x")[0] == 401
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+        assert get(f"{url}?token={token}", browser)[0] == 200
+        assert get(url, browser)[0] == 200  # by its cookie
+
+
+def test_a_port_in_use_is_one_clear_error():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "dpwa", "dashboard", "--at", "127.0.0.1:1", "--port", port],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    assert done.returncode == 2
+    assert f"--port: expected a free port of this machine (got 127.0.0.1:{port}" in done.stderr
+    assert "Traceback" not in done.stderr
