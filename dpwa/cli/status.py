@@ -249,8 +249,6 @@ def _peer(peer: object) -> str:
     if heard_s is None:
         return f"{name} (never seen)"
     is_well = health in ("alive", "unknown")
-    if is_well and peer.get("problem"):  # not connected any more, and nobody has asked it since
-        is_well, health = False, "unreachable"
     remarks = [] if health in _NOT_THERE else [str(peer.get("score", "?"))]
     if not is_well:
         remarks.append(health.replace("_", " "))

@@ -14,6 +14,7 @@ from dpwa.types import JsonObject
 
 MS_PER_S = 1e3
 MBIT_PER_BYTE = 8e-6
+_WELL = (Health.UNKNOWN, Health.ALIVE, Health.BEHIND)
 
 
 @dataclass
@@ -50,6 +51,12 @@ class PeerRecord:
         return self.link.expected_s if self.memory is None else self.link.latency_s
 
     @property
+    def shown_health(self) -> Health:
+        """Its health; a lost connection counts at once, even if nobody has asked it since."""
+        is_lost = bool(self.problem) and not (self.heard is None and self.spoke is None)
+        return Health.UNREACHABLE if is_lost and self.health in _WELL else self.health
+
+    @property
     def place(self) -> str:
         """Where it was not found, in words; empty if it was."""
         if self.health is not Health.UNREACHABLE:
@@ -61,7 +68,7 @@ class PeerRecord:
         return {
             "name": name,
             "endpoint": self.endpoint,
-            "health": self.health.value,
+            "health": self.shown_health.value,
             "problem": self.problem,
             "heard_s": _ago_s(now, self.heard, self.spoke),
             "fetch_s": self.times.mean_s,

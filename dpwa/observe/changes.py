@@ -85,19 +85,8 @@ def _peers(
         name, was = peer["name"], known.get(peer["name"])
         if was is not None and peer["quarantined"] != was["quarantined"]:
             yield event("quarantined" if peer["quarantined"] else "released", name)
-        kind = _kind_of(peer)
-        is_new = kind is not None and (was is None or _kind_of(was) != kind)
+        kind = _OF_HEALTH.get(peer["health"])
+        is_new = kind is not None and (was is None or _OF_HEALTH.get(was["health"]) != kind)
         # Where there are members, they tell who has come and gone.
         if is_new and not (name in members and kind in _OF_STATUS.values()):
             yield event(kind, name, peer["problem"] if kind in ("unreachable", "silent") else "")
-
-
-def _kind_of(peer: JsonObject) -> str | None:
-    """Return what a peer's health amounts to; `None`: nothing is known yet."""
-    kind = _OF_HEALTH.get(peer["health"])
-    # Who is not connected any more, and was asked by nobody since, is as good as unreachable.
-    if kind == "joined" and peer["problem"]:
-        return "unreachable"
-    if kind is None and peer["problem"] and peer["heard_s"] is not None:
-        return "unreachable"
-    return kind

@@ -93,7 +93,7 @@ def figures_of_peer(peer: JsonObject) -> tuple[float, ...]:
 
 def is_alive(peer: JsonObject) -> bool:
     """Tell whether an entry of a report's peers is of one that is there, as far as is known."""
-    return peer["health"] in ("alive", "behind") and not peer["problem"]
+    return peer["health"] in ("alive", "behind")
 
 
 def refusals(report: JsonObject) -> dict[str, int]:

@@ -186,7 +186,7 @@ def _peers(report: JsonObject) -> list[list[Any]]:
         [
             peer["name"],
             peer["endpoint"],
-            "unreachable" if peer["problem"] and peer["health"] == "alive" else peer["health"],
+            peer["health"],
             peer["quarantined"],
             peer["score"],
             peer["merges"],

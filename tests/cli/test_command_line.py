@@ -35,7 +35,18 @@ def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
     return end.value.code
 
 
-COMMANDS = ["bench", "config", "demo", "doctor", "keys", "launch", "status", "topology", "version"]
+COMMANDS = [
+    "bench",
+    "config",
+    "dashboard",
+    "demo",
+    "doctor",
+    "keys",
+    "launch",
+    "status",
+    "topology",
+    "version",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -168,7 +168,12 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
         ({"score": 900, "health": "unreachable", "heard_s": None}, "w2 (never seen)"),
         ({"score": 9, "health": "silent", "heard_s": 130.2}, "w2 (9, silent, heard 2 min ago)"),
         (
-            {"score": 9, "health": "alive", "problem": "the connection was lost", "heard_s": 5},
+            {
+                "score": 9,
+                "health": "unreachable",
+                "problem": "the connection was lost",
+                "heard_s": 5,
+            },
             "w2 (unreachable, heard 5 s ago)",
         ),
         ({"score": 9, "health": "other_model", "heard_s": 5}, "w2 (9, other model)"),

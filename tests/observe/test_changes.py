@@ -48,7 +48,7 @@ def test_nothing_happens_between_equal_reports():
 
 def test_a_peer_joins_is_lost_and_comes_back():
     alive = with_peer("w2", health="alive", problem="")
-    lost = with_peer("w2", health="alive", problem="the connection was lost")
+    lost = with_peer("w2", health="unreachable", problem="the connection was lost")
     assert found(BEFORE, alive) == [("joined", "w2")]
     assert found(alive, lost) == [("unreachable", "w2")]
     assert found(lost, alive) == [("joined", "w2")]
