@@ -74,6 +74,7 @@ export class Plot {
       {
         width,
         height,
+        padding: [10, 26, 0, 0],
         series: [{}, ...series],
         scales: {
           x: { time: true },

@@ -7,14 +7,14 @@ import { NONE, duration, nodeLink, number, sign, standing, stateWords } from "./
 const SIZE = 640; // of the drawing, in its own units
 const RADIUS = 232; // of the circle
 const FEW = 16; // nodes; beyond, names stand along the radius, and lines have no arrows
-const CROWD = 120; // lines; beyond, each is fainter
+const CROWD = 40; // lines; beyond, each is fainter
 const BEND = 0.45; // of a line, toward the center
 const LONGEST = 14; // letters of a name
 // The older a merge, the weaker its line: up to an age in seconds.
 const AGES = [
   { up_to: Infinity, name: "faint", alpha: 0.35, width: 1 },
-  { up_to: 6, name: "accent", alpha: 0.45, width: 1.4 },
-  { up_to: 2, name: "accent", alpha: 0.95, width: 2.2 },
+  { up_to: 4, name: "accent", alpha: 0.45, width: 1.4 },
+  { up_to: 1, name: "accent", alpha: 0.9, width: 2.2 },
 ];
 
 export class Topology {
