@@ -73,7 +73,7 @@ def _alternate(group, name: str, options: argparse.Namespace) -> dict:
     from dpwa.bench.measures.gossip import meet
 
     config = group.rank.plan(BenchPlan).config(name, LinkSettings(options.transport))
-    step = _Step(name)
+    step = Step(name)
     seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
     merges = 0
     with DpwaPyTorchAdapter(step.model, group.rank.name, config) as gossip:
@@ -91,7 +91,7 @@ def _alternate(group, name: str, options: argparse.Namespace) -> dict:
     return {**seconds, "merges": merges}
 
 
-class _Step:
+class Step:
     """One training step of a model on a random batch; tells whether a peer was merged."""
 
     def __init__(self, name: str) -> None:
@@ -105,6 +105,7 @@ class _Step:
         self._loss = torch.nn.CrossEntropyLoss()
 
     def __call__(self, gossip) -> bool:
+        """Take it, with gossip unless that is `None`."""
         if gossip is not None:
             gossip.update_send()
         loss = self._loss(self.model(self._images), self._labels)

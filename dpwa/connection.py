@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
 from dpwa.lifecycle import Closeable, uninterrupted
 from dpwa.membership.members import Members
+from dpwa.message_codes import get_log
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.ending.finish_run import Averaged
 from dpwa.node.ending.finishing import SECONDS
@@ -35,7 +35,7 @@ from dpwa.types import Loss, loss_value
 from dpwa.wire import limits
 from dpwa.wire.shards import WHOLE
 
-log = logging.getLogger("dpwa.connection")
+log = get_log("dpwa.connection")
 
 Parameters = bytes | bytearray | memoryview | NumericArray
 _made: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()  # by this process, or its parent
@@ -374,8 +374,8 @@ def _explained(name: str) -> Iterator[None]:
         if not _open_ones(name):
             raise
         raise type(error)(
-            f"{error}: this process holds it already, by the node {name!r} that it has made before:"
-            " close() the old one, or use it; dpwa.close_all() closes all that are open here"
+            f"{error.text}: this process holds it already, by the node {name!r} that it has made "
+            "before: close() the old one, or use it; dpwa.close_all() closes all that are open here"
         ) from None
 
 

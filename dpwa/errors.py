@@ -11,7 +11,23 @@ from collections.abc import Iterable
 
 
 class DpwaError(Exception):
-    """Root of every error that dpwa raises on purpose."""
+    """Root of every error that dpwa raises on purpose.
+
+    Its text ends with its code, as docs/troubleshooting.md has it; `args[0]` is without.
+    """
+
+    @property
+    def message_code(self) -> str | None:
+        """The code of the message, such as `DPWA-E041`; None for one that is not of dpwa."""
+        return _code_of(self, self.text)
+
+    @property
+    def text(self) -> str:
+        """The message without its code, to be quoted in another message."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return _with_code(self.text, self.message_code)
 
 
 class UserError(DpwaError):
@@ -24,6 +40,10 @@ class ConfigError(UserError):
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(self.problems))
+
+    def __str__(self) -> str:
+        lines = self.text.splitlines()
+        return "\n".join(_with_code(line, _code_of(self, line)) for line in lines)
 
 
 class UnknownNameError(UserError):
@@ -99,7 +119,14 @@ class TableLostError(DpwaError):
 
 
 class PeerError(DpwaError):
-    """Something that another process did wrong. Never raised into a training loop."""
+    """Something that another process did wrong. Never raised into a training loop.
+
+    It has no code: users are told what the node makes of it.
+    """
+
+    @property
+    def message_code(self) -> None:
+        """None."""
 
 
 class ProtocolError(PeerError):
@@ -112,3 +139,23 @@ class VersionError(ProtocolError):
     def __init__(self, theirs: object, ours: int) -> None:
         self.theirs = theirs
         super().__init__(f"the peer speaks protocol version {theirs}, this node speaks {ours}")
+
+
+def _code_of(error: DpwaError, text: str) -> str | None:
+    try:
+        from dpwa.message_codes import code_of  # not before a message is shown
+    except (ImportError, OSError):  # no descriptor is left: the message counts, not its code
+        return None
+    return code_of(text, "E") if _is_raised_here(error) else None
+
+
+def _with_code(text: str, code: str | None) -> str:
+    return text if code is None or text.endswith(f"[{code}]") else f"{text} [{code}]"
+
+
+def _is_raised_here(error: DpwaError) -> bool:
+    """Return whether no other module has raised it, such as a plugin that uses the class."""
+    trace, module = error.__traceback__, "dpwa"
+    while trace is not None:
+        module, trace = trace.tb_frame.f_globals.get("__name__", ""), trace.tb_next
+    return module.partition(".")[0] == "dpwa"

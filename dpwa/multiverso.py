@@ -15,7 +15,6 @@ may die, and the others go on. A failed check raises an error of `dpwa.errors`.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ import numpy as np
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, TableLostError, UserError
+from dpwa.message_codes import get_log
 from dpwa.tables.rows import as_array, as_integers
 from dpwa.tables.synced_array import SyncedArray
 from dpwa.tables.table import PendingGet
@@ -34,7 +34,7 @@ from dpwa.tables.tables import Tables
 if TYPE_CHECKING:
     from dpwa.adapters.tables import ModuleParameterManager as _ModuleParameterManager
 
-log = logging.getLogger("dpwa.tables")
+log = get_log("dpwa.tables")
 
 
 class _Session:
@@ -54,7 +54,7 @@ class _Session:
         except TableLostError:
             raise
         except DpwaError as error:
-            log.warning("not all workers have come to the end: %s", error)
+            log.warning("not all workers have come to the end: %s", error.text)
         finally:
             self.tables.close()
             self.connection.close()

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "dpwa"
 
 # From the ground up. Rooms on one line do not know each other.
 STOREYS = [
+    {"message_codes"},
     {"errors", "clock", "fault_points"},
     {"types", "registry", "lifecycle"},
     {"policy", "data"},

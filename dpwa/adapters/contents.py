@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable
 
@@ -10,9 +9,10 @@ import torch
 from torch import nn
 
 from dpwa.adapters.plain_tensors import why_not_mergeable, why_not_plain
+from dpwa.message_codes import get_log
 from dpwa.types import JsonObject
 
-log = logging.getLogger("dpwa.adapters")
+log = get_log("dpwa.adapters")
 
 INTEGER = "integer buffers"
 COMPLEX = "complex buffers"

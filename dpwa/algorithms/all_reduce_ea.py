@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +15,10 @@ from dpwa.data.layout import Layout
 from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ParametersError, UserError
+from dpwa.message_codes import get_log
 from dpwa.policy.elastic import elastic_warning
 
-log = logging.getLogger("dpwa.algorithms")
+log = get_log("dpwa.algorithms")
 
 MOST_ALPHA = 0.2
 BETA = 0.9

@@ -120,8 +120,10 @@ def _folder(path: Path, *names: str) -> KeyFolder:
 
     for name in names:
         if not is_label(name):
-            expected = "expected a name of 1 to 64 letters, digits, dots, underscores or hyphens"
-            raise UserError(f"{expected} (got {name!r})")
+            raise UserError(
+                "expected a name of 1 to 64 letters, digits, dots, underscores or hyphens "
+                f"(got {name!r})"
+            )
     return KeyFolder(path)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
@@ -14,12 +13,13 @@ from dpwa.data.peer_memory import NotMappedError, PeerFiles
 from dpwa.data.segments import NONCE_BYTES, ByteArray, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.lifecycle import Closeable
+from dpwa.message_codes import get_log
 from dpwa.policy.groups.views import Member
 from dpwa.wire import limits
 from dpwa.wire.collecting import Hello
 from dpwa.wire.messages import Message
 
-log = logging.getLogger("dpwa.collectives")
+log = get_log("dpwa.collectives")
 
 REMEMBERED_LIVES = 16
 REMEMBERED_DEPARTED = 2 * limits.MAX_MEMBERS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 
@@ -14,11 +13,12 @@ from dpwa.collectives.phase_records import PhaseRecords
 from dpwa.collectives.view_discovery import ViewDiscovery
 from dpwa.collectives.view_progress import ViewProgress
 from dpwa.collectives.voting import Voting
+from dpwa.message_codes import get_log
 from dpwa.policy.groups.ballots import Decision
 from dpwa.policy.groups.views import GroupView, Member
 from dpwa.wire.collecting import CollectiveOutcome
 
-log = logging.getLogger("dpwa.collectives")
+log = get_log("dpwa.collectives")
 
 Watcher = Callable[[GroupView], None]
 

@@ -43,7 +43,7 @@ def note_misfit(placement: Placement, problems: Problems) -> None:
     except ConfigError as error:
         _note_file(placement, error, problems)
     except UserError as error:
-        message = str(error).removeprefix(f"topology {name}: ")
+        message = error.text.removeprefix(f"topology {name}: ")
         problems.add(placement.place, "topology", message)
     except Exception as error:  # noqa: BLE001 - whatever the rule of a plugin raises
         message = f"expected neighbours (got {type(error).__name__}: {error})"

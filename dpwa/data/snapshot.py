@@ -9,7 +9,6 @@ slot, the round is skipped and counted: the trainer goes on.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,9 +20,10 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray, Segment, SegmentHeader, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.lifecycle import Closeable
+from dpwa.message_codes import get_log
 from dpwa.types import JsonObject, TrainingProgress
 
-log = logging.getLogger("dpwa.data")
+log = get_log("dpwa.data")
 
 Condition = Callable[[], bool]
 

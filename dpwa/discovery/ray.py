@@ -6,7 +6,6 @@ and come back, elsewhere too; Ray is needed only when one starts.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +15,9 @@ from dpwa.config.nodes import is_label
 from dpwa.discovery.interfaces import OwnHost, named_host
 from dpwa.discovery.launcher import Environ, OpenCluster
 from dpwa.launch.ports import held_ports
+from dpwa.message_codes import get_log
 
-log = logging.getLogger("dpwa.discovery")
+log = get_log("dpwa.discovery")
 
 NAMESPACE = "dpwa"  # of the store; what is in it lives as long as the cluster
 

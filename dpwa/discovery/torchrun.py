@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import secrets
 import time
 from collections.abc import Iterator
@@ -21,9 +20,10 @@ from dpwa.discovery.interfaces import OwnHost, named_host, own_host
 from dpwa.discovery.launcher import Cluster, Environ, number
 from dpwa.errors import UserError
 from dpwa.launch.ports import held_ports
+from dpwa.message_codes import get_log
 from dpwa.types import JsonObject
 
-log = logging.getLogger("dpwa.discovery")
+log = get_log("dpwa.discovery")
 
 PATIENCE_S = 300.0  # for the slowest process to come this far; as that of torch's own stores
 POLL_S = 0.05

@@ -95,7 +95,7 @@ def _claim_problem(node: NodeConfig) -> str | None:
         with claimed(node.listen_endpoint):
             return None
     except AddressError as error:
-        return f"node {node.name} {error}"
+        return f"node {node.name} {error.text}"
 
 
 def _reason(error: OSError) -> str:

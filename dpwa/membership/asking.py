@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import queue
 import threading
@@ -22,6 +21,7 @@ from dpwa.membership.member_list import MemberList
 from dpwa.membership.seeds import Seeds
 from dpwa.membership.service import ANSWER_WITHIN_S, CallBack
 from dpwa.membership.verdict import JoinAnswer, JoinVerdict
+from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Listener
 from dpwa.policy.members.states import HIGHEST_HEARSAY, MemberEntry
 from dpwa.transport.addresses import is_name
@@ -39,7 +39,7 @@ from dpwa.wire.members import (
 )
 from dpwa.wire.messages import Message, printable
 
-log = logging.getLogger("dpwa.members")
+log = get_log("dpwa.members")
 
 TICK_S = 0.2
 ASK_EVERY_S = 0.5

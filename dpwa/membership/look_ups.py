@@ -47,7 +47,7 @@ def start_look_up(
         try:
             found: tuple[str, ...] | str = look_up(seed.endpoint)
         except AddressError as error:
-            found = str(error)
+            found = error.text
         located(Located(seed, found, known))
 
     errands.start(seed.endpoint, errand)

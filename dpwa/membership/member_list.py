@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 
 from dpwa.clock import AwakeClock, Clock
+from dpwa.message_codes import get_log
 from dpwa.policy.members.states import Change, Event, MemberEntry, MemberStatus
 from dpwa.policy.members.view import Membership
 from dpwa.types import JsonObject
@@ -15,7 +16,7 @@ from dpwa.wire import limits
 from dpwa.wire.members import Roster, pack_entries
 from dpwa.wire.messages import printable
 
-log = logging.getLogger("dpwa.members")
+log = get_log("dpwa.members")
 
 SUSPECT_TOLD_BY = 3.0  # members that hear of it, on average
 MOST_BETWEEN_TICKS_S = 0.4  # counts: who gets no turn on a busy machine suspects others later

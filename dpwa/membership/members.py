@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -17,12 +16,13 @@ from dpwa.membership.peers import PeerKeeper
 from dpwa.membership.remembered import remembered_by
 from dpwa.membership.service import RosterListener, RosterService
 from dpwa.membership.waiting import Wait
+from dpwa.message_codes import get_log
 from dpwa.node.node import Node
 from dpwa.policy.members.states import MemberEntry
 from dpwa.transport.addresses import all_resolved
 from dpwa.types import JsonObject
 
-log = logging.getLogger("dpwa.members")
+log = get_log("dpwa.members")
 
 FIRST_ANSWER_S = 3.0  # for the constructor to wait for somebody who lets this node in
 DECISION_S = 12.0  # the same, if somebody has said that it is to ask again

@@ -7,7 +7,6 @@ that the node remembers less.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from dpwa.config import Config
 from dpwa.config.endpoints import ipc_path, split_tcp
 from dpwa.config.joining import Seed
 from dpwa.config.nodes import is_label
+from dpwa.message_codes import get_log
 
-log = logging.getLogger("dpwa.members")
+log = get_log("dpwa.members")
 
 FORMAT = 1
 MOST_REMEMBERED = 16

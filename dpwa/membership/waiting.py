@@ -60,12 +60,10 @@ class Wait:
             return None
         self._line_due += LINE_EVERY_S
         left_s = max(0.0, self._began + self._timeout_s - now)
-        until = (
-            f"not let in yet, asks for {left_s:.0f} s more (join_timeout_s)"
-            if self._gives_up
-            else f"asks the members that it remembers for {left_s:.0f} s more"
-        )
-        return f"{self._name}: {until}: {told(problems)}"
+        left = f"for {left_s:.0f} s more"
+        if self._gives_up:
+            return f"{self._name}: not let in yet, asks {left} (join_timeout_s): {told(problems)}"
+        return f"{self._name}: asks the members that it remembers {left}: {told(problems)}"
 
     def last_words(self, problems: Mapping[str, str], *, someone_waits: bool) -> str:
         """Return what to say when it gives up."""

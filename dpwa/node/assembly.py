@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
 from dpwa.algorithms import Algorithm, algorithm
 from dpwa.config import Config
 from dpwa.config.graphs import topology_of
 from dpwa.data.codecs import Codec, codec
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.errors import UserError
+from dpwa.message_codes import get_log
 from dpwa.node.fetching.peer_channel import ChannelSettings
 from dpwa.node.neighbours import Neighbours
 from dpwa.policy.advice import Plan, advice
@@ -18,7 +17,7 @@ from dpwa.transport.authorizer import Authorizer, CurveAuthorizer
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
 
-log = logging.getLogger("dpwa.node")
+log = get_log("dpwa.node")
 
 
 def codec_of(config: Config, name: str) -> Codec:

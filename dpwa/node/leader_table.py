@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Collection, Iterable
 
 from dpwa.clock import Clock
 from dpwa.errors import ProtocolError
+from dpwa.message_codes import get_log
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.leaders import LossReport, LossReports
 from dpwa.policy.lock_in import LockIn
@@ -20,7 +20,7 @@ from dpwa.wire.fields import News
 from dpwa.wire.limits import MAX_NEWS
 from dpwa.wire.messages import pack, unpack_news
 
-log = logging.getLogger("dpwa.leaders")
+log = get_log("dpwa.leaders")
 
 MADE_EVERY_S = 0.002
 

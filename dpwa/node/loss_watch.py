@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import Callable
@@ -10,11 +9,12 @@ from typing import Any
 
 from dpwa.config import Config
 from dpwa.data.shared_memory import NEWS_BYTES
+from dpwa.message_codes import get_log
 from dpwa.node.context import NodeContext
 from dpwa.policy.far_apart import FarApart
 from dpwa.policy.quarantine import Quarantine
 
-log = logging.getLogger("dpwa.node")
+log = get_log("dpwa.node")
 
 NEWS_EVERY_S = 0.002
 PATIENCE_UPDATES = 100

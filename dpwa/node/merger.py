@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import Any
 
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import UserError
+from dpwa.message_codes import get_log
 from dpwa.node.arrival import Arrival, Merge, Source, settled
 from dpwa.node.context import NodeContext
 from dpwa.node.loss_watch import LossWatch
@@ -18,7 +18,7 @@ from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
 from dpwa.types import TrainingProgress
 
-log = logging.getLogger("dpwa.node")
+log = get_log("dpwa.node")
 
 
 class Merger:

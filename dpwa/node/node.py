@@ -6,7 +6,6 @@ never touch the model.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import random
@@ -22,6 +21,7 @@ from dpwa.config import Config, peer_config
 from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable, finalize, require_own_process, uninterrupted
+from dpwa.message_codes import get_log
 from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_open
 from dpwa.node.context import NodeContext, longest_s
 from dpwa.node.ending.endings import FinishListener, FinishService
@@ -41,7 +41,7 @@ from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
 
-log = logging.getLogger("dpwa.node")
+log = get_log("dpwa.node")
 
 
 class Node(Closeable):
@@ -77,7 +77,7 @@ class Node(Closeable):
             self._open()
         except AddressError as error:
             self._context.close()
-            raise AddressError(f"node {name!r} {error}") from None
+            raise AddressError(f"node {name!r} {error.text}") from None
         except BaseException:
             self._context.close()
             raise

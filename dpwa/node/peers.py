@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dpwa.clock import Clock
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.errors import UnknownNameError, UserError
+from dpwa.message_codes import get_log
 from dpwa.node.peer_record import PeerRecord
 from dpwa.node.repeats import MergedVersions
 from dpwa.policy.flow_control import FlowControl
@@ -28,7 +29,7 @@ from dpwa.policy.link_estimates import shares
 from dpwa.policy.near_peers import is_among_all
 from dpwa.types import JsonObject
 
-log = logging.getLogger("dpwa.peers")
+log = get_log("dpwa.peers")
 
 STARTUP_GRACE_S = 10.0  # nodes of a run never start at the same moment
 SAME_AGAIN_S = 60.0  # from one warning that a peer is slow to the next

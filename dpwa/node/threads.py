@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import zmq
 
+from dpwa.message_codes import get_log
 from dpwa.node.assembly import authorizer_of
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.commands import (
@@ -29,7 +29,7 @@ from dpwa.transport.sockets import keep_freed_memory
 from dpwa.types import Frame
 from dpwa.wire.messages import Message
 
-log = logging.getLogger("dpwa.node")
+log = get_log("dpwa.node")
 
 SOCKETS_PER_LINK = 3  # with both ends of its monitor
 OTHER_SOCKETS = 256  # of calls, mailboxes and the RxThread

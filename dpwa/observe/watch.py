@@ -6,7 +6,6 @@ living node is enough to find all. A node that does not answer is told of by ano
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -31,8 +30,6 @@ from dpwa.transport.sockets import Context
 from dpwa.types import Frame
 from dpwa.wire.messages import GoAway, decode
 from dpwa.wire.watching import AskHistory, HistoryMessage
-
-log = logging.getLogger("dpwa.watch")
 
 INTERVAL_S = 1.0
 SILENT_S = 2.5  # without an answer

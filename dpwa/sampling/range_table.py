@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection
 from functools import partial
@@ -12,12 +11,13 @@ import numpy as np
 
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import TableLostError, TableTimeoutError
+from dpwa.message_codes import get_log
 from dpwa.policy.sampling.leases import COLUMNS, Leases, holder_id
 from dpwa.policy.sampling.ranges import DatasetRanges
 from dpwa.tables.table import ArrayTable
 from dpwa.tables.tables import Tables
 
-log = logging.getLogger("dpwa.sampling")
+log = get_log("dpwa.sampling")
 
 T = TypeVar("T")
 
@@ -198,5 +198,5 @@ class RangeTable:
             try:
                 return act()
             except TableLostError as lost:
-                log.warning("%s: ranges may be handed out once more: %s", self._name, lost)
+                log.warning("%s: ranges may be handed out once more: %s", self._name, lost.text)
         return act()

@@ -11,7 +11,6 @@ flushed to the disk and renamed; without the last one, the others count for noth
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -26,10 +25,11 @@ from dpwa.data.checksum import checksum
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.errors import DpwaError
+from dpwa.message_codes import get_log
 from dpwa.state.image import State, StatePart
 from dpwa.types import JsonObject
 
-log = logging.getLogger("dpwa.state")
+log = get_log("dpwa.state")
 
 FORMAT = 1
 _OPTIMIZER = "optimizer"
@@ -152,7 +152,7 @@ class CheckpointFolder:
             try:
                 yield self._read(name)
             except BrokenCheckpointError as error:
-                log.warning("%s: checkpoint %s is left out: %s", self._node, name, error)
+                log.warning("%s: checkpoint %s is left out: %s", self._node, name, error.text)
             except OSError as error:  # which says nothing of the checkpoint: it is kept
                 log.warning("%s: checkpoint %s cannot be read (%s)", self._node, name, error)
                 self.spare(name)

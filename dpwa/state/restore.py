@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dpwa import fault_points
 from dpwa.clock import Clock, Deadline
+from dpwa.message_codes import get_log
 from dpwa.policy.beginners import LEAD
 from dpwa.state.checkpoints import CheckpointFolder, Saved
 from dpwa.state.joining import Joiner
 from dpwa.state.target import Origin, Target, UnfitStateError
 from dpwa.state.targets import BRIEF, Fetched, JoinResult, Patience, StateTarget
 
-log = logging.getLogger("dpwa.state")
+log = get_log("dpwa.state")
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from dpwa import fault_points
 from dpwa.clock import Clock, SystemClock
 from dpwa.config import Config
 from dpwa.lifecycle import Closeable, finalize
+from dpwa.message_codes import get_log
 from dpwa.node.node import Node
 from dpwa.state.donor_snapshot import DonorSnapshots
 from dpwa.state.image import State, StatePart
@@ -24,7 +24,7 @@ from dpwa.state.together import StateCompanions, TogetherRestore
 from dpwa.state.writer import CheckpointWriter
 from dpwa.types import JsonObject
 
-log = logging.getLogger("dpwa.state")
+log = get_log("dpwa.state")
 
 Capture = Callable[[], Mapping[str, StatePart]]
 

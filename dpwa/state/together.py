@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from dpwa.data.segments import ByteArray
+from dpwa.message_codes import get_log
 from dpwa.state.restore import StateRestore
 from dpwa.state.target import Origin, Target
 
-log = logging.getLogger("dpwa.state")
+log = get_log("dpwa.state")
 
 CHECKPOINT_TRIES = 3
 

@@ -7,11 +7,12 @@ import threading
 from pathlib import Path
 
 from dpwa.lifecycle import Closeable
+from dpwa.message_codes import get_log
 from dpwa.state.checkpoints import CheckpointFolder
 from dpwa.state.image import State
 from dpwa.types import JsonObject
 
-log = logging.getLogger("dpwa.state")
+log = get_log("dpwa.state")
 
 CLOSE_TIMEOUT_S = 10.0  # for a checkpoint that is being written
 

@@ -8,7 +8,6 @@ It is a thread of its own, because large additions take a while, and the RxThrea
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.collectives.runner import ASK_EVERY_S, MEET_S
 from dpwa.errors import ProtocolError
+from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Reply
 from dpwa.policy.groups.views import GroupView
 from dpwa.tables.answers import ReadAnswer
@@ -51,7 +51,7 @@ from dpwa.wire.tables import (
     TableStateTaken,
 )
 
-log = logging.getLogger("dpwa.tables")
+log = get_log("dpwa.tables")
 
 DOUBT_EVERY_S = 0.5
 IDLE_S, BUSY_S = 1.0, 0.01

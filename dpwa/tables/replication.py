@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from dpwa import fault_points
 from dpwa.errors import ProtocolError
+from dpwa.message_codes import get_log
 from dpwa.tables.channels import ReliableChannels
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.pending import Key
@@ -26,7 +26,7 @@ from dpwa.wire.tables import (
     TableStateTaken,
 )
 
-log = logging.getLogger("dpwa.tables")
+log = get_log("dpwa.tables")
 
 _FORWARDED_FIELDS = {"table", "shard", "client", "counter", "rows", "is_first"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from dpwa.collectives.group import Group
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, UserError
 from dpwa.lifecycle import Closeable, finalize
+from dpwa.message_codes import get_log
 from dpwa.policy.groups.views import Member
 from dpwa.tables.answers import Answers
 from dpwa.tables.engine import Engine, Settings
@@ -25,7 +25,7 @@ from dpwa.tables.table import ArrayTable, KeyValueTable
 from dpwa.tables.user import User
 from dpwa.wire import limits
 
-log = logging.getLogger("dpwa.tables")
+log = get_log("dpwa.tables")
 
 T = TypeVar("T")
 
@@ -179,7 +179,7 @@ class Tables(Closeable):
         try:
             self._user.flush(None, self._user.deadline())
         except DpwaError as error:
-            log.warning("additions may be lost: %s", error)
+            log.warning("additions may be lost: %s", error.text)
         finally:
             self._user.close()
             self._runner.group.leave()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from dpwa.errors import (
     TableLostError,
     TableTimeoutError,
 )
+from dpwa.message_codes import get_log
 from dpwa.node.node import Node
 from dpwa.tables.engine import Engine
 from dpwa.tables.pending import Key, PendingOperations, PendingRead, Present
@@ -30,7 +30,7 @@ from dpwa.tables.rows import ShardRows, check_size
 from dpwa.tables.specs import TableSpec
 from dpwa.tables.storage import ShardMemory
 
-log = logging.getLogger("dpwa.tables")
+log = get_log("dpwa.tables")
 
 T = TypeVar("T")
 
@@ -167,7 +167,8 @@ class User:
         except PeerLost as lost:
             own = self._contacts.own.name
             raise TableLostError(
-                f"the others have gone on without {own}, which did not answer for too long: {lost}"
+                f"the others have gone on without {own}, which did not answer for too long: "
+                f"{lost.text}"
             ) from None
 
     def _state(self) -> str:
@@ -374,7 +375,7 @@ class User:
             self._engine.order(self._engine.give_up_barrier)
             if not absent:
                 raise
-            raise TableTimeoutError(f"{error}; waited for: {', '.join(absent)}") from None
+            raise TableTimeoutError(f"{error.text}; waited for: {', '.join(absent)}") from None
         except BaseException:
             self._engine.order(self._engine.give_up_barrier)
             raise

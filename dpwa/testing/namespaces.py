@@ -172,7 +172,7 @@ def namespaces_missing(*, loss: bool = False) -> str:
         if loss:
             _lose(Host(probe, ""), 0.5)
     except UserError as error:
-        return f"namespaces cannot be made here: {error}"
+        return f"namespaces cannot be made here: {error.text}"
     finally:
         _remove(probe)
     return ""

@@ -7,16 +7,16 @@ Whether there are keys or not, it counts who comes, who is refused and who has s
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 
 import zmq
 
+from dpwa.message_codes import get_log
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import fingerprint
 from dpwa.types import JsonObject
 
-log = logging.getLogger("dpwa.gate")
+log = get_log("dpwa.gate")
 
 Socket = zmq.Socket[bytes]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from pathlib import Path
 
 from dpwa.config.public_keys import AllowedKeys
 from dpwa.errors import UserError
+from dpwa.message_codes import get_log
 from dpwa.transport.keys import KeyFolder, KeyPair, require_curve
 
-log = logging.getLogger("dpwa.keys")
+log = get_log("dpwa.keys")
 
 Look = tuple[tuple[str, int, int, int, int, int], ...]  # of each file: what changes when it does
 

@@ -124,7 +124,7 @@ def test_collectives_run_between_namespaces_that_are_removed():
 def test_namespaces_without_their_tools_are_a_clear_message(name):
     done = run(name, PATH="/nowhere")
     assert done.returncode == 2
-    assert done.stderr == f"{name}: this needs ip and tc (package iproute2)\n"
+    assert done.stderr == f"{name}: this needs ip and tc (package iproute2) [DPWA-E234]\n"
 
 
 def assert_no_namespace_is_left():

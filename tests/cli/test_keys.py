@@ -59,7 +59,8 @@ def test_new_overwrites_nothing_and_then_makes_nothing(keys):
     before = (keys / "w1.key").read_bytes()
     result = dpwa_keys(keys, "new", "w2", "w1")
     assert result.exit_code == 2
-    assert result.stderr == f"dpwa: {keys}/w1.key: exists already, and keys are never overwritten\n"
+    said = f"{keys}/w1.key: exists already, and keys are never overwritten"
+    assert result.stderr == f"dpwa: {said} [DPWA-E227]\n"
     assert (keys / "w1.key").read_bytes() == before
     assert KeyFolder(keys).owners() == ["w1"]
 
@@ -110,7 +111,9 @@ def test_remove_tells_of_a_secret_key_that_stays(keys):
     assert (keys / "w1.key").exists()
     again = dpwa_keys(keys, "remove", "w1")
     assert again.exit_code == 2
-    assert again.stderr == f"dpwa: w1 is not let in: there is no {keys}/allowed/w1.pub\n"
+    assert (
+        again.stderr == f"dpwa: w1 is not let in: there is no {keys}/allowed/w1.pub [DPWA-E108]\n"
+    )
 
 
 def test_list_shows_who_is_in_and_whose_secret_is_here(tmp_path, keys):

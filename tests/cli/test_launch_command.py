@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.codes import without_codes
 from support.launched import IMPORTS, LAUNCH, assert_gone, interruptible, launch, python
 from support.ports import free_ports
 from support.terminals import IN_A_TERMINAL, on_terminal
@@ -313,7 +314,7 @@ def test_every_port_in_use_is_named_and_nothing_starts(config: Path) -> None:
     ):
         done = launch("-c", str(config), "--", "touch", str(marker))
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
+    assert without_codes(done.stderr).splitlines() == [
         f"dpwa: node alice cannot listen on 127.0.0.1:{nodes[0].port}: the port is in use",
         f"dpwa: node carol cannot listen on 127.0.0.1:{nodes[2].port}: the port is in use",
     ]
@@ -325,7 +326,7 @@ def test_a_node_of_another_machine_is_refused(tmp_path: Path) -> None:
     path.write_text("nodes: [{name: far, host: 203.0.113.7, port: 45000}]\n")
     done = launch("-c", str(path), "true")
     assert done.returncode == 2
-    assert done.stderr == (
+    assert without_codes(done.stderr) == (
         "dpwa: node far cannot listen on 203.0.113.7:45000: "
         "the address is not of this machine (start the node there)\n"
     )
@@ -334,7 +335,10 @@ def test_a_node_of_another_machine_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-n", "2", "no-such-command"], "dpwa: cannot run 'no-such-command': no such command\n"),
+        (
+            ["-n", "2", "no-such-command"],
+            "cannot run 'no-such-command': no such command [DPWA-E060]\n",
+        ),
         (["-c", "missing.yaml", "true"], "missing.yaml"),
         (["true"], "give a number of nodes (-n N), a configuration (-c FILE), or both"),
         (["-n", "0", "true"], "expected a number of at least 1 (got 0)"),
@@ -355,7 +359,7 @@ def test_a_configuration_without_nodes_says_how_they_are_started(tmp_path: Path)
     file.write_text("join: ['tcp://127.0.0.1:7000']\n")
     done = launch("-c", str(file), "--", "python", "train.py")
     assert done.returncode == 2
-    assert done.stderr == (
+    assert without_codes(done.stderr) == (
         f"dpwa: {file}: expected nodes to start (it has `join` only: start each node by itself, as "
         f"DPWA_NAME=w1 DPWA_CONFIG={file} python train.py)\n"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from support.codes import without_codes
 from typer.testing import CliRunner
 
 from dpwa.cli.topology import topology
@@ -32,7 +33,7 @@ def told(*arguments):
 def mistake(kind, *arguments):
     result = run(*arguments)
     assert isinstance(result.exception, kind), result.output
-    return str(result.exception)
+    return without_codes(str(result.exception))
 
 
 @pytest.fixture

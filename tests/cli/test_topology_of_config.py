@@ -39,7 +39,7 @@ def test_people_see_the_names_as_well(file: Path) -> None:
 def test_a_file_without_nodes_is_a_mistake_that_says_what_to_do(file: Path) -> None:
     file.write_text("join: []\ntopology: ring\n")
     result = run_dpwa("topology", "-c", file)
-    expected = f"dpwa: {file}: expected nodes (it has `join` only; try ring -n 8)\n"
+    expected = f"dpwa: {file}: expected nodes (it has `join` only; try ring -n 8) [DPWA-E004]\n"
     assert (result.exit_code, result.stderr) == (2, expected)
 
 
@@ -70,7 +70,7 @@ def test_without_a_topology_it_is_random(file: Path) -> None:
 def test_nothing_else_may_choose(file: Path, arguments: list[str], message: str) -> None:
     result = run_dpwa("topology", "--config", file, *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == f"dpwa: {message}\n"
+    assert result.stderr == f"dpwa: {message} [DPWA-E007]\n"
 
 
 def test_mistakes_of_the_configuration_are_told(file: Path) -> None:
@@ -78,11 +78,11 @@ def test_mistakes_of_the_configuration_are_told(file: Path) -> None:
     result = run_dpwa("topology", "--config", file)
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{file}:2:11: topology: expected one of random, full, ring, " in result.stderr
-    assert result.stderr.endswith("(got rnig); did you mean ring?\n")
+    assert result.stderr.endswith("(got rnig); did you mean ring? [DPWA-E178]\n")
 
 
 def test_too_many_nodes_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpwa.cli.topology.MOST_NODES", 2)
     result = run_dpwa("topology", "--config", file)
     assert result.exit_code == 2
-    assert result.stderr == f"dpwa: {file}: expected at most 2 nodes (got 3)\n"
+    assert result.stderr == f"dpwa: {file}: expected at most 2 nodes (got 3) [DPWA-E005]\n"

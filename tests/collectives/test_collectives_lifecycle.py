@@ -143,7 +143,9 @@ def test_a_timeout_of_all_who_are_there_names_what_they_wait_in(monkeypatch):
         outcomes = nodes.outcomes(lambda node: node.all_reduce(1.0, timeout_s=TIMEOUT_S))
         for outcome in outcomes.values():
             assert type(outcome) is CollectiveTimeoutError
-            assert str(outcome).endswith("still there: w1, w2 wait in all_reduce sum #2")
+            assert str(outcome).endswith(
+                "still there: w1, w2 wait in all_reduce sum #2 [DPWA-E229]"
+            )
 
 
 def test_a_node_that_can_reach_nobody_to_be_let_in_says_so(monkeypatch):

@@ -67,7 +67,7 @@ def test_init_overwrites_only_when_forced(written: Path) -> None:
     before = written.read_text()
     result = run("init", "-n", "1", "-o", str(written))
     assert result.exit_code == 2
-    assert result.stderr == f"dpwa: {written}: exists already; --force overwrites it\n"
+    assert result.stderr == f"dpwa: {written}: exists already; --force overwrites it [DPWA-E023]\n"
     assert written.read_text() == before
     assert run("init", "-n", "1", "-o", str(written), "--force").exit_code == 0
     assert len(load_config(written, environ={}).nodes) == 1
@@ -130,14 +130,14 @@ def test_show_says_where_the_cluster_is_found(written: Path) -> None:
     nobody = run("show", "--where")
     assert (nobody.exit_code, nobody.stderr) == (
         2,
-        "dpwa: nobody says which node this is, and where its peers are\n",
+        "dpwa: nobody says which node this is, and where its peers are [DPWA-E038]\n",
     )
     assert "torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT): not there" in nobody.stdout
 
 
 def test_show_wants_a_file() -> None:
     shown = run("show")
-    assert (shown.exit_code, shown.stderr) == (2, "dpwa: expected a FILE, or --where\n")
+    assert (shown.exit_code, shown.stderr) == (2, "dpwa: expected a FILE, or --where [DPWA-E029]\n")
 
 
 def test_schema_describes_every_key_and_both_forms() -> None:
@@ -174,11 +174,11 @@ def test_a_real_process_prints_every_mistake_and_no_traceback(tmp_path: Path) ->
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
-        "run.yaml:1:26: nodes[0].port: expected a whole number from 1 to 65535 (got 0)",
+        "run.yaml:1:26: nodes[0].port: expected a whole number from 1 to 65535 (got 0) [DPWA-E178]",
         "run.yaml:2:7: seed: expected a whole number from 0 to 9223372036854775807 or nothing "
-        "(got x)",
-        "run.yaml:3:1: mrege: unknown key; did you mean merge?",
-        "environment: DPWA_TIMEOT_MS: unknown variable; did you mean DPWA_TIMEOUT_MS?",
+        "(got x) [DPWA-E178]",
+        "run.yaml:3:1: mrege: unknown key; did you mean merge? [DPWA-E206]",
+        "environment: DPWA_TIMEOT_MS: unknown variable; did you mean DPWA_TIMEOUT_MS? [DPWA-E207]",
     ]
 
 

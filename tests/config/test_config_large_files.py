@@ -30,7 +30,9 @@ def test_too_many_nodes_are_refused_before_any_is_made(tmp_path, monkeypatch):
         load_config(file, environ={})
     line = MAX_VALUES // 4 + 1  # of each node, the mapping and three values
     assert str(error.value).startswith(f"{file}:{line}:")
-    assert str(error.value).endswith(f"expected at most {MAX_VALUES} values, aliases included")
+    assert str(error.value).endswith(
+        f"expected at most {MAX_VALUES} values, aliases included [DPWA-E214]"
+    )
 
 
 def test_aliases_of_aliases_are_refused_in_long_files_too():

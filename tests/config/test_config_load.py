@@ -206,7 +206,8 @@ def test_options_of_an_unknown_name_are_refused_with_the_known_names() -> None:
     config = load_config({"nodes": [{"name": "a", "port": 1}]}, environ={})
     expected = (
         r"^no interpolation rule, algorithm, topology or kind of robust merging is named "
-        r"'nolocco'; did you mean noloco\? \(known: constant, .*, gossip, .*, random, .*, clip\)$"
+        r"'nolocco'; did you mean noloco\? \(known: constant, .*, gossip, .*, random, .*, clip\) "
+        r"\[DPWA-E015\]$"
     )
     with pytest.raises(UnknownNameError, match=expected):
         config.options_of("nolocco")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from support.codes import without_codes
 from support.examples import examples
 from support.times import at_most
 
@@ -35,7 +36,9 @@ def problems_of(text: str | bytes, folder: Path) -> list[str]:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError) as caught:
         load_config(path, environ={})
-    assert str(caught.value) == "\n".join(caught.value.problems)
+    lines = str(caught.value).splitlines()
+    assert all(re.search(r" \[DPWA-E\d{3}\]$", line) for line in lines)
+    assert [without_codes(line) for line in lines] == list(caught.value.problems)
     return [problem.removeprefix(f"{folder}{os.sep}") for problem in caught.value.problems]
 
 
@@ -479,7 +482,8 @@ def test_any_text_is_a_configuration_or_explained(text: str) -> None:
 def test_the_documentation_shows_what_is_printed(tmp_path: Path) -> None:
     section = DOCUMENTATION.read_text(encoding="utf-8").partition("\n## Mistakes\n")[2]
     _, example, _, printed, *_ = section.split("```")
-    assert problems_of(example.removeprefix("yaml\n"), tmp_path) == printed.strip().splitlines()
+    problems = problems_of(example.removeprefix("yaml\n"), tmp_path)
+    assert str(ConfigError(problems)) == printed.strip()
 
 
 def test_stability_is_judged_even_beside_other_mistakes(tmp_path: Path) -> None:

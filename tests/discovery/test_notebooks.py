@@ -75,7 +75,7 @@ def test_a_cell_that_is_run_again_replaces_the_node_and_says_so(notebook, config
         with pytest.raises(ClosedError):
             first.update_send(0.5)
     said = [text for text in caplog.messages if "that this session has made before" in text]
-    assert said == ["w1: closed the one that this session has made before"] * 2
+    assert said == ["w1: closed the one that this session has made before [DPWA-W001]"] * 2
 
 
 def test_the_model_and_the_settings_may_be_others_the_next_time(notebook):

@@ -10,9 +10,11 @@ PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md"
 
 
 def anchors(page):
-    """The anchors of the headings, as they are made of their words."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+    """The anchors of the headings, as they are made of their words, and those of rows."""
+    text = page.read_text()
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+    return made.union(re.findall(r'<a id="([^"]+)"></a>', text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -100,7 +100,9 @@ def test_each_host_starts_its_own_nodes(hosts: Path) -> None:
     assert fewer.stdout.splitlines() == ["w1 | w1 0 1"]
     none = launch(*options, "-n", "1", "--host", "127.0.0.2", *python(IDENTITY))
     assert none.returncode == 2
-    assert none.stderr == f"dpwa: none of the first 1 nodes of {hosts} is on 127.0.0.2\n"
+    assert (
+        none.stderr == f"dpwa: none of the first 1 nodes of {hosts} is on 127.0.0.2 [DPWA-E070]\n"
+    )
 
 
 def test_nodes_of_two_hosts_merge_and_one_that_is_killed_comes_back(tmp_path: Path) -> None:

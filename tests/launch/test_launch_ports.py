@@ -64,7 +64,7 @@ def test_every_address_that_cannot_be_used_is_named() -> None:
         ]
         with pytest.raises(AddressError) as caught:
             require_free_addresses(nodes)
-    lines = str(caught.value).splitlines()
+    lines = caught.value.text.splitlines()
     assert lines[:2] == [
         f"node w1 cannot listen on 127.0.0.1:{taken}: the port is in use",
         f"node w3 cannot listen on 127.0.0.1:{everywhere}: the port is in use",
@@ -100,6 +100,6 @@ def test_socket_files_are_checked_as_well(tmp_path: Path) -> None:
         listener.listen()
         with pytest.raises(AddressError) as caught:
             require_free_addresses([free, taken])
-    assert str(caught.value) == (
+    assert caught.value.text == (
         f"node taken cannot listen on {taken.endpoint}: another process listens there"
     )

@@ -162,7 +162,8 @@ def test_who_waits_for_room_says_so_and_can_be_stopped(
 def test_a_cluster_that_is_not_there_is_one_message() -> None:
     done = launch_on_ray("-n", "2", "--ray-address", "127.0.0.1:1", "true")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "dpwa: no Ray cluster at 127.0.0.1:1: [Errno 111] Connection refused\n"
+    problem = "[Errno 111] Connection refused [DPWA-E072]"
+    assert done.stderr == f"dpwa: no Ray cluster at 127.0.0.1:1: {problem}\n"
 
 
 @pytest.mark.slow

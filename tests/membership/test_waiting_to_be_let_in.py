@@ -85,7 +85,8 @@ def test_a_newcomer_whose_address_is_dead_waits_and_joins_when_it_is_back(caplog
         nodes.agree(30.0)
     (line,) = [text for text in caplog.messages if "not let in yet" in text]
     assert re.fullmatch(
-        rf"b: not let in yet, asks for \d\d s more \(join_timeout_s\): {place}: nothing answers",
+        rf"b: not let in yet, asks for \d\d s more \(join_timeout_s\): {place}: nothing answers "
+        r"\[DPWA-W041\]",
         line,
     )
 
@@ -321,7 +322,9 @@ def test_a_file_that_makes_no_sense_is_told_once_and_replaced(text, tmp_path, ca
         nodes.agree(30.0)
         nodes.close("b")
     (warning,) = [r.getMessage() for r in caplog.records if "remembers" in r.getMessage()]
-    assert warning == f"b: remembers no members: {file} is not what this node has written"
+    assert (
+        warning == f"b: remembers no members: {file} is not what this node has written [DPWA-W043]"
+    )
     assert remembered(tmp_path, "b") == {"a"}
 
 

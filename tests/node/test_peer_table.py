@@ -20,7 +20,7 @@ def test_a_peer_that_is_slow_now_and_then_is_warned_of_once_a_minute(caplog):
             now += 1.0
             peers.record("w2", (Outcome.TIMED_OUT, Outcome.FETCHED)[int(now) % 2], "slower")
     assert [r.getMessage() for r in caplog.records] == [
-        "w1: peer w2 does not answer in time: slower"
+        "w1: peer w2 does not answer in time: slower [DPWA-W007]"
     ] * 3
 
 

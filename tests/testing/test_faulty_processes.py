@@ -85,7 +85,9 @@ def test_a_plan_in_the_environment_that_cannot_be_read_is_told():
     environment = {**os.environ, "DPWA_FAULTS": "a:zero:SIGKILL"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == ("DPWA_FAULTS: 'a:zero:SIGKILL' is no fault; expected POINT:NTH:SIGNAL\n")
+    assert done.stderr == (
+        "DPWA_FAULTS: 'a:zero:SIGKILL' is no fault; expected POINT:NTH:SIGNAL [DPWA-E195]\n"
+    )
 
 
 def test_a_random_plan_is_the_same_for_the_same_seed_and_can_be_read_back():

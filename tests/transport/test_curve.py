@@ -165,6 +165,7 @@ def _relay(source, target, heard):
 
 
 def test_a_key_that_is_not_allowed_is_refused_counted_and_told(context, endpoint, tmp_path, caplog):
+    caplog.set_level(logging.WARNING, "dpwa")
     folder = key_folder(tmp_path / "keys", "w1")
     stranger = key_folder(tmp_path / "other", "w9")
     stranger.add("w1", folder.public_key("w1"))
@@ -389,7 +390,7 @@ def test_a_secret_key_that_others_can_read_is_refused(tmp_path, mode):
     path.chmod(mode)
     with pytest.raises(UserError) as caught:
         Keyring(folder, "w1")
-    message = str(caught.value)
+    message = caught.value.text
     assert message == f"{path}: mode {mode:04o}, others can read this secret key: chmod 600 {path}"
 
 

@@ -66,7 +66,9 @@ def state_of(link: PeerLink) -> LinkState:
 
 
 def require_refused(endpoint: str, reason: str) -> None:
-    with pytest.raises(AddressError, match=f"^cannot listen on {endpoint}: {reason}$"):
+    with pytest.raises(
+        AddressError, match=rf"^cannot listen on {endpoint}: {reason} \[DPWA-E051\]$"
+    ):
         claimed(endpoint).__enter__()
 
 

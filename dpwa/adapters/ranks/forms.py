@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from dpwa.adapters.module_state import ModuleState
 from dpwa.config import ConfigSource, load_config
 from dpwa.errors import ClosedError, DpwaError, UserError
 from dpwa.lifecycle import require_own_process
+from dpwa.message_codes import get_log
 from dpwa.types import Loss
 
-log = logging.getLogger("dpwa.adapters")
+log = get_log("dpwa.adapters")
 
 BUCKET_BYTES = 32 * 1024**2  # of tensors that are broadcast at once
 

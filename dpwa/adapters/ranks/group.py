@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +14,10 @@ import torch.distributed as dist
 
 from dpwa.adapters.ranks.forms import Form
 from dpwa.errors import ParametersError
+from dpwa.message_codes import get_log
 from dpwa.types import Loss, loss_value
 
-log = logging.getLogger("dpwa.adapters")
+log = get_log("dpwa.adapters")
 
 PATIENCE_S = 30.0  # before a rank says that it waits for the others
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from dpwa.message_codes import get_log
 from dpwa.node.context import NodeContext
 from dpwa.node.ending.endings import Endings
 from dpwa.node.fetching.commands import Connect, Tell
@@ -22,7 +22,7 @@ from dpwa.policy.finishing import (
 )
 from dpwa.transport.link import LinkState
 
-log = logging.getLogger("dpwa.finish")
+log = get_log("dpwa.finish")
 
 FIRST_LOOK_S = 1.0  # for connections that are being made
 TOLD_EVERY_S = 0.25

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dpwa.errors import UserError
+from dpwa.message_codes import get_log
 from dpwa.node.context import NodeContext
 from dpwa.node.ending.endings import Endings
 from dpwa.node.ending.finish_run import Averaged, FinishRun
@@ -14,7 +15,7 @@ from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.policy.finishing import FinishReport
 
-log = logging.getLogger("dpwa.finish")
+log = get_log("dpwa.finish")
 
 SECONDS = 30.0  # the default bound of the averaging
 LEAST_WAIT_S = 60.0  # for slower nodes, if no other bound is given

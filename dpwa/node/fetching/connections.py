@@ -11,20 +11,20 @@ of for longest to close its connection, which that one does if nothing is under 
 
 from __future__ import annotations
 
-import logging
 import resource
 from collections import OrderedDict
 from collections.abc import Callable
 
 import zmq
 
+from dpwa.message_codes import get_log
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.sockets import Context
 
-log = logging.getLogger("dpwa.tx")
+log = get_log("dpwa.tx")
 
 IDLE_AFTER_S = 5.0  # a connection that was not used for so long is closed, if peers are many
 ANSWERED_WITHIN_S = 1.0  # what was just asked on a connection that a peer wants closed

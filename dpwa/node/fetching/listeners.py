@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable
 
 import zmq
 
+from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Listener
 from dpwa.transport.sockets import Context
 from dpwa.wire.messages import Message
 
-log = logging.getLogger("dpwa.tx")
+log = get_log("dpwa.tx")
 
 BETWEEN_TICKS_S = 0.01  # at least, however often they are to look at once
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 import zmq
@@ -10,6 +9,7 @@ import zmq
 from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.errors import ProtocolError, VersionError
+from dpwa.message_codes import get_log
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.commands import (
     AddPeer,
@@ -43,7 +43,7 @@ from dpwa.wire.fetching import other_algorithm
 from dpwa.wire.messages import GoAway, NewsMessage, decode
 from dpwa.wire.transaction_messages import DecisionAck, TransactionDecision
 
-log = logging.getLogger("dpwa.tx")
+log = get_log("dpwa.tx")
 
 IDLE_POLL_MS = 1_000
 RESEND_POLL_MS = 250  # while a peer has not noted a decision

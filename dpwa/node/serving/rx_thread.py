@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -12,6 +11,7 @@ import zmq
 
 from dpwa.clock import Clock
 from dpwa.errors import ProtocolError, VersionError
+from dpwa.message_codes import get_log
 from dpwa.node.fetching.connections import Visitors
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.node.serving.service import Reply, Service
@@ -30,7 +30,7 @@ from dpwa.transport.sockets import (
 from dpwa.types import Frame
 from dpwa.wire.messages import GoAway, Message, Refused, decode, encode
 
-log = logging.getLogger("dpwa.rx")
+log = get_log("dpwa.rx")
 
 
 IDLE_POLL_MS = 1_000

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
-log = logging.getLogger("dpwa.transactions")
+from dpwa.message_codes import get_log
+
+log = get_log("dpwa.transactions")
 
 RESEND_S = 0.25
 
