@@ -9,8 +9,6 @@ import threading
 import time
 from contextlib import contextmanager
 
-import uvicorn
-
 from dpwa.observe.answers import HistoryAnswer, PeerEntry
 from dpwa.observe.dashboard import server
 from dpwa.observe.dashboard.feed import Feed
@@ -40,9 +38,7 @@ def dashboard(*options, port=0):
 @contextmanager
 def served(view):
     """Serve the dashboard of a run that is told by a function; yields its address."""
-    app = server.app_of(Feed(view), LOOPBACK)
-    settings = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1)
-    found = uvicorn.Server(settings)
+    found = server.Server(server.app_of(Feed(view), LOOPBACK))
     with server.listen(LOOPBACK, 0) as listening:
         thread = threading.Thread(target=found.run, args=([listening],))
         thread.start()

@@ -18,8 +18,8 @@ def url():
 def opened(page, address):
     """Open a page, and wait until it shows the run."""
     page.goto(address)
-    page.wait_for_selector("#attention li:visible, #node-facts div:visible")
-    page.wait_for_selector(".uplot canvas:visible")
+    last = "#plot-speed .uplot:visible, #plot-budget .uplot:visible"  # all else is drawn before
+    page.wait_for_selector(last)
     return page
 
 
@@ -51,3 +51,75 @@ def test_it_is_accessible_and_never_wider_than_the_screen(url, page, theme, widt
         found = axe.run(page)
         assert [v["id"] for v in found.response["violations"]] == [], found.generate_report()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_it_can_be_used_by_keyboard_alone(url, page):
+    def press(*keys):
+        for key in keys:
+            page.keyboard.press(key)
+
+    opened(page, url)
+    press("Tab")
+    assert focused(page) == "Skip to the content"
+    press("Enter", "Tab")  # past the header, to what is the matter
+    assert focused(page) == "w3"
+    press("Enter")
+    page.wait_for_selector("#node", state="visible")
+    assert focused(page) == "w3"  # the heading of its view
+    assert page.title() == "w3 – dpwa"
+    press("Shift+Tab")
+    assert focused(page) == "← All nodes"
+    press("Enter")
+    page.wait_for_selector("#overview", state="visible")
+    assert focused(page) == "w3"  # where one left
+
+    page.focus("#topology a[tabindex='0']")  # one stop of Tab, and arrows from there
+    assert page.locator("#topology a[tabindex='0']").count() == 1
+    press("Home", "ArrowRight", "ArrowRight", "ArrowLeft")
+    second = page.locator("#topology a").nth(1).get_attribute("aria-label")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == second
+    page.wait_for_selector("#topology .readout:has-text('loss')")
+    press("Enter")
+    page.wait_for_selector("#node", state="visible")
+
+
+def focused(page):
+    return page.evaluate("document.activeElement.textContent")
+
+
+def test_a_table_is_sorted_by_the_buttons_of_its_head(url, page):
+    opened(page, url)
+    heads, names = page.locator("#nodes thead th"), page.locator("#nodes tbody th")
+    head = heads.filter(has_text="Steps/s")
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    page.mouse.move(0, 0)
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert names.first.inner_text() == "w2"  # the slow one
+    assert page.locator("#nodes [aria-sort]").count() == 1
+
+
+def test_a_chosen_theme_is_remembered(url, page):
+    page.emulate_media(color_scheme="light")
+    opened(page, url)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    button = page.locator("#theme")
+    while "dark" not in button.inner_text():
+        button.click()
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(ground) == dark
+    assert "dark" in button.inner_text()
+
+
+def test_curves_of_many_nodes_highlight_who_is_chosen(url, page):
+    opened(page, url)
+    assert page.locator("#legend li").count() == 4 + len(HOSTILE)
+    page.select_option("#highlight", "[red]w2[/red]")
+    page.wait_for_selector("#topology .readout:has-text('[red]w2[/red]: live')")
+    page.check("#log")
+    page.select_option("#kinds", "joined")
+    assert page.locator("#events li").count() == 4 + len(HOSTILE)

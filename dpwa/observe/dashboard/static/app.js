@@ -39,17 +39,20 @@ const frames = new Frames([
   inView(() => view.drawBudget()),
   drawTopology,
   inOverview(() => curves.showLegend()),
+  inOverview(() => table.show(store.nodes.map(toItem))),
+  inOverview(() => events.show(store.events)),
   drawLoss,
   inOverview(() => curves.draw("distance")),
   inOverview(() => curves.draw("speed")),
-  inOverview(() => table.show(store.nodes.map(toItem))),
-  inOverview(() => events.show(store.events)),
 ]);
+let cameFrom = null; // what was followed to a node's view
+
 
 /** Show what the address says: all nodes, or one. */
 function route() {
   const before = view.name;
   const name = nameIn(location.hash);
+  if (name && !before) cameFrom = document.activeElement;
   find("#overview").hidden = Boolean(name);
   find("#node").hidden = !name;
   if (name) view.open(name);
@@ -59,9 +62,8 @@ function route() {
     scrollTo(0, 0);
     find("#node-name").focus();
   } else if (before) {
-    const row = table.rows.parts.get(before);
-    const link = row && find("a", row.root);
-    (link ?? find("#main")).focus();
+    const isThere = cameFrom?.isConnected && cameFrom !== document.body;
+    (isThere ? cameFrom : find("#main")).focus();
   }
   frames.ask();
 }

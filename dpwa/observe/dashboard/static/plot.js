@@ -21,6 +21,7 @@ export class Plot {
     this.log = false;
     this.summary = "";
     setAttribute(box, "role", "img");
+    setAttribute(box, "aria-label", "Nothing is known yet.");
     new ResizeObserver(() => this.resize()).observe(box);
   }
 
