@@ -52,7 +52,7 @@ WatchedRunOption = Annotated[
         "--config",
         metavar="FILE",
         envvar="DPWA_CONFIG",
-        help="The configuration of the run.",
+        help="The configuration of the run; by default the newest of `dpwa launch` here.",
     ),
 ]
 AtOption = Annotated[
@@ -69,15 +69,23 @@ AtOption = Annotated[
 def watch(config: Path | None, at: str | None, as_name: str | None = None) -> Watch:
     """Follow the run that the options of a command name; to be closed.
 
+    Without any, it is the newest of `dpwa launch` on this machine.
+
     Raises:
         UserError: they name none, or no address.
     """
     from dpwa.config import load_config
+    from dpwa.launch.configs import runs_here
     from dpwa.node.query import asking_keyring, places_to_ask
     from dpwa.observe.watch import Watch
 
     if config is None and at is None:
-        raise UserError("expected the run to look at: -c FILE, or --at ADDRESS of a node")
+        config = next(iter(runs_here()), None)
+        if config is None:
+            raise UserError(
+                "no run of `dpwa launch` is under way on this machine: name the run to look at by "
+                "-c FILE, or --at ADDRESS of a node"
+            )
     loaded = None if config is None else load_config(config)
     seeds = [_seed(at)] if at is not None else places_to_ask(loaded) if loaded else []
     return Watch(seeds, None if loaded is None else asking_keyring(loaded, as_name))

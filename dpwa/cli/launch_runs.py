@@ -117,10 +117,11 @@ def _folder() -> Iterator[Path]:
     """Make a folder for a configuration; settings that name files stay relative to this one."""
     import tempfile
 
+    from dpwa.launch.configs import RUN_FOLDER_PREFIX
     from dpwa.launch.environment import absolute_paths
 
     os.environ.update(absolute_paths(os.environ, Path.cwd()))
-    with tempfile.TemporaryDirectory(prefix="dpwa-launch-") as folder:
+    with tempfile.TemporaryDirectory(prefix=RUN_FOLDER_PREFIX) as folder:
         yield Path(folder)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +14,23 @@ from dpwa.launch.ports import free_ports
 
 if TYPE_CHECKING:
     from dpwa.config import NodeConfig
+
+
+RUN_FOLDER_PREFIX = "dpwa-launch-"
+_FILE = "dpwa.yaml"
+
+
+def runs_here() -> list[Path]:
+    """Return the configurations that launchers of this user have made here, the newest first.
+
+    They are there as long as their runs, unless a launcher was killed.
+    """
+    found = []
+    for path in Path(tempfile.gettempdir()).glob(f"{RUN_FOLDER_PREFIX}*/{_FILE}"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if path.parent.lstat().st_uid == os.getuid():  # others may make such folders, too
+                found.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
@@ -32,7 +52,7 @@ def write_config(nodes: Sequence[NodeConfig], folder: Path) -> Path:
     """
     from dpwa.config.template import config_text
 
-    path = folder / "dpwa.yaml"
+    path = folder / _FILE
     try:
         path.write_text(config_text(nodes), encoding="utf-8")
     except OSError as error:

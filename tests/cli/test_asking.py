@@ -1,0 +1,62 @@
+"""Which run the commands that watch one look at."""
+
+import os
+import time
+
+import pytest
+
+from dpwa.cli.asking import watch
+from dpwa.errors import UserError
+from dpwa.launch.configs import runs_here
+
+NODES = "nodes: [{name: w1, host: 127.0.0.1, port: 1}]"
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("DPWA_CONFIG", raising=False)
+    return tmp_path
+
+
+def made(folder, name, text=NODES, age_s=0):
+    path = folder / name / "dpwa.yaml"
+    path.parent.mkdir()
+    path.write_text(text)
+    os.utime(path, (time.time() - age_s,) * 2)
+    return path
+
+
+def test_the_newest_run_of_a_launcher_is_the_default(temporary):
+    old = made(temporary, "dpwa-launch-a", age_s=60)
+    new = made(temporary, "dpwa-launch-b", "nodes: [{name: n7, host: 127.0.0.1, port: 1}]")
+    made(temporary, "other")
+    assert runs_here() == [new, old]
+    with watch(None, None) as watched:
+        assert [node.name for node in watched.view().nodes] == ["n7"]
+
+
+def test_without_any_run_it_says_how_to_name_one():
+    with pytest.raises(UserError, match="no run of `dpwa launch` is under way on this machine"):
+        watch(None, None)
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "endpoint"),
+    [
+        ("10.0.0.1:7000", "tcp://10.0.0.1:7000", "tcp://10.0.0.1:7000"),
+        ("w1@10.0.0.1:7000", "w1", "tcp://10.0.0.1:7000"),
+        ("tcp://[::1]:7000", "tcp://[::1]:7000", "tcp://[::1]:7000"),
+        ("ipc:///tmp/w1", "ipc:///tmp/w1", "ipc:///tmp/w1"),
+    ],
+)
+def test_an_address_may_be_short(address, name, endpoint):
+    with watch(None, address) as watched:
+        (node,) = watched.view().nodes
+    assert (node.name, node.endpoint) == (name, endpoint)
+
+
+@pytest.mark.parametrize("address", ["", "10.0.0.1", "10.0.0.1:x", "a b@h:1", "http://h:1"])
+def test_an_address_that_is_none(address):
+    with pytest.raises(UserError, match=r"--at: expected host:port, or NAME@host:port"):
+        watch(None, address)
