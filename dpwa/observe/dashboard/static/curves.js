@@ -79,7 +79,10 @@ export function linesOf(store, field, chosen = store.highlighted) {
 function looks(node, index, many, best) {
   if (!many) return { ...look(index), width: 1.75, word: NONE };
   const is = standing(node);
-  if (is !== "good") return { stroke: colour(is), width: 1.75, dash: [5, 3], rank: 1, word: is };
+  if (is !== "good") {
+    const word = node.verdicts[0]?.kind ?? node.state;
+    return { stroke: colour(is), width: 1.75, dash: [5, 3], rank: 1, word };
+  }
   if (node.name === best) {
     return { stroke: colour("good"), width: 2.25, dash: [], rank: 2, word: "lowest loss" };
   }
