@@ -39,6 +39,7 @@ def test_names_of_nodes_are_text(url, page):
     assert page.locator("img").count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_is_accessible_and_never_wider_than_the_screen(url, page, theme, width):
@@ -66,7 +67,7 @@ def test_it_can_be_used_by_keyboard_alone(url, page):
     press("Enter")
     page.wait_for_selector("#node", state="visible")
     assert focused(page) == "w3"  # the heading of its view
-    assert page.title() == "w3 – dpwa"
+    assert page.title() == "w3 · dpwa"
     press("Shift+Tab")
     assert focused(page) == "← All nodes"
     press("Enter")
@@ -87,6 +88,7 @@ def focused(page):
     return page.evaluate("document.activeElement.textContent")
 
 
+@pytest.mark.slow
 def test_a_table_is_sorted_by_the_buttons_of_its_head(url, page):
     opened(page, url)
     heads, names = page.locator("#nodes thead th"), page.locator("#nodes tbody th")
@@ -100,6 +102,7 @@ def test_a_table_is_sorted_by_the_buttons_of_its_head(url, page):
     assert page.locator("#nodes [aria-sort]").count() == 1
 
 
+@pytest.mark.slow
 def test_a_chosen_theme_is_remembered(url, page):
     page.emulate_media(color_scheme="light")
     opened(page, url)
@@ -115,6 +118,7 @@ def test_a_chosen_theme_is_remembered(url, page):
     assert "dark" in button.inner_text()
 
 
+@pytest.mark.slow
 def test_curves_of_many_nodes_highlight_who_is_chosen(url, page):
     opened(page, url)
     assert page.locator("#legend li").count() == 4 + len(HOSTILE)

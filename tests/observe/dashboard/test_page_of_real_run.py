@@ -29,7 +29,10 @@ def run():
     program = "descend_for_ever.py"
     nodes = {
         node["name"]: start(
-            program, json.dumps(config), node["name"], SLOW_STEP_S if node["name"] == SLOW else STEP_S
+            program,
+            json.dumps(config),
+            node["name"],
+            SLOW_STEP_S if node["name"] == SLOW else STEP_S,
         )
         for node in config["nodes"]
     }
@@ -77,13 +80,14 @@ def test_a_page_without_its_server_says_so_and_goes_on_when_it_is_back(page):
             seconds_until(page, "#summary", f"{COUNT} live")
 
 
-def test_who_has_no_token_is_told_so(page):
-    page.expected_errors.append("401")
-    with dashboard("--at", "127.0.0.1:1", "--host", "0.0.0.0") as (address, _):
-        address = address.replace("0.0.0.0", "127.0.0.1")
-        page.goto(address)
+def test_a_page_whose_token_is_good_no_more_says_that_it_needs_one(page):
+    page.expected_errors += ["net::ERR_", "401"]
+    port, options = free_ports(1)[0], ("--at", "127.0.0.1:1", "--host", "0.0.0.0")
+    with dashboard(*options, port=port) as (address, _):
+        page.goto(address.replace("0.0.0.0", "127.0.0.1"))
         seconds_until(page, "#summary", "nobody answers")
-        page.context.clear_cookies()
-        page.evaluate("window.stop(), document.querySelector('#theme').click()")
-        page.goto(address.split("?")[0])
-        assert "a token is needed" in page.inner_text("body")
+    with dashboard(*options, port=port) as (address, _):  # with another token
+        seconds_until(page, "#lost:visible", "A token is needed")
+        page.goto(address.replace("0.0.0.0", "127.0.0.1"))
+        seconds_until(page, "#summary", "nobody answers")
+        assert page.is_hidden("#lost")

@@ -57,7 +57,7 @@ function route() {
   find("#node").hidden = !name;
   if (name) view.open(name);
   else view.close();
-  document.title = name ? `${name} – dpwa` : "dpwa";
+  document.title = name ? `${name} · dpwa` : "dpwa";
   if (name) {
     scrollTo(0, 0);
     find("#node-name").focus();
