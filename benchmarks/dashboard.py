@@ -1,6 +1,8 @@
 """What the page of the dashboard costs its browser: frames and memory beside many real nodes.
 
-The nodes run in a few processes and gossip small arrays. Needs Chromium and pip install dpwa[e2e].
+The nodes run in a few processes and gossip small arrays. An empty page is measured at the same
+time, in a browser of its own: what it has to wait for is due to the machine. Needs Chromium and
+pip install dpwa[e2e].
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -66,7 +68,13 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=64)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--minutes", type=float, default=10.0, help="for which the page is open")
+    parser.add_argument(
+        "--before-minutes",
+        type=float,
+        default=0.0,
+        help="that the run has lasted then",
+    )
     parser.add_argument("--names", nargs="+", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -88,16 +96,27 @@ def _gossip(config: dict[str, Any], names: Sequence[str]) -> None:
 
 
 def _measure(options: argparse.Namespace) -> None:
-    with _nodes(options.nodes) as place, _dashboard(place) as url, _page(url) as page:
+    with ExitStack() as stack:
+        place = stack.enter_context(_nodes(options.nodes))
+        time.sleep(60 * options.before_minutes)
+        url = stack.enter_context(_dashboard(place))
+        launch = stack.enter_context(_browsers())
+        page, empty = launch(url), launch("about:blank")
         page.wait_for_timeout(1000 * SETTLED_S)
         summary = page.inner_text("#summary")
-        page.evaluate(MEASURE)
+        for each in (page, empty):
+            each.evaluate(MEASURE)
         rounds = max(round(options.minutes), 1)
         memory = [_memory(page)]
         for _ in range(rounds):
             page.wait_for_timeout(60_000 * options.minutes / rounds)
             memory.append(_memory(page))
-        found = {"summary": summary, **page.evaluate("measured"), "memory": memory}
+        found = {
+            "summary": summary,
+            **page.evaluate("measured"),
+            "empty": empty.evaluate("measured"),
+            "memory": memory,
+        }
     rows = [[i, m["heap_mb"], m["elements"], m["listeners"]] for i, m in enumerate(memory)]
     print_table(["at", "heap, MB", "elements", "listeners"], rows)
     print(json.dumps(found, indent=2))
@@ -145,7 +164,8 @@ def _dashboard(place: str) -> Iterator[str]:
 
 
 @contextmanager
-def _page(url: str) -> Iterator[Any]:
+def _browsers() -> Iterator[Callable[[str], Any]]:
+    """Yield what opens a page in a browser of its own."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -153,12 +173,16 @@ def _page(url: str) -> Iterator[Any]:
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         raise BenchmarkError("this needs Chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(url)
-        yield page
-        browser.close()
+    with sync_playwright() as playwright, ExitStack() as stack:
+
+        def launch(url: str) -> Any:
+            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            stack.callback(browser.close)
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            page.goto(url)
+            return page
+
+        yield launch
 
 
 def _memory(page: Any) -> dict[str, float]:

@@ -1,6 +1,6 @@
 // What the curves show: for all nodes one row of times, so that they can be drawn on one axis.
 
-const MOST = 1500; // times; then the older ones are thinned
+const MOST = 900; // times; then the older ones are thinned
 const KEPT = 1 / 3; // of them, the newest, stay as they are
 export const FIELDS = ["loss", "distance", "speed"]; // as they stand in a point, after its time
 
