@@ -56,6 +56,7 @@ def test_the_slow_and_the_dead_are_named_and_another_node_is_read_through(page):
         nodes[KILLED].kill()
         took = seconds_until(page, "#attention li", f"{KILLED} has not answered for")
         assert took < at_most(NOTICED_S)
+        seconds_until(page, "#announced", f"{KILLED} has not answered for")  # to screen readers
         seconds_until(page, "#nodes tr", f"{KILLED}.*silent for")
         page.wait_for_selector(f"#topology a[aria-label^={KILLED}][data-state=silent]")
         nodes["w1"].kill()

@@ -14,7 +14,12 @@ const PLOTS = {
     word: "Consensus distance",
     newest: (node) => node.consensus_distance,
   },
-  speed: { id: "plot-speed", word: "Steps per second", newest: (node) => node.steps_per_s },
+  speed: {
+    id: "plot-speed",
+    word: "Steps per second",
+    newest: (node) => node.steps_per_s,
+    range: (_, low, high) => [0, 1.1 * high || 1],
+  },
 };
 
 export class Curves {
@@ -22,8 +27,8 @@ export class Curves {
   constructor(store, changed) {
     this.store = store;
     this.plots = {};
-    for (const [field, { id }] of Object.entries(PLOTS)) {
-      this.plots[field] = new Plot(find(".plot", find(`#${id}`)), number);
+    for (const [field, { id, range }] of Object.entries(PLOTS)) {
+      this.plots[field] = new Plot(find(".plot", find(`#${id}`)), number, { range });
     }
     this.legend = new Keyed(find("#legend"), makeKey, (parts, line) => showKey(parts, line));
     this.select = find("#highlight");
@@ -68,7 +73,7 @@ export function linesOf(store, field, chosen = store.highlighted) {
     if (chosen.has(node.name)) {
       Object.assign(line, { width: 3, rank: 3, word: line.word || "highlighted" });
       if (many) Object.assign(line, { stroke: colour("accent"), dash: [] });
-    } else if (chosen.size) {
+    } else if (chosen.size && !line.rank) {
       Object.assign(line, { stroke: colour("faint"), width: 1 });
     }
     return line;

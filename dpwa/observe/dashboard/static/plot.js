@@ -12,7 +12,7 @@ export class Plot {
   /**
    * @param box that it fills; a <figcaption> beside it says in words what is seen.
    * @param format of a value, in words.
-   * @param options `range` of the values, where it is fixed.
+   * @param options `range` of the values, by uPlot's `scales.y.range`, where it is not theirs.
    */
   constructor(box, format, { range = null } = {}) {
     Object.assign(this, { box, format, range });
@@ -35,7 +35,6 @@ export class Plot {
     const [width, height] = this.size;
     if (!width || !height) return;
     this.summary = summary;
-    setText(this.caption, summary);
     setAttribute(this.box, "aria-label", summary);
     this.lines = lines;
     if (this.plot?.series.length !== lines.length + 1 || this.plot.log !== this.log) {
@@ -45,6 +44,7 @@ export class Plot {
       Object.assign(this.plot.series[index + 1], { width: line.width ?? 0, dash: line.dash });
     });
     this.plot.setData([times, ...lines.map((line) => line.values)]);
+    this.read();
   }
 
   get size() {
