@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.times import at_most
 
 SCRIPTS = Path(__file__).parent.parent.parent / "benchmarks"
 SHARED = {"common.py", "namespaces.py", "process_memory.py"}
@@ -27,7 +28,7 @@ def run(name, *arguments, **environment):
 
 
 def test_all_scripts_are_here():
-    assert len(NAMES) == 12
+    assert len(NAMES) == 13
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -95,6 +96,20 @@ def test_training_steps_are_compared():
     done = run("training_step.py", "--models", "cnn", "--blocks", "2", "--steps", "3")
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)["cnn"]) == {"gossip_ms", "alone_ms"}
+
+
+@pytest.mark.slow
+def test_the_page_of_a_dashboard_beside_64_nodes_stays_quick():
+    pytest.importorskip("playwright", reason="needs pip install dpwa[e2e]")
+    done = run("dashboard.py", "--minutes", "0.5")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["summary"].startswith("64 nodes")
+    assert found["longest_task_ms"] < 1000 * at_most(0.2)
+    assert found["frames"] > 100
+    first, last = found["memory"][0], found["memory"][-1]
+    assert last["heap_mb"] < first["heap_mb"] + 2
+    assert last["listeners"] == first["listeners"]
 
 
 @pytest.mark.slow

@@ -56,6 +56,7 @@ class Streams:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._readers: set[asyncio.Queue[str | None]] = set()
+        self._has_ended = False
 
     async def run(self) -> None:
         """Tell the readers, every second, until cancelled."""
@@ -65,7 +66,8 @@ class Streams:
                 self._tell(_sent("update", self._feed.update()))
 
     def end(self) -> None:
-        """Let all readers go."""
+        """Let all readers go, and take no more."""
+        self._has_ended = True
         self._tell(None)
 
     @property
@@ -80,7 +82,7 @@ class Streams:
         self._readers.add(queue)
         try:
             yield _sent("snapshot", snapshot)
-            while (text := await queue.get()) is not None:
+            while not self._has_ended and (text := await queue.get()) is not None:
                 yield text
         finally:
             self._readers.discard(queue)
@@ -90,8 +92,9 @@ class Streams:
             if queue.full():  # it connects again, and gets a snapshot
                 self._readers.discard(queue)
                 queue.get_nowait()
-                text = None
-            queue.put_nowait(text)
+                queue.put_nowait(None)
+            else:
+                queue.put_nowait(text)
 
 
 def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
@@ -107,11 +110,8 @@ def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         task = asyncio.create_task(streams.run())
-        try:
-            yield
-        finally:
-            streams.end()
-            task.cancel()
+        yield
+        task.cancel()
 
     async def page(_: Request) -> Response:
         return FileResponse(STATIC / "index.html")
@@ -135,7 +135,7 @@ def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
     if not token:  # else a page of elsewhere could read it through a name of its own
         hosts = ["127.0.0.1", "localhost", "[::1]", "::1", host]
         middleware.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=hosts))
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", page),
             Route("/favicon.ico", icon),
@@ -146,6 +146,8 @@ def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
         middleware=middleware,
         lifespan=lifespan,
     )
+    app.state.streams = streams
+    return app
 
 
 class Guard:
@@ -219,15 +221,32 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 def serve(app: Starlette, sockets: list[socket.socket]) -> None:
     """Serve until Ctrl-C or SIGTERM."""
-    settings = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-        lifespan="on",
-        ws="none",
-    )
-    uvicorn.Server(settings).run(sockets)
+    Server(app).run(sockets)
+
+
+class Server(uvicorn.Server):
+    """Lets all readers go when it ends: it would wait for them, as they never go by themselves.
+
+    Args:
+        app: what `app_of` returned.
+    """
+
+    def __init__(self, app: Starlette) -> None:
+        settings = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+            lifespan="on",
+            ws="none",
+        )
+        super().__init__(settings)
+        self._streams: Streams = app.state.streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams, then all the rest."""
+        self._streams.end()
+        await super().shutdown(sockets)
 
 
 def _sent(event: str, data: JsonObject) -> str:

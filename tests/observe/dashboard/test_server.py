@@ -1,35 +1,17 @@
 """The dashboard as a process: what it serves, to whom, and how it ends."""
 
 import json
-import re
-import signal
 import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
 from http.cookiejar import CookieJar
 
+from support.dashboards import TIMEOUT_S, dashboard
 from support.nodes import config_of
 
 from dpwa import DpwaConnection
-
-TIMEOUT_S = 20
-
-
-@contextmanager
-def dashboard(*options):
-    """Run `dpwa dashboard`; yields its address, and a list for how it has ended."""
-    command = [sys.executable, "-m", "dpwa", "dashboard", *options, "--port", "0"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process, ended = subprocess.Popen(command, text=True, **pipes), []
-    try:
-        yield re.search(r"http://\S+", process.stdout.readline())[0], ended
-    finally:
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=TIMEOUT_S)
-        ended += [process.returncode, errors]
 
 
 def get(url, opener=None, **headers):

@@ -1,0 +1,32 @@
+// Drawing in pieces, one a frame, and none while nobody can see them.
+
+export class Frames {
+  /** @param pieces functions, in the order in which they are run. */
+  constructor(pieces) {
+    this.pieces = pieces;
+    this.due = new Set();
+    this.asked = false;
+    document.addEventListener("visibilitychange", () => this.go());
+  }
+
+  /** Have these pieces run, or all. */
+  ask(...pieces) {
+    for (const piece of pieces.length ? pieces : this.pieces) this.due.add(piece);
+    this.go();
+  }
+
+  go() {
+    if (this.asked || document.hidden || !this.due.size) return;
+    this.asked = true;
+    requestAnimationFrame(() => {
+      this.asked = false;
+      const piece = this.pieces.find((one) => this.due.has(one));
+      this.due.delete(piece);
+      try {
+        piece?.();
+      } finally {
+        this.go();
+      }
+    });
+  }
+}

@@ -1,0 +1,115 @@
+// The run in words, and what is the matter with it or with this page.
+
+import { Keyed, find, make, setAttribute, setText } from "./dom.js";
+import { at, count, nodeLink } from "./words.js";
+
+const MOVED_S = 60; // for which a change of the node that is read through is told
+const SPEAK_MS = 5000; // from one announcement to the next
+const MOST_SPOKEN = 3; // nodes by name
+
+/** Tell how the run is. */
+export function showSummary(store) {
+  const { nodes } = store;
+  const counts = [
+    [store.count("live"), "live"],
+    [store.count("silent"), "silent"],
+    [store.count("left"), "left"],
+    [store.count("unknown"), "not heard of yet"],
+  ];
+  const states = counts.filter(([n]) => n).map(([n, word]) => `${n} ${word}`);
+  const parts = [`${count(nodes.length, "node")}: ${states.join(", ") || "none yet"}`];
+  parts.push(store.through ? `read through ${store.through}` : "nobody answers");
+  setText(find("#summary"), parts.join(" · "));
+  setText(find("#title"), store.title);
+}
+
+/** Tell that another node is read through, for as long as that is new. */
+export function showMoved(store) {
+  const moved = store.events.find((event) => event.kind === "moved");
+  const isNew = moved && store.time - moved.time < MOVED_S;
+  show(find("#moved"), isNew ? `${moved.text} (since ${at(moved.time)}).` : "");
+}
+
+/** Tell that the server of this page is gone. */
+export function showLost(stream) {
+  let text = "";
+  if (stream.problem === "401" || stream.problem === "403") {
+    text = "A token is needed: open the address with ?token=… that the dashboard has printed where it was started.";
+  } else if (stream.lostAt !== null) {
+    const since = stream.lostAt / 1000;
+    const reason = stream.problem ? ` (it answers ${stream.problem})` : "";
+    text = `No connection to the dashboard's server since ${at(since)}${reason}. What you see is of then; trying again.`;
+  }
+  show(find("#lost"), text);
+  document.body.classList.toggle("stale", stream.lostAt !== null);
+}
+
+function show(banner, text) {
+  setText(banner, text);
+  banner.hidden = !text;
+}
+
+/** The list of all that is the matter, the worst first; new entries are spoken, now and then. */
+export class Attention {
+  constructor() {
+    const section = find("#attention");
+    this.section = section;
+    this.list = new Keyed(find("ul", section), makeMatter, showMatter);
+    this.empty = find(".empty", section);
+    this.known = null; // keys of what was there before; null: this is the first time
+    this.unspoken = [];
+    this.spokenAt = 0;
+  }
+
+  show(nodes) {
+    const matters = nodes.flatMap(mattersOf).sort((one, other) => rank(one) - rank(other));
+    this.list.show(matters, (matter) => matter.key);
+    this.empty.hidden = matters.length > 0 || !nodes.length;
+    setAttribute(this.section, "data-calm", matters.length ? null : "");
+    const keys = new Set(matters.map((matter) => matter.key));
+    if (this.known) this.unspoken.push(...matters.filter((matter) => !this.known.has(matter.key)));
+    this.known = keys;
+    this.unspoken = this.unspoken.filter((matter) => keys.has(matter.key));
+    this.speak();
+  }
+
+  speak() {
+    if (!this.unspoken.length || Date.now() - this.spokenAt < SPEAK_MS) return;
+    const told = this.unspoken.slice(0, MOST_SPOKEN).map(({ name, text }) => `${name} ${text}.`);
+    const more = this.unspoken.length - told.length;
+    if (more) told.push(`${count(more, "more entry", "more entries")} in the list.`);
+    setText(find("#announced"), told.join(" "));
+    this.unspoken = [];
+    this.spokenAt = Date.now();
+  }
+}
+
+const rank = (matter) => (matter.severity === "bad" ? 0 : 1);
+
+/** What is the matter with a node. */
+export function mattersOf(node) {
+  const { name } = node;
+  const matters = node.verdicts.map((verdict) => ({ ...verdict, name, key: `${verdict.kind} ${name}` }));
+  if (node.state === "unknown" && node.problem) {
+    matters.push({ name, key: `problem ${name}`, kind: "unknown", severity: "odd", text: `has told nothing yet: ${node.problem}` });
+  }
+  return matters;
+}
+
+export function makeMatter() {
+  const parts = {
+    badge: make("span", { class: "badge" }),
+    name: make("a", { class: "name" }),
+    text: make("span", {}),
+  };
+  parts.root = make("li", {}, parts.badge, make("span", {}, parts.name, " ", parts.text));
+  return parts;
+}
+
+export function showMatter(parts, matter) {
+  setAttribute(parts.root, "data-standing", matter.severity);
+  setText(parts.badge, matter.kind);
+  setText(parts.name, matter.name);
+  setAttribute(parts.name, "href", nodeLink(matter.name));
+  setText(parts.text, matter.text);
+}

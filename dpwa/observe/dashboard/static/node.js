@@ -1,0 +1,143 @@
+// One node: where its time goes, its links, its loss, its events.
+
+import { colour } from "./colours.js";
+import { linesOf } from "./curves.js";
+import { Keyed, find, make, setText } from "./dom.js";
+import { Events } from "./events.js";
+import { makeMatter, mattersOf, showMatter } from "./header.js";
+import { ACTIVITIES, linkColumn, textColumn } from "./nodes.js";
+import { Plot } from "./plot.js";
+import { Table } from "./table.js";
+import { bytes, duration, number, percent, perSecond, sharesWords, stateWords } from "./words.js";
+
+const AGAIN_MS = 2000;
+const WORDS = { train: "training", publish: "publishing", wait: "waiting", merge: "merging" };
+
+const FACTS = [
+  ["Loss", (node) => number(node.loss)],
+  ["Clock", (node) => number(node.clock, 4)],
+  ["Steps per second", (node) => number(node.steps_per_s)],
+  ["Merges per second", (node) => number(node.merges_per_s)],
+  ["Staleness of what it merges", (node) => number(node.staleness)],
+  ["Consensus distance", (node) => number(node.consensus_distance)],
+  ["Score", (node) => number(node.score)],
+  ["Receives", (node) => perSecond(node.received_per_s)],
+  ["Sends", (node) => perSecond(node.sent_per_s)],
+  ["Memory of snapshots", (_, figures) => bytes(figures.memory_bytes)],
+  ["Refused", (_, figures) => number(figures.refused)],
+  ["Address", (node) => node.endpoint],
+  ["Host", (node) => node.host],
+  ["Process", (node) => (node.pid ? String(node.pid) : "")],
+  ["Algorithm", (node) => node.algorithm],
+  ["Topology", (node) => node.topology],
+  ["Group", (node) => node.group],
+];
+
+const figure = (title, key, words = (value) => number(value)) =>
+  textColumn(title, (peer) => peer[key], words, { class: "figure", down: true });
+const ago = (value) => (typeof value === "number" ? `${duration(value)} ago` : "never");
+
+const LINKS = [
+  linkColumn("Peer"),
+  textColumn("Health", (peer) => peer.health, (health, peer) => (peer.quarantined ? `${health}, in quarantine` : health)),
+  figure("Latency", "latency_ms", (value) => (typeof value === "number" ? `${number(value)} ms` : "–")),
+  figure("Bandwidth", "bandwidth_mbps", (value) => (typeof value === "number" ? `${number(value)} Mbit/s` : "–")),
+  figure("Score", "score"),
+  figure("Merges", "merges"),
+  figure("Last merged", "merged_s", ago),
+  figure("Staleness", "staleness"),
+  figure("Received", "bytes_received", bytes),
+  figure("Sent", "bytes_sent", bytes),
+  figure("Heard of", "heard_s", ago),
+];
+
+export class NodeView {
+  /** @param store of the run; `changed` is called when the node has told more. */
+  constructor(store, changed) {
+    Object.assign(this, { store, changed });
+    this.name = "";
+    this.detail = null;
+    this.problem = "";
+    this.matters = new Keyed(find("#node-verdicts"), makeMatter, showMatter);
+    this.facts = new Keyed(find("#node-facts"), makeFact, ({ value }, fact) => setText(value, fact[1]));
+    this.links = new Table(find("#links"), LINKS, "Peers of this node, as it knows them");
+    this.events = new Events(find("#own-events"));
+    this.budget = new Plot(find("#plot-budget"), percent, { range: () => [0, 1] });
+    this.loss = new Plot(find("#plot-own"), number);
+    setInterval(() => this.ask(), AGAIN_MS);
+  }
+
+  open(name) {
+    Object.assign(this, { name, detail: null, problem: "" });
+    setText(find("#node-name"), name);
+    this.ask();
+  }
+
+  close() {
+    this.name = "";
+  }
+
+  async ask() {
+    const { name } = this;
+    if (!name || document.hidden || this.asking === name) return;
+    this.asking = name;
+    try {
+      const answer = await fetch(`api/node/${encodeURIComponent(name)}`);
+      const told = await answer.json();
+      if (name !== this.name) return;
+      this.detail = answer.ok ? told : null;
+      this.problem = answer.ok ? "" : String(told.error ?? answer.status);
+    } catch {
+      // The banner tells of a lost server.
+    } finally {
+      this.asking = null;
+    }
+    this.changed();
+  }
+
+  /** Show what is known in words. */
+  show() {
+    const node = this.store.byName.get(this.name);
+    const figures = this.detail?.figures ?? {};
+    const problem = this.problem || node?.problem || "";
+    setText(find("#node-state"), node ? stateWords(node) : "");
+    setText(find("#node-problem"), problem);
+    find("#node-problem").hidden = !problem;
+    this.matters.show(node ? mattersOf(node) : [], (matter) => matter.key);
+    const facts = node ? FACTS.map(([title, tell]) => [title, tell(node, figures)]) : [];
+    this.facts.show(facts.filter(([, value]) => value), ([title]) => title);
+    const peers = this.detail?.peers ?? [];
+    this.links.show(peers);
+    find("#links").parentElement.hidden = !peers.length;
+    find("#links").parentElement.nextElementSibling.hidden = peers.length > 0;
+    const { events } = this.store;
+    this.events.show(events.filter((event) => event.about === this.name || event.node === this.name));
+  }
+
+  drawLoss() {
+    const { store, name } = this;
+    const node = store.byName.get(name);
+    const text = node ? `Loss of ${name}: ${number(node.loss)}, in front of those of the others.` : "";
+    if (node) this.loss.show(store.timeline.times, linesOf(store, "loss", new Set([name])), text);
+  }
+
+  drawBudget() {
+    const shares = this.store.byName.get(this.name)?.shares;
+    setText(find("#budget-words"), `In the last seconds: ${sharesWords(shares)}.`);
+    const rows = this.detail?.budget ?? [];
+    const times = rows.map((row) => row[0]);
+    const sums = rows.map(() => 0);
+    const lines = ACTIVITIES.map((activity, index) => {
+      const values = rows.map((row, i) => (row[1 + index] === null ? null : (sums[i] += row[1 + index])));
+      const told = (i) => percent(rows[i][1 + index]);
+      return { name: WORDS[activity], values, told, fill: colour(activity), stroke: colour(activity) };
+    });
+    const order = ACTIVITIES.map((activity) => WORDS[activity]).join(", ");
+    this.budget.show(times, lines.reverse(), `Shares of its time, from below: ${order}.`);
+  }
+}
+
+function makeFact(title) {
+  const value = make("dd", {});
+  return { root: make("div", {}, make("dt", {}, title), value), value };
+}

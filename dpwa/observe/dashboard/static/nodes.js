@@ -1,0 +1,92 @@
+// The table of all nodes, a row each.
+
+import { find, make, setAttribute, setText } from "./dom.js";
+import { Table } from "./table.js";
+import { nodeLink, number, perSecond, sharesWords, sign, standing, stateWords } from "./words.js";
+
+export const ACTIVITIES = ["train", "publish", "wait", "merge"];
+const TOLD = new Set(["gone", "left"]); // by the state already
+const ORDER = { silent: 0, unknown: 1, left: 2, live: 3 };
+
+/** Make the table. */
+export function nodesTable() {
+  return new Table(find("#nodes table"), COLUMNS, "Nodes of the run; a button in a column's head sorts by it");
+}
+
+export const toItem = (node) => ({ ...node, standing: standing(node) });
+
+/** A column whose cells hold a text. */
+export function textColumn(title, value, words, more = {}) {
+  return { title, value, update: (cell, item) => setText(cell, words(value(item), item)), ...more };
+}
+
+const figure = (title, key, words = (value) => number(value)) =>
+  textColumn(title, (node) => node[key], words, { class: "figure", down: true });
+
+/** A column of links to nodes. */
+export const linkColumn = (title) => ({
+  title,
+  class: "name",
+  value: (item) => item.name,
+  create: (cell) => {
+    const link = make("a", {});
+    cell.append(link);
+    return { link };
+  },
+  update: (_, item, { link }) => {
+    setText(link, item.name);
+    setAttribute(link, "href", nodeLink(item.name));
+  },
+});
+
+const state = {
+  title: "State",
+  value: (node) => ORDER[node.state] + (node.verdicts.length ? 0 : 0.5),
+  create: (cell) => {
+    const parts = { mark: make("span", { class: "mark", "aria-hidden": "true" }), text: make("span", {}) };
+    cell.append(make("span", { class: "state" }, parts.mark, parts.text));
+    return parts;
+  },
+  update: (_, node, { mark, text }) => {
+    setAttribute(mark, "data-state", node.state);
+    setAttribute(mark, "data-standing", node.standing);
+    setText(mark, sign(node));
+    const kinds = node.verdicts.map((verdict) => verdict.kind).filter((kind) => !TOLD.has(kind));
+    setText(text, [stateWords(node), ...kinds].join(", "));
+    setAttribute(text, "title", node.verdicts.map((verdict) => verdict.text).join("; ") || null);
+  },
+};
+
+const shares = {
+  title: "Time",
+  value: (node) => node.shares?.train,
+  create: (cell) => {
+    const bars = ACTIVITIES.map((activity) => make("span", { class: activity }));
+    const box = make("span", { class: "bars", role: "img" }, ...bars);
+    cell.append(box);
+    return { bars, box };
+  },
+  update: (_, node, { bars, box }) => {
+    setAttribute(box, "aria-label", sharesWords(node.shares));
+    setAttribute(box, "title", sharesWords(node.shares));
+    ACTIVITIES.forEach((activity, index) => {
+      const width = `${Math.round(100 * (node.shares?.[activity] ?? 0))}%`;
+      if (bars[index].style.width !== width) bars[index].style.width = width;
+    });
+  },
+};
+
+const COLUMNS = [
+  linkColumn("Node"),
+  state,
+  figure("Loss", "loss"),
+  figure("Clock", "clock", (value) => number(value, 4)),
+  figure("Steps/s", "steps_per_s"),
+  figure("Merges/s", "merges_per_s"),
+  shares,
+  figure("Staleness", "staleness"),
+  figure("Distance", "consensus_distance"),
+  figure("Received", "received_per_s", perSecond),
+  figure("Sent", "sent_per_s", perSecond),
+  figure("Score", "score"),
+];

@@ -1,0 +1,115 @@
+// A chart of lines or of areas over time, with a summary in words.
+
+import { colour } from "./colours.js";
+import { setAttribute, setText } from "./dom.js";
+import { at } from "./words.js";
+
+const { uPlot } = window; // vendor/uPlot.iife.min.js
+const FONT = "12px system-ui, sans-serif";
+const NEAR = 24; // pixels from the pointer to a line
+
+export class Plot {
+  /**
+   * @param box that it fills; a <figcaption> beside it says in words what is seen.
+   * @param format of a value, in words.
+   * @param options `range` of the values, by uPlot's `scales.y.range`, where it is not theirs.
+   */
+  constructor(box, format, { range = null } = {}) {
+    Object.assign(this, { box, format, range });
+    this.caption = box.parentElement.querySelector("figcaption");
+    this.lines = [];
+    this.log = false;
+    this.summary = "";
+    setAttribute(box, "role", "img");
+    setAttribute(box, "aria-label", "Nothing is known yet.");
+    new ResizeObserver(() => this.resize()).observe(box);
+  }
+
+  /**
+   * Draw.
+   * @param times in seconds since the epoch.
+   * @param lines from the lowest to the uppermost: {name, values, stroke, width, dash, fill}.
+   * @param summary what they show, in words.
+   */
+  show(times, lines, summary) {
+    const [width, height] = this.size;
+    if (!width || !height) return;
+    this.summary = summary;
+    setAttribute(this.box, "aria-label", summary);
+    this.lines = lines;
+    if (this.plot?.series.length !== lines.length + 1 || this.plot.log !== this.log) {
+      this.build(width, height);
+    }
+    lines.forEach((line, index) => {
+      Object.assign(this.plot.series[index + 1], { width: line.width ?? 0, dash: line.dash });
+    });
+    this.plot.setData([times, ...lines.map((line) => line.values)]);
+    this.read();
+  }
+
+  get size() {
+    return [this.box.clientWidth, this.box.clientHeight];
+  }
+
+  resize() {
+    const [width, height] = this.size;
+    if (this.plot && width && height) this.plot.setSize({ width, height });
+  }
+
+  build(width, height) {
+    this.plot?.destroy();
+    const axis = {
+      font: FONT,
+      stroke: () => colour("muted"),
+      grid: { stroke: () => colour("grid"), width: 1 },
+      ticks: { show: false },
+    };
+    const series = this.lines.map((_, index) => ({
+      stroke: () => this.lines[index].stroke,
+      fill: () => this.lines[index].fill,
+      points: { show: false },
+      spanGaps: true,
+    }));
+    const format = (_, values) => values.map((value) => (value === null ? "" : this.format(value)));
+    this.plot = new uPlot(
+      {
+        width,
+        height,
+        padding: [10, 26, 0, 0],
+        series: [{}, ...series],
+        scales: {
+          x: { time: true },
+          y: { distr: this.log ? 3 : 1, ...(this.range && { range: this.range }) },
+        },
+        axes: [
+          { ...axis, size: 28, space: 66, values: (_, times) => times.map(at) },
+          { ...axis, size: 56, values: format },
+        ],
+        legend: { show: false },
+        cursor: { y: false, drag: { x: false, y: false }, points: { show: false }, focus: { prox: NEAR } },
+        focus: { alpha: 1 },
+        hooks: { setSeries: [(_, index) => this.point(index)], setCursor: [() => this.read()] },
+      },
+      [[], ...this.lines.map(() => [])],
+      this.box,
+    );
+    this.plot.log = this.log;
+  }
+
+  point(index) {
+    this.near = index;
+    this.read();
+  }
+
+  /** Tell of the line at the pointer, or of all. */
+  read() {
+    const index = this.plot?.cursor.idx;
+    const line = this.lines[this.near - 1];
+    const value = line?.values[index];
+    if (typeof value !== "number" || this.plot.cursor.left < 0) setText(this.caption, this.summary);
+    else {
+      const told = line.told ? line.told(index) : this.format(value);
+      setText(this.caption, `${line.name}: ${told} at ${at(this.plot.data[0][index])}`);
+    }
+  }
+}

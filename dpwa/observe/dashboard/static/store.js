@@ -1,0 +1,63 @@
+// All that the page knows of the run, in bounded memory.
+
+import { Timeline } from "./timeline.js";
+import { byName } from "./words.js";
+
+const MOST_EVENTS = 500;
+
+export class Store {
+  constructor() {
+    this.time = 0; // of the newest news, in seconds since the epoch
+    this.through = "";
+    this.title = "";
+    this.nodes = []; // by name
+    this.byName = new Map();
+    this.edges = [];
+    this.events = []; // newest first
+    this.timeline = new Timeline();
+    this.selected = ""; // the node to highlight
+    this.pointed = ""; // likewise, as long as the pointer or the focus is on it
+    this.numbered = 0;
+  }
+
+  /** Begin anew with all that is known. */
+  restart(news) {
+    this.timeline.clear();
+    this.events = [];
+    this.update(news);
+  }
+
+  /** Take in what is new. */
+  update(news) {
+    this.time = news.time;
+    this.through = news.through;
+    this.title = news.title;
+    this.nodes = [...news.nodes].sort((one, other) => byName(one.name, other.name));
+    this.byName = new Map(this.nodes.map((node) => [node.name, node]));
+    this.edges = news.edges;
+    this.timeline.add(news.points);
+    this.timeline.keep(this.byName);
+    const fresh = [...news.events].sort((one, other) => other.time - one.time);
+    for (const event of fresh) event.key = ++this.numbered;
+    this.events = [...fresh, ...this.events].slice(0, MOST_EVENTS);
+  }
+
+  /** Nodes that are to be seen among all others. */
+  get highlighted() {
+    return new Set([this.pointed, this.selected].filter((name) => this.byName.has(name)));
+  }
+
+  /** The live node with the lowest loss, if there is one. */
+  get best() {
+    let best = null;
+    for (const node of this.nodes) {
+      const known = node.state === "live" && typeof node.loss === "number";
+      if (known && (best === null || node.loss < best.loss)) best = node;
+    }
+    return best;
+  }
+
+  count(state) {
+    return this.nodes.filter((node) => node.state === state).length;
+  }
+}

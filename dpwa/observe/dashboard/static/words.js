@@ -1,0 +1,77 @@
+// Numbers and states in words.
+
+export const NONE = "–";
+
+const collator = new Intl.Collator("en", { numeric: true });
+const dayTime = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+/** Order names as people do: w2 before w10. */
+export const byName = (one, other) => collator.compare(one, other);
+
+export function number(value, digits = 3) {
+  if (value === null || value === undefined) return NONE;
+  if (value === "inf") return "∞";
+  const size = Math.abs(value);
+  if (size === 0) return "0";
+  if (size >= 1e9 || size < 1e-4) return value.toExponential(digits - 1);
+  return size >= 1000 ? grouped.format(value) : String(Number(value.toPrecision(digits)));
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) return NONE;
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let index = 0;
+  for (; value >= 1000 && index < units.length - 1; index++) value /= 1000;
+  return `${number(value)} ${units[index]}`;
+}
+
+export const perSecond = (value) => (typeof value === "number" ? `${bytes(value)}/s` : NONE);
+
+export const percent = (share) => `${Math.round(100 * share)} %`;
+
+export function duration(seconds) {
+  if (typeof seconds !== "number") return NONE;
+  if (seconds < 10) return `${Number(Math.max(seconds, 0).toFixed(1))} s`;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
+}
+
+export const at = (seconds) => dayTime.format(new Date(1000 * seconds));
+
+export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
+
+export const STATES = { live: "live", silent: "silent", left: "left", unknown: "not heard of" };
+
+/** What a node is, in words. */
+export function stateWords(node) {
+  if (node.state === "silent") return `silent for ${duration(node.silent_s)}`;
+  const words = node.state === "left" ? "has left" : (STATES[node.state] ?? node.state);
+  return node.through ? `${words}, told of by ${node.through}` : words;
+}
+
+/** Where a node stands: "bad", "odd" or "good", by what is the matter with it. */
+export function standing(node) {
+  if (node.verdicts.some((verdict) => verdict.severity === "bad")) return "bad";
+  return node.verdicts.length || node.state !== "live" ? "odd" : "good";
+}
+
+// A sign for each state: colours alone say nothing to some.
+export function sign(node) {
+  if (node.state === "silent") return "×";
+  if (node.state === "left") return "–";
+  if (node.state !== "live") return "?";
+  return node.verdicts.length ? "!" : "";
+}
+
+/** The shares of a node's time, in words. */
+export function sharesWords(shares) {
+  if (!shares) return "not known yet";
+  const { train, publish, wait, merge } = shares;
+  return (
+    `${percent(train)} training, ${percent(publish)} publishing, ` +
+    `${percent(wait)} waiting, ${percent(merge)} merging`
+  );
+}
+
+export const nodeLink = (name) => `#node/${encodeURIComponent(name)}`;

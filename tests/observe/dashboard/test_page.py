@@ -1,0 +1,129 @@
+"""The page of the dashboard in a browser: for everybody, and whatever the names of nodes are."""
+
+import pytest
+from support.dashboards import ToldRun, served
+
+pytest.importorskip("playwright", reason="needs pip install dpwa[e2e]")
+
+HOSTILE = ["<img src=x onerror=alert(1)>", "[red]w2[/red]", "javascript:alert(1)", "a/b?c#d", "../"]
+
+
+@pytest.fixture
+def url():
+    names = ["w1", "w2", "w3", "w4", *HOSTILE]
+    with served(ToldRun(names).view) as address:
+        yield address
+
+
+def opened(page, address):
+    """Open a page, and wait until it shows the run."""
+    page.goto(address)
+    last = "#plot-speed .uplot:visible, #plot-budget .uplot:visible"  # all else is drawn before
+    page.wait_for_selector(last)
+    return page
+
+
+def test_names_of_nodes_are_text(url, page):
+    page.on("dialog", lambda _: pytest.fail("a name was run"))
+    opened(page, url)
+    rows = page.locator("#nodes tbody a")
+    assert set(HOSTILE) <= set(rows.all_inner_texts())
+    assert page.locator("img").count() == 0
+    for name in HOSTILE:
+        rows.get_by_text(name, exact=True).click()
+        page.wait_for_selector("#links tbody a")  # its own figures have come
+        assert page.inner_text("#node-name") == name
+        assert page.inner_text("#node-problem") == ""
+        page.go_back()
+        page.wait_for_selector("#overview", state="visible")
+    assert page.locator("img").count() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_is_accessible_and_never_wider_than_the_screen(url, page, theme, width):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    page.set_viewport_size({"width": width, "height": 800})
+    for view in ("", "#node/w2"):
+        page.goto("about:blank")  # else only the part behind # changes
+        opened(page, url + view)
+        found = axe.run(page)
+        assert [v["id"] for v in found.response["violations"]] == [], found.generate_report()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_it_can_be_used_by_keyboard_alone(url, page):
+    def press(*keys):
+        for key in keys:
+            page.keyboard.press(key)
+
+    opened(page, url)
+    press("Tab")
+    assert focused(page) == "Skip to the content"
+    press("Enter", "Tab")  # past the header, to what is the matter
+    assert focused(page) == "w3"
+    press("Enter")
+    page.wait_for_selector("#node", state="visible")
+    assert focused(page) == "w3"  # the heading of its view
+    assert page.title() == "w3 · dpwa"
+    press("Shift+Tab")
+    assert focused(page) == "← All nodes"
+    press("Enter")
+    page.wait_for_selector("#overview", state="visible")
+    assert focused(page) == "w3"  # where one left
+
+    page.focus("#topology a[tabindex='0']")  # one stop of Tab, and arrows from there
+    assert page.locator("#topology a[tabindex='0']").count() == 1
+    press("Home", "ArrowRight", "ArrowRight", "ArrowLeft")
+    second = page.locator("#topology a").nth(1).get_attribute("aria-label")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == second
+    page.wait_for_selector("#topology .readout:has-text('loss')")
+    press("Enter")
+    page.wait_for_selector("#node", state="visible")
+
+
+def focused(page):
+    return page.evaluate("document.activeElement.textContent")
+
+
+@pytest.mark.slow
+def test_a_table_is_sorted_by_the_buttons_of_its_head(url, page):
+    opened(page, url)
+    heads, names = page.locator("#nodes thead th"), page.locator("#nodes tbody th")
+    head = heads.filter(has_text="Steps/s")
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    page.mouse.move(0, 0)
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert names.first.inner_text() == "w2"  # the slow one
+    assert page.locator("#nodes [aria-sort]").count() == 1
+
+
+@pytest.mark.slow
+def test_a_chosen_theme_is_remembered(url, page):
+    page.emulate_media(color_scheme="light")
+    opened(page, url)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    button = page.locator("#theme")
+    while "dark" not in button.inner_text():
+        button.click()
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(ground) == dark
+    assert "dark" in button.inner_text()
+
+
+@pytest.mark.slow
+def test_curves_of_many_nodes_highlight_who_is_chosen(url, page):
+    opened(page, url)
+    assert page.locator("#legend li").count() == 4 + len(HOSTILE)
+    page.select_option("#highlight", "[red]w2[/red]")
+    page.wait_for_selector("#topology .readout:has-text('[red]w2[/red]: live')")
+    page.check("#log")
+    page.select_option("#kinds", "joined")
+    assert page.locator("#events li").count() == 4 + len(HOSTILE)

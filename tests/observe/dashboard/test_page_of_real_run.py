@@ -1,0 +1,94 @@
+"""The page beside real processes: who is slow, who has died, and where it reads from then."""
+
+import json
+import re
+import time
+from contextlib import contextmanager
+
+import pytest
+from support.dashboards import dashboard
+from support.nodes import config_of
+from support.ports import free_ports
+from support.processes import ended, start
+from support.times import at_most
+
+pytest.importorskip("playwright", reason="needs pip install dpwa[e2e]")
+pytestmark = pytest.mark.slow
+
+COUNT = 8
+SLOW, KILLED = "w3", "w5"
+STEP_S, SLOW_STEP_S = 0.2, 1.0
+NOTICED_S = 10.0
+MOVED_S = 5.0
+
+
+@contextmanager
+def run():
+    """Real nodes, one of which is slow; yields their processes by name, and a place of w1."""
+    config = config_of(COUNT)
+    program = "descend_for_ever.py"
+    nodes = {
+        node["name"]: start(
+            program,
+            json.dumps(config),
+            node["name"],
+            SLOW_STEP_S if node["name"] == SLOW else STEP_S,
+        )
+        for node in config["nodes"]
+    }
+    with ended(*nodes.values()):
+        yield nodes, f"127.0.0.1:{config['nodes'][0]['port']}"
+
+
+def seconds_until(page, selector, text):
+    """Wait until an element has a text; return how long that took."""
+    began = time.monotonic()
+    page.locator(selector).filter(has_text=re.compile(text)).first.wait_for(timeout=60_000)
+    return time.monotonic() - began
+
+
+def test_the_slow_and_the_dead_are_named_and_another_node_is_read_through(page):
+    with run() as (nodes, place), dashboard("--at", place) as (url, _):
+        page.goto(url)
+        seconds_until(page, "#summary", f"{COUNT} nodes: {COUNT} live · read through w1")
+        took = seconds_until(page, "#attention li", rf"{SLOW} takes .* x slower")
+        assert took < at_most(NOTICED_S)
+        nodes[KILLED].kill()
+        took = seconds_until(page, "#attention li", f"{KILLED} has not answered for")
+        assert took < at_most(NOTICED_S)
+        seconds_until(page, "#announced", f"{KILLED} has not answered for")  # to screen readers
+        seconds_until(page, "#nodes tr", f"{KILLED}.*silent for")
+        page.wait_for_selector(f"#topology a[aria-label^={KILLED}][data-state=silent]")
+        nodes["w1"].kill()
+        moved = "w1 does not answer any more: reading through w2 now"
+        took = seconds_until(page, "#moved", moved)
+        assert took < at_most(MOVED_S)
+        seconds_until(page, "#summary", "read through w2")
+        seconds_until(page, "#attention li", "w1 has not answered for")
+
+
+def test_a_page_without_its_server_says_so_and_goes_on_when_it_is_back(page):
+    page.expected_errors.append("net::ERR_")
+    port = free_ports(1)[0]
+    with run() as (_, place):
+        with dashboard("--at", place, port=port) as (url, how_it_ended):
+            page.goto(url)
+            seconds_until(page, "#summary", f"{COUNT} live")
+        assert how_it_ended == [0, ""]
+        seconds_until(page, "#lost:visible", "No connection to the dashboard's server since")
+        with dashboard("--at", place, port=port):
+            page.locator("#lost").wait_for(state="hidden", timeout=30_000)
+            seconds_until(page, "#summary", f"{COUNT} live")
+
+
+def test_a_page_whose_token_is_good_no_more_says_that_it_needs_one(page):
+    page.expected_errors += ["net::ERR_", "401"]
+    port, options = free_ports(1)[0], ("--at", "127.0.0.1:1", "--host", "0.0.0.0")
+    with dashboard(*options, port=port) as (address, _):
+        page.goto(address.replace("0.0.0.0", "127.0.0.1"))
+        seconds_until(page, "#summary", "nobody answers")
+    with dashboard(*options, port=port) as (address, _):  # with another token
+        seconds_until(page, "#lost:visible", "A token is needed")
+        page.goto(address.replace("0.0.0.0", "127.0.0.1"))
+        seconds_until(page, "#summary", "nobody answers")
+        assert page.is_hidden("#lost")
