@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dpwa.cli.node_console import NodeConsole
+from dpwa.cli.launch.node_console import NodeConsole
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:

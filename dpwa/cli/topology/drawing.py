@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dpwa.cli.topology_description import Description, Neighbours
-from dpwa.cli.topology_layout import RADIUS, GraphLayout, layout_of
-from dpwa.cli.topology_report import title_of
+from dpwa.cli.topology.description import Description, Neighbours
+from dpwa.cli.topology.layout import RADIUS, GraphLayout, layout_of
+from dpwa.cli.topology.report import title_of
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes
-from dpwa.cli.launch_runs import Cpus, Wanted, hosts_run, local_run, ray_run, require
-from dpwa.cli.node_console import NodeConsole, restart_notice
+from dpwa.cli.launch.node_console import NodeConsole, restart_notice
+from dpwa.cli.launch.runs import Cpus, Wanted, hosts_run, local_run, ray_run, require
 
 if TYPE_CHECKING:
     from dpwa.launch import LaunchSpec, Restart

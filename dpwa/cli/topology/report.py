@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpwa.cli import screen
-from dpwa.cli.topology_description import MOST_MATRIX_NODES, Description, listing_of
+from dpwa.cli.topology.description import MOST_MATRIX_NODES, Description, listing_of
 from dpwa.config.graphs import disconnection
 from dpwa.config.problems import listing
 from dpwa.policy.topology.rules import FileOptions

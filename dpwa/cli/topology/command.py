@@ -70,9 +70,9 @@ def topology(
         dpwa topology ring -n 16 --draw ring.svg
         dpwa topology -c nodes.yaml --factor 0.3
     """
-    from dpwa.cli.topology_description import describe, listing_of
-    from dpwa.cli.topology_drawing import draw_topology, require_drawable
-    from dpwa.cli.topology_report import show, show_listing
+    from dpwa.cli.topology.description import describe, listing_of
+    from dpwa.cli.topology.drawing import draw_topology, require_drawable
+    from dpwa.cli.topology.report import show, show_listing
 
     if not 0.0 <= factor <= 1.0:  # NaN is neither above nor below the limits that typer checks
         raise UserError(f"--factor: expected a number from 0 to 1 (got {factor})")

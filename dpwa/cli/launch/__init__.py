@@ -1,0 +1,1 @@
+"""`dpwa launch`."""
