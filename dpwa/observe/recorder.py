@@ -32,7 +32,8 @@ from dpwa.wire.watching import AskHistory, HistoryMessage
 PERIOD_S = 1.0
 EARLY_S = 0.02
 MOST_OTHERS = 256  # nodes of which a history is kept
-MOST_SAMPLES = 800  # in one answer
+MOST_SAMPLES = 800  # in one answer, which has at most `limits.MAX_HISTORY_BYTES` in all
+MOST_EVENTS_TOLD = 200  # likewise
 MOST_PEERS = 512  # in one answer
 SCHEMA = 1
 
@@ -119,7 +120,7 @@ class Record(Service):
             "last": -math.inf if history is None else history.last,
             "events": [
                 [event.number, event.time, event.node, event.kind, event.about, event.text]
-                for event in self._events.after(message.events_after)
+                for event in self._events.after(message.events_after, MOST_EVENTS_TOLD)
             ],
             "peers": [] if message.of else _peers(self._latest),
             "members": [] if message.of else _members(self._latest),

@@ -41,6 +41,7 @@ MOST_ASKED = 1_000  # questions about others that are not answered yet
 RENEW_S = 1.0  # from one link to the next, to a node whose link is spent
 TURN_S = 0.1  # links are looked at so often; to poll hundreds of sockets would cost more
 FIRST_TURN_S = 0.02  # likewise, until all have answered
+FIRST_TURNS = 250  # that are so quick, at most
 STOP_TIMEOUT_S = 3.0
 SAME_EVENT_S = 5.0  # within which several nodes tell of the same
 NO_SKEW_S = 1.0  # of two clocks that are taken for equal
@@ -201,20 +202,21 @@ class Watch(Closeable):
         with zmq.Context() as zmq_context:
             zmq_context.max_sockets = 4 * MOST_NODES
             try:
-                while not self._stop.wait(TURN_S if self._is_ready else FIRST_TURN_S):
+                while not self._stop.wait(self._pause_s()):
                     self._turn(zmq_context)
             finally:
                 for node in self._nodes.values():
                     if node.link is not None:
                         node.link.close()
 
+    def _pause_s(self) -> float:
+        return TURN_S if self._is_ready or self._turns > FIRST_TURNS else FIRST_TURN_S
+
     def _turn(self, zmq_context: Context) -> None:
         with self._changed:
             for node in list(self._nodes.values()):
-                if (
-                    self._nodes.get(node.endpoint) is not node
-                ):  # another one is it, as it turned out
-                    continue
+                if self._nodes.get(node.endpoint) is not node:
+                    continue  # another one is it, as it turned out
                 self._connect(zmq_context, node)
                 if node.link is not None:
                     self._look_at(node, node.link)

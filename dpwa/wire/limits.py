@@ -12,6 +12,7 @@ MAX_HEADER_BYTES = 16 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
 MAX_PUSH_BYTES = 256 * 1024  # what may be sent to a node that has not asked for it
 MAX_DETAIL_BYTES = 256 * 1024  # a layout or a report: unpacking more would hold up the trainer
+MAX_HISTORY_BYTES = 1024 * 1024  # an answer to those who watch, who train nothing
 MAX_FRAMES = 2  # a header, and for some messages one payload
 
 CHUNK_BYTES = 1024 * 1024

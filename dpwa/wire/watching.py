@@ -27,7 +27,7 @@ class HistoryMessage(BaseMessage):
     """Some of the samples and events; the payload is a msgpack map."""
 
     type: Literal["history"] = "history"
-    max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
+    max_payload_bytes: ClassVar[int | None] = limits.MAX_HISTORY_BYTES
 
 
 WatchMessage = AskHistory | HistoryMessage
