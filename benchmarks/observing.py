@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def _options() -> argparse.Namespace:
 
 def _compare(options: argparse.Namespace) -> None:
     hosts = (LOCAL_HOST, LOCAL_HOST)
-    ports = ports_for([*MODES, "metrics"], len(hosts))
+    ports = ports_for(MODES, len(hosts))
     plan = BenchPlan(nbytes=50_000_000, hosts=hosts, ports=ports)
     nodes = [json.loads(line) for line in run_again(plan)]
     ratios = [w / a for node in nodes for w, a in zip(node["watched"], node["alone"], strict=True)]
@@ -104,8 +105,7 @@ def _block(group, step, mode: str, seconds: float) -> tuple[float, int]:
     with ExitStack() as stack:
         if mode == "watched":
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            port = group.rank.plan(BenchPlan).ports["metrics"][0]
-            changed = {"run_log": folder, "metrics": {"port": port}}
+            changed = {"run_log": folder, "metrics": {"port": 0}}
             config = config.model_validate({**config.model_dump(), **changed})
         adapter = stack.enter_context(DpwaPyTorchAdapter(step.model, group.rank.name, config))
         meet(adapter)
@@ -133,14 +133,16 @@ class _Reader:
     def __init__(self, adapter) -> None:
         place = adapter.connection.node.endpoint.removeprefix("tcp://")
         command = [sys.executable, "-m", "dpwa", "dashboard", "--at", place, "--port", "0"]
-        self._dashboard = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        # It is no node of the benchmark.
+        env = {name: text for name, text in os.environ.items() if not name.startswith("DPWA_")}
+        self._dashboard = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
         url = re.search(r"http://\S+", self._dashboard.stdout.readline())[0]
         reader = [sys.executable, "-c", READER, f"{url}api/stream"]
         self._client = subprocess.Popen(reader, stdout=subprocess.PIPE)
         self.nbytes = 0
         threading.Thread(target=self._count, daemon=True).start()
         report = adapter.connection.node.report()
-        self._metrics = report["metrics"]["address"]
+        self._metrics = report["metrics"]["url"]
         self._stop = threading.Event()
         self._scraper = threading.Thread(target=self._scrape)
         self._scraper.start()

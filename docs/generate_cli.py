@@ -50,9 +50,12 @@ def _section(name: str, command: Any) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    r"""Yield the help text as Markdown; lines after `\b` stay as they are."""
+    r"""Yield the help text as Markdown; lines after `\b` or `Examples:` stay as they are."""
     for block in text.split("\n\n"):
         kept, lines = block.lstrip().startswith("\b"), block.replace("\b\n", "", 1).splitlines()
+        if lines[0].strip() == "Examples:":
+            yield from ("Examples:", "")
+            kept, lines = True, lines[1:]
         if kept:
             yield from ("```console", *(line.strip() for line in lines), "```", "")
         else:

@@ -100,6 +100,8 @@ def test_commands_and_options_exist():
 def unknown_words(found, command):
     """Yield the words of a command line that are no command and no option."""
     _, (_, *rest) = words(command)
+    if "|" in rest:  # what reads from it is no part of this one
+        rest = rest[: rest.index("|")]
     while rest and rest[0] in getattr(found, "commands", {}):
         found = found.commands[rest.pop(0)]
     if hasattr(found, "commands"):
