@@ -24,10 +24,11 @@ from support.times import at_most
 from dpwa import DpwaConnection
 from dpwa.cli.top.columns import SORTS
 from dpwa.cli.top.command import press
-from dpwa.cli.top.page import Look
+from dpwa.cli.top.page import Look, Screen, Shown, lines_of
 from dpwa.observe.figures import NAMES
 from dpwa.observe.rates import Rates
 from dpwa.observe.rows import NodeRow
+from dpwa.observe.watch import RunView
 from dpwa.wire.messages import encode, pack
 from dpwa.wire.watching import HistoryMessage
 
@@ -205,6 +206,14 @@ def test_what_keys_do():
         firsts.append(look.first)
     assert firsts == [1, 6, 5, 0, 0, 1_000_000, 0, 0]
     assert len(set(SORTS.values()) | set("q?hver jkb")) == len(SORTS) + len("q?hver jkb")
+
+
+def test_all_keys_and_signs_fit_a_terminal_of_24_lines():
+    shown = Shown(RunView(0.0, "", (), ()), ())
+    lines = [line.plain for line in lines_of(shown, Look(page="keys"), Screen(80, 24))]
+    assert len(lines) == 24
+    for key in ("q", "v", "e", "r", *SORTS.values(), "X", "!", "?"):
+        assert any(line.startswith(f"{key}  ") for line in lines), key
 
 
 # In a process of its own
