@@ -111,10 +111,9 @@ class HistoryAnswer(BaseModel):
             ProtocolError: these are no samples, or not in order of time.
         """
         width = 1 + len(self.figures)
-        told = np.frombuffer(self.samples, "<f8")
-        if told.size % width:
+        if len(self.samples) % (width * np.dtype("<f8").itemsize):
             raise ProtocolError("a history with half a sample")
-        told = told.reshape(-1, width)
+        told = np.frombuffer(self.samples, "<f8").reshape(-1, width)
         times = told[:, 0]
         if not (np.all(times >= 0) and np.all(times < END_OF_TIME) and np.all(np.diff(times) > 0)):
             raise ProtocolError("a history whose samples are not in order of time")

@@ -99,7 +99,7 @@ def _ratio(value: float, by: float) -> float | None:
 
 def _idle_s(rows: Floats) -> float:
     steps = rows[:, 1 + INDEX["steps"]]
-    moved = np.nonzero(steps != steps[-1])[0]
+    moved = np.nonzero(steps[:-1] != steps[-1])[0]  # NaN, where it is not told, equals nothing
     began = rows[moved[-1] + 1, 0] if len(moved) else rows[0, 0]
     return float(rows[-1, 0] - began)
 

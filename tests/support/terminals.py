@@ -22,8 +22,8 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 FROM_OUTSIDE = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
 
 
-def on_terminal(command, *, until=None, columns=80, rows=24, environment=()):
-    """Run a command on a terminal; Ctrl-C is pressed when `until` has been seen.
+def on_terminal(command, *, until=None, key=b"\x03", columns=80, rows=24, environment=()):
+    """Run a command on a terminal; a key (Ctrl-C) is pressed when `until` has been seen.
 
     Return all that was shown, and the exit code.
     """
@@ -40,7 +40,7 @@ def on_terminal(command, *, until=None, columns=80, rows=24, environment=()):
             shown += piece
             if not is_stopped and until.encode() in shown:
                 is_stopped = True
-                os.write(master, b"\x03")
+                os.write(master, key)
     os.close(master)
     return shown.decode(), process.returncode
 

@@ -174,7 +174,7 @@ def _all_events(shown: Shown, look: Look, screen: Screen, height: int | None) ->
 
 
 def _keys(shown: Shown, look: Look, screen: Screen, height: int | None) -> list[Text]:  # noqa: ARG001
-    told = [("q", "quit"), ("?", "these keys"), ("Esc", "back to the nodes")]
+    told = [("q", "quit"), ("?, Esc", "these keys, and back to the nodes")]
     told += [("v", "all that is the matter, in full"), ("e", "all events")]
     told += [("arrows, PgUp, PgDn", "scroll"), ("r", "reverse the order")]
     told += [("n", "sort by name"), ("m", "sort by what is the matter")]

@@ -1,0 +1,127 @@
+"""Rows of a view: what a node tells, what others tell of it, and its verdicts."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpwa.observe.answers import read_answer
+from dpwa.observe.figures import NAMES, OTHER_NAMES
+from dpwa.observe.history import OTHER_NODE, History
+from dpwa.observe.rows import rows_of
+from dpwa.observe.watch import Followed, RunView
+from dpwa.wire.messages import pack
+
+
+def peer(name, health="alive", *, quarantined=False, score=1000, heard_s=0.1):
+    return [name, f"tcp://{name}:1", health, quarantined, score, 1, 0.5, 0.0, 0, 0, 1.0, 1.0,
+            heard_s]  # fmt: skip
+
+
+def answer(name, peers=(), members=()):
+    told = {
+        "schema": 1, "name": name, "endpoint": f"tcp://{name}:1", "host": "h", "pid": 7,
+        "algorithm": "gossip", "topology": "random", "group": "", "started": 1e9, "now": 1e9,
+        "last": -math.inf, "figures": NAMES, "samples": b"", "events": [], "peers": list(peers),
+        "members": list(members),
+    }  # fmt: skip
+    return read_answer(pack(told))
+
+
+def node(
+    name, speed=5.0, *, peers=(), members=(), silent_s=0.0, problem="", told=None, losses=None
+):
+    """A node that has answered, for ten seconds; with `told`: one that only others tell of."""
+    history, heard = History(len(NAMES)), History(len(OTHER_NAMES), OTHER_NODE)
+    if told is not None:
+        heard.add(1e9, told)
+        return Followed(name, f"tcp://{name}:1", None, silent_s, problem, history, heard)
+    for second, loss in enumerate(losses or [0.5] * 11):
+        figures = dict.fromkeys(NAMES, 0.0) | {
+            "steps": speed * second, "train_s": 0.9 * second, "wait_s": 0.1 * second,
+            "clock": speed * second, "loss": loss, "consensus_distance": math.nan,
+        }  # fmt: skip
+        history.add(1e9 + second, [figures[each] for each in NAMES])
+    said = answer(name, peers, members)
+    return Followed(name, f"tcp://{name}:1", said, silent_s, problem, history, heard)
+
+
+def rows(*nodes, through="w1", **options):
+    return {row.name: row for row in rows_of(RunView(1e9, through, nodes, ()), **options)}
+
+
+def kinds(row):
+    return [verdict.kind for verdict in row.verdicts]
+
+
+def test_a_node_that_lives():
+    row = rows(node("w1", peers=[peer("w2")]), node("w2", peers=[peer("w1", score=400)]))["w1"]
+    assert (row.state, row.through, row.problem, row.verdicts) == ("live", "", "", ())
+    assert (row.loss, row.clock, row.consensus_distance, row.score) == (0.5, 50.0, None, 400.0)
+    assert row.rates.steps_per_s == pytest.approx(5.0)
+    assert row.losses == (0.5,) * 11
+
+
+def test_the_score_is_the_mean_of_those_who_answer():
+    nodes = [
+        node("w1"),
+        node("w2", peers=[peer("w1", score=400)]),
+        node("w3", peers=[peer("w1", score=800)]),
+        node("w4", peers=[peer("w1", score=0)], silent_s=9.0),
+    ]
+    assert rows(*nodes)["w1"].score == 600.0
+
+
+def test_at_most_so_many_losses_are_told_and_all_of_them_as_they_are():
+    row = rows(node("w1", losses=[3.0, math.nan, math.inf]), losses=2)["w1"]
+    assert np.isnan(row.losses[0])
+    assert (row.losses[1], row.loss) == (math.inf, math.inf)
+    assert kinds(row) == ["diverged"]
+
+
+def test_a_node_that_is_silent_has_no_rates():
+    row = rows(node("w1", peers=[peer("w2", "unreachable")]), node("w2", silent_s=6.0))["w2"]
+    assert row.state == "silent"
+    assert row.rates.steps_per_s is None
+    assert [v.text for v in row.verdicts] == ["has not answered for 6 s; w1 cannot reach it"]
+
+
+def test_a_node_that_has_left_is_not_silent():
+    one = node("w1", peers=[peer("w2", "gone")])
+    assert rows(one, node("w2", silent_s=6.0))["w2"].state == "left"
+    member = node("w1", members=[["w2", "tcp://w2:1", "left"]])
+    assert rows(member, node("w2", silent_s=6.0))["w2"].state == "left"
+    assert rows(one, node("w2"))["w2"].state == "live"  # it is back, and w1 has not noticed yet
+
+
+def test_of_a_node_that_never_answered_another_one_tells():
+    lost = node("w2", told=[7.0, 7, 0.25, math.nan], silent_s=4.0, problem="refused")
+    row = rows(node("w1", peers=[peer("w2", "unreachable", heard_s=60.0)]), lost)["w2"]
+    assert (row.through, row.clock, row.loss, row.state) == ("w1", 7.0, 0.25, "silent")
+    assert kinds(row) == ["gone"]
+    assert row.problem == "refused"
+
+
+def test_of_a_node_of_which_nobody_knows_anything_nothing_is_said():
+    lost = node("w2", told=[math.nan] * 4, silent_s=4.0, problem="refused")
+    row = rows(node("w1", peers=[peer("w2", "unknown", heard_s=None)]), lost)["w2"]
+    assert (row.state, row.verdicts, row.loss) == ("unknown", (), None)
+
+
+def test_verdicts_of_others_are_told():
+    nodes = [
+        node("w1", peers=[peer("w2", quarantined=True), peer("w3", "other_model")]),
+        node("w2"),
+        node("w3"),
+        node("w4", speed=1.0),
+    ]
+    found = rows(*nodes)
+    assert [kinds(found[name]) for name in ("w1", "w2", "w3", "w4")] == [
+        [], ["quarantined"], ["refused"], ["slow"]
+    ]  # fmt: skip
+
+
+def test_peers_that_are_not_followed_are_passed_over():
+    assert list(rows(node("w1", peers=[peer("w9")], members=[["w8", "tcp://w8:1", "dead"]]))) == [
+        "w1"
+    ]
