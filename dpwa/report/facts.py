@@ -18,7 +18,8 @@ from dpwa.observe.run_data import NodeLog, Run
 from dpwa.observe.verdicts import Condition, Verdict, verdicts
 from dpwa.report.wording import clock, duration, names
 
-RUNS_STILL_S = 15.0  # since the newest line of any node
+RUNS_STILL_S = 15.0  # since the newest line of a node
+MISSED_S = 4.0  # likewise, of one that others have noticed to be gone
 TOGETHER_S = 5.0  # who ends within so many seconds of the others has ended with them
 BEFORE_S = 2.0  # clocks of machines differ
 
@@ -145,7 +146,8 @@ def _end(node: NodeLog, run: Run, now: float) -> End:
     if node.ended:
         return "ended"
     # A node writes each second.
-    return "running" if now - node.last < RUNS_STILL_S and now >= run.began else "lost"
+    patience_s = MISSED_S if _noticed(node, run)[0] else RUNS_STILL_S
+    return "running" if now - node.last < patience_s and now >= run.began else "lost"
 
 
 def _training(node: NodeLog, end: End) -> Floats:

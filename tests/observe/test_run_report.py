@@ -131,6 +131,15 @@ def test_a_run_that_is_still_at_work_has_lost_nobody(tmp_path):
     assert "so far" in next(sentences(facts))
 
 
+def test_whom_others_miss_is_lost_within_seconds_while_they_train_on(tmp_path):
+    write_log(tmp_path, "w1", ends=False, events=[(13, "unreachable", "w3")])
+    write_log(tmp_path, "w2", ends=False)
+    write_log(tmp_path, "w3", seconds=12, ends=False)
+    assert told(facts_in(tmp_path, now=BEGAN + 15)) == []
+    (only,) = told(facts_in(tmp_path, now=BEGAN + 20))
+    assert only.startswith("w3 was killed, or its machine failed, at")
+
+
 def test_a_run_that_was_killed_as_a_whole_is_told_once(tmp_path):
     write_log(tmp_path, "w1", ends=False)
     write_log(tmp_path, "w2", ends=False)
