@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,20 +16,32 @@ if TYPE_CHECKING:
     from dpwa.config import NodeConfig
 
 
-RUN_FOLDER_PREFIX = "dpwa-launch-"
+_PREFIX = "dpwa-launch-"
 _FILE = "dpwa.yaml"
 
 
-def runs_here() -> list[Path]:
-    """Return the configurations that launchers of this user have made here, the newest first.
+@contextlib.contextmanager
+def run_folder(config: Path | None = None) -> Iterator[Path]:
+    """Make a folder for a run, which is gone afterwards; by it, `runs_here` finds the run.
 
-    They are there as long as their runs, unless a launcher was killed.
+    Args:
+        config: of the run; `None`: it is yet to be written into the folder.
     """
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as folder:
+        if config is not None:
+            (Path(folder) / _FILE).symlink_to(config.absolute())
+        yield Path(folder)
+
+
+def runs_here() -> list[Path]:
+    """Return the configurations of launchers of this user that live here, the newest first."""
     found = []
-    for path in Path(tempfile.gettempdir()).glob(f"{RUN_FOLDER_PREFIX}*/{_FILE}"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_FILE}"):
+        launcher = path.parent.name.removeprefix(_PREFIX).partition("-")[0]
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile, or was killed
+            os.kill(int(launcher), 0)
             if path.parent.lstat().st_uid == os.getuid():  # others may make such folders, too
-                found.append((path.stat().st_mtime, path))
+                found.append((path.parent.stat().st_mtime, path.resolve()))
     return [path for _, path in sorted(found, reverse=True)]
 
 

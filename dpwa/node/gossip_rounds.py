@@ -154,9 +154,8 @@ class GossipRounds:
         self._publications += 1
         if self.companions.are_there:  # versions go together, whoever has to skip one
             self._context.pool.resume(self._publications - 1)
-        before = self.figures.turn_to(Activity.PUBLISH)
-        lease = self._context.pool.publish(layout, nbytes, self.standing, write)
-        self.figures.turn_to(before)
+        with self.figures.doing(Activity.PUBLISH):
+            lease = self._context.pool.publish(layout, nbytes, self.standing, write)
         if lease is not None:
             self._context.transactions.published(lease.snapshot.version)
         self._end_round()

@@ -127,13 +127,6 @@ class Merger:
             )
         if arrival.peer != self._name:  # else it is a share that came back
             self._peer_table.record(arrival.peer, Outcome.FETCHED)
-            self.figures.merged(
-                arrival.peer,
-                arrival.data.nbytes,
-                arrival.staleness,
-                arrival.standing,
-                arrival.version,
-            )
         if arrival.takes_over:
             self._took_over(arrival)
         elif arrival.peer != self._name:
@@ -142,6 +135,14 @@ class Merger:
         own = self.standing
         self.stand(clock=mixed_clock(own.clock, arrival.standing.clock, factor * share))
         self.merges += factor > 0.0
+        if factor > 0.0 and arrival.peer != self._name:
+            self.figures.merged(
+                arrival.peer,
+                arrival.data.nbytes,
+                arrival.staleness,
+                arrival.standing,
+                arrival.version,
+            )
         log.debug(
             "%s: merged %s: factor=%.4g clock=%.6g peer_clock=%.6g loss=%s peer_loss=%s "
             "new_clock=%.6g",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -106,6 +107,24 @@ class TrainingFigures:
         self._spent = activity, now, (spent[0], spent[1], spent[2], spent[3], spent[4])
         return before
 
+    @contextmanager
+    def doing(self, activity: Activity) -> Iterator[None]:
+        """Count what is done in this context as this activity."""
+        before = self.turn_to(activity)
+        try:
+            yield
+        finally:
+            self.turn_to(before)
+
+    def _spent_until_now(self) -> list[float]:
+        while True:
+            seen = activity, since, seconds = self._spent
+            now = self._clock.now()
+            if seen is self._spent:  # else the training thread has turned to something else
+                spent = list(seconds)
+                spent[activity] += now - since
+                return spent
+
     def waited(self, seconds: float) -> None:
         """Count how long one update has waited for a snapshot."""
         self._waits.add(seconds)
@@ -144,9 +163,7 @@ class TrainingFigures:
 
     def report(self) -> JsonObject:
         """Describe it in plain data; seconds are since the process has begun its training."""
-        activity, since, seconds = self._spent
-        spent = list(seconds)
-        spent[activity] += self._clock.now() - since
+        spent = self._spent_until_now()
         return {
             "steps": self.steps,
             "train_s": spent[Activity.TRAIN],

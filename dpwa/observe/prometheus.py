@@ -177,7 +177,11 @@ class _Answering:
         except (OSError, HTTPException, ValueError) as error:
             log.debug("a request for metrics came to nothing: %s", error)
             return
-        answer = self._page(method, target, headers.get("Accept") or "")
+        try:
+            answer = self._page(method, target, headers.get("Accept") or "")
+        except Exception:
+            log.exception("the metrics could not be told; the node goes on")
+            answer = _answer("500 Internal Server Error", "text/plain", b"See the log.\n")
         with suppress(OSError):  # whoever asked does not wait for it
             connection.settimeout(REQUEST_TIMEOUT_S)
             connection.sendall(answer)
@@ -213,7 +217,10 @@ def _page_of(collector: Collector) -> Callable[[str, str, str], bytes]:
             return _answer("404 Not Found", "text/plain", b"The metrics are at /metrics.\n")
         if method != "GET":
             return _answer("405 Method Not Allowed", "text/plain", b"", "Allow: GET\r\n")
-        encode, kind = choose_encoder(accept)
+        try:
+            encode, kind = choose_encoder(accept)
+        except (TypeError, ValueError):  # it asks for a version that is none
+            encode, kind = choose_encoder("")
         return _answer("200 OK", kind, encode(registry))
 
     return page

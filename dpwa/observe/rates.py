@@ -12,6 +12,7 @@ from dpwa.observe.history import Floats, History
 
 ACTIVITIES = ("train", "publish", "wait", "merge")
 ENOUGH_STEPS = 10  # to tell a rate by: with two or three, chance decides
+_SPENT = [1 + INDEX[f"{activity}_s"] for activity in ACTIVITIES]
 _FALLS_WITH_RESTART = ("steps", "merges", "merged_bytes", "train_s")
 
 
@@ -100,8 +101,11 @@ def _ratio(value: float, by: float) -> float | None:
 def _idle_s(rows: Floats) -> float:
     steps = rows[:, 1 + INDEX["steps"]]
     moved = np.nonzero(steps[:-1] != steps[-1])[0]  # NaN, where it is not told, equals nothing
-    began = rows[moved[-1] + 1, 0] if len(moved) else rows[0, 0]
-    return float(rows[-1, 0] - began)
+    began = moved[-1] + 1 if len(moved) else 0
+    seconds = float(rows[-1, 0] - rows[began, 0])
+    # Nothing is spent after the last step of a training: who waits for others then has ended.
+    spent = sum(rows[-1, _SPENT].tolist()) - sum(rows[began, _SPENT].tolist())
+    return seconds if math.isnan(spent) else min(seconds, spent)
 
 
 def since_restart(rows: Floats) -> Floats:

@@ -45,7 +45,7 @@ class Record(Service):
         report: describes the node; `{}` once it is gone.
         told: what stands in each answer, beside what `report` has.
         clock: time source.
-        wall: seconds since the epoch.
+        wall: seconds since the epoch; by default those of the start, and as `clock` goes on.
         log: where it is written down, too.
     """
 
@@ -56,20 +56,21 @@ class Record(Service):
         report: Callable[[], JsonObject],
         told: JsonObject,
         clock: Clock,
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] | None = None,
         log: RunLog | None = None,
     ) -> None:
         self._report = report
         self._clock = clock
-        self._wall = wall
+        self._wall = wall or wall_from(clock)
         self._log = log
-        self._told = {**told, "started": wall()}
+        self._told = {**told, "started": self._wall()}
         self._lock = threading.Lock()  # of `sample`: the last one is taken by whoever closes it
         self._due = -math.inf
         self._latest: JsonObject = {}
         self._own = History(len(NAMES))
         self._others: dict[str, History] = {}
         self._events = EventLog()
+        self._problem = ""  # of the log, at the last sample
 
     def tick(self, now: float) -> bool:
         """Take a sample if it is time."""
@@ -102,9 +103,10 @@ class Record(Service):
         events = self._events.add(changes(before, report, at)) if before else []
         if self._log is not None:
             self._log.write_sample(at, values, report, events)
-            if problem := self._log.take_problem():
-                name = report["name"]
+            problem, name = self._log.take_problem(), report["name"]
+            if problem and problem != self._problem:  # a full disk must not fill the list
                 self._events.add([Event(at, name, "log_failed", name, problem)])
+            self._problem = problem
 
     def handle(self, sender: bytes, message: AskHistory, reply: Reply) -> None:  # noqa: ARG002
         """Tell what came after that."""
@@ -140,6 +142,15 @@ class Record(Service):
             self._others[name] = History(len(OTHER_NAMES), OTHER_NODE)
         if is_alive(peer):
             self._others[name].add(at, values)
+
+
+def wall_from(clock: Clock) -> Callable[[], float]:
+    """Return seconds since the epoch as they are now, and then go on with a clock.
+
+    Else samples would be lost, or would be of no time, when somebody sets the machine's clock.
+    """
+    wall, began = time.time(), clock.now()
+    return lambda: wall + clock.now() - began
 
 
 class Recorder(Closeable):

@@ -6,6 +6,7 @@ whole lines and at most one that is torn. A thread of its own writes: a slow dis
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -121,8 +122,9 @@ class RunLog(Closeable):
         """Write what waits, and end; idempotent, takes seconds at the very most."""
         if self._thread.is_alive():
             self._put({"type": "end", "time": time.time()})
-            self._lines.put(None)
-            self._thread.join(CLOSE_TIMEOUT_S)
+            with contextlib.suppress(queue.Full):  # the disk does not answer
+                self._lines.put(None, timeout=CLOSE_TIMEOUT_S)
+                self._thread.join(CLOSE_TIMEOUT_S)
 
     def _put(self, line: JsonObject) -> None:
         text = json.dumps(_plain(line), separators=(",", ":"), allow_nan=False)
@@ -135,7 +137,9 @@ class RunLog(Closeable):
         try:
             while (line := self._lines.get()) is not None:
                 try:
-                    os.write(self._file, line)
+                    if os.write(self._file, line) < len(line):
+                        self._problem = "the disk has taken a part of a line only"
+                        os.write(self._file, b"\n")  # which tears this line, and not the next
                 except OSError as error:
                     self._problem = error.strerror or str(error)
         finally:

@@ -7,7 +7,7 @@ import pytest
 
 from dpwa.cli.asking import watch
 from dpwa.errors import UserError
-from dpwa.launch.configs import runs_here
+from dpwa.launch.configs import run_folder, runs_here
 
 NODES = "nodes: [{name: w1, host: 127.0.0.1, port: 1}]"
 
@@ -23,17 +23,27 @@ def made(folder, name, text=NODES, age_s=0):
     path = folder / name / "dpwa.yaml"
     path.parent.mkdir()
     path.write_text(text)
-    os.utime(path, (time.time() - age_s,) * 2)
+    os.utime(path.parent, (time.time() - age_s,) * 2)
     return path
 
 
 def test_the_newest_run_of_a_launcher_is_the_default(temporary):
-    old = made(temporary, "dpwa-launch-a", age_s=60)
-    new = made(temporary, "dpwa-launch-b", "nodes: [{name: n7, host: 127.0.0.1, port: 1}]")
+    own = os.getpid()
+    old = made(temporary, f"dpwa-launch-{own}-a", age_s=60)
+    new = made(temporary, f"dpwa-launch-{own}-b", NODES.replace("w1", "n7"))
     made(temporary, "other")
+    made(temporary, f"dpwa-launch-{2**22 - 1}-c")  # of a launcher that was killed
     assert runs_here() == [new, old]
     with watch(None, None) as watched:
         assert [node.name for node in watched.view().nodes] == ["n7"]
+
+
+def test_a_run_of_a_file_is_found_where_the_file_is(temporary):
+    path = temporary / "nodes.yaml"
+    path.write_text(NODES)
+    with run_folder(path):
+        assert runs_here() == [path]
+    assert runs_here() == []
 
 
 def test_without_any_run_it_says_how_to_name_one():

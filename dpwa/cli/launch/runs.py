@@ -43,9 +43,12 @@ class Wanted:
 def local_run(wanted: Wanted) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
     """Yield what is to run on this machine, as long as its configuration is there."""
     from dpwa.launch import local_config
+    from dpwa.launch.configs import run_folder
 
     if wanted.config is not None:
-        yield _spec(wanted, wanted.config), None
+        spec = _spec(wanted, wanted.config)
+        with run_folder(wanted.config):
+            yield spec, None
         return
     with _folder() as folder:
         yield _spec(wanted, local_config(wanted.count or 1, folder)), None
@@ -115,14 +118,12 @@ def ray_run(
 @contextmanager
 def _folder() -> Iterator[Path]:
     """Make a folder for a configuration; settings that name files stay relative to this one."""
-    import tempfile
-
-    from dpwa.launch.configs import RUN_FOLDER_PREFIX
+    from dpwa.launch.configs import run_folder
     from dpwa.launch.environment import absolute_paths
 
     os.environ.update(absolute_paths(os.environ, Path.cwd()))
-    with tempfile.TemporaryDirectory(prefix=RUN_FOLDER_PREFIX) as folder:
-        yield Path(folder)
+    with run_folder() as folder:
+        yield folder
 
 
 def _spec(wanted: Wanted, config: Path) -> LaunchSpec:

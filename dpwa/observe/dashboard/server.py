@@ -36,7 +36,7 @@ EVERY_S = 1.0
 MOST_READERS = 32
 MOST_WAITING = 10  # updates that a reader is behind, before it is let go
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-COOKIE = "dpwa_token"
+COOKIE = "dpwa_token_{port}"  # cookies know hosts, not ports
 SHUTDOWN_S = 1
 DEFAULT_PORT = 8400
 PORTS_TRIED = 20  # from the default on
@@ -78,6 +78,8 @@ class Streams:
     async def read(self) -> AsyncIterator[str]:
         """Yield all that is known, then what happens."""
         queue: asyncio.Queue[str | None] = asyncio.Queue(MOST_WAITING)
+        if not self._readers:  # nobody was told of what came since the last one left
+            self._feed.update()
         snapshot = self._feed.snapshot()
         self._readers.add(queue)
         try:
@@ -169,14 +171,15 @@ class Guard:
             return
         request = HTTPConnection(scope)
         asked = request.query_params.get("token", "")
-        told = asked or request.cookies.get(COOKIE, "")
+        cookie = COOKIE.format(port=(scope.get("server") or ("", 0))[1])
+        told = asked or request.cookies.get(cookie, "")
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
                 if asked and asked == self._token:
-                    headers.append("Set-Cookie", f"{COOKIE}={asked}; HttpOnly; SameSite=Strict")
+                    headers.append("Set-Cookie", f"{cookie}={asked}; HttpOnly; SameSite=Strict")
             await send(message)
 
         if secrets.compare_digest(told.encode(), self._token.encode()) or not self._token:
