@@ -93,11 +93,18 @@ def test_a_restart_begins_anew():
 
 
 def test_a_node_that_stands_still_is_idle_since_its_last_step():
-    rows = samples(20, steps=4)
+    rows = samples(20, steps=4, train_s=1)
     rows[12:, 1 + INDEX["steps"]] = rows[12, 1 + INDEX["steps"]]
     assert rates_of(rows).idle_s == 7
     assert rates_of_newest(history_of(rows), 3.0).idle_s == 7  # from before the window
-    assert rates_of(samples(9)).idle_s == 8  # no step was ever seen
+    assert rates_of(samples(9, train_s=1)).idle_s == 8  # no step was ever seen
+
+
+def test_a_node_that_has_ended_its_training_is_not_idle():
+    rows = samples(40, steps=4, train_s=1)
+    for name in ("steps", "train_s"):
+        rows[12:, 1 + INDEX[name]] = rows[12, 1 + INDEX[name]]
+    assert rates_of(rows).idle_s == 0
 
 
 def test_the_window_is_as_short_as_there_are_steps_enough():
