@@ -107,6 +107,13 @@ def test_it_speaks_open_metrics_too():
         assert scrape(one)[0].startswith("text/plain; version=0.0.4")
 
 
+def test_a_version_that_is_none_ends_nothing():
+    with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as connection:
+        for accept in ("text/plain;version=x", "application/openmetrics-text;version=x"):
+            assert "dpwa_steps_total" in scrape(connection, Accept=accept)[1]
+        assert "dpwa_steps_total" in scrape(connection)[1]
+
+
 def test_nothing_else_is_there_to_be_had():
     with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as one:
         with pytest.raises(urllib.error.HTTPError, match="404"):
