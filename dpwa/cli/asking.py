@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from dpwa.observe.watch import Watch
 
 MAX_TIMEOUT_MS = 3_600_000
+LEAST_INTERVAL_S = 0.1
+LONGEST_INTERVAL_S = 86_400.0
 
 RunOption = Annotated[
     Path,
@@ -42,6 +44,15 @@ AsOption = Annotated[
         metavar="NAME",
         autocompletion=node_names,
         help="With `security: curve`, whose secret key to ask with; the first one here.",
+    ),
+]
+IntervalOption = Annotated[
+    float,
+    typer.Option(
+        metavar="S",
+        min=LEAST_INTERVAL_S,
+        max=LONGEST_INTERVAL_S,
+        help="How many seconds from one view to the next.",
     ),
 ]
 JsonOption = Annotated[

@@ -124,7 +124,7 @@ def compare(
         _open(page)
 
 
-class _Progress:
+class _ReadingProgress:
     """Says on standard error how much was read, if that takes longer than a moment."""
 
     def __init__(self, folder: Path) -> None:
@@ -149,7 +149,7 @@ def _facts(folder: Path, number: int | None) -> Facts:
     from dpwa.observe.run_reading import read_run
     from dpwa.report.facts import facts_of
 
-    run = read_run(folder, number, _Progress(folder))
+    run = read_run(folder, number, _ReadingProgress(folder))
     for remark in run.remarks:
         typer.echo(f"dpwa: {remark}", err=True)
     return facts_of(run, time.time())

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption
+from dpwa.cli.asking import (
+    LEAST_INTERVAL_S,
+    LONGEST_INTERVAL_S,
+    AsOption,
+    IntervalOption,
+    JsonOption,
+    RunOption,
+    TimeoutOption,
+)
 from dpwa.cli.completion import node_names
 from dpwa.errors import UserError
 
@@ -22,10 +30,6 @@ if TYPE_CHECKING:
     from dpwa.node.query import StatusAnswer
     from dpwa.types import JsonObject
 
-LEAST_INTERVAL_S = 0.1
-LONGEST_INTERVAL_S = 86_400.0
-# What a node keeps in memory; what it maps is counted where it belongs, at its peer.
-MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
 _NOT_THERE = ("unreachable", "gone")  # and not asked, whatever their score
 _ABSENT = (*_NOT_THERE, "silent")
 
@@ -46,15 +50,7 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Ask again and again, until Ctrl-C.")
     ] = False,
-    interval: Annotated[
-        float,
-        typer.Option(
-            metavar="S",
-            min=LEAST_INTERVAL_S,
-            max=LONGEST_INTERVAL_S,
-            help="With --watch, how many seconds from one look to the next.",
-        ),
-    ] = 2.0,
+    interval: IntervalOption = 2.0,
     as_json: JsonOption = False,
 ) -> None:
     """Show clock, loss, scores, traffic and memory of every node.
@@ -226,6 +222,8 @@ def _cells(report: JsonObject) -> list[str]:
 
 def _memory(parts: object) -> int | None:
     """Add up what a node keeps in memory, beside its model; `None` when it does not say."""
+    from dpwa.observe.figures import MEMORY_PARTS
+
     if not isinstance(parts, dict):
         return None
     sizes = [size for name in MEMORY_PARTS if isinstance(size := parts.get(name), int)]

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from dpwa.config.nodes import is_label
 from dpwa.errors import ProtocolError
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.history import Floats
 from dpwa.types import Frame
 from dpwa.wire.messages import printable, unpack
@@ -81,7 +81,7 @@ class _EventEntry(NamedTuple):
 
 
 class HistoryAnswer(BaseModel):
-    """One answer; see `Record.handle`."""
+    """One answer; see `NodeRecord.handle`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -124,10 +124,10 @@ class HistoryAnswer(BaseModel):
                 rows[:, index] = told[:, 1 + self.figures.index(name)]
         return rows
 
-    def happened(self) -> list[Event]:
+    def happened(self) -> list[RunEvent]:
         """Return the events, fit to be shown."""
         return [
-            Event(
+            RunEvent(
                 time=e.time,
                 node=printable(e.node),
                 kind=printable(e.kind),

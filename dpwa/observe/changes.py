@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import refusals
 from dpwa.types import JsonObject
 
@@ -21,11 +21,11 @@ _OF_HEALTH = {
     "misbehaving": "refused",
     "not_mapped": "refused",
 }
-_Make = Callable[..., Event]
+_Make = Callable[..., RunEvent]
 _OF_STATUS = {"alive": "joined", "suspect": "suspect", "dead": "dead", "left": "left"}
 
 
-def changes(before: JsonObject, after: JsonObject, time: float) -> Iterator[Event]:
+def changes(before: JsonObject, after: JsonObject, time: float) -> Iterator[RunEvent]:
     """Return what has happened from one report of a node to a later one of the same process.
 
     Args:
@@ -35,8 +35,8 @@ def changes(before: JsonObject, after: JsonObject, time: float) -> Iterator[Even
     """
     node = after["name"]
 
-    def event(kind: str, about: str = node, text: str = "") -> Event:
-        return Event(time, node, kind, about, text)
+    def event(kind: str, about: str = node, text: str = "") -> RunEvent:
+        return RunEvent(time, node, kind, about, text)
 
     if after["diverged"] and not before["diverged"]:
         yield event("diverged", text="its loss is no finite number")
@@ -53,7 +53,7 @@ def changes(before: JsonObject, after: JsonObject, time: float) -> Iterator[Even
     yield from _peers(before, after, members, event)
 
 
-def _checkpoints(before: JsonObject, after: JsonObject, event: _Make) -> Iterator[Event]:
+def _checkpoints(before: JsonObject, after: JsonObject, event: _Make) -> Iterator[RunEvent]:
     was, now = (_writer(report) for report in (before, after))
     if now.get("written", 0) > was.get("written", 0):
         yield event("checkpoint", text=str(now["newest"]))
@@ -70,7 +70,7 @@ def _statuses(report: JsonObject) -> dict[str, str]:
     return {e["name"]: e["status"] for e in entries if e["name"] != report["name"]}
 
 
-def _members(was: dict[str, str], now: dict[str, str], event: _Make) -> Iterator[Event]:
+def _members(was: dict[str, str], now: dict[str, str], event: _Make) -> Iterator[RunEvent]:
     for name, status in now.items():
         is_old = name not in was and status in ("dead", "left")  # it was so before this node came
         if status in _OF_STATUS and was.get(name) != status and not is_old:
@@ -79,7 +79,7 @@ def _members(was: dict[str, str], now: dict[str, str], event: _Make) -> Iterator
 
 def _peers(
     before: JsonObject, after: JsonObject, members: dict[str, str], event: _Make
-) -> Iterator[Event]:
+) -> Iterator[RunEvent]:
     known = {peer["name"]: peer for peer in before["peers"]}
     for peer in after["peers"]:
         name, was = peer["name"], known.get(peer["name"])

@@ -27,7 +27,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Event:
+class RunEvent:
     """Something that happened.
 
     Attributes:
@@ -51,19 +51,21 @@ class EventLog:
     """The newest events of one node."""
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[RunEvent] = deque(maxlen=MOST_EVENTS)
         self._count = 0
 
-    def add(self, events: Iterable[Event]) -> list[Event]:
+    def add(self, events: Iterable[RunEvent]) -> list[RunEvent]:
         """Take in events; return them with their numbers."""
         numbered = []
         for event in events:
             self._count += 1
-            found = Event(event.time, event.node, event.kind, event.about, event.text, self._count)
+            found = RunEvent(
+                event.time, event.node, event.kind, event.about, event.text, self._count
+            )
             numbered.append(found)
             self._events.append(found)
         return numbered
 
-    def after(self, number: int, most: int = MOST_EVENTS) -> list[Event]:
+    def after(self, number: int, most: int = MOST_EVENTS) -> list[RunEvent]:
         """Return the events after this number, oldest first, and at most so many."""
         return [event for event in tuple(self._events) if event.number > number][:most]

@@ -10,7 +10,7 @@ from dpwa.types import JsonObject
 
 
 @dataclass(frozen=True)
-class Figure:
+class FigureSpec:
     """One number that a node tells of itself.
 
     Attributes:
@@ -25,32 +25,34 @@ class Figure:
 
 
 FIGURES = (
-    Figure("steps", "counter", "training steps (updates) since the process began"),
-    Figure("merges", "counter", "merges that changed something"),
-    Figure("train_s", "counter", "seconds spent on whatever is no gossip"),
-    Figure("publish_s", "counter", "seconds spent on publishing snapshots"),
-    Figure("wait_s", "counter", "seconds spent waiting for snapshots of peers"),
-    Figure("merge_s", "counter", "seconds spent on merging"),
-    Figure("sent_bytes", "counter", "bytes of payload sent; what peers map is not sent"),
-    Figure("received_bytes", "counter", "bytes of payload received; what is mapped is not"),
-    Figure("merged_bytes", "counter", "bytes of snapshots merged, mapped or received"),
-    Figure(
+    FigureSpec("steps", "counter", "training steps (updates) since the process began"),
+    FigureSpec("merges", "counter", "merges that changed something"),
+    FigureSpec("train_s", "counter", "seconds spent on whatever is no gossip"),
+    FigureSpec("publish_s", "counter", "seconds spent on publishing snapshots"),
+    FigureSpec("wait_s", "counter", "seconds spent waiting for snapshots of peers"),
+    FigureSpec("merge_s", "counter", "seconds spent on merging"),
+    FigureSpec("sent_bytes", "counter", "bytes of payload sent; what peers map is not sent"),
+    FigureSpec("received_bytes", "counter", "bytes of payload received; what is mapped is not"),
+    FigureSpec("merged_bytes", "counter", "bytes of snapshots merged, mapped or received"),
+    FigureSpec(
         "staleness_sum",
         "counter",
         "updates that merged snapshots were behind, added up; ahead is 0",
     ),
-    Figure("skipped", "counter", "snapshots that were not published, as readers held every slot"),
-    Figure("refused", "counter", "messages and connections that were refused"),
-    Figure("clock", "gauge", "training clock: updates, interpolated at each merge"),
-    Figure("version", "gauge", "version of the newest published snapshot"),
-    Figure("loss", "gauge", "training loss; infinite once the node has diverged"),
-    Figure(
+    FigureSpec(
+        "skipped", "counter", "snapshots that were not published, as readers held every slot"
+    ),
+    FigureSpec("refused", "counter", "messages and connections that were refused"),
+    FigureSpec("clock", "gauge", "training clock: updates, interpolated at each merge"),
+    FigureSpec("version", "gauge", "version of the newest published snapshot"),
+    FigureSpec("loss", "gauge", "training loss; infinite once the node has diverged"),
+    FigureSpec(
         "consensus_distance",
         "gauge",
         "distance from the parameters of the peer that was merged last",
     ),
-    Figure("live_peers", "gauge", "peers in view that are taken to be alive"),
-    Figure("memory_bytes", "gauge", "memory that snapshots and codecs take"),
+    FigureSpec("live_peers", "gauge", "peers in view that are taken to be alive"),
+    FigureSpec("memory_bytes", "gauge", "memory that snapshots and codecs take"),
 )
 NAMES = tuple(figure.name for figure in FIGURES)
 INDEX = {name: index for index, name in enumerate(NAMES)}

@@ -1,4 +1,4 @@
-"""History: samples of the last hours in bounded memory, the last minutes at full resolution."""
+"""SampleHistory: samples of the last hours in bounded memory, the last minutes in full."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Ring:
         return self._rows.nbytes
 
 
-class History:
+class SampleHistory:
     """Samples of one node; one thread may add to them while others read.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpwa.observe.figures import COUNTERS, INDEX
-from dpwa.observe.history import Floats, History
+from dpwa.observe.history import Floats, SampleHistory
 
 ACTIVITIES = ("train", "publish", "wait", "merge")
 ENOUGH_STEPS = 10  # to tell a rate by: with two or three, chance decides
@@ -75,7 +75,7 @@ def rates_of(rows: Floats) -> Rates:
     )
 
 
-def rates_of_newest(history: History, window_s: float) -> Rates:
+def rates_of_newest(history: SampleHistory, window_s: float) -> Rates:
     """Return the rates over the last seconds; over more, where steps take long.
 
     Args:

@@ -15,7 +15,7 @@ from dpwa.lifecycle import Closeable, uninterrupted
 from dpwa.node.node import Node
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.observe.changes import changes
-from dpwa.observe.events import Event, EventLog
+from dpwa.observe.events import EventLog, RunEvent
 from dpwa.observe.figures import (
     NAMES,
     OTHER_NAMES,
@@ -23,7 +23,7 @@ from dpwa.observe.figures import (
     figures_of_peer,
     is_alive,
 )
-from dpwa.observe.history import OTHER_NODE, History
+from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_log import RunLog
 from dpwa.types import JsonObject
 from dpwa.wire.messages import pack
@@ -38,7 +38,7 @@ MOST_PEERS = 512  # in one answer
 SCHEMA = 1
 
 
-class Record(Service):
+class NodeRecord(Service):
     """What a node has recorded; a service that takes a sample every second and tells of it.
 
     Args:
@@ -67,8 +67,8 @@ class Record(Service):
         self._lock = threading.Lock()  # of `sample`: the last one is taken by whoever closes it
         self._due = -math.inf
         self._latest: JsonObject = {}
-        self._own = History(len(NAMES))
-        self._others: dict[str, History] = {}
+        self._own = SampleHistory(len(NAMES))
+        self._others: dict[str, SampleHistory] = {}
         self._events = EventLog()
         self._problem = ""  # of the log, at the last sample
 
@@ -105,7 +105,7 @@ class Record(Service):
             self._log.write_sample(at, values, report, events)
             problem, name = self._log.take_problem(), report["name"]
             if problem and problem != self._problem:  # a full disk must not fill the list
-                self._events.add([Event(at, name, "log_failed", name, problem)])
+                self._events.add([RunEvent(at, name, "log_failed", name, problem)])
             self._problem = problem
 
     def handle(self, sender: bytes, message: AskHistory, reply: Reply) -> None:  # noqa: ARG002
@@ -139,7 +139,7 @@ class Record(Service):
         if name not in self._others:
             if len(self._others) >= MOST_OTHERS or all(math.isnan(value) for value in values):
                 return
-            self._others[name] = History(len(OTHER_NAMES), OTHER_NODE)
+            self._others[name] = SampleHistory(len(OTHER_NAMES), OTHER_NODE)
         if is_alive(peer):
             self._others[name].add(at, values)
 
@@ -177,7 +177,7 @@ class Recorder(Closeable):
         }
         self._log = RunLog(config.run_log, told) if config.run_log else None
         self._owner = os.getpid()
-        self.record = Record(node.weak_report, told, clock or SystemClock(), log=self._log)
+        self.record = NodeRecord(node.weak_report, told, clock or SystemClock(), log=self._log)
         node.attach(self.record, Listener())
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class Recorder(Closeable):
                 self._log.close()
 
 
-def _packed(history: History, since: float) -> bytes:
+def _packed(history: SampleHistory, since: float) -> bytes:
     return history.since(since, MOST_SAMPLES).astype("<f8").tobytes()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from dpwa.observe.figures import INDEX
 from dpwa.observe.rates import UNKNOWN, Rates, latest, rates_of_newest
-from dpwa.observe.verdicts import Condition, Verdict, verdicts
+from dpwa.observe.verdicts import Condition, NodeVerdict, verdicts
 from dpwa.observe.watch import Followed, RunView
 
 WINDOW_S = 10.0  # over which rates are taken
@@ -41,7 +41,7 @@ class NodeRow:
     consensus_distance: float | None
     score: float | None
     rates: Rates
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[NodeVerdict, ...]
     losses: tuple[float, ...]
     problem: str = ""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import INDEX
 from dpwa.observe.history import Floats
 from dpwa.types import JsonObject
@@ -108,7 +108,7 @@ class NodeLog:
     process: NDArray[np.int64]
     sample_count: int = 0
     best: BestLoss | None = None
-    events: tuple[Event, ...] = ()
+    events: tuple[RunEvent, ...] = ()
     event_counts: Mapping[str, int] = field(default_factory=dict)
     exchanged: Mapping[str, Exchanged] = field(default_factory=dict)
     waits: Bins | None = None

@@ -19,7 +19,7 @@ from typing import Any
 
 from dpwa.errors import UserError
 from dpwa.lifecycle import Closeable
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import NAMES
 from dpwa.types import JsonObject
 
@@ -78,7 +78,7 @@ class RunLog(Closeable):
         self._thread.start()
 
     def write_sample(
-        self, at: float, values: Sequence[float], report: JsonObject, events: Iterable[Event]
+        self, at: float, values: Sequence[float], report: JsonObject, events: Iterable[RunEvent]
     ) -> None:
         """Write down a sample, the events since the one before, and now and then the peers.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpwa.errors import UserError
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import FIGURES, NAMES
 from dpwa.observe.run_data import (
     BestLoss,
@@ -235,7 +235,7 @@ class _Gathering:
         kind, about, text = (line.get(key) for key in ("kind", "about", "text"))
         if isinstance(kind, str) and isinstance(about, str):
             told = text[:LONGEST_TEXT] if isinstance(text, str) else ""
-            self._events.add(Event(at, self._name, kind[:40], shown_name(about), told))
+            self._events.add(RunEvent(at, self._name, kind[:40], shown_name(about), told))
 
     def _take_peers(self, line: JsonObject) -> bool:
         peers = line.get("peers")

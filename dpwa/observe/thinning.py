@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.history import FIRST_ROOM, Floats
 
 Values = Callable[[], Sequence[float]]
@@ -81,11 +81,11 @@ class ThinnedEvents:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._kept: dict[str, list[Event]] = {}
+        self._kept: dict[str, list[RunEvent]] = {}
         self._strides: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
 
-    def add(self, event: Event) -> None:
+    def add(self, event: RunEvent) -> None:
         """Take an event."""
         kind = event.kind
         kept = self._kept.setdefault(kind, [])
@@ -96,7 +96,7 @@ class ThinnedEvents:
             kept.append(event)
         self.counts[kind] += 1
 
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[RunEvent, ...]:
         """Return what is kept, in order of time."""
         found = [event for kept in self._kept.values() for event in kept]
         return tuple(sorted(found, key=lambda event: event.time))

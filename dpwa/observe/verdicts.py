@@ -21,7 +21,7 @@ Severity = Literal["bad", "odd"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NodeVerdict:
     """What is the matter with a node.
 
     Attributes:
@@ -63,7 +63,7 @@ class Condition:
     quarantined_by: Sequence[str] = ()
 
 
-def verdicts(conditions: Mapping[str, Condition]) -> dict[str, list[Verdict]]:
+def verdicts(conditions: Mapping[str, Condition]) -> dict[str, list[NodeVerdict]]:
     """Return what is the matter with each node; an empty list: nothing.
 
     Args:
@@ -74,7 +74,7 @@ def verdicts(conditions: Mapping[str, Condition]) -> dict[str, list[Verdict]]:
         for name, condition in conditions.items()
         if condition.rates.seconds >= LEAST_WINDOW_S and not condition.silent_s
     }
-    found: dict[str, list[Verdict]] = {}
+    found: dict[str, list[NodeVerdict]] = {}
     for name, condition in conditions.items():
         others = [rates for other, rates in known.items() if other != name]
         usual = _Usual(
@@ -97,24 +97,24 @@ def _median(values: Sequence[float]) -> float | None:
     return median(values) if values else None
 
 
-def _of(condition: Condition, usual: _Usual) -> list[Verdict]:
+def _of(condition: Condition, usual: _Usual) -> list[NodeVerdict]:
     if condition.has_left:
-        return [Verdict("left", "has said goodbye", "odd")]
+        return [NodeVerdict("left", "has said goodbye", "odd")]
     if condition.silent_s > 0.0:
         return [_silence(condition)]
     found = []
     if condition.loss is not None and math.isinf(condition.loss):
-        found.append(Verdict("diverged", "has diverged: its loss is no finite number", "bad"))
+        found.append(NodeVerdict("diverged", "has diverged: its loss is no finite number", "bad"))
     found += _pace(condition.rates, usual)
     if condition.quarantined_by:
         by = _names(condition.quarantined_by)
         text = f"is in quarantine at {by}: their losses jumped after merging it"
-        found.append(Verdict("quarantined", text, "bad"))
+        found.append(NodeVerdict("quarantined", text, "bad"))
     refused = {n: h for n, h in (condition.said or {}).items() if h in _REFUSALS}
     if refused:
         reason = _REFUSALS[next(iter(refused.values()))]
         found.append(
-            Verdict("refused", f"is not merged by {_names(list(refused))}: {reason}", "bad")
+            NodeVerdict("refused", f"is not merged by {_names(list(refused))}: {reason}", "bad")
         )
     return found
 
@@ -134,12 +134,12 @@ _LOST = {
 }
 
 
-def _silence(condition: Condition) -> Verdict:
+def _silence(condition: Condition) -> NodeVerdict:
     """Tell a node that is gone from one that others hear of, while it does not answer here."""
     heard_s, why = condition.heard_s, f": {condition.problem}" if condition.problem else ""
     if not condition.has_answered and heard_s is not None and heard_s <= HEARD_S:
         text = f"does not answer here{why}; others heard of it {heard_s:.0f} s ago"
-        return Verdict("unasked", text, "odd")
+        return NodeVerdict("unasked", text, "odd")
     if condition.has_answered:
         text = f"has not answered for {condition.silent_s:.0f} s"
     elif heard_s is not None:
@@ -147,22 +147,22 @@ def _silence(condition: Condition) -> Verdict:
     else:
         text = f"cannot be reached{why}"
     said = [f"{other} {_LOST[h]}" for other, h in (condition.said or {}).items() if h in _LOST]
-    return Verdict("gone", "; ".join([text, *said[:2]]), "bad")
+    return NodeVerdict("gone", "; ".join([text, *said[:2]]), "bad")
 
 
-def _pace(rates: Rates, usual: _Usual) -> list[Verdict]:
+def _pace(rates: Rates, usual: _Usual) -> list[NodeVerdict]:
     """Tell who is slower than others, or stands still, and who waits."""
     if rates.steps_per_s is None or rates.seconds < LEAST_WINDOW_S:
         return []
     patience_s = max(STALLED_S, STALLED_STEPS / (usual.steps_per_s or STALLED_STEPS))
     if rates.idle_s >= patience_s:
-        return [Verdict("stalled", f"has taken no step for {rates.idle_s:.0f} s", "bad")]
+        return [NodeVerdict("stalled", f"has taken no step for {rates.idle_s:.0f} s", "bad")]
     found = []
     if text := _slow(rates, usual):
-        found.append(Verdict("slow", text, "odd"))
+        found.append(NodeVerdict("slow", text, "odd"))
     if rates.shares is not None and rates.shares["wait"] > WAITS_MUCH:
         share = f"{100 * rates.shares['wait']:.0f} %"
-        found.append(Verdict("waiting", f"spends {share} of its time waiting for peers", "odd"))
+        found.append(NodeVerdict("waiting", f"spends {share} of its time waiting for peers", "odd"))
     return found
 
 

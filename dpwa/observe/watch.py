@@ -21,9 +21,9 @@ from dpwa.config.joining import Seed
 from dpwa.errors import ProtocolError
 from dpwa.lifecycle import Closeable
 from dpwa.observe.answers import HistoryAnswer, PeerEntry, read_answer
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import NAMES, OTHER_NAMES
-from dpwa.observe.history import OTHER_NODE, History
+from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.sockets import Context
@@ -54,8 +54,8 @@ class _Followed:
     name: str
     endpoint: str
     began: float
-    history: History = field(default_factory=lambda: History(len(NAMES)))
-    told: History = field(default_factory=lambda: History(len(OTHER_NAMES), OTHER_NODE))
+    history: SampleHistory = field(default_factory=lambda: SampleHistory(len(NAMES)))
+    told: SampleHistory = field(default_factory=lambda: SampleHistory(len(OTHER_NAMES), OTHER_NODE))
     answer: HistoryAnswer | None = None
     answered_at: float | None = None
     problem: str = ""
@@ -101,8 +101,8 @@ class Followed:
     answer: HistoryAnswer | None
     silent_s: float
     problem: str
-    history: History
-    told: History
+    history: SampleHistory
+    told: SampleHistory
 
     @property
     def peers(self) -> tuple[PeerEntry, ...]:
@@ -124,7 +124,7 @@ class RunView:
     time: float
     through: str
     nodes: tuple[Followed, ...]
-    events: tuple[Event, ...]
+    events: tuple[RunEvent, ...]
 
 
 class Watch(Closeable):
@@ -150,7 +150,7 @@ class Watch(Closeable):
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._nodes: dict[str, _Followed] = {}  # by endpoint
-        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[RunEvent] = deque(maxlen=MOST_EVENTS)
         self._seen: dict[tuple[str, str, str, int], str] = {}  # events, when, and who told
         self._asked: dict[int, str] = {}  # of whom, by the number of the question
         self._questions = 1
@@ -378,7 +378,7 @@ class Watch(Closeable):
         elif before:
             self._note("moved", before, f"{before} does not answer any more, nor does anybody else")
 
-    def _happened(self, event: Event) -> None:
+    def _happened(self, event: RunEvent) -> None:
         """Keep an event, unless another node has told of the same a moment ago."""
         kind, about = event.kind, event.about
         by = event.node if kind == "refused" else ""  # who refuses is told, each
@@ -393,4 +393,4 @@ class Watch(Closeable):
             del self._seen[next(iter(self._seen))]
 
     def _note(self, kind: str, about: str, text: str) -> None:
-        self._events.append(Event(time.time(), "", kind, about, text))
+        self._events.append(RunEvent(time.time(), "", kind, about, text))

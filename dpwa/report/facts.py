@@ -15,7 +15,7 @@ from dpwa.observe.figures import INDEX
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import Rates, rates_of
 from dpwa.observe.run_data import NodeLog, Run
-from dpwa.observe.verdicts import Condition, Verdict, verdicts
+from dpwa.observe.verdicts import Condition, NodeVerdict, verdicts
 from dpwa.report.wording import clock, duration, names
 
 RUNS_STILL_S = 15.0  # since the newest line of a node
@@ -48,7 +48,7 @@ class NodeFacts:
     log: NodeLog
     rates: Rates
     end: End
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[NodeVerdict, ...]
     loss: float
 
     @property
@@ -73,7 +73,7 @@ class Facts:
 
     run: Run
     nodes: Mapping[str, NodeFacts]
-    general: tuple[Verdict, ...]
+    general: tuple[NodeVerdict, ...]
 
     @property
     def steps(self) -> float:
@@ -179,7 +179,7 @@ def _quarantined_by(name: str, run: Run) -> list[str]:
     return found
 
 
-def _lost(node: NodeLog, run: Run) -> Verdict:
+def _lost(node: NodeLog, run: Run) -> NodeVerdict:
     """Say when a node was lost, and how one can tell."""
     said, goodbye = _noticed(node, run)
     if goodbye:
@@ -187,10 +187,10 @@ def _lost(node: NodeLog, run: Run) -> Verdict:
             f"said goodbye to {names(goodbye)}, but its log ends at {clock(node.last)} "
             "without an end line: was it killed while it closed?"
         )
-        return Verdict("left", text, "odd")
+        return NodeVerdict("left", text, "odd")
     noticed = [f"{names(who)} {_SAID[kind]}" for kind, who in said.items()]
     reasons = "; ".join([*noticed, "it never said goodbye", "its log ends without an end line"])
-    return Verdict(
+    return NodeVerdict(
         "gone", f"was killed, or its machine failed, at {clock(node.last)}: {reasons}", "bad"
     )
 
@@ -216,15 +216,15 @@ def _all_lost_together(run: Run, ends: Mapping[str, End]) -> bool:
     )
 
 
-def _lost_together(run: Run) -> Verdict:
+def _lost_together(run: Run) -> NodeVerdict:
     text = (
         f"All {len(run.nodes)} nodes were killed, or their machine failed, at {clock(run.last)}: "
         "no log has an end line"
     )
-    return Verdict("gone", text, "bad")
+    return NodeVerdict("gone", text, "bad")
 
 
-def _restarts(node: NodeLog) -> list[Verdict]:
+def _restarts(node: NodeLog) -> list[NodeVerdict]:
     """Say how often a node was started again."""
     pairs = list(pairwise(node.processes))
     if not pairs:
@@ -236,4 +236,4 @@ def _restarts(node: NodeLog) -> list[Verdict]:
     text += f", {duration(max(0.0, after.began - before.last))} after its log had ended"
     if lost:
         text += " without an end line" if len(pairs) == 1 else f" ({len(lost)} without an end line)"
-    return [Verdict("restarted", text, "odd")]
+    return [NodeVerdict("restarted", text, "odd")]

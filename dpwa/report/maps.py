@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.history import Floats
 from dpwa.observe.run_data import Run
 from dpwa.report.bars import name_rows
@@ -138,7 +138,7 @@ def draw_events(figure: Figure, facts: Facts) -> None:
     legend(figure, handles, 3)
 
 
-def moments(run: Run, most: int | None = None) -> list[tuple[Event, list[str]]]:
+def moments(run: Run, most: int | None = None) -> list[tuple[RunEvent, list[str]]]:
     """Return what happened, each with all who have noticed it at about the same time.
 
     Args:
@@ -146,8 +146,8 @@ def moments(run: Run, most: int | None = None) -> list[tuple[Event, list[str]]]:
         most: how many moments at most; the rarest kinds come first, the order is that of time.
     """
     window_s = max(2.0, run.seconds / MOMENTS)
-    found: list[tuple[Event, list[str]]] = []
-    newest: dict[tuple[str, str], tuple[Event, list[str]]] = {}
+    found: list[tuple[RunEvent, list[str]]] = []
+    newest: dict[tuple[str, str], tuple[RunEvent, list[str]]] = {}
     events = [event for node in run.nodes.values() for event in node.events]
     for event in sorted(events, key=lambda event: event.time):
         key = (event.kind, event.about)

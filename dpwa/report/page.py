@@ -9,7 +9,7 @@ from statistics import median
 from dpwa import __version__
 from dpwa.observe.events import KINDS
 from dpwa.observe.run_data import Run
-from dpwa.observe.verdicts import Verdict
+from dpwa.observe.verdicts import NodeVerdict
 from dpwa.report.bars import shares_of, traffic_of
 from dpwa.report.charts import Drawn
 from dpwa.report.facts import Facts, NodeFacts, mean
@@ -95,7 +95,7 @@ def _in_short(facts: Facts) -> Iterator[str]:
             yield f"{names(found)} {'was' if len(found) == 1 else 'were'} {what}."
 
 
-def findings(facts: Facts) -> list[tuple[str, Verdict]]:
+def findings(facts: Facts) -> list[tuple[str, NodeVerdict]]:
     """Return what stands out, the worst first: the name of a node, or nothing, and what is."""
     found = [("", verdict) for verdict in facts.general]
     found += [(name, v) for name, node in facts.nodes.items() for v in node.verdicts]

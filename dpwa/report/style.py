@@ -68,7 +68,7 @@ _SETTINGS: dict[Any, Any] = {
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """How a node is drawn.
 
     Attributes:
@@ -88,7 +88,7 @@ class Look:
         return {"color": self.colour, "linestyle": self.style, "linewidth": width, "zorder": order}
 
 
-Looks = Mapping[str, Look]
+Looks = Mapping[str, LineStyle]
 
 
 def looks_of(names: Sequence[str], remarkable: Mapping[str, str]) -> Looks:
@@ -99,10 +99,12 @@ def looks_of(names: Sequence[str], remarkable: Mapping[str, str]) -> Looks:
         remarkable: what stands out, in a word, by name; the most important first.
     """
     if len(names) <= MOST_COLOURS:
-        return {n: Look(c, s, short(n)) for n, c, s in zip(names, PALETTE, _STYLES, strict=False)}
-    looks = {name: Look(OTHERS) for name in names}
+        return {
+            n: LineStyle(c, s, short(n)) for n, c, s in zip(names, PALETTE, _STYLES, strict=False)
+        }
+    looks = {name: LineStyle(OTHERS) for name in names}
     for (name, why), colour in zip(list(remarkable.items())[:MOST_SHOWN], PALETTE, strict=False):
-        looks[name] = Look(colour, "-", f"{short(name)} ({why})")
+        looks[name] = LineStyle(colour, "-", f"{short(name)} ({why})")
     return looks
 
 

@@ -18,8 +18,9 @@ from support.ports import free_ports
 from support.terminals import on_terminal, plain_lines
 
 from dpwa import DpwaConnection
-from dpwa.cli.status import MEMORY_PARTS, _age, _number, _peer
+from dpwa.cli.status import _age, _number, _peer
 from dpwa.node.peers import PeerTable
+from dpwa.observe.figures import MEMORY_PARTS
 from dpwa.policy.health import Outcome
 from dpwa.wire.limits import PROTOCOL_VERSION
 from dpwa.wire.messages import NotReady, Status, encode, pack

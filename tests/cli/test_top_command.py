@@ -24,7 +24,7 @@ from support.times import at_most
 from dpwa import DpwaConnection
 from dpwa.cli.top.columns import SORTS
 from dpwa.cli.top.command import press
-from dpwa.cli.top.page import Look, Screen, Shown, lines_of
+from dpwa.cli.top.page import Screen, Shown, ViewChoices, lines_of
 from dpwa.observe.figures import NAMES
 from dpwa.observe.rates import Rates
 from dpwa.observe.rows import NodeRow
@@ -190,7 +190,7 @@ def test_nodes_are_sorted_by_any_column(run, key):
 
 
 def test_what_keys_do():
-    look = Look()
+    look = ViewChoices()
     for key, page in [("?", "keys"), ("v", "matters"), ("e", "events"), ("e", "nodes")]:
         press(look, key)
         assert look.page == page
@@ -210,7 +210,7 @@ def test_what_keys_do():
 
 def test_all_keys_and_signs_fit_a_terminal_of_24_lines():
     shown = Shown(RunView(0.0, "", (), ()), ())
-    lines = [line.plain for line in lines_of(shown, Look(page="keys"), Screen(80, 24))]
+    lines = [line.plain for line in lines_of(shown, ViewChoices(page="keys"), Screen(80, 24))]
     assert len(lines) == 24
     for key in ("q", "v", "e", "r", *SORTS.values(), "X", "!", "?"):
         assert any(line.startswith(f"{key}  ") for line in lines), key

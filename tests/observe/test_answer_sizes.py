@@ -4,8 +4,8 @@ from support.nodes import config_of
 
 from dpwa.config import load_config
 from dpwa.node.node import Node
-from dpwa.observe.events import Event
-from dpwa.observe.recorder import Record
+from dpwa.observe.events import RunEvent
+from dpwa.observe.recorder import NodeRecord
 from dpwa.wire import limits
 from dpwa.wire.watching import AskHistory
 
@@ -21,11 +21,11 @@ def test_the_largest_answer_fits():
     entry = {"endpoint": f"tcp://{NAME}:65535", "status": "suspect"}
     report["membership"] = {"members": [{"name": name, **entry} for name in names]}
     now, answers = [1e9], []
-    record = Record(lambda: report, {"name": "w1"}, clock=None, wall=lambda: now[0])
+    record = NodeRecord(lambda: report, {"name": "w1"}, clock=None, wall=lambda: now[0])
     for _ in range(700):
         now[0] += 1.0
         record.sample()
-    record._events.add(Event(1e9, NAME, "unreachable", NAME, "x" * 200) for _ in range(600))
+    record._events.add(RunEvent(1e9, NAME, "unreachable", NAME, "x" * 200) for _ in range(600))
     message = AskHistory(request=1, since=0.0, events_after=0, of="")
     record.handle(b"", message, lambda message, payload: answers.append(payload))
     assert len(answers[0]) <= limits.MAX_HISTORY_BYTES

@@ -6,7 +6,7 @@ from support.nodes import config_of
 
 from dpwa.node.node import Node
 from dpwa.observe.changes import changes
-from dpwa.observe.events import KINDS, Event, EventLog
+from dpwa.observe.events import KINDS, EventLog, RunEvent
 
 
 def report_of():
@@ -97,7 +97,7 @@ def test_members_tell_who_comes_and_goes_and_old_graves_do_not():
 def test_the_list_of_events_is_bounded_and_its_numbers_rise():
     log = EventLog()
     for _ in range(1200):
-        log.add([Event(TIME, "w1", "joined", "w2")])
+        log.add([RunEvent(TIME, "w1", "joined", "w2")])
     numbers = [event.number for event in log.after(0)]
     assert numbers == list(range(701, 1201))
     assert [event.number for event in log.after(1198)] == [1199, 1200]

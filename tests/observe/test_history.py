@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from dpwa.observe.figures import NAMES
-from dpwa.observe.history import OTHER_NODE, History
+from dpwa.observe.history import OTHER_NODE, SampleHistory
 
 HOUR_S = 3600.0
 
 
 def filled(seconds, width=2, **options):
-    history = History(width, **options)
+    history = SampleHistory(width, **options)
     for at in range(seconds):
         history.add(1e9 + at, [at] * width)
     return history
@@ -43,7 +43,7 @@ def test_all_samples_come_in_batches_of_any_size():
 
 
 def test_a_sample_that_is_not_newer_is_left_out():
-    history = History(1)
+    history = SampleHistory(1)
     for at in (5.0, 5.0, 4.0):
         history.add(at, [at])
     assert history.since().tolist() == [[5.0, 5.0]]

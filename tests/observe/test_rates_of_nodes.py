@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpwa.observe.figures import INDEX, NAMES
-from dpwa.observe.history import History
+from dpwa.observe.history import SampleHistory
 from dpwa.observe.rates import (
     ENOUGH_STEPS,
     UNKNOWN,
@@ -27,7 +27,7 @@ def samples(count, **per_second):
 
 
 def history_of(rows):
-    history = History(len(NAMES))
+    history = SampleHistory(len(NAMES))
     for row in rows:
         history.add(row[0], row[1:])
     return history

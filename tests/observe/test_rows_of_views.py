@@ -7,7 +7,7 @@ import pytest
 
 from dpwa.observe.answers import read_answer
 from dpwa.observe.figures import NAMES, OTHER_NAMES
-from dpwa.observe.history import OTHER_NODE, History
+from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.rows import rows_of
 from dpwa.observe.watch import Followed, RunView
 from dpwa.wire.messages import pack
@@ -32,7 +32,7 @@ def node(
     name, speed=5.0, *, peers=(), members=(), silent_s=0.0, problem="", told=None, losses=None
 ):
     """A node that has answered, for ten seconds; with `told`: one that only others tell of."""
-    history, heard = History(len(NAMES)), History(len(OTHER_NAMES), OTHER_NODE)
+    history, heard = SampleHistory(len(NAMES)), SampleHistory(len(OTHER_NAMES), OTHER_NODE)
     if told is not None:
         heard.add(1e9, told)
         return Followed(name, f"tcp://{name}:1", None, silent_s, problem, history, heard)

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dpwa.observe.answers import HistoryAnswer, PeerEntry
 from dpwa.observe.dashboard import server
 from dpwa.observe.dashboard.feed import Feed
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import INDEX, NAMES
-from dpwa.observe.history import OTHER_NODE, History
+from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.watch import Followed, RunView
 
 TIMEOUT_S = 20
@@ -59,7 +59,7 @@ class ToldRun:
 
     def __init__(self, names, past_s=60):
         self.names = names
-        self.histories = {name: History(len(NAMES)) for name in names}
+        self.histories = {name: SampleHistory(len(NAMES)) for name in names}
         self.began = time.time() - past_s
         self.told = 0
 
@@ -76,12 +76,12 @@ class ToldRun:
                 30.0 if port == 3 else 0.0,
                 "",
                 self.histories[name],
-                History(4, OTHER_NODE),
+                SampleHistory(4, OTHER_NODE),
             )
             for port, name in enumerate(self.names, 1)
         )
         events = tuple(
-            Event(self.began + i, self.names[0], "joined", name, f"as {name}")
+            RunEvent(self.began + i, self.names[0], "joined", name, f"as {name}")
             for i, name in enumerate(self.names)
         )
         return RunView(now, self.names[0], nodes, events)

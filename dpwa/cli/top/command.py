@@ -17,12 +17,10 @@ from dpwa.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dpwa.cli.top.page import Look
-    from dpwa.observe.events import Event
+    from dpwa.cli.top.page import ViewChoices
+    from dpwa.observe.events import RunEvent
     from dpwa.observe.watch import RunView, Watch
 
-LEAST_INTERVAL_S = 0.1
-LONGEST_INTERVAL_S = 86_400.0
 FIRST_ANSWERS_S = 3.0
 LINES_OF_A_KEY = {"up": -1, "k": -1, "down": 1, "j": 1}
 
@@ -36,15 +34,7 @@ def top(
         bool,
         typer.Option("--json", help="Print JSON: one object, or one on each line without --once."),
     ] = False,
-    interval: Annotated[
-        float,
-        typer.Option(
-            metavar="S",
-            min=LEAST_INTERVAL_S,
-            max=LONGEST_INTERVAL_S,
-            help="How many seconds from one view to the next.",
-        ),
-    ] = 1.0,
+    interval: asking.IntervalOption = 1.0,
     sort: Annotated[
         str,
         typer.Option(
@@ -69,11 +59,11 @@ def top(
         dpwa top --at 10.0.0.1:7000 --once --json
     """
     from dpwa.cli.top.columns import SORTS
-    from dpwa.cli.top.page import Look
+    from dpwa.cli.top.page import ViewChoices
 
     if sort not in SORTS:
         raise UserError(f"--sort: expected one of {', '.join(SORTS)} (got {sort})")
-    look = Look(sort)
+    look = ViewChoices(sort)
     try:
         with asking.watch(config, at, as_name) as watch:
             if once:
@@ -86,7 +76,7 @@ def top(
         return
 
 
-def _show_once(watch: Watch, look: Look, *, as_json: bool) -> None:
+def _show_once(watch: Watch, look: ViewChoices, *, as_json: bool) -> None:
     view = watch.wait_for_answers(FIRST_ANSWERS_S)
     has_answer = any(node.answer is not None for node in view.nodes)
     if as_json or has_answer:
@@ -99,9 +89,9 @@ def _show_once(watch: Watch, look: Look, *, as_json: bool) -> None:
         raise typer.Exit(exit_codes.UNREACHABLE)
 
 
-def _show_plainly(watch: Watch, look: Look, interval_s: float, *, as_json: bool) -> None:
+def _show_plainly(watch: Watch, look: ViewChoices, interval_s: float, *, as_json: bool) -> None:
     """Print one view after the other, each with the events since the one before."""
-    known: set[Event] = set()
+    known: set[RunEvent] = set()
     view = watch.wait_for_answers(FIRST_ANSWERS_S)
     while True:
         _print(view, look, as_json=as_json, known=known)
@@ -114,7 +104,7 @@ def _show_plainly(watch: Watch, look: Look, interval_s: float, *, as_json: bool)
 
 
 def _print(
-    view: RunView, look: Look, *, as_json: bool, known: Collection[Event] = frozenset()
+    view: RunView, look: ViewChoices, *, as_json: bool, known: Collection[RunEvent] = frozenset()
 ) -> None:
     """Print what is known, but for events that are known already."""
     from dpwa.cli.top.page import Screen, Shown, lines_of
@@ -131,7 +121,7 @@ def _print(
         console.print(line, no_wrap=True, crop=False, overflow="ignore")
 
 
-def _show_live(watch: Watch, look: Look, interval_s: float) -> None:
+def _show_live(watch: Watch, look: ViewChoices, interval_s: float) -> None:
     """Show the newest view in the place of the one before, until somebody ends it."""
     from rich.console import Group
 
@@ -149,7 +139,7 @@ def _show_live(watch: Watch, look: Look, interval_s: float) -> None:
                 view = watch.view()
                 shown = Shown(view, rows_of(view), view.events)
                 is_new = not view.through and now - began < FIRST_ANSWERS_S
-                due = now + (LEAST_INTERVAL_S if is_new else interval_s)
+                due = now + (asking.LEAST_INTERVAL_S if is_new else interval_s)
             width, height = console.size
             terminal.show(Group(*lines_of(shown, look, Screen(width, height, is_unicode))))
             for key in terminal.keys(due - time.monotonic()):
@@ -173,7 +163,7 @@ def _shows_blocks(console: Console) -> bool:
     return console.encoding.startswith("utf") and os.environ.get("LC_ALL") not in ("C", "POSIX")
 
 
-def press(look: Look, key: str) -> None:
+def press(look: ViewChoices, key: str) -> None:
     """Do what a key means, but for those that end it all."""
     from dpwa.cli.top.columns import SORTS
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dpwa.cli.top import columns
 from dpwa.cli.top.columns import COLUMNS, CURVE, IMPORTANCE, NAME, ORDER, STATE
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.rows import NodeRow
 from dpwa.observe.watch import RunView
 from dpwa.wire.messages import printable
@@ -32,7 +32,7 @@ PAGES = ("nodes", "matters", "events", "keys")
 
 
 @dataclass
-class Look:
+class ViewChoices:
     """What the one who looks has chosen.
 
     Attributes:
@@ -81,10 +81,10 @@ class Shown:
 
     view: RunView
     rows: Sequence[NodeRow]
-    events: Sequence[Event] = field(default_factory=tuple)
+    events: Sequence[RunEvent] = field(default_factory=tuple)
 
 
-def lines_of(shown: Shown, look: Look, screen: Screen) -> list[Text]:
+def lines_of(shown: Shown, look: ViewChoices, screen: Screen) -> list[Text]:
     """Return the lines of a screen; none is wider than it is, and there are as many as it has."""
     page = {"nodes": _nodes, "matters": _matters, "events": _all_events, "keys": _keys}[look.page]
     head = _head(shown, screen)
@@ -121,7 +121,7 @@ def _joined(parts: Sequence[str], width: int) -> str:
     return set_cell_size(joined, width).rstrip()
 
 
-def _foot(count: int, look: Look, screen: Screen) -> Text:
+def _foot(count: int, look: ViewChoices, screen: Screen) -> Text:
     """Return the last line: what is shown, and which keys there are."""
     if look.page != "nodes":
         parts = ["Esc: back", "q: quit", "arrows: scroll"]
@@ -136,7 +136,7 @@ def _foot(count: int, look: Look, screen: Screen) -> Text:
 # The nodes, what is the matter with them, and what has happened
 
 
-def _nodes(shown: Shown, look: Look, screen: Screen, height: int | None) -> list[Text]:
+def _nodes(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
     rows = columns.sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
     head, *table = _table(rows, screen)
     matters = list(_matter_lines(rows, screen))
@@ -159,13 +159,13 @@ def _nodes(shown: Shown, look: Look, screen: Screen, height: int | None) -> list
     return [head, *seen, *matters, *title, *told]
 
 
-def _matters(shown: Shown, look: Look, screen: Screen, height: int | None) -> list[Text]:
+def _matters(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
     rows = columns.sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
     lines = list(_matter_lines(rows, screen)) or [Text("  nothing is the matter")]
     return _scrolled(_rule("what is the matter", screen), lines, look, height)
 
 
-def _all_events(shown: Shown, look: Look, screen: Screen, height: int | None) -> list[Text]:
+def _all_events(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
     lines = []
     for event in reversed(shown.events[-MOST_EVENTS_OF_PAGE:]):
         lines += _wrapped(_event_text(event, shown), screen, indent=2)
@@ -173,7 +173,7 @@ def _all_events(shown: Shown, look: Look, screen: Screen, height: int | None) ->
     return _scrolled(title, lines or [Text("  none yet")], look, height)
 
 
-def _keys(shown: Shown, look: Look, screen: Screen, height: int | None) -> list[Text]:  # noqa: ARG001
+def _keys(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:  # noqa: ARG001
     told = [("q", "quit"), ("?, Esc", "these keys, and back to the nodes")]
     told += [("v", "all that is the matter, in full"), ("e", "all events")]
     told += [("arrows, PgUp, PgDn", "scroll"), ("r", "reverse the order")]
@@ -186,7 +186,7 @@ def _keys(shown: Shown, look: Look, screen: Screen, height: int | None) -> list[
     return _scrolled(_rule("keys", screen), lines, look, height)
 
 
-def _scrolled(title: Text, lines: list[Text], look: Look, height: int | None) -> list[Text]:
+def _scrolled(title: Text, lines: list[Text], look: ViewChoices, height: int | None) -> list[Text]:
     look.room = len(lines) if height is None else max(height - 1, 0)
     look.clamp(len(lines))
     return [title, *lines[look.first : look.first + look.room]]
@@ -292,7 +292,7 @@ def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
         yield from _wrapped(f"{sign} {text}", screen, indent=2, style=STYLES[sign])
 
 
-def _event_text(event: Event, shown: Shown) -> str:
+def _event_text(event: RunEvent, shown: Shown) -> str:
     moment = time.strftime("%H:%M:%S", time.localtime(event.time))
     wide = min(max([0, *(len(other.about) for other in shown.events)]), MOST_ABOUT)
     by = f", noticed by {event.node}" if event.node not in ("", event.about) else ""
@@ -300,7 +300,7 @@ def _event_text(event: Event, shown: Shown) -> str:
     return f"{moment} {event.about:<{max(wide, 1)}} {event.kind}{by}{text}"
 
 
-def _event(event: Event, shown: Shown, screen: Screen) -> Text:
+def _event(event: RunEvent, shown: Shown, screen: Screen) -> Text:
     """Return an event on one line; of a longer one, the words that fit."""
     lines = _wrapped(_event_text(event, shown), screen, indent=0)
     if len(lines) == 1:

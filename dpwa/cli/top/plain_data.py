@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.rows import NodeRow
 from dpwa.observe.watch import RunView
 from dpwa.types import JsonObject
 
 
-def plain_data(view: RunView, rows: Iterable[NodeRow], events: Iterable[Event]) -> JsonObject:
+def plain_data(view: RunView, rows: Iterable[NodeRow], events: Iterable[RunEvent]) -> JsonObject:
     """Return one JSON object; a number that is NaN or infinite is `None`.
 
     Args:

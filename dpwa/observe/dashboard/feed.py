@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES, since_restart
@@ -42,8 +42,8 @@ class Feed:
     def __init__(self, view: Callable[[], RunView]) -> None:
         self._view = view
         self._told: dict[str, float] = {}  # until when the points of each node were told
-        self._events: deque[Event] = deque(maxlen=MOST_TOLD)  # that were told
-        self._known: set[Event] = set()
+        self._events: deque[RunEvent] = deque(maxlen=MOST_TOLD)  # that were told
+        self._known: set[RunEvent] = set()
 
     def snapshot(self) -> JsonObject:
         """Return all that was told so far: the next `update` goes on from there."""
@@ -82,7 +82,7 @@ class Feed:
             "figures": {key: number(newest[index]) for key, index in INDEX.items()},
         }
 
-    def _take(self, view: RunView) -> tuple[JsonObject, list[Event]]:
+    def _take(self, view: RunView) -> tuple[JsonObject, list[RunEvent]]:
         points: JsonObject = {}
         for node in view.nodes:
             # One point more than is new: rates are taken between two.
@@ -191,7 +191,7 @@ def _budget(rows: Floats) -> list[list[float | str | None]]:
     return [[number(t), *map(number, share)] for t, share in zip(times, shares, strict=True)]
 
 
-def _event(event: Event) -> JsonObject:
+def _event(event: RunEvent) -> JsonObject:
     return {key: value for key, value in asdict(event).items() if key != "number"}
 
 

@@ -4,9 +4,9 @@ import json
 import math
 
 from dpwa.observe.dashboard.feed import Feed
-from dpwa.observe.events import Event
+from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import INDEX, NAMES
-from dpwa.observe.history import OTHER_NODE, History
+from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.watch import Followed, RunView
 
 START = 1e9
@@ -16,7 +16,7 @@ class Run:
     """A run that is told by hand."""
 
     def __init__(self, nodes):
-        self.histories = {name: History(len(NAMES)) for name in nodes}
+        self.histories = {name: SampleHistory(len(NAMES)) for name in nodes}
         self.events = []
         self.seconds = 0
 
@@ -32,7 +32,7 @@ class Run:
 
     def view(self):
         nodes = tuple(
-            Followed(name, f"tcp://h:{port}", None, 0.0, "", history, History(4, OTHER_NODE))
+            Followed(name, f"tcp://h:{port}", None, 0.0, "", history, SampleHistory(4, OTHER_NODE))
             for port, (name, history) in enumerate(self.histories.items(), 1)
         )
         return RunView(START + self.seconds, "w1", nodes, tuple(self.events))
@@ -70,9 +70,9 @@ def test_a_restart_has_no_speed():
 def test_events_are_told_once():
     run = Run(["w1"])
     feed = Feed(run.view)
-    run.events = [Event(START, "w1", "joined", "w2")]
+    run.events = [RunEvent(START, "w1", "joined", "w2")]
     assert len(feed.snapshot()["events"]) == 1
-    run.events += [Event(START + 1, "w1", "left", "w2")]
+    run.events += [RunEvent(START + 1, "w1", "left", "w2")]
     assert [event["kind"] for event in feed.update()["events"]] == ["left"]
     assert feed.update()["events"] == []
     assert len(feed.snapshot()["events"]) == 2
