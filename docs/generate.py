@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that are made of the code: api.md, cli.md and settings.md.
+"""Write the pages of docs/ that are made of the code: api, cli, scenario-keys and settings.md.
 
     python docs/generate.py                      # writes all of them
     python docs/generate.py --check              # exits with 1 if one is out of date
@@ -18,6 +18,7 @@ DOCS = Path(__file__).parent
 GENERATORS = {
     "api.md": "generate_api",
     "cli.md": "generate_cli",
+    "scenario-keys.md": "generate_scenario_keys",
     "settings.md": "generate_settings",
 }
 

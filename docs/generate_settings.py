@@ -49,17 +49,17 @@ def page() -> str:
     plain = {name: schema for name, schema in settings.items() if name not in methods}
     lines = [HEAD + " · ".join(f"[{name}](#{name})" for name in plain), "", "## Settings"]
     for name, schema in plain.items():
-        lines += ["", f"### {name}", "", _text(schema), "", f"- {_facts(schema, (name,))}"]
-        lines += _options(name, schema, definitions)
+        lines += ["", f"### {name}", "", text(schema), "", f"- {facts(schema, (name,))}"]
+        lines += options(name, schema, definitions)
     for kind, title in KIND_TITLES.items():
         lines += ["", f"## Options of {title}"]
         for name in (name for name, of in methods.items() if of == kind):
-            lines += ["", f"### `{kind}: {name}`", "", _text(settings[name]).partition(": ")[2]]
-            lines += list(_options(name, settings[name], definitions)) or ["", "No options."]
+            lines += ["", f"### `{kind}: {name}`", "", text(settings[name]).partition(": ")[2]]
+            lines += list(options(name, settings[name], definitions)) or ["", "No options."]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _options(name: str, schema: Mapping[str, Any], definitions: Any) -> Iterator[str]:
+def options(name: str, schema: Mapping[str, Any], definitions: Any) -> Iterator[str]:
     """Yield a table of what stands under a setting, if it is a mapping or a list of mappings."""
     for part in (schema, *schema.get("anyOf", ()), schema.get("items", {})):
         model = definitions[part["$ref"].rpartition("/")[2]] if "$ref" in part else {}
@@ -67,17 +67,17 @@ def _options(name: str, schema: Mapping[str, Any], definitions: Any) -> Iterator
         if properties:
             yield from ("", "| key | type | meaning |", "|---|---|---|")
         for option, found in properties.items():
-            facts = _facts(found, (name, option))
-            yield f"| `{option}` | {facts} | {_text(found)} |"
+            yield f"| `{option}` | {facts(found, (name, option))} | {text(found)} |"
 
 
-def _facts(schema: Mapping[str, Any], path: tuple[str, ...]) -> str:
-    facts = [_kind(schema)]
+def facts(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
+    """Return type, limits and default of a setting, and the variable of the one at a key path."""
+    found = [_kind(schema)]
     if "default" in schema and not (schema["default"] is None and "anyOf" not in schema):
-        facts.append(f"default {_default(schema['default'])}")
+        found.append(f"default {_default(schema['default'])}")
     if path in variables().values():
-        facts.append(f"variable `{variable_of(path)}`")
-    return "; ".join(facts)
+        found.append(f"variable `{variable_of(path)}`")
+    return "; ".join(found)
 
 
 def _default(value: Any) -> str:
@@ -110,6 +110,6 @@ def _limits(schema: Mapping[str, Any]) -> Iterator[str]:
             yield f"{word} {json.dumps(schema[key])}".removesuffix(".0")
 
 
-def _text(schema: Mapping[str, Any]) -> str:
+def text(schema: Mapping[str, Any]) -> str:
     """Return the description, whose signs mean nothing in Markdown."""
     return re.sub(r"([|<*])", r"\\\1", schema["description"])

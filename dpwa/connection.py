@@ -19,7 +19,7 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
-from dpwa.lifecycle import Closeable, uninterrupted
+from dpwa.lifecycle import Closeable
 from dpwa.membership.members import Members
 from dpwa.message_codes import get_log
 from dpwa.node.arrival import Arrival, CopiedOut, FetchTerms
@@ -30,6 +30,7 @@ from dpwa.observe.exports import Exports
 from dpwa.observe.recorder import Recorder
 from dpwa.observe.scalars import scalars
 from dpwa.policy.finishing import FinishReport
+from dpwa.runtime import SYSTEM, Runtime
 from dpwa.state.states import States
 from dpwa.state.target import Target
 from dpwa.state.values import values_of, values_part
@@ -60,6 +61,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
     Args:
         name: which node of the configuration this process is.
         config: a path to a YAML file, a mapping, or a `Config`.
+        runtime: where it gets time, threads and sockets from; the simulator has another.
 
     Raises:
         ConfigError: the configuration has mistakes.
@@ -73,8 +75,9 @@ class DpwaConnection(CollectiveCalls, Closeable):
         node: the node underneath, for adapters.
     """
 
-    def __init__(self, name: str, config: ConfigSource) -> None:
+    def __init__(self, name: str, config: ConfigSource, *, runtime: Runtime = SYSTEM) -> None:
         _require_name(name)
+        self._runtime = runtime
         loaded = load_config(config)
         _collect_forgotten(name)
         self._stack = ExitStack()  # what is closed together, the node last of all
@@ -82,7 +85,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             with _explained(name):
                 self._make(name, loaded)
         except BaseException:
-            with uninterrupted():
+            with self._runtime.uninterrupted():
                 self._stack.close()
             raise
         _made.add(self)
@@ -91,8 +94,8 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     def _make(self, name: str, config: Config) -> None:
         enter = self._stack.enter_context
-        with uninterrupted():
-            self.node = enter(Node(name, config))
+        with self._runtime.uninterrupted():
+            self.node = enter(Node(name, config, self._runtime))
         members = enter(Members(self.node)) if config.is_open else None
         self._members = members
         are_known = None if members is None else members.are_known
@@ -321,7 +324,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         In a forked child it does nothing: the connection is its parent's.
         """
         if self.node.is_own:
-            with uninterrupted():
+            with self._runtime.uninterrupted():
                 self._stack.close()
 
     def __repr__(self) -> str:

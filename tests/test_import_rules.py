@@ -16,6 +16,7 @@ STOREYS = [
     {"message_codes"},
     {"errors", "clock", "fault_points"},
     {"types", "registry", "lifecycle"},
+    {"runtime"},
     {"policy", "data"},
     {"algorithms"},
     {"config", "wire"},
@@ -32,6 +33,7 @@ STOREYS = [
     {"dpwa", "conn", "interpolation", "messaging"},  # the names of 2017
     {"plan"},
     {"demo", "bench", "testing", "report"},
+    {"sim"},
     {"cli"},
     {"__main__"},
 ]

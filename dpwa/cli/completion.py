@@ -21,6 +21,13 @@ def node_names(context: typer.Context, incomplete: str) -> list[str]:
     return [name for name in found if name.startswith(incomplete)]
 
 
+def scenario_names(incomplete: str) -> list[str]:
+    """Return the names of the scenarios that come with dpwa; files are the shell's own offer."""
+    from dpwa.sim.shipped import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
 def _names_in(path: str) -> list[str]:
     import yaml
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from dpwa.clock import Clock, SystemClock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.collectives.operations import Barrier, Gather, Join, Operation, Reduce
@@ -35,25 +33,23 @@ class Collectives(Closeable):
     Args:
         node: on whose threads and connections they run.
         are_known: tells whether all are peers by now of whom this node was told when it was let in.
-        clock: time source.
     """
 
     def __init__(
         self,
         node: Node,
         are_known: Callable[[], bool] | None = None,
-        clock: Clock | None = None,
     ) -> None:
         # Its threads know this: if this knew the node, one that is forgotten would never be closed.
         self._name = node.name
         self._patience_s = node.config.collective_timeout_s
-        self._clock = clock or SystemClock()
+        self._runtime = node.runtime
         self._are_known = are_known or (lambda: True)
         ranks = tuple(listed.name for listed in node.config.nodes)
         # Where nodes come and go, each begins alone, and their order is that of their names.
         self._ranks = () if node.config.is_open else ranks
         names = node.names if node.config.is_open else lambda: ranks
-        own = Member(node.name, secrets.token_bytes(limits.INCARNATION_BYTES))
+        own = Member(node.name, node.runtime.token_bytes(limits.INCARNATION_BYTES))
         may_map = node.config.transport != "tcp"
         self._lock = threading.RLock()
         self._runners: dict[str, Runner] = {}
@@ -193,9 +189,9 @@ class Collectives(Closeable):
 
     def _add(self, tag: str) -> Runner:
         self._connect(needs_all=True)
-        group = Group(tag, self._ranks, self._contacts, self._clock, self._are_known)
+        group = Group(tag, self._ranks, self._contacts, self._runtime, self._are_known)
         places = self._contacts, self._listener, self._pull_source
-        runner = self._runners[tag] = Runner(group, *places, self._clock, self._groups)
+        runner = self._runners[tag] = Runner(group, *places, self._runtime, self._groups)
         return runner
 
     def _group(self, tag: str) -> Group | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from dpwa.config.python_source import ARGUMENTS, PythonSource
 from dpwa.config.reading import note_duplicates, plain_values, read_model, schema_of, unknown_key
 from dpwa.config.scalars import means_off
 from dpwa.config.schema import options_model, setting_names
-from dpwa.config.tree import BrokenNode, ConfigValue, ListNode, MapNode, Node, ScalarNode
+from dpwa.config.tree import BrokenNode, ConfigValue, ListNode, MapNode, Node, ScalarNode, value_at
 from dpwa.config.yaml_source import read_yaml_file
 from dpwa.errors import ConfigError, UserError
 from dpwa.types import StrictModel
@@ -60,18 +60,38 @@ def load_config(
     variables = os.environ if environ is None else environ
     problems = Problems()
     try:
-        document = _read(source, problems)
+        document = read_document(source, problems)
         if beneath is not None:
-            document = _laid_over(document, _read(beneath, problems))
+            document = _laid_over(document, read_document(beneath, problems))
     except ConfigError as error:
         # Beyond reading; what is wrong with the environment can still be told.
         for _ in environment_overrides(variables, problems, rules_known=False):
             pass
         raise ConfigError([*error.problems, *problems.lines()]) from None
-    config = _Loading(document, problems).run(variables, overrides or {})
+    config = config_of(document, problems, variables, overrides)
     if config is None or problems.lines():
         raise ConfigError(problems.lines())
     return config
+
+
+def config_of(
+    document: Document,
+    problems: Problems,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    beside: Iterable[str] = (),
+) -> Config | None:
+    """Return the configuration that a document is; note what is wrong, and return `None` then.
+
+    Args:
+        document: as `read_document` returns it.
+        problems: where mistakes are noted.
+        environ: variables that override settings.
+        overrides: settings that go before all others.
+        beside: keys of something else that stands in the same file, for whoever misspells one.
+    """
+    return _Loading(document, problems, tuple(beside)).run(environ, overrides or {})
 
 
 def settings_in(source: ConfigSource) -> frozenset[str]:
@@ -82,24 +102,30 @@ def settings_in(source: ConfigSource) -> frozenset[str]:
     """
     if isinstance(source, Config):
         return frozenset(source.to_mapping())
-    return frozenset(entry.key for entry in _read(source, Problems()).settings)
+    return frozenset(entry.key for entry in read_document(source, Problems()).settings)
 
 
 @dataclass(frozen=True)
-class _Document:
-    """The settings of a source in the order written, and the folder of its plugins."""
+class Document:
+    """The settings of a source in the order written.
+
+    Attributes:
+        place: of the whole.
+        settings: keys and values.
+        folder: of the plugins and of relative paths; `None`: the working directory.
+    """
 
     place: Place
     settings: tuple[ConfigValue, ...]
     folder: Path | None
 
 
-def _laid_over(document: _Document, beneath: _Document) -> _Document:
+def _laid_over(document: Document, beneath: Document) -> Document:
     """Return the settings of a source, and those of another that it does not have."""
     own = {entry.key for entry in document.settings}
     others = tuple(entry for entry in beneath.settings if entry.key not in own)
     folder = beneath.folder if document.folder is None else document.folder
-    return _Document(document.place, (*document.settings, *others), folder)
+    return Document(document.place, (*document.settings, *others), folder)
 
 
 def peer_config(name: str, host: str, port: int) -> NodeConfig:
@@ -116,13 +142,18 @@ def peer_config(name: str, host: str, port: int) -> NodeConfig:
         raise UserError(f"peer {name!r}: {'; '.join(problems)}") from None
 
 
-def _read(source: object, problems: Problems) -> _Document:
+def read_document(source: object, problems: Problems) -> Document:
+    """Read the settings of a source: a path, a mapping, or a list of single-key mappings.
+
+    Raises:
+        ConfigError: it cannot be read at all.
+    """
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
         root = read_yaml_file(path)
-        return _Document(root.place, _settings(root, problems), Path(path).parent)
+        return Document(root.place, _settings(root, problems), Path(path).parent)
     root = PythonSource().node(source)
-    return _Document(root.place, _settings(root, problems), None)
+    return Document(root.place, _settings(root, problems), None)
 
 
 def _settings(root: Node, problems: Problems) -> tuple[ConfigValue, ...]:
@@ -149,7 +180,8 @@ def _settings(root: Node, problems: Problems) -> tuple[ConfigValue, ...]:
 class _Loading:
     """The steps from a document to a `Config`, over the settings collected so far."""
 
-    def __init__(self, document: _Document, problems: Problems) -> None:
+    def __init__(self, document: Document, problems: Problems, beside: Sequence[str]) -> None:
+        self._beside = beside
         self._document = document
         self._problems = problems
         self._entries: dict[str, ConfigValue] = {}
@@ -227,7 +259,8 @@ class _Loading:
             if isinstance(entry.value, BrokenNode) and key not in known:
                 self._problems.add(entry.value.place, joined("", key), entry.value.message)
             elif key not in known:
-                self._problems.add(entry.place, joined("", key), unknown_key(key, known))
+                message = unknown_key(key, [*self._beside, *known])
+                self._problems.add(entry.place, joined("", key), message)
 
     def _options(self) -> dict[str, StrictModel]:
         """Read the options of every method, those of selected ones even if nothing is written."""
@@ -264,7 +297,7 @@ class _Loading:
         if entry is None or chosen not in options or not names or len(set(known)) < len(names):
             return
         written = self._entries.get(chosen, entry).value
-        path = _value_at(written, ["path"]) or written
+        path = value_at(written, ["path"]) or written
         place = entry.value.place
         note_misfit(Placement(chosen, place, options[chosen], path.place, known), self._problems)
 
@@ -323,7 +356,7 @@ def _note_clashes(settings: MapNode, values: Plain, problems: Problems) -> bool:
     nodes, links = _mappings(values, "nodes"), _mappings(values, "links")
     found = False
     for path, message in (*clashes(nodes, links), *combinations(values, nodes, links)):
-        node = _value_at(settings, path)
+        node = value_at(settings, path)
         if node:
             problems.add(node.place, joined_all(path), message)
             found = True
@@ -337,17 +370,3 @@ def _mappings(values: Mapping[str, object], key: str) -> list[Plain]:
         if isinstance(items, list)
         else []
     )
-
-
-def _value_at(node: Node, path: Sequence[str | int]) -> Node | None:
-    """Follow the steps of a key path; `None` where the tree has no such thing."""
-    found: Node | None = node
-    for step in path:
-        if isinstance(found, ListNode) and isinstance(step, int):
-            found = found.items[step]
-        else:
-            entry = (
-                found.find(step) if isinstance(found, MapNode) and isinstance(step, str) else None
-            )
-            found = entry.value if entry else None
-    return found

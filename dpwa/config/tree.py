@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpwa.config.problems import Place
@@ -64,3 +65,17 @@ class BrokenNode:
 
 
 Node = ScalarNode | ListNode | MapNode | BrokenNode
+
+
+def value_at(node: Node, path: Sequence[str | int]) -> Node | None:
+    """Follow the steps of a key path; `None` where the tree has no such thing."""
+    found: Node | None = node
+    for step in path:
+        if isinstance(found, ListNode) and isinstance(step, int):
+            found = found.items[step]
+        else:
+            entry = (
+                found.find(step) if isinstance(found, MapNode) and isinstance(step, str) else None
+            )
+            found = entry.value if entry else None
+    return found

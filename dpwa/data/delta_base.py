@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from dpwa.data.segments import ByteArray
 
 NOTHING = 0  # the token of a copy that is of no use
 MAX_SHARDS = 1024  # of one copy that are told apart; one that is forgotten is sent whole again
-TOKEN_BITS = 62
+TOKEN_BYTES = 8
 
 
 @dataclass
@@ -38,14 +38,21 @@ class ReaderBases:
     Args:
         limit: how many readers are remembered.
         resync_every: every so many fetches of a shard, a reader gets all of it.
+        token_bytes: draws random bytes.
     """
 
-    def __init__(self, limit: int, resync_every: int) -> None:
+    def __init__(
+        self,
+        limit: int,
+        resync_every: int,
+        token_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
         self._limit = limit
         self._resync_every = resync_every
         self._copies: OrderedDict[bytes, DeltaBase] = OrderedDict()
         # From anywhere: a reader may still name a token of the process that was here before.
-        self._tokens = itertools.count(1 + secrets.randbits(TOKEN_BITS))
+        first = int.from_bytes(token_bytes(TOKEN_BYTES), "big") >> 2  # so many may follow
+        self._tokens = itertools.count(1 + first)
 
     @property
     def nbytes(self) -> int:

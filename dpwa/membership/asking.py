@@ -76,14 +76,14 @@ class Asking(Listener):
         self._member_list = member_list
         self._algorithm = config.algorithm
         self._node_handle = context.node_handle
-        self._clock = context.clock
+        self._clock = self._runtime = context.runtime
         self._connect = connect
         self._called_back = called_back
         told = [seed.endpoint for seed in config.seeds]
         self._seeds = Seeds([*config.seeds, *context.remembered], context.rng)
         self._told = frozenset(told)
         self._look_up = context.look_up
-        self._errands = Errands(member_list.own.name)
+        self._errands = Errands(member_list.own.name, context.runtime)
         self._diary = Diary(member_list, context, self._errands)
         self._met: dict[str, str] = {}  # who was there, by address
         self._problems: dict[str, str] = {}  # that were logged, by place
@@ -92,10 +92,11 @@ class Asking(Listener):
         self._to_call: list[tuple[CallBack, float]] = []  # and until when that is of use
         self._asked_at = self._clock.now()
         self._told_at = -math.inf
-        self._thread_id: int | None = None
-        self._has_ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._has_ended = context.runtime.event()
         self.has_looked = False
-        self.verdict = JoinVerdict([*told, *(seed.endpoint for seed in context.remembered)])
+        places = [*told, *(seed.endpoint for seed in context.remembered)]
+        self.verdict = JoinVerdict(places, context.runtime)
 
     # Any thread
 
@@ -119,7 +120,7 @@ class Asking(Listener):
     @property
     def is_current_thread(self) -> bool:
         """Whether this is the TxThread."""
-        return threading.get_ident() == self._thread_id
+        return self._runtime.current_thread() is self._thread
 
     def _order(self, order: CallBack | Located | Seed) -> None:
         self._orders.put(order)
@@ -129,7 +130,7 @@ class Asking(Listener):
 
     def attached(self, zmq_context: Context, poller: zmq.Poller) -> None:
         """Begin: calls have sockets of their own."""
-        self._thread_id = threading.get_ident()
+        self._thread = self._runtime.current_thread()
         self._calls.open(zmq_context, poller)
 
     def ended(self) -> None:
@@ -183,7 +184,7 @@ class Asking(Listener):
         if now - self._told_at < TELL_EVERY_S:
             return
         self._told_at = now
-        for name in self._member_list.to_tell(TOLD_AT_ONCE):
+        for name in sorted(self._member_list.to_tell(TOLD_AT_ONCE)):
             self._tell(name)
 
     def _tell(self, name: str) -> None:

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dpwa.clock import Clock
 from dpwa.config.joining import Seed
 from dpwa.membership.remembered import Remembered
 from dpwa.node.threads import NodeHandle
+from dpwa.runtime import Runtime
 from dpwa.transport.keyring import Keyring
 
 LookUp = Callable[[str], tuple[str, ...]]
@@ -22,7 +22,7 @@ class MembershipContext:
     Attributes:
         node_handle: sends messages to members.
         keyring: keys of those that are called; `None` where there are none.
-        clock: time source.
+        runtime: of the node.
         rng: source of randomness.
         look_up: finds the addresses of an endpoint with a host name; may take long.
         memory: where members are remembered; `None`: nowhere.
@@ -31,7 +31,7 @@ class MembershipContext:
 
     node_handle: NodeHandle
     keyring: Keyring | None
-    clock: Clock
+    runtime: Runtime
     rng: random.Random
     look_up: LookUp
     memory: Remembered | None

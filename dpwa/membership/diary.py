@@ -29,7 +29,7 @@ class Diary:
     ) -> None:
         self._member_list = member_list
         self._memory = context.memory
-        self._clock = context.clock
+        self._clock = context.runtime
         self._errands = errands
         self._from_before = context.remembered
         self._saved_changes = 0

@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from dpwa.runtime import Runtime
+
 
 class Errands:
     """Runs functions on threads of their own, one at a time for each key; for one thread to use.
 
     Args:
         owner: name of the node, for the names of the threads.
+        runtime: of the node.
     """
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, runtime: Runtime) -> None:
         self._owner = owner
+        self._runtime = runtime
         self._running: dict[str, threading.Thread] = {}
 
     def start(self, key: str, errand: Callable[[], None]) -> bool:
@@ -22,8 +26,8 @@ class Errands:
         running = self._running.get(key)
         if running is not None and running.is_alive():
             return False
-        name = f"dpwa-errand-{self._owner}"
-        thread = self._running[key] = threading.Thread(target=errand, name=name, daemon=True)
+        thread = self._runtime.thread(errand, f"dpwa-errand-{self._owner}")
+        self._running[key] = thread
         thread.start()
         return True
 

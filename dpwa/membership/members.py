@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 
-from dpwa.clock import Clock, Deadline, SystemClock
+from dpwa.clock import Deadline
 from dpwa.errors import JoinTimeoutError, NameTakenError
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.membership.asking import Asking
@@ -43,7 +41,6 @@ class Members(Closeable):
 
     Args:
         node: whose peers the members become.
-        clock: time source.
         look_up: finds the addresses of an endpoint with a host name.
 
     Raises:
@@ -51,18 +48,16 @@ class Members(Closeable):
         JoinTimeoutError: nobody has let the node in, and it may not begin a cluster.
     """
 
-    def __init__(
-        self, node: Node, clock: Clock | None = None, look_up: LookUp = all_resolved
-    ) -> None:
-        clock = clock or SystemClock()
-        self._clock = clock
-        self._started = clock.now()
+    def __init__(self, node: Node, look_up: LookUp = all_resolved) -> None:
+        runtime = node.runtime
+        self._clock = runtime
+        self._started = runtime.now()
         self._owner = os.getpid()
         self._is_closed = False
-        self._changed = threading.Condition()
+        self._changed = runtime.condition()
         # The wall clock: the number must rise from one process of this node to the next.
-        own = MemberEntry(node.name, node.endpoint, incarnation=int(time.time() * 1000))
-        self._member_list = MemberList(own, clock, node.rng("members"), self._wake)
+        own = MemberEntry(node.name, node.endpoint, incarnation=int(runtime.wall_time() * 1000))
+        self._member_list = MemberList(own, runtime, node.rng("members"), self._wake)
         self._node_handle = node.node_handle
         self._names = node.names
         self._config = node.config
@@ -73,7 +68,7 @@ class Members(Closeable):
         context = MembershipContext(
             node.node_handle,
             node.keyring,
-            clock,
+            runtime,
             node.rng("asking"),
             look_up,
             memory,

@@ -38,7 +38,7 @@ class PeerKeeper:
                 self._dismiss(name)
                 with suppress(UnknownNameError, ClosedError):  # somebody else has removed it
                     node.remove_peer(name)
-        for name in wanted.keys() - self._endpoints.keys():
+        for name in [name for name in wanted if name not in self._endpoints]:
             self._endpoints[name] = wanted[name]
             node.connect_peer(name, wanted[name])
         self._members = members  # now that all of it is done: else the rest is, the next time

@@ -81,7 +81,7 @@ class RosterService(Service):
         self._names = Names(member_list)
         self._probes = Probes(member_list, context.node_handle)
         self._wake = context.node_handle.wake
-        self._clock = context.clock
+        self._clock = context.runtime
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._results: deque[tuple[CallBack, str]] = deque()
 

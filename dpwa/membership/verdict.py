@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from dpwa.runtime import Runtime
 from dpwa.transport.addresses import is_of_this_machine
 
 
@@ -32,6 +32,7 @@ class JoinVerdict:
 
     Args:
         places: where this node asks because it was told to.
+        runtime: of the node.
 
     Attributes:
         is_in: somebody has let this node in.
@@ -39,10 +40,10 @@ class JoinVerdict:
         changed: notified when something has changed.
     """
 
-    def __init__(self, places: Iterable[str]) -> None:
+    def __init__(self, places: Iterable[str], runtime: Runtime) -> None:
         self.is_in = False
         self.refused = ""
-        self.changed = threading.Condition()
+        self.changed = runtime.condition()
         self._addresses: dict[str, tuple[str, ...]] = {place: (place,) for place in places}
         self._answers: dict[str, JoinAnswer] = {}
 

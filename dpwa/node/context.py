@@ -15,6 +15,7 @@ from dpwa.node.peers import PeerTable
 from dpwa.node.serving.snapshot_cache import SnapshotCache
 from dpwa.node.serving.upload import Upload
 from dpwa.node.transactions.manager import TransactionManager
+from dpwa.runtime import Runtime
 from dpwa.wire import limits
 from dpwa.wire.fetching import Greeting
 
@@ -27,7 +28,8 @@ class NodeContext:
     """The parts of one node.
 
     Attributes:
-        name, config, seed, clock: as given.
+        name, config, seed: as given.
+        runtime: of its threads.
         peer_table: its peers.
         leader_table: what it knows of losses and leaders.
         pool: its snapshots.
@@ -39,7 +41,7 @@ class NodeContext:
     name: str
     config: Config
     seed: int
-    clock: Clock
+    runtime: Runtime
     peer_table: PeerTable
     leader_table: LeaderTable
     pool: SnapshotPool
@@ -48,7 +50,7 @@ class NodeContext:
     upload: Upload
 
     @classmethod
-    def of(cls, name: str, config: Config, seed: int, clock: Clock) -> NodeContext:
+    def of(cls, name: str, config: Config, seed: int, runtime: Runtime) -> NodeContext:
         """Make the parts of a node.
 
         Raises:
@@ -62,19 +64,19 @@ class NodeContext:
             config.loss_window,
             config.leader_silence_s,
             FEWEST_KNOWN + KNOWN_PER_NODE * most_nodes(config),
-            clock,
+            runtime,
             chance,
         )
-        pool = SnapshotPool(clock, longest_s(config), config.slots, shared_memory_of(config))
+        pool = SnapshotPool(runtime, longest_s(config), config.slots, shared_memory_of(config))
         terms = algorithm(config.algorithm).terms
-        transactions = TransactionManager(name, terms, pool, clock, longest_s(config))
-        peer_table = PeerTable(name, clock, random.Random(f"{seed}/{name}/rests"))
-        snapshot_cache, upload = SnapshotCache(), Upload(config.max_upload_mbps, clock)
+        transactions = TransactionManager(name, terms, pool, runtime, longest_s(config))
+        peer_table = PeerTable(name, runtime, random.Random(f"{seed}/{name}/rests"))
+        snapshot_cache, upload = SnapshotCache(), Upload(config.max_upload_mbps, runtime)
         return cls(
             name,
             config,
             seed,
-            clock,
+            runtime,
             peer_table,
             leader_table,
             pool,
@@ -82,6 +84,11 @@ class NodeContext:
             transactions,
             upload,
         )
+
+    @property
+    def clock(self) -> Clock:
+        """Time source."""
+        return self.runtime
 
     def rng(self, purpose: str) -> random.Random:
         """Return randomness of its own for a purpose."""

@@ -188,7 +188,7 @@ class GossipRounds:
             is_first=is_first,
             takes_all=self._wants_all,
         )
-        order = FetchRequest(target, self._deadline)
+        order = FetchRequest(target, self._deadline, context.runtime)
         self._round = replace(self._round, order=order)
         if ask.terms is Terms.EXCHANGE and context.transactions.is_engaged:
             order.end()
@@ -318,7 +318,8 @@ class GossipRounds:
         wanted = FetchTarget(
             layout=layout, shard=shard, is_finite=is_finite, only=peer, clock=self.merger.own_clock
         )
-        order = FetchRequest(wanted, Deadline(context.clock, context.config.timeout_ms / 1000))
+        deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
+        order = FetchRequest(wanted, deadline, context.runtime)
         before = context.clock.now()
         self._sources.pull(order)
         source, arrival = self._sources.wait(order), None

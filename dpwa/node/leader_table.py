@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import random
 import threading
-import time
 from collections.abc import Collection, Iterable
 
-from dpwa.clock import Clock
 from dpwa.errors import ProtocolError
 from dpwa.message_codes import get_log
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.leaders import LossReport, LossReports
 from dpwa.policy.lock_in import LockIn
 from dpwa.policy.running_loss import RunningLoss
+from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.fields import News
 from dpwa.wire.limits import MAX_NEWS
@@ -34,7 +33,7 @@ class LeaderTable:
         loss_window: updates whose mean loss counts.
         silence_s: after which a node that nobody hears of leads no longer.
         most: how many other nodes to know of.
-        clock: time source.
+        runtime: of the node.
         rng: source of randomness.
     """
 
@@ -45,18 +44,18 @@ class LeaderTable:
         loss_window: int,
         silence_s: float,
         most: int,
-        clock: Clock,
+        runtime: Runtime,
         rng: random.Random,
     ) -> None:
         self._name = name
         self._group = group
-        self._clock = clock
+        self._clock = runtime
         self._rng = rng
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self._loss = RunningLoss(loss_window)
         # The wall clock: the number must rise from one process of this node to the next.
-        self._reports = LossReports(name, group, int(time.time() * 1000), silence_s, most)
+        self._reports = LossReports(name, group, int(runtime.wall_time() * 1000), silence_s, most)
         self._lock_in = LockIn()
         self._news: News = ()
         self._made_at = -math.inf

@@ -9,18 +9,15 @@ from __future__ import annotations
 import math
 import os
 import random
-import secrets
-import time
 import weakref
 from collections.abc import Callable
 from functools import partial
 
 import dpwa
-from dpwa.clock import Clock, SystemClock
 from dpwa.config import Config, peer_config
 from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
-from dpwa.lifecycle import Closeable, finalize, require_own_process, uninterrupted
+from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.message_codes import get_log
 from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_open
 from dpwa.node.context import NodeContext, longest_s
@@ -36,6 +33,7 @@ from dpwa.node.serving.snapshot_service import Introduction, ServingSettings, Sn
 from dpwa.node.serving.upload import Upload
 from dpwa.node.threads import NodeHandle, NodeThreads
 from dpwa.node.transactions.service import Collector, TransactionService
+from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
@@ -47,29 +45,36 @@ log = get_log("dpwa.node")
 class Node(Closeable):
     """A node of the configuration, listening as soon as it is made; close it when done.
 
+    Args:
+        name: which one.
+        config: all settings.
+        runtime: where it gets time, threads and sockets from.
+
     Raises:
         UnknownNameError: the configuration has no node of this name.
         AddressError: its address cannot be listened on.
 
     Attributes:
-        name, config: as given.
+        name, config, runtime: as given.
         seed: of all its randomness.
         endpoint: where peers reach it.
         rounds: what the training thread does with it.
         finish: how it ends its training.
     """
 
-    def __init__(self, name: str, config: Config, clock: Clock | None = None) -> None:
-        configure_logging(config.log_level)
+    def __init__(self, name: str, config: Config, runtime: Runtime = SYSTEM) -> None:
+        if runtime is SYSTEM:  # logging is the process's, not a simulated node's
+            configure_logging(config.log_level)
         self.name = name
         self.config = config
-        self.seed = secrets.randbits(32) if config.seed is None else config.seed
-        self._time = clock or SystemClock()
+        self.runtime = runtime
+        drawn = int.from_bytes(runtime.token_bytes(4), "big")
+        self.seed = drawn if config.seed is None else config.seed
         self._owner = os.getpid()
-        self._started = self._time.now()
+        self._started = runtime.now()
         self._reports: dict[str, weakref.WeakMethod[Callable[[], JsonObject]]] = {}
         config.require(name)
-        self._context = NodeContext.of(name, config, self.seed, self._time)
+        self._context = NodeContext.of(name, config, self.seed, runtime)
         try:
             own = own_address(config, name)
             self._threads = NodeThreads(own.listen, self._context)
@@ -109,12 +114,13 @@ class Node(Closeable):
             partial(codec_of, config),
             config.topk.resync_every,
             config.limits.sessions_per_peer,
+            self.runtime.token_bytes,
         )
         return SnapshotService(
             self._introduction(),
             context.pool,
             context.snapshot_cache,
-            self._time,
+            self.runtime,
             settings,
             context.upload,
         )
@@ -141,16 +147,16 @@ class Node(Closeable):
             introduction,
             context.transactions,
             context.pool.layout,
-            Collector(context.transactions, context.peer_table, tx, self._time),
+            Collector(context.transactions, context.peer_table, tx, self.runtime),
             lambda said: tx.order(PartnerPrepared(said.transaction, said.name, said.is_there)),
-            self._time,
+            self.runtime,
         )
         self._threads.open(
             [
                 self._snapshots,
                 NewsService(introduction),
                 transactions,
-                StatusService(self.weak_report, self._time),
+                StatusService(self.weak_report, self.runtime),
                 GoodbyeService(context.name, gone),
                 FinishService(self.finish.endings),
             ]
@@ -279,12 +285,12 @@ class Node(Closeable):
         return {
             "name": self.name,
             "endpoint": self.endpoint,
-            "time": time.time(),
+            "time": self.runtime.wall_time(),
             "pid": os.getpid(),
             "dpwa": dpwa.__version__,
             "protocol": PROTOCOL_VERSION,
             "seed": self.seed,
-            "uptime_s": self._time.now() - self._started,
+            "uptime_s": self.runtime.now() - self._started,
             "clock": standing.clock,
             "loss": None if diverged else standing.loss,
             "diverged": diverged,
@@ -373,7 +379,7 @@ def _called(report: weakref.WeakMethod[Callable[[], JsonObject]]) -> JsonObject:
 
 
 def _close(threads: NodeThreads, context: NodeContext) -> None:
-    with uninterrupted():
+    with context.runtime.uninterrupted():
         try:
             threads.close()
         finally:

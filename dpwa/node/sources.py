@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 
 from dpwa.data.peer_memory import PeerMemory
@@ -30,6 +29,7 @@ class Sources:
         self._peer_table = context.peer_table
         self._order = order
         self._clock = context.clock
+        self._sleep = context.runtime.sleep
         self._rng = context.rng("peer")
 
     def draw(
@@ -96,7 +96,7 @@ class Sources:
             if lease is None or wanted.version - lease.snapshot.version > MOST_ROUNDS_BEHIND:
                 break  # it is far behind, as after a restart: that one will do
             lease.release()
-            time.sleep(POLL_S)
+            self._sleep(POLL_S)
             lease = memory.pin(wanted.layout, wanted.version)
         return lease
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-
-import zmq
 
 from dpwa.message_codes import get_log
 from dpwa.node.assembly import authorizer_of
@@ -108,8 +105,9 @@ class NodeThreads:
         self.endpoint = endpoint
         keep_freed_memory()
         self.authorizer = authorizer_of(context.config, context.name)
-        self._zmq_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        admission = AdmissionControl(self.authorizer, context.config.limits)
+        self._runtime = runtime = context.runtime
+        self._zmq_context = runtime.zmq_context()
+        admission = AdmissionControl(self.authorizer, context.config.limits, runtime)
         most = affordable(context.config.connections, context.name)
         self._zmq_context.max_sockets = max(1023, SOCKETS_PER_LINK * most + OTHER_SOCKETS)
         context.peer_table.most_connected = most
@@ -118,7 +116,7 @@ class NodeThreads:
             context.name,
             self._zmq_context,
             endpoint,
-            context.clock,
+            runtime,
             admission,
             keys_changed=lambda: tx.order(RenewLinks()),
             most_visitors=most,
@@ -143,7 +141,7 @@ class NodeThreads:
             log.warning(
                 "%s: whoever can connect to %s may read and change what is trained here: set "
                 "`security: curve`, unless the network is your own",
-                self.rx.name.removeprefix("dpwa-rx-"),
+                self.rx.name,
                 self.rx.endpoint,
             )
 
@@ -154,10 +152,10 @@ class NodeThreads:
             self._zmq_context.term()
 
     def _stop(self, thread: RxThread | TxThread) -> bool:
-        if thread is threading.current_thread():  # it has dropped the last reference to the node
+        if thread.is_current:  # it has dropped the last reference to the node
             thread.end()
             return False
-        if thread.ident is None:  # there was no room for another thread
+        if not thread.was_started:  # there was no room for another thread
             thread.discard()
             return True
         if thread.stop(STOP_TIMEOUT_S):

@@ -9,6 +9,7 @@ from dpwa.lifecycle import Closeable
 from dpwa.observe.metrics import NodeMetrics
 from dpwa.observe.otlp import sender_of
 from dpwa.observe.prometheus import MetricsServer
+from dpwa.runtime import SYSTEM
 
 if TYPE_CHECKING:
     from dpwa.node.node import Node
@@ -31,7 +32,8 @@ class Exports(Closeable):
             if node.config.metrics.port is not None:
                 server = stack.enter_context(MetricsServer(node, metrics))
                 node.describe("metrics", server.report)
-            sender = sender_of(node, metrics)
+            # Of simulated nodes there is nothing to tell a real collector.
+            sender = sender_of(node, metrics) if node.runtime is SYSTEM else None
             if sender is not None:
                 stack.enter_context(sender)
             self._stack = stack.pop_all()

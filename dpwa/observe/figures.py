@@ -31,7 +31,12 @@ FIGURES = (
     FigureSpec("publish_s", "counter", "seconds spent on publishing snapshots"),
     FigureSpec("wait_s", "counter", "seconds spent waiting for snapshots of peers"),
     FigureSpec("merge_s", "counter", "seconds spent on merging"),
-    FigureSpec("sent_bytes", "counter", "bytes of payload sent; what peers map is not sent"),
+    FigureSpec(
+        "sent_bytes",
+        "counter",
+        "bytes of payload sent to peers; what they map is not sent, what onlookers are told is "
+        "left out",
+    ),
     FigureSpec("received_bytes", "counter", "bytes of payload received; what is mapped is not"),
     FigureSpec("merged_bytes", "counter", "bytes of snapshots merged, mapped or received"),
     FigureSpec(
@@ -60,6 +65,9 @@ COUNTERS = tuple(figure.name for figure in FIGURES if figure.kind == "counter")
 
 # What a node knows of another.
 OTHER_NAMES = ("clock", "version", "loss", "staleness")
+
+# Names in a run may be ever new ones: after so long, who is gone makes room for who comes.
+GONE_S = 60.0
 
 MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
 
@@ -104,6 +112,11 @@ def figures_of_peer(peer: JsonObject) -> tuple[float, ...]:
 def is_alive(peer: JsonObject) -> bool:
     """Tell whether an entry of a report's peers is of one that is there, as far as is known."""
     return peer["health"] in ("alive", "behind")
+
+
+def is_gone(health: str) -> bool:
+    """Tell whether a peer of this health is not there, as far as is known."""
+    return health in ("gone", "unreachable", "silent")
 
 
 def refusals(report: JsonObject) -> dict[str, int]:

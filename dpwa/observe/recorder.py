@@ -6,25 +6,26 @@ import math
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
-from dpwa.clock import Clock, SystemClock
-from dpwa.lifecycle import Closeable, uninterrupted
+from dpwa.lifecycle import Closeable
 from dpwa.node.node import Node
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.observe.changes import changes
 from dpwa.observe.events import EventLog, RunEvent
 from dpwa.observe.figures import (
+    GONE_S,
     NAMES,
     OTHER_NAMES,
     figures_of,
     figures_of_peer,
     is_alive,
+    is_gone,
 )
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_log import RunLog
+from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.messages import pack
 from dpwa.wire.watching import AskHistory, HistoryMessage
@@ -44,8 +45,7 @@ class NodeRecord(Service):
     Args:
         report: describes the node; `{}` once it is gone.
         told: what stands in each answer, beside what `report` has.
-        clock: time source.
-        wall: seconds since the epoch; by default those of the start, and as `clock` goes on.
+        wall: seconds since the epoch.
         log: where it is written down, too.
     """
 
@@ -55,13 +55,11 @@ class NodeRecord(Service):
         self,
         report: Callable[[], JsonObject],
         told: JsonObject,
-        clock: Clock,
-        wall: Callable[[], float] | None = None,
+        wall: Callable[[], float],
         log: RunLog | None = None,
     ) -> None:
         self._report = report
-        self._clock = clock
-        self._wall = wall or wall_from(clock)
+        self._wall = wall
         self._log = log
         self._told = {**told, "started": self._wall()}
         self._lock = threading.Lock()  # of `sample`: the last one is taken by whoever closes it
@@ -98,8 +96,7 @@ class NodeRecord(Service):
         self._latest = report
         values = figures_of(report)
         self._own.add(at, values)
-        for peer in report["peers"]:
-            self._hear_of(at, peer)
+        self._hear_of(at, report["peers"])
         events = self._events.add(changes(before, report, at)) if before else []
         if self._log is not None:
             self._log.write_sample(at, values, report, events)
@@ -134,23 +131,35 @@ class NodeRecord(Service):
         """Memory of the samples."""
         return self._own.nbytes + sum(other.nbytes for other in self._others.values())
 
-    def _hear_of(self, at: float, peer: JsonObject) -> None:
-        name, values = peer["name"], figures_of_peer(peer)
-        if name not in self._others:
-            if len(self._others) >= MOST_OTHERS or all(math.isnan(value) for value in values):
-                return
-            self._others[name] = SampleHistory(len(OTHER_NAMES), OTHER_NODE)
-        if is_alive(peer):
+    def _hear_of(self, at: float, peers: list[JsonObject]) -> None:
+        there = {peer["name"] for peer in peers if not is_gone(peer["health"])}
+        for peer in filter(is_alive, peers):
+            name, values = peer["name"], figures_of_peer(peer)
+            if name not in self._others:
+                if all(math.isnan(value) for value in values) or not self._has_room(at, there):
+                    continue
+                self._others[name] = SampleHistory(len(OTHER_NAMES), OTHER_NODE)
             self._others[name].add(at, values)
 
+    def _has_room(self, at: float, there: set[str]) -> bool:
+        """Whether one history more may be kept; if need be, that of who is gone longest goes."""
+        if len(self._others) < MOST_OTHERS:
+            return True
+        gone = [name for name in self._others if name not in there]
+        longest = min(gone, key=lambda name: self._others[name].last, default=None)
+        if longest is None or at - self._others[longest].last < GONE_S:
+            return False
+        del self._others[longest]
+        return True
 
-def wall_from(clock: Clock) -> Callable[[], float]:
-    """Return seconds since the epoch as they are now, and then go on with a clock.
+
+def wall_from(runtime: Runtime) -> Callable[[], float]:
+    """Return seconds since the epoch as they are now, and then go on with the monotonic clock.
 
     Else samples would be lost, or would be of no time, when somebody sets the machine's clock.
     """
-    wall, began = time.time(), clock.now()
-    return lambda: wall + clock.now() - began
+    wall, began = runtime.wall_time(), runtime.now()
+    return lambda: wall + runtime.now() - began
 
 
 class Recorder(Closeable):
@@ -158,13 +167,12 @@ class Recorder(Closeable):
 
     Args:
         node: which one.
-        clock: time source.
 
     Raises:
         UserError: the folder of the run log cannot be written to.
     """
 
-    def __init__(self, node: Node, clock: Clock | None = None) -> None:
+    def __init__(self, node: Node) -> None:
         config = node.config
         told = {
             "name": node.name,
@@ -176,14 +184,14 @@ class Recorder(Closeable):
             "group": config.group_of(node.name),
         }
         self._log = RunLog(config.run_log, told) if config.run_log else None
-        self._owner = os.getpid()
-        self.record = NodeRecord(node.weak_report, told, clock or SystemClock(), log=self._log)
+        self._owner, self._runtime = os.getpid(), node.runtime
+        self.record = NodeRecord(node.weak_report, told, wall_from(node.runtime), self._log)
         node.attach(self.record, Listener())
 
     def close(self) -> None:
         """Write down what happened last; idempotent."""
         if self._log is not None and os.getpid() == self._owner:
-            with uninterrupted():
+            with self._runtime.uninterrupted():
                 self.record.end()
                 self._log.close()
 

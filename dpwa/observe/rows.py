@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from dpwa.observe.figures import INDEX
 from dpwa.observe.rates import UNKNOWN, Rates, latest, rates_of_newest
+from dpwa.observe.run_view import Followed, RunView
 from dpwa.observe.verdicts import Condition, NodeVerdict, verdicts
-from dpwa.observe.watch import Followed, RunView
 
 WINDOW_S = 10.0  # over which rates are taken
 _GOODBYES = ("gone", "left")

@@ -20,10 +20,11 @@ from dpwa.config.endpoints import ipc_path, split_tcp
 from dpwa.config.joining import Seed
 from dpwa.errors import ProtocolError
 from dpwa.lifecycle import Closeable
-from dpwa.observe.answers import HistoryAnswer, PeerEntry, read_answer
+from dpwa.observe.answers import HistoryAnswer, read_answer
 from dpwa.observe.events import RunEvent
-from dpwa.observe.figures import NAMES, OTHER_NAMES
+from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES, is_gone
 from dpwa.observe.history import OTHER_NODE, SampleHistory
+from dpwa.observe.run_view import Followed, RunView
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.sockets import Context
@@ -34,6 +35,7 @@ from dpwa.wire.watching import AskHistory, HistoryMessage
 INTERVAL_S = 1.0
 SILENT_S = 2.5  # without an answer
 TOLD_EVERY_S = 5.0  # of a node that does not answer
+MOVE_S = 5.0  # from one address of a node that does not answer to the next
 MOST_NODES = 512
 MOST_EVENTS = 2000
 MOST_SEEN = 20_000  # events that were taken in, so that each is shown once
@@ -54,6 +56,8 @@ class _Followed:
     name: str
     endpoint: str
     began: float
+    there_at: float  # when it has answered, or somebody has told that it is there
+    moved_at: float = -math.inf  # to this address from another one
     history: SampleHistory = field(default_factory=lambda: SampleHistory(len(NAMES)))
     told: SampleHistory = field(default_factory=lambda: SampleHistory(len(OTHER_NAMES), OTHER_NODE))
     answer: HistoryAnswer | None = None
@@ -80,51 +84,6 @@ class _Followed:
         silent_s = self.silent_s(now)
         told = self.problem, self.history, self.told
         return Followed(self.name, self.endpoint, self.answer, silent_s, *told)
-
-
-@dataclass(frozen=True)
-class Followed:
-    """One node of a run at one moment.
-
-    Attributes:
-        name: of the node; its address as long as it has not told its name.
-        endpoint: where it is asked.
-        answer: the newest; `None`: it has never answered.
-        silent_s: for how long it has not answered; 0 while it answers.
-        problem: why it cannot be reached, in words, if that is known.
-        history: of its figures; belongs to the watch, which adds to it on its own thread.
-        told: what another node has told of it, by `OTHER_NAMES`; likewise.
-    """
-
-    name: str
-    endpoint: str
-    answer: HistoryAnswer | None
-    silent_s: float
-    problem: str
-    history: SampleHistory
-    told: SampleHistory
-
-    @property
-    def peers(self) -> tuple[PeerEntry, ...]:
-        """What it has told last of its peers."""
-        return () if self.answer is None else self.answer.peers
-
-
-@dataclass(frozen=True)
-class RunView:
-    """All that is known of a run at one moment.
-
-    Attributes:
-        time: in seconds since the epoch.
-        through: the node that tells who is there, and of those that do not answer; empty: none.
-        nodes: in the order in which they were found.
-        events: oldest first; the newest of all nodes, and of this watch (whose `node` is empty).
-    """
-
-    time: float
-    through: str
-    nodes: tuple[Followed, ...]
-    events: tuple[RunEvent, ...]
 
 
 class Watch(Closeable):
@@ -306,7 +265,8 @@ class Watch(Closeable):
         if is_new:
             ahead_s = answer.now - time.time()
             node.ahead_s = ahead_s if abs(ahead_s) > NO_SKEW_S else 0.0
-        node.name, node.answer, node.answered_at = answer.name, answer, now
+        node.name, node.answer = answer.name, answer
+        node.answered_at = node.there_at = now
         node.problem, node.waits = "", False
         if is_new and before is not None:
             # It was asked for what came after the last of another process: ask for all, at once.
@@ -322,11 +282,16 @@ class Watch(Closeable):
         for event in answer.happened():
             node.events_after = max(node.events_after, event.number)
             self._happened(replace(event, time=event.time - node.ahead_s))
-        for peer in answer.peers:
-            self._follow(peer.name, peer.endpoint)
-        for name, endpoint, status in answer.members:
-            if status in ("alive", "suspect"):
-                self._follow(name, endpoint)
+        self._hear_of_others(answer, now)
+
+    def _hear_of_others(self, answer: HistoryAnswer, now: float) -> None:
+        told = [(peer.name, peer.endpoint, not is_gone(peer.health)) for peer in answer.peers]
+        told += [(n, e, s == "alive") for n, e, s in answer.members if s in ("alive", "suspect")]
+        for _, endpoint, is_there in told:  # all of them, before one makes room for another
+            if is_there and endpoint in self._nodes:
+                self._nodes[endpoint].there_at = now
+        for name, endpoint, is_there in told:
+            self._follow(name, endpoint, is_there=is_there)
 
     def _require_same(self, namesake: _Followed, answer: HistoryAnswer) -> None:
         """Tell two nodes of one name from one node at two addresses.
@@ -341,17 +306,26 @@ class Watch(Closeable):
             other = f"the node at {namesake.endpoint}"
             raise ProtocolError(f"it says that it is {answer.name}, as does {other}")
 
-    def _follow(self, name: str, endpoint: str) -> None:
+    def _follow(self, name: str, endpoint: str, *, is_there: bool = True) -> None:
         """Follow a node from now on, unless that is so already."""
         if endpoint in self._nodes or (split_tcp(endpoint) is None and ipc_path(endpoint) is None):
             return
         now, known = self._clock.now(), self._named(name)
-        if known is None and len(self._nodes) < MOST_NODES:
-            self._nodes[endpoint] = _Followed(name, endpoint, now)
-        elif known is not None and known.silent_s(now):  # it is back, at another address
+        if known is None:
+            if len(self._nodes) < MOST_NODES or (is_there and self._drop_longest_gone(now)):
+                self._nodes[endpoint] = _Followed(name, endpoint, now, now)
+        elif known.silent_s(now) and now - known.moved_at >= MOVE_S:  # it is back, elsewhere
             self._drop(known)
-            known.endpoint, known.linked_at = endpoint, -math.inf
+            known.endpoint, known.linked_at, known.moved_at = endpoint, -math.inf, now
             self._nodes[endpoint] = known
+
+    def _drop_longest_gone(self, now: float) -> bool:
+        """Follow the node no more that is gone longest; return whether there is one."""
+        longest = min(self._nodes.values(), key=lambda node: node.there_at)
+        if now - longest.there_at < GONE_S:
+            return False
+        self._drop(longest)
+        return True
 
     def _named(self, name: str) -> _Followed | None:
         return next((node for node in self._nodes.values() if node.name == name), None)

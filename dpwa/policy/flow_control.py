@@ -110,7 +110,8 @@ class FlowControl:
             shares: with which probability peers that are slow take part in a draw.
         """
         allowed = {peer: score for peer, score in self.scores.items() if peer not in exclude}
-        scores = {peer: score for peer, score in allowed.items() if not self.rests(peer, now)}
+        resting = {peer for peer in self.back_offs if self.rests(peer, now)}
+        scores = {peer: score for peer, score in allowed.items() if peer not in resting}
         if allowed and not scores:
             return self._try_one_that_rests(rng, now, allowed)
         starved = [peer for peer, score in scores.items() if score < STARVED_BELOW]

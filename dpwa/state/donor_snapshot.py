@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dpwa.clock import Clock
 from dpwa.data.checksum import checksum
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
+from dpwa.runtime import Runtime
 from dpwa.state.image import State
 from dpwa.types import TrainingProgress
 from dpwa.wire import limits
@@ -55,7 +54,7 @@ class DonorSnapshots:
     """At most one copy of the state of this node; made only when it is wanted.
 
     Args:
-        clock: time source.
+        runtime: of the node.
         hold_s: how long a copy is kept that nobody asks for.
 
     Attributes:
@@ -65,12 +64,12 @@ class DonorSnapshots:
         copies: how many were made.
     """
 
-    def __init__(self, clock: Clock, hold_s: float = HOLD_S) -> None:
+    def __init__(self, runtime: Runtime, hold_s: float = HOLD_S) -> None:
         self.is_wanted = False
         self.standing = TrainingProgress(clock=0.0)
         self.kinds: Mapping[str, Layout] = {}
         self.copies = 0
-        self._clock = clock
+        self._clock = self._runtime = runtime
         self._hold_s = hold_s
         self._lock = threading.RLock()
         self._copy: DonorSnapshot | None = None
@@ -88,9 +87,8 @@ class DonorSnapshots:
         with self._lock:
             self.is_wanted = False
             self.copies += 1
-            self._copy = DonorSnapshot(
-                secrets.token_bytes(limits.STATE_TOKEN_BYTES), state, now, now
-            )
+            token = self._runtime.token_bytes(limits.STATE_TOKEN_BYTES)
+            self._copy = DonorSnapshot(token, state, now, now)
 
     def current(self) -> DonorSnapshot | None:
         """Return the copy, if there is one."""

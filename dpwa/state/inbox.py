@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import queue
+from collections import deque
 from typing import NamedTuple
 
 from dpwa.node.serving.service import Listener
+from dpwa.runtime import SYSTEM, Runtime
 from dpwa.types import Frame
 from dpwa.wire.state import (
     OtherState,
@@ -30,12 +31,17 @@ class DonorAnswer(NamedTuple):
 
 
 class Inbox(Listener):
-    """A bounded queue of answers; those that nobody waits for are dropped."""
+    """A bounded queue of answers; those that nobody waits for are dropped.
+
+    Args:
+        runtime: of the node.
+    """
 
     handles = (StateStanding, StateBusy, OtherState, StateOffer, StatePiece, StateGone)
 
-    def __init__(self) -> None:
-        self._received: queue.Queue[DonorAnswer] = queue.Queue(MOST_WAITING)
+    def __init__(self, runtime: Runtime = SYSTEM) -> None:
+        self._received: deque[DonorAnswer] = deque()
+        self._changed = runtime.condition()
         self._is_open = False
 
     def open(self) -> None:
@@ -44,18 +50,19 @@ class Inbox(Listener):
 
     def close(self) -> None:
         """Keep nothing any more."""
-        self._is_open = False
-        while self.take(0.0) is not None:
-            pass
+        with self._changed:
+            self._is_open = False
+            self._received.clear()
 
     def receive(self, peer: str, message: Answer, payload: Frame) -> None:
         """Take in an answer; called on the TxThread."""
-        if self._is_open and not self._received.full():
-            self._received.put(DonorAnswer(peer, message, payload))
+        with self._changed:
+            if self._is_open and len(self._received) < MOST_WAITING:
+                self._received.append(DonorAnswer(peer, message, payload))
+                self._changed.notify()
 
     def take(self, timeout_s: float) -> DonorAnswer | None:
         """Return the next answer; `None` if there is none in time."""
-        try:
-            return self._received.get(block=timeout_s > 0.0, timeout=timeout_s or None)
-        except queue.Empty:
-            return None
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._received), timeout_s)
+            return self._received.popleft() if self._received else None

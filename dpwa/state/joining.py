@@ -128,7 +128,7 @@ class _Attempt:
             self._joiner.connect()
 
     def end(self) -> None:
-        for donor in self._donors:
+        for donor in sorted(self._donors):
             self._joiner.tell(donor, StateDone(request=0))
 
     def _follow(self, links: Mapping[str, LinkState], now: float) -> None:

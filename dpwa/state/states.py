@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dpwa import fault_points
-from dpwa.clock import Clock, SystemClock
 from dpwa.config import Config
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.message_codes import get_log
@@ -36,7 +35,6 @@ class States(Closeable):
         node: on whose threads and connections it comes and goes.
         is_settled: tells whether all peers that can be expected are in view, where they are found
             one after the other; until then, `start` waits for the first.
-        clock: time source.
 
     Attributes:
         origin: where the state came from; `None`: it is the node's own.
@@ -46,22 +44,21 @@ class States(Closeable):
         self,
         node: Node,
         is_settled: Callable[[], bool] | None = None,
-        clock: Clock | None = None,
     ) -> None:
-        config, clock = node.config, clock or SystemClock()
+        config, runtime = node.config, node.runtime
         self._node = node
         self._config = config
-        self._donor_snapshots = DonorSnapshots(clock)
+        self._donor_snapshots = DonorSnapshots(runtime)
         self._service = StateService(
-            self._donor_snapshots, clock, config.state_serving, node.upload
+            self._donor_snapshots, runtime, config.state_serving, node.upload
         )
-        inbox = Inbox()
+        inbox = Inbox(runtime)
         self._joiner = Joiner(
             lambda: node.links,
             node.node_handle.tell,
             node.node_handle.connect,
             inbox,
-            clock,
+            runtime,
             config.state_donors,
         )
         if is_settled is not None:
@@ -75,7 +72,7 @@ class States(Closeable):
             node.name,
             self._joiner,
             None if self._writer is None else self._writer.folder,
-            clock,
+            runtime,
             config.initial_state_timeout_s,
         )
         self._has_begun = False

@@ -128,6 +128,8 @@ class VirtualNetwork:
         self._handlers: dict[str, Handler] = {}
         self._down: set[str] = set()
         self._group_of: dict[str, int] = {}
+        self._watchers: list[Callable[[], None]] = []
+        self._is_stopped = False
         self._order = count()
         self._queue: list[tuple[float, int, Timer]] = []
 
@@ -156,23 +158,36 @@ class VirtualNetwork:
         What is under way across a cut is lost. A later partition replaces this one.
         """
         self._group_of = {name: index for index, group in enumerate(groups) for name in group}
+        self._tell_watchers()
 
     def heal(self) -> None:
         """End the partition."""
         self._group_of = {}
+        self._tell_watchers()
 
     def set_down(self, address: str) -> None:
         """Let nothing arrive at a node and nothing leave it; its timers go on."""
         self._down.add(address)
+        self._tell_watchers()
 
     def set_up(self, address: str) -> None:
         """End `set_down`; what was sent meanwhile is lost."""
         self._down.discard(address)
+        self._tell_watchers()
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Have a function called after every cut, and after the end of one."""
+        self._watchers.append(watcher)
+
+    def is_cut(self, sender: str, to: str) -> bool:
+        """Tell whether one end is down, or they are in different parts of a partition."""
+        is_down = sender in self._down or to in self._down
+        return is_down or self._group_of.get(sender) != self._group_of.get(to)
 
     def is_open(self, sender: str, to: str) -> bool:
         """Tell whether both ends are up, and not in different parts of a partition."""
-        both_up = all(end in self._handlers and end not in self._down for end in (sender, to))
-        return both_up and self._group_of.get(sender) == self._group_of.get(to)
+        are_there = sender in self._handlers and to in self._handlers
+        return are_there and not self.is_cut(sender, to)
 
     def send(self, sender: str, to: str, message: Any) -> None:
         """Send a message, which may be lost."""
@@ -197,16 +212,26 @@ class VirtualNetwork:
         return timer
 
     def run_until(self, end_s: float) -> None:
-        """Let everything happen that is due until a moment, that moment included."""
-        while self._queue and self._queue[0][0] <= end_s:
+        """Let everything happen that is due until a moment, that one included; or until `stop`."""
+        self._is_stopped = False
+        while not self._is_stopped and self._queue and self._queue[0][0] <= end_s:
             due_s, _, timer = heapq.heappop(self._queue)
             self.clock.move_to(due_s)
             timer.fire()
-        self.clock.move_to(end_s)
+        if not self._is_stopped:
+            self.clock.move_to(end_s)
+
+    def stop(self) -> None:
+        """Have `run_until` return after what happens now; what is due later can go on after it."""
+        self._is_stopped = True
 
     def run_for(self, duration_s: float) -> None:
         """Let everything happen that is due within a time."""
         self.run_until(self.clock.now() + duration_s)
+
+    def _tell_watchers(self) -> None:
+        for watcher in self._watchers:
+            watcher()
 
     def _deliver(self, sender: str, to: str, message: Any) -> None:
         # Who sent it may be gone by now: what is on the wire arrives all the same.

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.swarms import Settings, Swarm
 
 from dpwa.algorithms.elastic import ElasticOptions
 from dpwa.config import load_config
 from dpwa.errors import ConfigError
 from dpwa.policy.elastic import elastic_limit, elastic_round
 from dpwa.policy.topology import topology
+from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 SEED = 67
 SIZE = 3
 SEEDS = st.integers(0, 2**32 - 1)
 one_peer = topology("one_peer_exponential")
-PERMUTING = Settings(SEED, topology=one_peer, topology_options=one_peer.options())
+PERMUTING = SwarmSettings(SEED, topology=one_peer, topology_options=one_peer.options())
 
 
 def starts(nodes, seed=SEED):
@@ -61,7 +61,7 @@ def test_it_is_the_formula_with_local_steps_meanwhile_and_partners_missed(
     period, nodes, beta, missed, seed
 ):
     rng = np.random.default_rng(seed)
-    swarm = Swarm("elastic", starts(nodes, seed), Settings(seed), period=period, beta=beta)
+    swarm = Swarm("elastic", starts(nodes, seed), SwarmSettings(seed), period=period, beta=beta)
     nodes_by_formula = [Reference(start, beta / nodes, beta) for start in starts(nodes, seed)]
     published = list(starts(nodes, seed))
     is_due, counts = [False] * nodes, [0] * nodes
@@ -160,7 +160,7 @@ def test_without_gradients_nothing_leaves_the_range_it_began_in(period, nodes, b
     rng, kind = np.random.default_rng(seed), topology(name)
     if nodes < 2:
         nodes, name, kind = 2, "random", topology("random")
-    drawn = Settings(seed, topology=kind, topology_options=kind.options())
+    drawn = SwarmSettings(seed, topology=kind, topology_options=kind.options())
     swarm = Swarm("elastic", starts(nodes, seed), drawn, period=period, beta=beta)
     swarm.publish(swarm.workers)
     for worker in swarm.workers:
@@ -180,7 +180,7 @@ def test_without_gradients_nothing_leaves_the_range_it_began_in(period, nodes, b
 @pytest.mark.parametrize("nodes", [2, 3, 5, 8])
 def test_two_nodes_that_ask_each_other_in_every_step_come_together(nodes):
     """Where a peer's center would be added to one that has moved since, two drew apart."""
-    swarm = Swarm("elastic", starts(nodes), Settings(SEED), period=1)
+    swarm = Swarm("elastic", starts(nodes), SwarmSettings(SEED), period=1)
     for _ in range(60 * nodes):  # alpha falls with N
         swarm.round()
     assert swarm.x.std(axis=0).max() < 1e-6
@@ -200,7 +200,7 @@ def test_centers_agree_and_reach_the_minimum_of_a_noisy_quadratic(nodes, period)
     rng, lr, noise, beta = np.random.default_rng(SEED), 0.1, 0.5, 0.9
     minimum = np.array([3.0, -2.0, 1.0])
     far = 100.0 * starts(nodes)
-    swarm = Swarm("elastic", far, Settings(SEED), period=period, beta=beta)
+    swarm = Swarm("elastic", far, SwarmSettings(SEED), period=period, beta=beta)
 
     def train(worker):
         worker.model.array -= lr * (worker.x - minimum) + noise * rng.normal(size=SIZE)
@@ -246,7 +246,7 @@ def test_beyond_the_limit_the_last_of_all_nodes_would_diverge_so_it_is_refused()
 
 
 def test_half_of_the_partners_buffers_are_taken():
-    swarm = Swarm("elastic", starts(2), Settings(SEED), period=2)
+    swarm = Swarm("elastic", starts(2), SwarmSettings(SEED), period=2)
     swarm.workers[1].buffers.array[...] = 8.0
     for _ in range(3):
         swarm.round()

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.swarms import Settings, Swarm
 
 from dpwa.adapters.values import TensorValues
+from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 SEED = 29
 SEEDS = st.integers(0, 2**32 - 1)
@@ -32,7 +32,9 @@ def disagreement(x):
 @settings(max_examples=30)
 def test_a_delta_is_interpolation_when_no_step_is_taken_meanwhile(nodes, f, seed):
     x = starts(nodes, seed)
-    plain, delta = (Swarm("gossip", x, Settings(seed, factor=f, delta=d)) for d in (False, True))
+    plain, delta = (
+        Swarm("gossip", x, SwarmSettings(seed, factor=f, delta=d)) for d in (False, True)
+    )
     for _ in range(10):
         plain.round()
         delta.round()
@@ -43,7 +45,7 @@ def test_a_delta_is_interpolation_when_no_step_is_taken_meanwhile(nodes, f, seed
 @pytest.mark.parametrize("f", [0.3, 0.5, 1.0])
 @pytest.mark.parametrize("delta", [False, True])
 def test_interpolation_scales_a_step_taken_meanwhile_and_a_delta_keeps_it(f, delta):
-    swarm = Swarm("gossip", np.zeros((6, 3)), Settings(SEED, factor=f, delta=delta))
+    swarm = Swarm("gossip", np.zeros((6, 3)), SwarmSettings(SEED, factor=f, delta=delta))
 
     def train(worker):
         worker.model.array += 1.0
@@ -57,7 +59,7 @@ def test_interpolation_scales_a_step_taken_meanwhile_and_a_delta_keeps_it(f, del
 def test_the_fetch_probability_is_how_often_a_node_asks():
     print(f"seed {SEED}")
     p, nodes, rounds = 0.3, 10, 400
-    swarm = Swarm("gossip", starts(nodes, SEED), Settings(SEED, fetch_probability=p))
+    swarm = Swarm("gossip", starts(nodes, SEED), SwarmSettings(SEED, fetch_probability=p))
     for _ in range(rounds):
         swarm.round()
     asked = sum(len(worker.asked) for worker in swarm.workers)
@@ -69,7 +71,7 @@ def test_the_fetch_probability_is_how_often_a_node_asks():
 
 
 def test_with_the_rule_leader_all_pull_from_the_best_which_stays_where_it_is():
-    swarm = Swarm("gossip", starts(5, SEED), Settings(SEED, interpolation="leader"))
+    swarm = Swarm("gossip", starts(5, SEED), SwarmSettings(SEED, interpolation="leader"))
     losses = [5.0, 4.0, 1.0, 3.0, 2.0]
     for worker, loss in zip(swarm.workers, losses, strict=True):
         worker.loss = loss
@@ -92,7 +94,7 @@ def test_consensus_takes_as_few_rounds_as_the_law_says(nodes, trials, figure):
     print(f"seed {SEED}")
     counts = []
     for trial in range(trials):
-        swarm = Swarm("gossip", starts(nodes, SEED + trial, size=1), Settings(SEED + trial))
+        swarm = Swarm("gossip", starts(nodes, SEED + trial, size=1), SwarmSettings(SEED + trial))
         goal, rounds = 1e-6 * disagreement(swarm.x), 0
         while disagreement(swarm.x) > goal:
             swarm.round()
@@ -111,7 +113,7 @@ def test_pulls_one_after_another_move_the_mean_as_far_as_computed(nodes, f):
     Begun at the unit vectors, the parameters show the weight of each start in what all agree on.
     """
     print(f"seed {SEED}")
-    swarm, ratios = Swarm("gossip", np.eye(nodes), Settings(SEED, factor=f)), []
+    swarm, ratios = Swarm("gossip", np.eye(nodes), SwarmSettings(SEED, factor=f)), []
     contraction = 1 - (2 * f / (nodes - 1)) * (1 - f * (nodes - 1) / nodes)
     pulls = math.ceil(math.log(1e-4) / math.log(contraction))  # V / V0 = 1e-4 changes it as little
     for _ in range(150):

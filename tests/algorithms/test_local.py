@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.swarms import Settings, Swarm
+
+from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 SEED = 47
 SIZE = 3
@@ -24,7 +25,7 @@ def noise(rng):
 
 def test_without_momentum_pairs_take_their_mean_every_period():
     rng, period = np.random.default_rng(SEED), 4
-    swarm = Swarm("local", starts(2), Settings(SEED), period=period)
+    swarm = Swarm("local", starts(2), SwarmSettings(SEED), period=period)
     swarm.round(noise(rng))
     for _ in range(3):
         for _ in range(period - 1):
@@ -36,7 +37,7 @@ def test_without_momentum_pairs_take_their_mean_every_period():
 
 
 def test_the_mean_is_of_what_both_have_published_and_steps_since_are_kept_whole():
-    swarm = Swarm("local", starts(2), Settings(SEED), period=1)
+    swarm = Swarm("local", starts(2), SwarmSettings(SEED), period=1)
     swarm.round()
     before = swarm.x
     steps = np.array([[1.0, 2.0, 3.0], [-4.0, 0.0, 5.0]])
@@ -49,7 +50,7 @@ def test_the_mean_is_of_what_both_have_published_and_steps_since_are_kept_whole(
 
 
 def test_who_finds_no_partner_tries_again_in_the_next_round():
-    swarm, merges = Swarm("local", starts(2), Settings(SEED), period=3), []
+    swarm, merges = Swarm("local", starts(2), SwarmSettings(SEED), period=3), []
     first, second = swarm.workers
     for rounds in range(10):
         swarm.publish(swarm.workers)
@@ -65,7 +66,9 @@ def test_who_finds_no_partner_tries_again_in_the_next_round():
 def test_outer_steps_are_those_of_torch(lr, momentum):
     """phi is the parameter, and D = phi - (x_i + x_j)/2 its gradient."""
     rng, period, nodes = np.random.default_rng(SEED), 2, 2
-    swarm = Swarm("local", starts(nodes), Settings(SEED), period=period, lr=lr, momentum=momentum)
+    swarm = Swarm(
+        "local", starts(nodes), SwarmSettings(SEED), period=period, lr=lr, momentum=momentum
+    )
     phi = [torch.nn.Parameter(torch.from_numpy(start.copy())) for start in starts(nodes)]
     nesterov = momentum > 0.0
     optimizers = [torch.optim.SGD([p], lr, momentum=momentum, nesterov=nesterov) for p in phi]
@@ -90,7 +93,7 @@ def test_outer_steps_are_those_of_torch(lr, momentum):
 
 @pytest.mark.parametrize("options", [{}, {"lr": 0.7, "momentum": 0.9}])
 def test_half_of_the_partners_buffers_are_taken(options):
-    swarm = Swarm("local", starts(2), Settings(SEED), period=2, **options)
+    swarm = Swarm("local", starts(2), SwarmSettings(SEED), period=2, **options)
     swarm.workers[1].buffers.array[...] = 8.0
     for _ in range(3):
         swarm.round()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.swarms import LONG_S, Settings, Swarm
 
 from dpwa.algorithms.lsgd import LSGD, LSGDOptions
 from dpwa.policy.leaders import LossReports
+from dpwa.sim.rules.swarm import LONG_S, Swarm, SwarmSettings
 
 SEED = 53
 SIZE = 3
@@ -21,7 +21,7 @@ def starts(nodes, seed=SEED):
 
 
 def swarm_of(losses=LOSSES, groups=(), **options):
-    swarm = Swarm("lsgd", starts(len(losses)), Settings(SEED, groups=groups), **options)
+    swarm = Swarm("lsgd", starts(len(losses)), SwarmSettings(SEED, groups=groups), **options)
     for worker, loss in zip(swarm.workers, losses, strict=True):
         worker.loss = loss
     return swarm
@@ -51,7 +51,7 @@ def test_it_is_the_formula_step_by_step_while_leaders_change(nodes, rounds_betwe
     """With steps at random, and losses at random: another leader in almost every round."""
     rng, period = np.random.default_rng(seed), nodes * rounds_between
     options = {"c2": c, "p2": p, "local_period": 1, "global_period": period}
-    swarm = Swarm("lsgd", starts(nodes, seed), Settings(seed), **options)
+    swarm = Swarm("lsgd", starts(nodes, seed), SwarmSettings(seed), **options)
     x, losses = swarm.x, rng.random(nodes)
     for worker, loss in zip(swarm.workers, losses, strict=True):
         worker.loss = loss
@@ -169,7 +169,7 @@ def test_of_equals_all_follow_the_same():
 
 @pytest.mark.parametrize(("window", "leader"), [(1, "w3"), (4, "w2")])
 def test_one_lucky_loss_makes_a_leader_only_if_the_window_is_as_short(window, leader):
-    settings = Settings(SEED, loss_window=window)
+    settings = SwarmSettings(SEED, loss_window=window)
     swarm = Swarm("lsgd", starts(4), settings, local_period=1, global_period=4)
     losses = [[LOSSES[i]] * 3 + [0.5 if i == 3 else LOSSES[i]] for i in range(4)]
     for rounds in range(4):

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.swarms import Settings, Swarm
 
 from dpwa.algorithms.noloco import NoLoCoOptions
 from dpwa.policy.outer import noloco_limit
 from dpwa.policy.topology import topology
+from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 SEED = 43
 SIZE = 4
 one_peer = topology("one_peer_exponential")
-PERMUTING = Settings(SEED, topology=one_peer, topology_options=one_peer.options())
+PERMUTING = SwarmSettings(SEED, topology=one_peer, topology_options=one_peer.options())
 
 
 class Reference:
@@ -58,7 +58,7 @@ def test_it_is_the_formula_with_local_steps_meanwhile_and_partners_missed(
     rng = np.random.default_rng(seed)
     starts, (alpha, beta, gamma) = rng.normal(size=(nodes, SIZE)), factors
     options = {"period": period, "alpha": alpha, "beta": beta, "gamma": gamma}
-    swarm = Swarm("noloco", starts, Settings(seed), **options)
+    swarm = Swarm("noloco", starts, SwarmSettings(seed), **options)
     reference, steps = Reference(starts, *factors), [0] * nodes
     is_first = True
 
@@ -136,7 +136,7 @@ def test_the_nodes_stay_together_below_the_limit_and_drift_apart_above(alpha):
 def log_growth(alpha, gamma, nodes=64, rounds=80):
     """Of V a round, without training. Settings beyond the limit are refused, so they are forced."""
     starts = np.random.default_rng(SEED).normal(size=(nodes, 16))
-    swarm = Swarm("noloco", starts, Settings(SEED), period=1)
+    swarm = Swarm("noloco", starts, SwarmSettings(SEED), period=1)
     for worker in swarm.workers:
         worker.algorithm.options = NoLoCoOptions.model_construct(
             period=1, alpha=alpha, beta=0.7, gamma=gamma
@@ -147,7 +147,7 @@ def log_growth(alpha, gamma, nodes=64, rounds=80):
 
 
 def test_half_of_the_partners_buffers_are_taken():
-    swarm = Swarm("noloco", np.ones((2, 1)), Settings(SEED), period=2)
+    swarm = Swarm("noloco", np.ones((2, 1)), SwarmSettings(SEED), period=2)
     swarm.workers[1].buffers.array[...] = 8.0
     for _ in range(3):
         swarm.round()

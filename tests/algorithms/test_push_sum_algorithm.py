@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.swarms import Settings, Swarm
 
 from dpwa.policy.push_sum import UNIT
 from dpwa.policy.topology import EdgeList, edges_topology
 from dpwa.policy.topology.mixing import pull_matrix, stationary_weights
+from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 SEED = 37
 NODES = 6
@@ -23,7 +23,7 @@ def uneven_graph():
 
 def swarm_on(edges, name, seed, **options):
     rule = edges_topology(edges)
-    settings = Settings(seed, topology=rule, topology_options=rule.options(path="-"))
+    settings = SwarmSettings(seed, topology=rule, topology_options=rule.options(path="-"))
     return Swarm(name, np.arange(float(NODES))[:, None] ** 2, settings, **options)
 
 

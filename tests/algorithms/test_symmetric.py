@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 import pytest
-from support.swarms import Settings, Swarm
 
 from dpwa.policy.topology import topology
+from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 SEED = 31
 
@@ -28,7 +28,7 @@ def test_one_exchange_contracts_as_computed(nodes):
     """E V'/V = 1 - 4f(1-f)/(N-1), and the algorithm has f = 1/2."""
     print(f"seed {SEED}")
     rng = np.random.default_rng(SEED)
-    swarm, ratios = Swarm("symmetric", np.zeros((nodes, 1)), Settings(SEED)), []
+    swarm, ratios = Swarm("symmetric", np.zeros((nodes, 1)), SwarmSettings(SEED)), []
     for _ in range(1_000):
         for worker, start in zip(swarm.workers, rng.normal(size=(nodes, 1)), strict=True):
             worker.model.array[...] = start
@@ -45,7 +45,7 @@ def test_one_exchange_contracts_as_computed(nodes):
 @pytest.mark.parametrize("nodes", [2, 5, 8])
 def test_the_sum_is_exact_and_local_steps_are_kept_whole(name, nodes):
     rule = topology(name)
-    settings = Settings(SEED, topology=rule, topology_options=rule.options())
+    settings = SwarmSettings(SEED, topology=rule, topology_options=rule.options())
     swarm = Swarm("symmetric", dyadic(nodes, SEED), settings)
     steps = random.Random(SEED)
 
@@ -61,7 +61,7 @@ def test_the_sum_is_exact_and_local_steps_are_kept_whole(name, nodes):
 
 
 def test_a_node_takes_part_in_one_exchange_a_round_and_all_that_can_do():
-    swarm = Swarm("symmetric", dyadic(8, SEED), Settings(SEED))
+    swarm = Swarm("symmetric", dyadic(8, SEED), SwarmSettings(SEED))
     for rounds in range(1, 20):
         swarm.round()
         assert [len(worker.merged) for worker in swarm.workers] == [rounds] * 8
@@ -69,7 +69,7 @@ def test_a_node_takes_part_in_one_exchange_a_round_and_all_that_can_do():
 
 
 def test_both_ends_merge_each_other():
-    swarm = Swarm("symmetric", dyadic(7, SEED), Settings(SEED))
+    swarm = Swarm("symmetric", dyadic(7, SEED), SwarmSettings(SEED))
     for _ in range(20):
         before = {worker.name: len(worker.merged) for worker in swarm.workers}
         swarm.round()
@@ -79,7 +79,7 @@ def test_both_ends_merge_each_other():
 
 
 def test_all_come_to_the_mean():
-    swarm = Swarm("symmetric", dyadic(8, SEED), Settings(SEED, fetch_probability=0.5))
+    swarm = Swarm("symmetric", dyadic(8, SEED), SwarmSettings(SEED, fetch_probability=0.5))
     mean = swarm.x.mean()
     for _ in range(100):
         swarm.round()

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 from support.commands import run_dpwa
@@ -89,7 +90,7 @@ def test_something_else_listens():
         def answer():
             for _ in range(2):
                 connection, _ = listener.accept()
-                with connection:
+                with connection, suppress(ConnectionResetError):  # as the other end may leave
                     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                     while connection.recv(1024):
                         pass

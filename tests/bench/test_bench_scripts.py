@@ -143,5 +143,7 @@ def test_namespaces_without_their_tools_are_a_clear_message(name):
 
 
 def assert_no_namespace_is_left():
-    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
-    assert "dpwa-" not in left
+    """Those of processes that live are of other tests, which run beside this one."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+    makers = re.findall(r"^dpwa-(\d+)-", listed, re.MULTILINE)
+    assert all(Path(f"/proc/{process}").exists() for process in makers), listed

@@ -23,6 +23,7 @@ TYPED = {
     "dpwa pla": "dpwa plan",
     "dpwa keys re": "dpwa keys remove",
     "dpwa status --wat": "dpwa status --watch",
+    "dpwa sim spo": "dpwa sim spot-instances",
     "dpwa launch --engine r": "dpwa launch --engine ray",
     "dpwa status -c nodes.yaml --node b": "dpwa status -c nodes.yaml --node beta",
 }

@@ -28,7 +28,7 @@ from dpwa.cli.top.page import Screen, Shown, ViewChoices, lines_of
 from dpwa.observe.figures import NAMES
 from dpwa.observe.rates import Rates
 from dpwa.observe.rows import NodeRow
-from dpwa.observe.watch import RunView
+from dpwa.observe.run_view import RunView
 from dpwa.wire.messages import encode, pack
 from dpwa.wire.watching import HistoryMessage
 

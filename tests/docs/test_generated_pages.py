@@ -17,7 +17,14 @@ def test_the_page_of_public_names_is_up_to_date(monkeypatch):
 
 def test_the_pages_of_commands_and_settings_are_up_to_date():
     # In a process of its own: other tests register algorithms and topologies in this one.
-    command = [sys.executable, DOCS / "generate.py", "--check", "cli.md", "settings.md"]
+    command = [
+        sys.executable,
+        DOCS / "generate.py",
+        "--check",
+        "cli.md",
+        "scenario-keys.md",
+        "settings.md",
+    ]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (found.returncode, found.stderr) == (0, "")
 

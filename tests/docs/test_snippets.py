@@ -39,6 +39,7 @@ NO_COMMANDS = {
 NO_CONFIGURATIONS = {
     ("docs/skypilot.md", "num_nodes: 4"): "a task of SkyPilot",
     ("docs/skypilot.md", "run: |"): "a part of a task of SkyPilot",
+    ("docs/simulator.md", "# ours.yaml"): "a scenario, which tests/sim loads",
 }
 WITH_MISTAKES = {
     ("docs/configuration.md", "- nodes:\n  - {name: w1, host: localhost, port: 45000}")

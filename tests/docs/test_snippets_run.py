@@ -1,6 +1,7 @@
 """The code of the documentation runs on one machine, each block in a process of its own."""
 
 import ast
+import json
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 import pytest
 import yaml
 from support.nodes import config_of
+from support.run_logs import write_log
 from support.snippets import ROOT, SHELL, blocks, commands, environment, is_among, words
 
 pytestmark = pytest.mark.slow
@@ -23,16 +25,27 @@ NOT_RUN = {
     ("docs/lora.md", "model = get_peft_model"): "needs PEFT: tests/examples run examples/lora.py",
     ("docs/fsdp.md", ""): "needs torchrun: tests run examples/fully_sharded.py",
     ("docs/ray.md", ""): "needs Ray: tests/integrations run actors",
+    ("docs/metrics.md", "wandb.log("): "needs Weights & Biases, MLflow and a trainer",
     ("docs/membership.md", "with DpwaPyTorchAdapter(net"): "waits for three other nodes",
     ("docs/algorithms.md", "ea = AllReduceEA("): "begins within a loop",
     ("docs/tutorial.md", "# "): "the test of the tutorial runs these, as files",
+}
+NEEDED = {  # a library of an extra
+    ("docs/metrics.md", "from torch.utils.tensorboard"): "tensorboard",
+    ("docs/report.md", "import dpwa.observe"): "pandas",
 }
 COMMANDS_NOT_RUN = {
     "dpwa bench ": "takes minutes: tests/bench run it",
     "dpwa launch --engine ray": "needs Ray",
     "dpwa launch --nodes-from": "needs a list with this host: tests/launch run it",
     "dpwa launch -n 2 -- torchrun": "needs torchrun: tests run examples/fully_sharded.py",
+    "dpwa sim ": "takes minutes: tests/cli runs all scenarios, in a short form",
     "dpwa status -c nodes.yaml --watch": "does not end",
+    "dpwa dashboard": "does not end: tests/observe/dashboard run it",
+    "dpwa report runs/1 -o /tmp/report --open": "opens a browser",
+    "dpwa top -c nodes.yaml  ": "needs a terminal: tests/cli run it",
+    "dpwa top --at": "needs a node at that address",
+    "dpwa top  ": "finds the runs of the whole machine: tests/cli run it",
     "dpwa doctor -c others.yaml": "needs a cluster at that address",
     "dpwa launch -n 4 -- python examples/cifar10": "needs the data set",
     "dpwa launch -n 4 -- python train.py --epochs 3": "an example of options of one's own",
@@ -101,8 +114,12 @@ def prepared_for(block):
 
 @pytest.mark.parametrize("block", python_blocks(), ids=str)
 def test_python_runs(block, tmp_path):
+    for key, library in NEEDED.items():
+        if is_among(block, [key]):
+            pytest.importorskip(library)
     (tmp_path / "nodes.yaml").write_text(yaml.safe_dump(config_of(1)))
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config_of(2)))
+    prepare_runs(tmp_path)
     (tmp_path / "block.py").write_text(f"{prepared_for(block)}\n{block.code}")
     own = environment(DPWA_NAME="w1", DPWA_CONFIG="nodes.yaml")
     run_in(tmp_path, [sys.executable, "block.py"], own)
@@ -143,17 +160,26 @@ def prepare(folder):
     (folder / "edges.txt").write_text("w1 w2\n")
     for name in ("nodes.yaml", "run.yaml"):
         (folder / name).write_text(yaml.safe_dump(config_of(2)))
+    (folder / "link.json").write_text(json.dumps({"latency_ms": 0.5, "bandwidth_mbps": 95.0}))
+    prepare_runs(folder)
+
+
+def prepare_runs(folder):
+    """Give a folder the logs of some runs."""
+    for run in ("1", "2", "3", "gossip", "push_sum"):
+        for name in ("w1", "w2"):
+            write_log(folder / "runs" / run, name)
 
 
 def run_command(folder, arguments, environ):
-    if ">" in arguments:
-        arguments = arguments[: arguments.index(">")]
+    for cut in {">", "|"} & set(arguments):
+        arguments = arguments[: arguments.index(cut)]
     if "-o" in arguments:
         (folder / arguments[arguments.index("-o") + 1]).unlink(missing_ok=True)
     key = folder / "keys" / "allowed" / "w2.pub"
     if key.exists():
         shutil.copy(key, folder / "w2.pub")
-    if arguments[1] in ("status", "doctor"):
+    if arguments[1] in ("status", "doctor", "top"):
         with_nodes_beside(folder, arguments, environ)
     else:
         run_in(folder, arguments, environ)
@@ -195,7 +221,7 @@ def test_the_tutorial(tmp_path):
 
 
 def test_the_tables_name_code_that_is_there():
-    for page, text in [*NOT_RUN, *OTHER_VALUES]:
+    for page, text in [*NOT_RUN, *OTHER_VALUES, *NEEDED]:
         assert [block for block in blocks("python") if is_among(block, [(page, text)])], page
     told = [command.code for command in commands(*SHELL)]
     for start in COMMANDS_NOT_RUN:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,12 @@ def launcher() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
+def notes(lines: Iterable[str]) -> list[str]:
+    """Return what the launcher says, but that it waits, which it does on a busy machine."""
+    said = [line for line in lines if line.startswith("dpwa launch")]
+    return [line for line in said if "waiting for Ray to find room" not in line]
+
+
 def launch_on_ray(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     return launch(*ON_RAY, *arguments, timeout=at_most(PATIENCE_S), **options)
 
@@ -64,8 +70,7 @@ def test_nodes_know_who_they_are_and_print_as_they_do_without_ray(tmp_path: Path
         expected = [f"NAME {node}", f"RANK {rank}", "WORLD_SIZE 2", "SEED 5", str(tmp_path)]
         assert re.findall(rf"^{node} \| (.*)$", done.stdout, re.MULTILINE) == expected
         assert f"{node} | log" in done.stderr.splitlines()
-    notes = [line for line in done.stderr.splitlines() if line.startswith("dpwa launch")]
-    assert notes == [
+    assert notes(done.stderr.splitlines()) == [
         "dpwa launch: node w2 failed: exit code 3",
         "dpwa launch: 1 of 2 nodes failed: w2",
     ]
@@ -112,7 +117,7 @@ def test_ctrl_c_ends_all_nodes_and_gives_their_room_back(
     _, errors = process.communicate(timeout=at_most(60))
     assert time.monotonic() - began < at_most(8)
     assert process.returncode == 130
-    first, last = errors.splitlines()
+    first, last = notes(errors.splitlines())
     assert re.fullmatch(r"dpwa launch: stopping w\d, w\d with SIGINT \(Ctrl-C again kills\)", first)
     assert last == "dpwa launch: all nodes have stopped"
     assert_gone(*pids)
@@ -127,7 +132,7 @@ def test_stubborn_nodes_are_killed_by_a_second_ctrl_c(
     pids = pids_of_ready_nodes(process)
     assert process.stderr is not None
     process.send_signal(signal.SIGINT)
-    assert "with SIGINT" in process.stderr.readline()
+    assert "with SIGINT" in next(line for line in process.stderr if notes([line]))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=at_most(60))
     assert process.returncode == 130
@@ -153,7 +158,8 @@ def test_who_waits_for_room_says_so_and_can_be_stopped(
     process = launcher("-n", "3", "true")
     assert process.stderr is not None
     line = process.stderr.readline()
-    assert re.fullmatch(r"dpwa launch: waiting for Ray to find room for w\d \(CPU=1 each\)\n", line)
+    waits = r"dpwa launch: waiting for Ray to find room for w\d.* \(CPU=1 each\)\n"
+    assert re.fullmatch(waits, line)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=at_most(60))
     assert process.returncode == 130

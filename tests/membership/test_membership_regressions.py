@@ -86,7 +86,7 @@ def test_a_restart_with_a_clock_that_was_set_back_is_a_member(monkeypatch):
             eventually(lambda: all("c" in node.peers for node in nodes.nodes.values()))
         assert child.returncode == -signal.SIGKILL
         now = time.time()
-        monkeypatch.setattr("dpwa.membership.members.time.time", lambda: now - 3600.0)
+        monkeypatch.setattr("dpwa.runtime.time.time", lambda: now - 3600.0)
         nodes.add("c", "a")
         nodes.agree(timeout_s=15.0)
         assert not nodes.nodes["c"]._members._member_list.is_replaced

@@ -25,6 +25,7 @@ from dpwa.membership.members import Members
 from dpwa.membership.verdict import JoinAnswer, JoinVerdict
 from dpwa.membership.waiting import Wait
 from dpwa.node.node import Node
+from dpwa.runtime import SYSTEM
 
 PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "join_and_wait.py"
 
@@ -387,7 +388,7 @@ def test_a_try_that_takes_long_does_not_keep_it_from_saying_so():
 
 def test_a_place_is_a_nodes_own_if_only_other_loopback_addresses_are_left():
     place = "tcp://localhost:1"
-    verdict = JoinVerdict([place])
+    verdict = JoinVerdict([place], SYSTEM)
     assert not verdict.is_own(place)
     verdict.located(place, ("tcp://127.0.0.1:1", "tcp://[::1]:1"))
     verdict.take("tcp://127.0.0.1:1", JoinAnswer("this node itself is there", "self"))
@@ -397,7 +398,7 @@ def test_a_place_is_a_nodes_own_if_only_other_loopback_addresses_are_left():
 
 
 def test_nothing_is_kept_of_addresses_that_nobody_has_told_of():
-    verdict = JoinVerdict(["tcp://h:1"])
+    verdict = JoinVerdict(["tcp://h:1"], SYSTEM)
     verdict.take("tcp://h:2", JoinAnswer("nothing answers"))
     assert list(verdict.answers) == ["tcp://h:1"]
     verdict.take("tcp://h:1", JoinAnswer("nothing answers"))

@@ -21,6 +21,7 @@ from dpwa.data.snapshot import FinishedCopy, SnapshotPool
 from dpwa.node.transactions.manager import MOST_OF_ONE_PEER, TransactionManager
 from dpwa.policy import beginners
 from dpwa.policy.push_sum import UNIT
+from dpwa.runtime import SYSTEM
 from dpwa.types import TrainingProgress
 from dpwa.wire.messages import Fetch
 from dpwa.wire.transaction_messages import Agreed, Busy, Propose, TransactionDecision
@@ -213,7 +214,7 @@ def pool_of_one():
 
 def test_a_snapshot_that_comes_three_times_is_held_once():
     pool, theirs = pool_of_one(), pool_of_one()
-    transactions = TransactionManager("w1", Terms.EXCHANGE, pool, SystemClock(), 5.0)
+    transactions = TransactionManager("w1", Terms.EXCHANGE, pool, SYSTEM, 5.0)
     transaction = transactions.propose("w2", 1, SystemClock().now() + 2.0)
     assert transactions.agreed(transaction, 0)
     for _ in range(3):

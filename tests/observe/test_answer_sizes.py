@@ -21,7 +21,7 @@ def test_the_largest_answer_fits():
     entry = {"endpoint": f"tcp://{NAME}:65535", "status": "suspect"}
     report["membership"] = {"members": [{"name": name, **entry} for name in names]}
     now, answers = [1e9], []
-    record = NodeRecord(lambda: report, {"name": "w1"}, clock=None, wall=lambda: now[0])
+    record = NodeRecord(lambda: report, {"name": "w1"}, wall=lambda: now[0])
     for _ in range(700):
         now[0] += 1.0
         record.sample()

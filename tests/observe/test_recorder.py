@@ -15,7 +15,7 @@ from support.strangers import question_and_payload
 from dpwa import DpwaConnection
 from dpwa.errors import UserError
 from dpwa.observe.figures import INDEX, NAMES
-from dpwa.wire.messages import unpack
+from dpwa.wire.messages import AskStatus, unpack
 from dpwa.wire.watching import AskHistory
 
 
@@ -57,6 +57,15 @@ def test_a_node_tells_its_figures_its_events_and_what_it_knows_of_others():
         assert version >= 1
         assert loss == 0.5
         assert asked(one, of="nobody")["samples"] == b""
+
+
+def test_what_onlookers_are_told_is_no_traffic_of_the_training():
+    with DpwaConnection("w1", config_of(1)) as connection:
+        train(connection, 1)
+        for _ in range(3):
+            asked(connection)
+            question_and_payload(connection.node.endpoint, AskStatus(request=1), None)
+        assert connection.node.report()["bytes_sent"] == 0
 
 
 def test_a_run_log_begins_with_the_node_and_ends_with_its_last_figures(tmp_path):

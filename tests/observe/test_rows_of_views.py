@@ -9,7 +9,7 @@ from dpwa.observe.answers import read_answer
 from dpwa.observe.figures import NAMES, OTHER_NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.rows import rows_of
-from dpwa.observe.watch import Followed, RunView
+from dpwa.observe.run_view import Followed, RunView
 from dpwa.wire.messages import pack
 
 

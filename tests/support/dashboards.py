@@ -15,7 +15,7 @@ from dpwa.observe.dashboard.feed import Feed
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory
-from dpwa.observe.watch import Followed, RunView
+from dpwa.observe.run_view import Followed, RunView
 
 TIMEOUT_S = 20
 LOOPBACK = "127.0.0.1"
@@ -36,9 +36,9 @@ def dashboard(*options, port=0):
 
 
 @contextmanager
-def served(view):
+def served(view, token=""):
     """Serve the dashboard of a run that is told by a function; yields its address."""
-    found = server.Server(server.app_of(Feed(view), LOOPBACK))
+    found = server.Server(server.app_of(Feed(view), LOOPBACK, token))
     with server.listen(LOOPBACK, 0) as listening:
         thread = threading.Thread(target=found.run, args=([listening],))
         thread.start()

@@ -65,6 +65,8 @@ COMPOSED_IN = {
     "node/leader_table.py",
     "node/loss_watch.py",
     "node/node.py",
+    "sim/conditions/trace.py",
+    "sim/load.py",
     "state/checkpoints.py",
     "tables/pending.py",
     "tables/specs.py",

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from dpwa.cli.top.page import ViewChoices
     from dpwa.observe.events import RunEvent
-    from dpwa.observe.watch import RunView, Watch
+    from dpwa.observe.run_view import RunView
+    from dpwa.observe.watch import Watch
 
 FIRST_ANSWERS_S = 3.0
 LINES_OF_A_KEY = {"up": -1, "k": -1, "down": 1, "j": 1}

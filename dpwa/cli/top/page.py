@@ -16,7 +16,7 @@ from dpwa.cli.top import columns
 from dpwa.cli.top.columns import COLUMNS, CURVE, IMPORTANCE, NAME, ORDER, STATE
 from dpwa.observe.events import RunEvent
 from dpwa.observe.rows import NodeRow
-from dpwa.observe.watch import RunView
+from dpwa.observe.run_view import RunView
 from dpwa.wire.messages import printable
 
 STYLES = {"X": "red", "!": "yellow", "?": "dim", " ": ""}

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpwa.observe.events import RunEvent
 from dpwa.observe.rows import NodeRow
-from dpwa.observe.watch import RunView
+from dpwa.observe.run_view import RunView
 from dpwa.types import JsonObject
 
 

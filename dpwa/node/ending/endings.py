@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dpwa.clock import Clock
 from dpwa.node.peers import PeerTable
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.policy.finishing import Ending, Heard
+from dpwa.runtime import Runtime
 from dpwa.types import Frame
 from dpwa.wire.messages import Finishing
 
@@ -27,7 +26,7 @@ class Endings:
         peer_table: its peers.
         updates: returns how many training steps this node has taken.
         version: returns the version of the snapshot that it has published last.
-        clock: time source.
+        runtime: of the node.
     """
 
     def __init__(
@@ -36,14 +35,14 @@ class Endings:
         peer_table: PeerTable,
         updates: Callable[[], int],
         version: Callable[[], int],
-        clock: Clock,
+        runtime: Runtime,
     ) -> None:
         self._name = name
         self._peer_table = peer_table
         self._updates = updates
         self._version = version
-        self._clock = clock
-        self._changed = threading.Condition()
+        self._clock = runtime
+        self._changed = runtime.condition()
         self._own = Ending()
         self._heard: dict[str, Heard] = {}
 

@@ -43,7 +43,7 @@ class Finish:
             context.peer_table,
             lambda: view.updates,
             lambda: context.pool.version,
-            context.clock,
+            context.runtime,
         )
 
     def run(

@@ -69,7 +69,7 @@ class Connections:
         self._most = most
         self._needs_all = False
         self._sockets: dict[object, PeerChannel] = {}  # of links, and their monitors
-        self._leaving: set[PeerChannel] = set()
+        self._leaving: dict[PeerChannel, None] = {}  # in order of being asked to
         self.channels: dict[str, PeerChannel] = {}
 
     @property
@@ -85,7 +85,7 @@ class Connections:
     def remove(self, channel: PeerChannel, linger_ms: int) -> None:
         """Forget a peer."""
         del self.channels[channel.peer]
-        self._leaving.discard(channel)
+        self._leaving.pop(channel, None)
         self._unregister(channel)
         channel.close(linger_ms)
         if self.keeps_all:
@@ -118,7 +118,7 @@ class Connections:
             Whether there is a link now, which may be up or not.
         """
         channel.used_at = self._context.clock.now()
-        self._leaving.discard(channel)
+        self._leaving.pop(channel, None)
         if channel.link is not None:
             return True
         self._make_room()
@@ -182,7 +182,7 @@ class Connections:
     def asked_to_go(self, channel: PeerChannel) -> None:
         """Take note that a peer has too many connections: this one is closed when it is idle."""
         if not self.keeps_all and not self._needs_all:
-            self._leaving.add(channel)
+            self._leaving[channel] = None
             self._context.peer_table.asked_to_go(channel.peer)
 
     def end_idle(self) -> None:
@@ -191,7 +191,7 @@ class Connections:
             return
         latest = self._context.clock.now() - IDLE_AFTER_S
         idle = [c for c in self.with_link() if c.used_at < latest and not c.mapped_bytes]
-        self._leaving.update(idle)
+        self._leaving.update(dict.fromkeys(idle))
 
     def leave(self) -> None:
         """Close the links that are not needed any more, unless something is under way."""
@@ -199,7 +199,7 @@ class Connections:
             self._leaving.clear()  # they are not many any more
         latest = self._context.clock.now() - ANSWERED_WITHIN_S
         for channel in [c for c in self._leaving if c.link is None or self._may_go(c, latest)]:
-            self._leaving.discard(channel)
+            self._leaving.pop(channel, None)
             if channel.link is not None:
                 self._let_go(channel)
 

@@ -16,7 +16,11 @@ ANSWERS_PER_TURN = 16  # of one peer, before the others and the deadline are loo
 
 
 def say_goodbye(
-    links: Iterable[PeerLink], name: str, ending: Collection[str], deadline: Deadline
+    links: Iterable[PeerLink],
+    name: str,
+    ending: Collection[str],
+    deadline: Deadline,
+    poller: zmq.Poller,
 ) -> None:
     """Tell the peers that are connected, and wait for their answers, but not for ever.
 
@@ -28,11 +32,11 @@ def say_goodbye(
         name: of this node.
         ending: names of peers that have said goodbye themselves: nobody waits for their answers.
         deadline: after which this node goes, answered or not.
+        poller: a new one.
     """
     waiting = [link for link in links if link.state is LinkState.UP]
     waiting = [link for link in waiting if link.send(Goodbye(request=1, name=name))]
     waiting = [link for link in waiting if link.peer not in ending]
-    poller = zmq.Poller()
     for link in waiting:
         poller.register(link.socket, zmq.POLLIN)
         poller.register(link.monitor, zmq.POLLIN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from dpwa.data.layout import Layout
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.node.fetching.incoming import IncomingSnapshot, IsFinite
 from dpwa.node.repeats import MergedVersions
+from dpwa.runtime import Runtime
 from dpwa.wire.shards import WHOLE, Shard
 
 
@@ -71,6 +71,7 @@ class FetchRequest:
     Args:
         wanted: what to fetch.
         deadline: when nobody waits any more.
+        runtime: of the node.
 
     Attributes:
         first: the peer to ask first.
@@ -80,14 +81,20 @@ class FetchRequest:
     """
 
     def __init__(
-        self, wanted: FetchTarget, deadline: Deadline, *, collects: bytes | None = None
+        self,
+        wanted: FetchTarget,
+        deadline: Deadline,
+        runtime: Runtime,
+        *,
+        collects: bytes | None = None,
     ) -> None:
         self.wanted = wanted
         self.deadline = deadline
         self.collects = collects
         self.first: str | None = wanted.only
         self.may_map = True
-        self._changed = threading.Condition()
+        self._runtime = runtime
+        self._changed = runtime.condition()
         self._found: Found | None = None
         self._is_over = False
 
@@ -103,7 +110,7 @@ class FetchRequest:
 
     def again(self, peer: str) -> FetchRequest:
         """Return an order for the same by the same deadline: a stream, of this peer if possible."""
-        order = FetchRequest(self.wanted, self.deadline)
+        order = FetchRequest(self.wanted, self.deadline, self._runtime)
         order.first, order.may_map = peer, False
         return order
 

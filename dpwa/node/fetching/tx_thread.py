@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import zmq
 
 from dpwa.algorithms import Terms
@@ -52,7 +50,7 @@ GONE_AFTER_S = 5.0  # after which the connection of a peer that has ended is gon
 ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers have theirs
 
 
-class TxThread(threading.Thread):
+class TxThread:
     """Talks to the peers, as the one who asks."""
 
     def __init__(
@@ -62,12 +60,14 @@ class TxThread(threading.Thread):
         keyring: Keyring | None,
         most_connections: int,
     ) -> None:
-        super().__init__(name=f"dpwa-tx-{context.name}", daemon=True)
+        self.name = context.name
+        self._runtime = context.runtime
+        self._thread = self._runtime.thread(self._run, f"dpwa-tx-{context.name}")
         self._looked_at_links = context.clock.now()
         self._context = context
         self._rng = context.rng("other")
         self._commands: Mailbox[Command] = Mailbox(zmq_context)
-        self._poller = zmq.Poller()
+        self._poller = self._runtime.poller()
         self._connections = Connections(
             zmq_context,
             self._poller,
@@ -98,6 +98,20 @@ class TxThread(threading.Thread):
         channel = self._channels.get(peer)
         return LinkState.CONNECTING if channel is None else channel.state
 
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is the thread that asks."""
+        return self._thread is self._runtime.current_thread()
+
+    @property
+    def was_started(self) -> bool:
+        """Whether it runs, or has run."""
+        return self._thread.ident is not None
+
     def discard(self) -> None:
         """Give up a thread that was never started."""
         self._commands.close()
@@ -109,13 +123,13 @@ class TxThread(threading.Thread):
     def stop(self, timeout_s: float) -> bool:
         """Ask the thread to end; return whether it did within the time."""
         self.end()
-        self.join(timeout_s)
-        if self.is_alive():
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
             return False
         self._commands.close()
         return True
 
-    def run(self) -> None:
+    def _run(self) -> None:
         """Own the links from here to the end."""
         self._poller.register(self._commands.receiver, zmq.POLLIN)
         while not self._stopping:
@@ -131,7 +145,9 @@ class TxThread(threading.Thread):
         links = [c.link for c in self._connections.up() if c.link is not None]
         self._listeners.end()
         try:
-            say_goodbye(links, self._context.name, self._farewells, deadline)
+            say_goodbye(
+                links, self._context.name, self._farewells, deadline, self._runtime.poller()
+            )
         finally:
             self._connections.close(LINGER_MS)
 

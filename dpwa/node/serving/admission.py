@@ -9,10 +9,10 @@ there is nothing to protect, and no limit.
 from __future__ import annotations
 
 import threading
-import time
 
 from dpwa.config.limits import Limits
 from dpwa.policy.serving_budget import ServingBudget
+from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.sockets import ReceivedMessage, Socket, receive_from
 from dpwa.types import JsonObject
@@ -29,14 +29,16 @@ class AdmissionControl:
     Args:
         authorizer: who may be heard.
         limits: how much.
+        runtime: of the thread.
 
     Attributes:
         authorizer, limits: as given.
     """
 
-    def __init__(self, authorizer: Authorizer, limits: Limits) -> None:
+    def __init__(self, authorizer: Authorizer, limits: Limits, runtime: Runtime = SYSTEM) -> None:
         self.authorizer = authorizer
         self.limits = limits
+        self._now, self._thread_time = runtime.now, runtime.thread_time
         self._budget = ServingBudget(limits.serving_share, limits.serving_burst_ms / 1000)
         # Reentrant: a signal handler may close the tables while its thread is in here.
         self._lulls_lock = threading.RLock()
@@ -58,13 +60,13 @@ class AdmissionControl:
     @property
     def is_paused(self) -> bool:
         """Whether nothing is to be read just now."""
-        return not self._lulls and time.monotonic() < self._resume_at
+        return not self._lulls and self._now() < self._resume_at
 
     def patience_ms(self, limit_ms: int) -> int:
         """Return how long to wait for messages at most."""
         if not self.is_paused:
             return limit_ms
-        return min(limit_ms, max(0, int((self._resume_at - time.monotonic()) * 1000) + 1))
+        return min(limit_ms, max(0, int((self._resume_at - self._now()) * 1000) + 1))
 
     def take(self, router: Socket) -> ReceivedMessage | None:
         """Take one waiting message, or return `None`: there is none, or not so soon.
@@ -73,16 +75,16 @@ class AdmissionControl:
         """
         if self.is_paused:
             return None
-        self._started_s = time.thread_time()
+        self._started_s = self._thread_time()
         return receive_from(router, is_named=self.authorizer.keyring is not None)
 
     def served(self, received: ReceivedMessage) -> None:
         """Charge what it has cost to receive and to answer a message."""
         if self._lulls:
             return
-        cost_s = min(time.thread_time() - self._started_s, MOST_CHARGED_S)
+        cost_s = min(self._thread_time() - self._started_s, MOST_CHARGED_S)
         copying_s = sum(map(len, received.frames)) / COPIED_PER_S
-        now = time.monotonic()
+        now = self._now()
         wait_s = self._budget.charge(cost_s + copying_s, now)
         self._over_budget += wait_s > 0
         if wait_s >= LUMP_S:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import zmq
 
-from dpwa.clock import Clock
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.message_codes import get_log
 from dpwa.node.fetching.connections import Visitors
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.node.serving.service import Reply, Service
+from dpwa.runtime import Runtime
 from dpwa.transport.authenticator import Authenticator
 from dpwa.transport.ipc import claimed
 from dpwa.transport.mailbox import Mailbox
@@ -28,7 +27,8 @@ from dpwa.transport.sockets import (
     serving_socket,
 )
 from dpwa.types import Frame
-from dpwa.wire.messages import GoAway, Message, Refused, decode, encode
+from dpwa.wire.messages import GoAway, Message, Refused, Status, decode, encode
+from dpwa.wire.watching import HistoryMessage
 
 log = get_log("dpwa.rx")
 
@@ -36,33 +36,42 @@ log = get_log("dpwa.rx")
 IDLE_POLL_MS = 1_000
 MESSAGES_PER_TURN = 16  # before commands and deadlines have theirs
 BUSY_POLL_MS = 10
+_TO_ONLOOKERS = (Status, HistoryMessage)  # who watch the run and take no part in it
 
 
-class RxThread(threading.Thread):
-    """Serves peers until it is stopped. A foreign message can never end it."""
+class RxThread:
+    """Serves peers until it is stopped. A foreign message can never end it.
+
+    Attributes:
+        endpoint: where it listens; with the port that was found, once it does.
+        bad_messages: how many were no requests.
+        bytes_sent: payload of answers; what onlookers are told is left out.
+    """
 
     def __init__(
         self,
         name: str,
         zmq_context: Context,
         endpoint: str,
-        clock: Clock,
+        runtime: Runtime,
         admission: AdmissionControl,
         keys_changed: Callable[[], None],
         most_visitors: int,
     ) -> None:
-        super().__init__(name=f"dpwa-rx-{name}", daemon=True)
+        self.name = name
+        self._runtime = runtime
+        self._thread = runtime.thread(self._run, f"dpwa-rx-{name}")
         self.admission = admission
         self._keys_changed = keys_changed
         self._zmq_context = zmq_context
         self._endpoint = endpoint
-        self.endpoint = endpoint  # with the port that was found, once it listens
-        self._clock = clock
+        self.endpoint = endpoint
         self._services: dict[type[Any], Service] = {}
+        self._ticking: tuple[Service, ...] = ()  # each of them once
         self._wakes: Mailbox[None] = Mailbox(zmq_context)
         self._visitors = Visitors(most_visitors)
         self._is_stopping = False
-        self._listening = threading.Event()
+        self._listening = runtime.event()
         self._listen_error: Exception | None = None
         self.bad_messages = 0
         self.bytes_sent = 0
@@ -71,6 +80,7 @@ class RxThread(threading.Thread):
         """Dispatch the messages that a service handles to it; from any thread, at any time."""
         # Another dictionary: the thread may be looking at this one.
         self._services = {**self._services, **dict.fromkeys(service.handles, service)}
+        self._ticking = tuple(dict.fromkeys(self._services.values()))
 
     def open(self) -> None:
         """Start, and wait until the socket listens.
@@ -78,11 +88,21 @@ class RxThread(threading.Thread):
         Raises:
             AddressError: it cannot.
         """
-        self.start()
+        self._thread.start()
         self._listening.wait()
         if self._listen_error is not None:
             self.stop(timeout_s=1.0)
             raise self._listen_error
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is the thread that asks."""
+        return self._thread is self._runtime.current_thread()
+
+    @property
+    def was_started(self) -> bool:
+        """Whether it runs, or has run."""
+        return self._thread.ident is not None
 
     def discard(self) -> None:
         """Give up a thread that was never started."""
@@ -96,8 +116,8 @@ class RxThread(threading.Thread):
     def stop(self, timeout_s: float) -> bool:
         """Ask the thread to end; return whether it did within the time."""
         self.end()
-        self.join(timeout_s)
-        if self.is_alive():
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
             return False
         self._wakes.close()
         return True
@@ -106,7 +126,7 @@ class RxThread(threading.Thread):
         """Have the services look at once whether something has become due; from any thread."""
         self._wakes.put(None)
 
-    def run(self) -> None:
+    def _run(self) -> None:
         """Own the socket from here to the end."""
         try:
             with (
@@ -133,7 +153,7 @@ class RxThread(threading.Thread):
         )
 
     def _serve(self, router: Socket, authenticator: Authenticator) -> None:
-        wakes, poller = zmq.Poller(), zmq.Poller()
+        wakes, poller = self._runtime.poller(), self._runtime.poller()
         for socket in (self._wakes.receiver, *authenticator.sockets):
             wakes.register(socket, zmq.POLLIN)
             poller.register(socket, zmq.POLLIN)
@@ -153,15 +173,15 @@ class RxThread(threading.Thread):
                 # Afterwards: a connection may have brought a message, and have ended since.
                 if any(socket in ready for socket in authenticator.sockets):
                     authenticator.hear()
-                authenticator.tick(self._clock.now())
+                authenticator.tick(self._runtime.now())
                 is_busy = self._tick()
             except Exception:
                 self.bad_messages += 1
                 log.exception("a message could not be answered; the node goes on")
 
     def _tick(self) -> bool:
-        now, is_busy = self._clock.now(), False
-        for service in set(self._services.values()):
+        now, is_busy = self._runtime.now(), False
+        for service in self._ticking:
             is_busy |= service.tick(now)
         return is_busy
 
@@ -210,7 +230,8 @@ class RxThread(threading.Thread):
             if payload is not None:
                 frames.append(payload)
             receipt = send(router, frames, is_lent=is_lent)
-            if receipt is not None and payload is not None:
+            is_traffic = not isinstance(message, _TO_ONLOOKERS)
+            if is_traffic and receipt is not None and payload is not None:
                 self.bytes_sent += len(payload)
             return receipt
 

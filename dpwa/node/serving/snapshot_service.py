@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,12 +50,14 @@ class ServingSettings:
         codecs: makes the codec of a name; belongs to the RxThread.
         resync_every: see `ReaderBases`.
         sessions_per_peer: the most that one peer has at once.
+        token_bytes: draws random bytes.
     """
 
     longest_session_s: float
     codecs: CodecMaker
     resync_every: int
     sessions_per_peer: int
+    token_bytes: Callable[[int], bytes] = secrets.token_bytes
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ class SnapshotService(Service):
         self._longest_session_s = settings.longest_session_s
         self._codecs = settings.codecs
         self._sessions_per_peer = settings.sessions_per_peer
-        self._held = ReaderBases(limits.MAX_HELD, settings.resync_every)
+        self._held = ReaderBases(limits.MAX_HELD, settings.resync_every, settings.token_bytes)
         self._serving: dict[bytes, _Serving] = {}
         self._waiting: dict[bytes, _Request] = {}  # for what is not published yet
         self._holders = Holders()

@@ -6,12 +6,10 @@ merges it in its next `wait`.
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections import deque
 
 from dpwa.algorithms import Terms
-from dpwa.clock import Clock
 from dpwa.data.snapshot import Lease, SnapshotPool
 from dpwa.node.fetching.incoming import IsFinite
 from dpwa.node.transactions.deliveries import Deliveries
@@ -25,6 +23,7 @@ from dpwa.node.transactions.record import (
 )
 from dpwa.policy.push_sum import Mass
 from dpwa.policy.transactions import Acceptance, Transactions, Verdict
+from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.limits import TRANSACTION_BYTES
 
@@ -40,7 +39,7 @@ class TransactionManager:
         name: of this node.
         terms: of its transactions.
         pool: where its snapshots are.
-        clock: time source.
+        runtime: of the node.
         longest_s: how long a transaction may take at the most, whatever the peer asks.
 
     Attributes:
@@ -49,14 +48,14 @@ class TransactionManager:
     """
 
     def __init__(
-        self, name: str, terms: Terms, pool: SnapshotPool, clock: Clock, longest_s: float
+        self, name: str, terms: Terms, pool: SnapshotPool, runtime: Runtime, longest_s: float
     ) -> None:
         self.terms = terms
         self.is_finite: IsFinite | None = None
         self.longest_s = longest_s
         self._name = name
         self._pool = pool
-        self._clock = clock
+        self._clock = self._runtime = runtime
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self._transactions = Transactions(
@@ -109,7 +108,7 @@ class TransactionManager:
     def propose(self, peer: str, own_version: int, expires: float) -> bytes | None:
         """Open a transaction; `None` if this node is engaged, or its snapshot will not do."""
         with self._lock:
-            transaction, now = secrets.token_bytes(TRANSACTION_BYTES), self._clock.now()
+            transaction, now = self._runtime.token_bytes(TRANSACTION_BYTES), self._clock.now()
             own = self._pool.at(own_version)
             if own is None:
                 return None

@@ -15,6 +15,7 @@ from dpwa.node.serving.service import Reply, Service
 from dpwa.node.serving.snapshot_service import Introduction
 from dpwa.node.transactions.manager import TransactionManager
 from dpwa.node.transactions.record import AgreedTerms, Declined
+from dpwa.runtime import Runtime
 from dpwa.wire import limits
 from dpwa.wire.messages import (
     NotReady,
@@ -36,12 +37,16 @@ class Collector:
     """Has the snapshots fetched of peers that this node has agreed on an exchange with."""
 
     def __init__(
-        self, transactions: TransactionManager, peer_table: PeerTable, tx: TxThread, clock: Clock
+        self,
+        transactions: TransactionManager,
+        peer_table: PeerTable,
+        tx: TxThread,
+        runtime: Runtime,
     ) -> None:
         self._transactions = transactions
         self._peer_table = peer_table
         self._tx = tx
-        self._clock = clock
+        self._runtime = runtime
 
     def known_as(self, message: Propose) -> str:
         """Return the name of a peer in view; all strangers count as one."""
@@ -64,9 +69,10 @@ class Collector:
             version=message.version,
         )
         deadline = Deadline(
-            self._clock, min(message.budget_ms / 1000, self._transactions.longest_s)
+            self._runtime, min(message.budget_ms / 1000, self._transactions.longest_s)
         )
-        self._tx.order(FetchRequest(wanted, deadline, collects=message.transaction))
+        order = FetchRequest(wanted, deadline, self._runtime, collects=message.transaction)
+        self._tx.order(order)
 
 
 @dataclass(frozen=True)

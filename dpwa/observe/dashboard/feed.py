@@ -17,7 +17,7 @@ from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES, since_restart
 from dpwa.observe.rows import NodeRow, rows_of
-from dpwa.observe.watch import Followed, RunView
+from dpwa.observe.run_view import Followed, RunView
 from dpwa.types import JsonObject
 
 FRESH_S = 15.0  # merges that are shown as edges

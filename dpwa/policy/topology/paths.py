@@ -27,7 +27,24 @@ def unreachable(adjacency: NDArray[np.bool_]) -> tuple[int, int] | None:
     Args:
         adjacency: shape `(N, N)`; [i, j] tells whether node i pulls from node j.
     """
+    pullers, sources = np.nonzero(adjacency)
+    count = len(adjacency)
+    if _reaches_all(pullers, sources, count) and _reaches_all(sources, pullers, count):
+        return None  # node 0 hears of everybody, and everybody of it: N edges, not N^2
     return _spread(adjacency)[1]
+
+
+def _reaches_all(starts: NDArray[np.intp], ends: NDArray[np.intp], nodes: int) -> bool:
+    """Tell whether edges lead from node 0 to every node."""
+    order = np.argsort(starts, kind="stable")
+    ends, bounds = ends[order], np.searchsorted(starts[order], np.arange(nodes + 1))
+    seen, waiting = {0}, [0]
+    while waiting:
+        node = waiting.pop()
+        new = set(ends[bounds[node] : bounds[node + 1]].tolist()) - seen
+        seen |= new
+        waiting += new
+    return len(seen) >= nodes
 
 
 def _spread(adjacency: NDArray[np.bool_]) -> tuple[int, tuple[int, int] | None]:

@@ -1,13 +1,16 @@
 """What the page is told: everything once, thinned when there is much of it, and as plain JSON."""
 
+import asyncio
 import json
 import math
+from contextlib import aclosing
 
 from dpwa.observe.dashboard.feed import Feed
+from dpwa.observe.dashboard.server import Streams
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory
-from dpwa.observe.watch import Followed, RunView
+from dpwa.observe.run_view import Followed, RunView
 
 START = 1e9
 
@@ -108,3 +111,21 @@ def test_shares_of_the_time_add_up():
         run.go_on(1, train_s=0.7 * second, wait_s=0.2 * second, merge_s=0.1 * second, publish_s=0.0)
     budget = Feed(run.view).node("w1")["budget"]
     assert [round(sum(share), 6) for _, *share in budget] == [1.0] * 8
+
+
+def test_hours_without_a_reader_are_thinned_for_the_next_one():
+    run = Run(["w1"])
+    run.go_on(30)
+    feed = Feed(run.view)
+    streams = Streams(feed)
+
+    async def first_of_a_reader():
+        async with aclosing(streams.read()) as told:
+            return json.loads((await anext(told)).partition("data: ")[2])["points"]["w1"]
+
+    asyncio.run(first_of_a_reader())
+    run.go_on(3000)
+    points = asyncio.run(first_of_a_reader())
+    assert points[-1][0] == START + 3030
+    assert len(points) <= 400
+    assert feed.update()["points"] == {}  # nothing is left for it

@@ -2,6 +2,7 @@
 
 import pytest
 from support.dashboards import ToldRun, served
+from support.nodes import eventually
 
 pytest.importorskip("playwright", reason="needs pip install dpwa[e2e]")
 
@@ -116,6 +117,28 @@ def test_a_chosen_theme_is_remembered(url, page):
     page.reload()
     assert page.evaluate(ground) == dark
     assert "dark" in button.inner_text()
+
+
+@pytest.mark.slow
+def test_the_theme_of_the_system_is_followed_until_another_is_chosen(url, page):
+    page.emulate_media(color_scheme="light")
+    opened(page, url)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    line = "document.querySelector('#legend .swatch').style.borderTopColor"  # as on the canvas
+    light, light_line = page.evaluate(ground), page.evaluate(line)
+    page.emulate_media(color_scheme="dark")
+    eventually(lambda: page.evaluate(line) != light_line)
+    dark = page.evaluate(ground)
+    assert dark != light
+    button = page.locator("#theme")
+    assert button.inner_text() == "Theme: as the system"
+    button.click()
+    eventually(lambda: page.evaluate(line) == light_line)
+    assert page.evaluate(ground) == light
+    page.emulate_media(color_scheme="light")
+    while button.inner_text() != "Theme: dark":
+        button.click()
+    assert page.evaluate(ground) == dark
 
 
 @pytest.mark.slow

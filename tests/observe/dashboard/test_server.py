@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from http.cookiejar import CookieJar
 
-from support.dashboards import TIMEOUT_S, dashboard
+from support.dashboards import TIMEOUT_S, ToldRun, dashboard, served
 from support.nodes import config_of
 
 from dpwa import DpwaConnection
@@ -56,6 +56,15 @@ def test_beyond_this_machine_it_asks_for_its_token():
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
         assert get(f"{url}?token={token}", browser)[0] == 200
         assert get(url, browser)[0] == 200  # by its cookie
+
+
+def test_two_dashboards_of_one_machine_do_not_take_each_others_cookie():
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+    run = ToldRun(["w1"])
+    with served(run.view, "one") as one, served(run.view, "two") as two:
+        for url, token in ((one, "one"), (two, "two")):
+            assert get(f"{url}?token={token}", browser)[0] == 200
+        assert [get(url, browser)[0] for url in (one, two)] == [200, 200]
 
 
 def test_a_port_in_use_is_one_clear_error():

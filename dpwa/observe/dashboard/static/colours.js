@@ -1,7 +1,5 @@
 // The colours of the style sheet, for what is drawn on a canvas.
 
-const SYSTEM_DARK = matchMedia("(prefers-color-scheme: dark)");
-const KEY = "dpwa.theme";
 const NEXT = { system: "light", light: "dark", dark: "system" };
 const WORDS = { system: "as the system", light: "light", dark: "dark" };
 const PALETTE = 7; // colours that can be told apart, by nearly everybody
@@ -24,23 +22,13 @@ export function look(index) {
 
 /** Let a button change the theme; `changed` is called when the colours are others. */
 export function followTheme(button, changed) {
-  const root = document.documentElement;
+  const theme = window.dpwaTheme;
   const tell = () => {
     known = new Map();
-    button.textContent = `Theme: ${WORDS[root.dataset.theme ?? "system"]}`;
+    button.textContent = `Theme: ${WORDS[theme.choice]}`;
     changed();
   };
-  button.addEventListener("click", () => {
-    const theme = NEXT[root.dataset.theme ?? "system"];
-    if (theme === "system") delete root.dataset.theme;
-    else root.dataset.theme = theme;
-    try {
-      localStorage.setItem(KEY, theme);
-    } catch {
-      // Not remembered, then.
-    }
-    tell();
-  });
-  SYSTEM_DARK.addEventListener("change", tell);
+  theme.follow(tell);
+  button.addEventListener("click", () => theme.choose(NEXT[theme.choice]));
   tell();
 }

@@ -1,0 +1,77 @@
+"""How many rounds it takes until all nodes know who leads, if each pulls from one a round."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+from claims import Claim, Paper, main, verdict
+
+from dpwa.policy.leaders import LossReports
+
+EXPECTED = {16: 6.1, 64: 9.0, 256: 11.5, 1024: 13.8, 4096: 16.1}  # mean of the exact Markov chain
+TRIALS = {16: 400, 64: 150, 256: 40, 1024: 10, 4096: 3}
+QUICK_TRIALS = {16: 10, 64: 4}
+MOST = 4  # reports in a message: of the node itself, of the best two, and one drawn
+LONG_S = 1e9
+
+
+def reproduce(seed: int, quick: bool) -> list[Claim]:
+    """Count the rounds, over several crowds for each number of nodes."""
+    trials = QUICK_TRIALS if quick else TRIALS
+    rounds = {
+        nodes: [rounds_until_known(nodes, f"{seed}/{trial}") for trial in range(count)]
+        for nodes, count in trials.items()
+    }
+    deviation = max(
+        1.0, *(statistics.stdev(counts) for counts in rounds.values() if len(counts) > 1)
+    )
+    means = {nodes: statistics.mean(counts) for nodes, counts in rounds.items()}
+    fits = [
+        abs(means[nodes] - EXPECTED[nodes]) <= 3 * deviation / len(counts) ** 0.5
+        for nodes, counts in rounds.items()
+    ]
+    sizes = sorted(means)
+    return [
+        Claim(
+            "News of one node reaches all N in log2 N + O(log log N) rounds of pulling: "
+            + ", ".join(f"{EXPECTED[nodes]:g}" for nodes in sizes)
+            + f" rounds at N = {', '.join(map(str, sizes))}",
+            ", ".join(f"{means[nodes]:.1f}" for nodes in sizes)
+            + f" rounds, mean of {', '.join(str(trials[nodes]) for nodes in sizes)} runs",
+            verdict(*fits),
+            "the sources give the growth; the figures are those of the exact Markov chain",
+        )
+    ]
+
+
+def rounds_until_known(nodes: int, seed: str) -> int:
+    """Let every node hear one other a round, drawn at random, as all were before the round."""
+    rng = random.Random(seed)
+    reports = [LossReports(f"n{i}", "", 1, LONG_S) for i in range(nodes)]
+    losses = rng.sample(range(nodes), nodes)
+    for one, loss in zip(reports, losses, strict=True):
+        one.tell(float(loss), 0, 0.0)
+    best = f"n{losses.index(0)}"
+    ignorant, rounds = set(range(nodes)) - {losses.index(0)}, 0
+    while ignorant:
+        now = float(rounds)
+        said = [one.news(now, rng, MOST) for one in reports]
+        for i, one in enumerate(reports):
+            peer = rng.randrange(nodes - 1)
+            one.hear(said[peer + (peer >= i)], now)
+        rounds += 1
+        ignorant = {i for i in ignorant if reports[i].leader(now).node != best}
+    return rounds
+
+
+PAPER = Paper(
+    "Epidemic Algorithms for Replicated Database Maintenance (Demers et al., 1987); "
+    "Randomized Rumor Spreading (Karp et al., 2000)",
+    "PODC 1987, FOCS 2000",
+    "The news of losses that dpwa's nodes pass on (`LossReports`), 4 in a message.",
+    reproduce,
+)
+
+if __name__ == "__main__":
+    main([PAPER], __doc__)

@@ -1,0 +1,31 @@
+"""Rounds of a swarm whose workers all train one of the simulator's tasks, in lockstep."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpwa.sim.rules.swarm import Swarm
+from dpwa.sim.tasks import TASKS, TrainingTask
+
+
+def make(name: str, nodes: int, seed: int, **options: float | str) -> TrainingTask:
+    """Return a task with these options."""
+    return TASKS[name](TASKS[name].options(**options), nodes, seed)
+
+
+def train_round(swarm: Swarm, task: TrainingTask) -> None:
+    """Take one round: all publish and ask, all take a step, all merge."""
+    swarm.publish(swarm.workers)
+    swarm.ask(swarm.workers)
+    x = swarm.x
+    losses = task.step(x, np.arange(len(x)))
+    for worker, row, loss in zip(swarm.workers, x, losses, strict=True):
+        worker.model.array[...] = row
+        worker.loss = float(loss)
+    swarm.merge(swarm.workers)
+
+
+def distance(swarm: Swarm) -> float:
+    """Return the root mean square distance of the workers to their mean."""
+    x = swarm.x
+    return float(np.sqrt(((x - x.mean(axis=0)) ** 2).sum(axis=1).mean()))

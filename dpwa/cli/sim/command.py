@@ -1,0 +1,200 @@
+"""`dpwa sim`: a run of many nodes, simulated, and which settings are best for it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpwa.cli import exit_codes, screen
+from dpwa.cli.completion import scenario_names
+from dpwa.errors import UserError
+
+if TYPE_CHECKING:
+    from dpwa.cli.sim.report import Comparison
+    from dpwa.sim.sweep import Progress
+
+INTERRUPTED = 130
+MOST_REPEATS = 1000
+
+
+def sim(
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCENARIO",
+            help="A YAML file, or the name of a scenario that comes with dpwa.",
+            autocompletion=scenario_names,
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set this, whatever the scenario says; repeatable."
+        ),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=A,B,C", help="A run for each value; of several, for each combination."
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Of all chance; the same as --set seed=N."),
+    ] = None,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, max=MOST_REPEATS, help="Every run N times, with the next seeds."
+        ),
+    ] = 1,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "-j",
+            "--processes",
+            metavar="N",
+            min=1,
+            help="Runs at once; one for each core otherwise.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on standard output.")
+    ] = False,
+    out_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Write samples, nodes, events and pictures there."
+        ),
+    ] = None,
+    no_plots: Annotated[
+        bool, typer.Option("--no-plots", help="With --out: no pictures, which need matplotlib.")
+    ] = False,
+) -> None:
+    """Simulate a run of many nodes in virtual time, and compare settings.
+
+    Scenarios that come with dpwa: datacenter, two-datacenters, home-broadband, spot-instances and
+    one-straggler.
+
+    Keys are those of the scenario (nodes, rounds, network.latency_ms, compute.stragglers.0.slower,
+    ...) and of an ordinary configuration (algorithm, topology, interpolation, codec, ...).
+    docs/simulator.md has all of them, and says what is simulated and what is not. The same seed
+    gives the same result.
+
+    With Ctrl-C the results so far are shown and written; it exits with 130 then.
+
+    Examples:
+        dpwa sim one-straggler
+        dpwa sim one-straggler --sweep algorithm=gossip,lsgd,symmetric --out results
+        dpwa sim datacenter --set nodes=1000 --sweep topology=random,ring,exponential --json
+    """
+    from dpwa.sim.shipped import scenario_file
+
+    if out_dir is not None and not no_plots:
+        from dpwa.report.style import require_matplotlib
+
+        require_matplotlib("sim --out")
+    file = scenario_file(scenario)
+    fixed = _fixed(settings or (), seed)
+    varied = _varied(sweep or (), fixed)
+    from dpwa.cli.sim.report import Comparison, show
+    from dpwa.sim.sweep import StopRequest, ctrl_c, plan_runs, run_all
+
+    planned = plan_runs(file, fixed, varied, repeat=repeat)
+    stop = StopRequest()
+    with ctrl_c(stop), _progress(len(planned)) as progress:
+        count = processes or os.cpu_count() or 1
+        runs = run_all(file, planned, processes=count, progress=progress, stop=stop)
+    found = Comparison(scenario, runs, is_sweep=len(planned) > 1)
+    if as_json:
+        typer.echo(json.dumps(found.to_json()))
+    else:
+        show(found)
+    if out_dir is not None:
+        _write(found, out_dir, with_plots=not no_plots)
+    if stop.is_set:
+        typer.echo(f"stopped: {len(runs)} of {len(planned)} runs had begun", err=True)
+        raise typer.Exit(INTERRUPTED)
+    if any(run.error for run in runs):
+        raise typer.Exit(exit_codes.FAILURE)
+
+
+def _fixed(settings: Sequence[str], seed: int | None) -> dict[str, object]:
+    """Return what is set for all runs, by key."""
+    fixed: dict[str, object] = dict(_pair("--set", text, "VALUE") for text in settings)
+    if seed is not None:
+        fixed["seed"] = seed
+    return fixed
+
+
+def _varied(sweep: Sequence[str], fixed: Mapping[str, object]) -> dict[str, list[str]]:
+    """Return the values of a sweep, by key."""
+    varied: dict[str, list[str]] = {}
+    for text in sweep:
+        key, value = _pair("--sweep", text, "A,B,C")
+        if key in varied or key in fixed:
+            raise UserError(f"--sweep: expected each key once, and not with --set (got {key})")
+        varied[key] = [item.strip() for item in value.split(",")]
+    return varied
+
+
+def _pair(option: str, text: str, value_name: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key.strip() or not equals:
+        from dpwa.config.problems import shown
+
+        raise UserError(f"{option}: expected KEY={value_name} (got {shown(text)})")
+    return key.strip(), value.strip()
+
+
+@contextmanager
+def _progress(count: int) -> Iterator[Progress]:
+    """Show a bar on standard error, if that is a terminal."""
+    console = screen.console(is_result=False)
+    if not console.is_terminal:
+        yield lambda shares: None  # noqa: ARG005
+        return
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+        bar = bars.add_task("simulating" if count == 1 else f"0 of {count} runs", total=1.0)
+
+        def tell(shares: Sequence[float]) -> None:
+            done = sum(share >= 1.0 for share in shares)
+            title = "simulating" if count == 1 else f"{done} of {count} runs"
+            bars.update(bar, completed=sum(shares) / count, description=title)
+
+        yield tell
+
+
+def _write(found: Comparison, folder: Path, *, with_plots: bool) -> None:
+    """Write files and pictures, and say which."""
+    from dpwa.sim.files import write_results
+
+    try:
+        files = write_results(found.runs, found.to_json(), folder)
+        if with_plots and found.drawn():
+            from dpwa.sim.plots import draw_runs
+
+            files += draw_runs(found.drawn(), folder)
+    except OSError as error:
+        raise UserError(f"--out: {folder} cannot be written ({error.strerror or error})") from None
+    typer.echo(f"{folder}: {', '.join(file.name for file in files)} written", err=True)

@@ -1,0 +1,207 @@
+"""What `dpwa sim` prints: the figures of a run, or a table of several with the best one marked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+from dpwa.cli import screen
+from dpwa.report.wording import duration, share, size
+from dpwa.sim.files import run_as_object
+from dpwa.sim.plots import DrawnRun
+from dpwa.sim.summary import SimulationFigures, has_target
+from dpwa.sim.sweep import SimulatedRun
+from dpwa.types import JsonObject
+
+BEST = "best"
+
+
+@dataclass(frozen=True)
+class Case:
+    """The runs of the same settings, with different seeds.
+
+    Attributes:
+        settings: by which they differ from other cases.
+        runs: these.
+    """
+
+    settings: Mapping[str, object]
+    runs: Sequence[SimulatedRun]
+
+    @property
+    def name(self) -> str:
+        """The values of its settings."""
+        return ", ".join(map(str, self.settings.values()))
+
+    @property
+    def figures(self) -> list[SimulationFigures]:
+        """Of the runs that could be simulated."""
+        return [run.figures for run in self.runs if run.figures]
+
+    @property
+    def reached(self) -> int:
+        """How many of the runs have reached the target."""
+        return sum(figures.reached for figures in self.figures)
+
+    def middle(self, figure: str) -> float | None:
+        """Return the median of a figure over the runs; `None` if most have none."""
+        values = [getattr(figures, figure) for figures in self.figures]
+        found = median(math.inf if value is None else value for value in values) if values else None
+        return None if found == math.inf else found
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs of one scenario.
+
+    Attributes:
+        scenario: what it was called.
+        runs: these, in order.
+        is_sweep: whether there were to be several.
+    """
+
+    scenario: str
+    runs: Sequence[SimulatedRun]
+    is_sweep: bool
+
+    @cached_property
+    def cases(self) -> list[Case]:
+        """The runs by their settings, in order."""
+        grouped: dict[tuple[object, ...], list[SimulatedRun]] = {}
+        for run in self.runs:
+            grouped.setdefault(tuple(run.planned.settings.values()), []).append(run)
+        return [Case(runs[0].planned.settings, runs) for runs in grouped.values()]
+
+    @property
+    def has_target(self) -> bool:
+        """Whether something was to be reached."""
+        return any(has_target(run.planned.scenario.target) for run in self.runs)
+
+    @cached_property
+    def quality(self) -> str:
+        """The figure that tells how good a model is: accuracy, else loss, else the distance."""
+        cases = [case for case in self.cases if case.figures]
+        known = (f for f in ("accuracy", "loss") if all(c.middle(f) is not None for c in cases))
+        return next(known, "consensus_distance") if cases else "consensus_distance"
+
+    @cached_property
+    def best(self) -> Case | None:
+        """The case that reaches the target first; without one, that with the best model."""
+        cases = [case for case in self.cases if case.figures]
+        return min(cases, key=self._rank) if len(cases) > 1 else None
+
+    def _rank(self, case: Case) -> tuple[float, float]:
+        seconds = case.middle("seconds_to_target")
+        quality = case.middle(self.quality)
+        sign = -1.0 if self.quality == "accuracy" else 1.0
+        return (
+            math.inf if seconds is None else seconds,
+            math.inf if quality is None or math.isnan(quality) else sign * quality,
+        )
+
+    def to_json(self) -> JsonObject:
+        """Return all figures: of one run at the top, of several as a list."""
+        found = [run_as_object(run) for run in self.runs]
+        if not self.is_sweep and found:
+            return {"scenario": self.scenario, **found[0]}
+        best = dict(self.best.settings) if self.best else None
+        return {"scenario": self.scenario, "runs": found, "best": best}
+
+    def drawn(self) -> list[DrawnRun]:
+        """Return what pictures show: each case by its first run that could be simulated."""
+        firsts = [
+            (case, next((run for run in case.runs if run.outcome), None)) for case in self.cases
+        ]
+        return [
+            DrawnRun(case.name or self.scenario, run.figures, run.outcome, case is self.best)
+            for case, run in firsts
+            if run and run.figures and run.outcome
+        ]
+
+
+def show(found: Comparison) -> None:
+    """Print the figures of one run, or a table of several."""
+    console = screen.console()
+    if not found.is_sweep:
+        for run in found.runs:
+            figures = list(_figure_rows(found, run)) if run.figures else []
+            console.print(screen.table(("", "", ""), figures, console.width, right=[1], text=[2]))
+        return
+    keys = list(found.runs[0].planned.settings) if found.runs else []
+    columns = list(_columns(found))
+    rows: list[tuple[str, ...]] = [
+        (
+            *(str(value) for value in case.settings.values()),
+            *(text(case) for _, text in columns),
+            BEST if case is found.best else "",
+        )
+        for case in found.cases
+    ]
+    headings = (*keys, *(heading for heading, _ in columns), "")
+    right = range(len(keys), len(keys) + len(columns))
+    if rows:
+        console.print(screen.table(headings, rows, console.width, right=right))
+    for case in found.cases:
+        for error in dict.fromkeys(run.error for run in case.runs if run.error):
+            console.print(screen.plain(f"{case.name or found.scenario}: {error}"))
+    if any(len(case.runs) > 1 for case in found.cases):
+        console.print(screen.plain("Each figure is the median of the runs with these settings."))
+
+
+def _columns(found: Comparison) -> Iterator[tuple[str, Callable[[Case], str]]]:
+    """Yield headings, and what the cells beneath them say of a case."""
+
+    def shown(figure: str, text: Callable[[float], str]) -> Callable[[Case], str]:
+        def cell(case: Case) -> str:
+            value = case.middle(figure)
+            return "-" if value is None else text(value)
+
+        return cell
+
+    if found.has_target:
+        yield "to target", shown("seconds_to_target", duration)
+        yield "rounds", shown("rounds_to_target", screen.number)
+        if any(len(case.runs) > 1 for case in found.cases):
+            yield "reached", lambda case: f"{case.reached}/{len(case.runs)}"
+    else:
+        yield "rounds", shown("rounds", screen.number)
+    yield "sent/node", shown("bytes_per_node", size)
+    yield "steps/s", shown("steps_per_s", screen.number)
+    yield "waits", shown("waiting_share", share)
+    title = "distance" if found.quality == "consensus_distance" else found.quality
+    yield title, shown(found.quality, lambda value: f"{value:.3g}")
+
+
+def _figure_rows(found: Comparison, run: SimulatedRun) -> Iterator[tuple[str, str, str]]:
+    figures = run.figures
+    assert figures is not None  # noqa: S101 - a single run has figures, or has raised
+    if found.has_target:
+        if figures.seconds_to_target is None or figures.rounds_to_target is None:
+            yield "target", "no", "was not reached"
+        else:
+            yield "to target", duration(figures.seconds_to_target), "simulated"
+            yield (
+                "rounds to target",
+                screen.number(figures.rounds_to_target),
+                "updates of a node, mean",
+            )
+    yield "length", duration(figures.seconds), "simulated"
+    yield "rounds", screen.number(figures.rounds), "updates of a node, mean"
+    yield "nodes", screen.number(figures.nodes), "that lived at the end"
+    yield "steps per second", screen.number(figures.steps_per_s), "of all nodes together"
+    yield "waiting", share(figures.waiting_share), "of the time of all nodes, for peers"
+    yield "sent", size(figures.bytes_per_node), "by a node, mean"
+    yield "  most", size(figures.most_bytes_sent), "by one node"
+    if figures.serving_fairness is not None:
+        remark = "of serving: 1 if all nodes have served alike (Jain's index)"
+        yield "fairness", f"{figures.serving_fairness:.3g}", remark
+    if figures.accuracy is not None:
+        yield "accuracy", f"{figures.accuracy:.3g}", "of the mean model"
+    if figures.loss is not None:
+        yield "loss", f"{figures.loss:.3g}", "mean of the nodes"
+    yield "consensus distance", f"{figures.consensus_distance:.3g}", "of a node from the mean"
+    yield "variance ratio", f"{figures.variance_ratio:.3g}", "between nodes, by the beginning"
+    yield "engine", figures.detail, f"seed {figures.seed}"

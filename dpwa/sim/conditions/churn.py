@@ -1,0 +1,137 @@
+"""Churn: which node starts, is killed, returns or leaves, and when."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from dpwa.sim.conditions.draws import Purpose, generator, share_of_nodes
+from dpwa.sim.conditions.trace import read_trace
+from dpwa.sim.scenario import Scenario
+
+
+class NodeChangeKind(Enum):
+    """What happens to a node."""
+
+    START = "start"
+    KILL = "kill"  # without a word
+    RETURN = "return"  # as a new process, after a kill or a leave
+    LEAVE = "leave"  # it says goodbye
+
+
+class NodeChange(NamedTuple):
+    """A change of one node."""
+
+    time_s: float
+    node: int
+    kind: NodeChangeKind
+
+
+_KILL_ANY = -1  # in the place of a node: a living one is to be drawn
+
+
+class _Living:
+    """The living nodes, for draws in constant time."""
+
+    def __init__(self) -> None:
+        self._nodes: list[int] = []
+        self._position: dict[int, int] = {}
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._position
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getitem__(self, position: int) -> int:
+        return self._nodes[position]
+
+    def add(self, node: int) -> None:
+        self._position[node] = len(self._nodes)
+        self._nodes.append(node)
+
+    def remove(self, node: int) -> None:
+        position, last = self._position.pop(node), self._nodes.pop()
+        if last != node:
+            self._nodes[position] = last
+            self._position[last] = position
+
+
+def node_changes(scenario: Scenario) -> Iterator[NodeChange]:
+    """Yield what happens to nodes, in order of time; without end if nodes are killed for ever.
+
+    Every change takes place: a node that is dead already is not killed, one that lives does not
+    start. A node whose first line in the trace is a start begins there, all others by
+    `start_spread_s`.
+
+    Raises:
+        ConfigError: the trace cannot be read, or has mistakes.
+    """
+    return _changes(scenario, _planned(scenario))  # mistakes come before the first one is wanted
+
+
+def _planned(scenario: Scenario) -> list[NodeChange]:
+    """Return what is known from the beginning, in order."""
+    churn, nodes, seed = scenario.churn, scenario.nodes, scenario.seed
+    trace = read_trace(churn.trace, nodes) if churn.trace else ()
+    traced = [NodeChange(time_s, node, NodeChangeKind(kind)) for time_s, node, kind in trace]
+    first = {change.node: change.kind for change in reversed(traced)}
+    spread = generator(seed, Purpose.START).uniform(0.0, churn.start_spread_s, nodes)
+    starts = [
+        NodeChange(float(spread[node]), node, NodeChangeKind.START)
+        for node in range(nodes)
+        if first.get(node) is not NodeChangeKind.START
+    ]
+    lost = [
+        NodeChange(loss.at_s, int(node), NodeChangeKind.KILL)
+        for index, loss in enumerate(churn.lost)
+        for node in generator(seed, Purpose.LOSS, index).choice(
+            nodes, size=share_of_nodes(nodes, loss.share), replace=False
+        )
+    ]
+    return sorted([*starts, *lost, *traced], key=lambda change: change.time_s)
+
+
+def _changes(scenario: Scenario, planned: Sequence[NodeChange]) -> Iterator[NodeChange]:
+    churn = scenario.churn
+    rng = generator(scenario.seed, Purpose.KILL)
+    living, have_lived = _Living(), set[int]()
+    queue = [(change.time_s, order, change) for order, change in enumerate(planned)]
+    order = len(queue)  # sorted, hence a heap
+
+    def add(change: NodeChange) -> None:
+        nonlocal order
+        heapq.heappush(queue, (change.time_s, order, change))
+        order += 1
+
+    def next_kill(now_s: float) -> None:
+        if churn.kill_every_s is not None:
+            time_s = now_s + float(rng.exponential(churn.kill_every_s))
+            add(NodeChange(time_s, _KILL_ANY, NodeChangeKind.KILL))
+
+    next_kill(0.0)
+    while queue:
+        change = heapq.heappop(queue)[2]
+        time_s, node, kind = change
+        if node == _KILL_ANY:
+            if not living and not queue:
+                return  # nobody is left, and nobody comes back
+            next_kill(time_s)
+            if not living:
+                continue
+            node = living[int(rng.integers(len(living)))]
+            if churn.return_after_s is not None:
+                back_s = time_s + float(rng.exponential(churn.return_after_s))
+                add(NodeChange(back_s, node, NodeChangeKind.RETURN))
+        starts = kind in (NodeChangeKind.START, NodeChangeKind.RETURN)
+        if (node in living) is starts:
+            continue
+        if starts:
+            kind = NodeChangeKind.RETURN if node in have_lived else NodeChangeKind.START
+            have_lived.add(node)
+            living.add(node)
+        else:
+            living.remove(node)
+        yield NodeChange(time_s, node, kind)

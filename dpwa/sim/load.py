@@ -1,0 +1,247 @@
+"""Loading: a scenario file, and what goes before it, to a `RunSpec`, or all mistakes at once.
+
+A scenario has the keys of `Scenario`, the options of its task under the name of that, and every
+setting of an ordinary configuration but those about names, addresses and files. `DPWA_...`
+variables are for real runs: nothing is read from the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpwa.config.graphs import absolute
+from dpwa.config.load import Document, config_of, read_document
+from dpwa.config.model import Config
+from dpwa.config.problems import Place, Problems, joined_all, shown
+from dpwa.config.python_source import ARGUMENTS, PythonSource
+from dpwa.config.reading import note_duplicates, read_model
+from dpwa.config.scalars import means_off
+from dpwa.config.tree import ConfigValue, ListNode, MapNode, Node, ScalarNode, value_at
+from dpwa.config.yaml_source import parse_yaml
+from dpwa.errors import ConfigError
+from dpwa.sim.checks import impossible
+from dpwa.sim.conditions import Conditions
+from dpwa.sim.conditions.trace import read_trace
+from dpwa.sim.run_spec import RunSpec, node_name
+from dpwa.sim.scenario import Scenario
+from dpwa.sim.tasks import TASKS
+from dpwa.types import StrictModel
+
+PORT = 7000
+NO_OTHERS = "expected no such key: a scenario has its own nodes, addresses and files"
+_OF_REAL_RUNS = (
+    "advertise",
+    "allow",
+    "alone",
+    "checkpoint",
+    "join",
+    "keys",
+    "listen",
+    "metrics",
+    "run_log",
+    "security",
+    "state_dir",
+)
+_NOTHING = ("null", "~", "")  # of YAML
+
+ScenarioSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]
+
+
+def load_scenario(source: ScenarioSource, overrides: Mapping[str, object] | None = None) -> RunSpec:
+    """Load a scenario.
+
+    Args:
+        source: path of a YAML file; or its content as a mapping, or as a list of single-key
+            mappings.
+        overrides: values that go before those of the source, by key, such as `nodes` or
+            `network.latency_ms` or `compute.stragglers.0.slower`; text is read as in a file.
+
+    Raises:
+        ConfigError: there are mistakes; `problems` holds all of them, in order of their position,
+            each as `file:line:column: key.path: what was expected (got X)`.
+    """
+    problems = Problems()
+    document = read_document(source, problems)
+    root = MapNode(document.place, document.settings)
+    note_duplicates(root, "", problems)
+    for key, value in (overrides or {}).items():
+        root = _overridden(root, key, value, problems)
+    spec = _Reading(root, document.folder, problems).spec()
+    if spec is None or problems.lines():
+        raise ConfigError(problems.lines())
+    return spec
+
+
+def scenario_keys() -> tuple[str, ...]:
+    """Return the keys that a scenario has beside those of a configuration."""
+    return (*Scenario.model_fields, *TASKS)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """The steps from a tree to a `RunSpec`."""
+
+    root: MapNode
+    folder: Path | None
+    problems: Problems
+
+    def spec(self) -> RunSpec | None:
+        """Note all problems and return the run, or `None` if there can be none."""
+        own = self._part(Scenario.model_fields)
+        scenario = read_model(Scenario, own, "", self.problems)
+        if scenario:
+            scenario = self._with_trace(scenario)
+            for path, message in impossible(scenario):
+                place = (value_at(self.root, path) or self.root).place
+                self.problems.add(place, joined_all(path), message)
+        options = {name: self._task_options(name) for name in TASKS}
+        for entry in self.root.entries:
+            if entry.key in _OF_REAL_RUNS:
+                self.problems.add(entry.place, entry.key, NO_OTHERS)
+            elif entry.key == "transport" and getattr(entry.value, "value", "") == "shm":
+                expected = "expected auto or tcp, as each simulated node is on a host of its own"
+                self.problems.add(entry.value.place, "transport", f"{expected} (got shm)")
+        config = self._config(scenario)
+        chosen = options.get(scenario.task) if scenario else None
+        if scenario is None or config is None or chosen is None:
+            return None
+        return _with_groups(RunSpec(scenario, config, chosen))
+
+    def _part(self, keys: Collection[str]) -> MapNode:
+        return MapNode(self.root.place, tuple(e for e in self.root.entries if e.key in keys))
+
+    def _task_options(self, name: str) -> StrictModel | None:
+        found = value_at(self.root, [name])
+        if found is None or means_off(found):
+            found = MapNode(self.root.place, ())
+        kind: Any = TASKS[name]
+        model: type[StrictModel] = kind.options
+        return read_model(model, found, name, self.problems)
+
+    def _config(self, scenario: Scenario | None) -> Config | None:
+        """Return the ordinary settings, with nodes; `None` if some are wrong."""
+        sized = scenario or read_model(Scenario, self._part({"nodes"}), "", Problems())
+        others = {*scenario_keys(), *_OF_REAL_RUNS}
+        if sized is None:  # then links may be between any nodes, and all topologies fit
+            others.add("links")
+        settings = tuple(entry for entry in self.root.entries if entry.key not in others)
+        made = (*settings, *self._nodes(sized))
+        document = Document(self.root.place, made, self.folder)
+        return config_of(document, self.problems, {}, beside=scenario_keys())
+
+    def _nodes(self, scenario: Scenario | None) -> Iterator[ConfigValue]:
+        """Yield what the scenario decides: nodes with addresses of their own, and the seed."""
+        place = (value_at(self.root, ["nodes"]) or self.root).place
+        count = scenario.nodes if scenario else 0
+        names = range(count)
+        nodes: tuple[Node, ...] = tuple(
+            _mapping(place, name=node_name(i), host=host_of(i), port=PORT) for i in names
+        )
+        yield ConfigValue("nodes", place, ListNode(place, nodes))
+        if scenario:
+            yield ConfigValue("seed", place, ScalarNode(place, scenario.seed, str(scenario.seed)))
+        if scenario and scenario.membership == "open":
+            first = f"tcp://{host_of(0)}:{PORT}"
+            item = ScalarNode(place, first, first, quoted=True)
+            yield ConfigValue("join", place, ListNode(place, (item,)))
+
+    def _with_trace(self, scenario: Scenario) -> Scenario:
+        """Return a scenario whose trace is found from any working directory."""
+        if not scenario.churn.trace:
+            return scenario
+        trace = absolute(self.folder, scenario.churn.trace)
+        try:
+            read_trace(trace, scenario.nodes)
+        except ConfigError as error:
+            for line in error.problems:
+                self.problems.add_line(line)
+        churn = scenario.churn.model_copy(update={"trace": trace})
+        return scenario.model_copy(update={"churn": churn})
+
+
+def _with_groups(spec: RunSpec) -> RunSpec:
+    """Return a run in which the nodes of a site are a group, for algorithms that have them."""
+    if not spec.scenario.network.sites:
+        return spec
+    conditions = Conditions(spec)
+    nodes = tuple(
+        node.model_copy(update={"group": conditions.sites[conditions.site(index)]})
+        for index, node in enumerate(spec.config.nodes)
+    )
+    return replace(spec, config=spec.config.model_copy(update={"nodes": nodes}))
+
+
+def host_of(index: int) -> str:
+    """Return the address of a simulated node: 10.0.0.1 for the first."""
+    number = index + 1
+    return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+
+
+def _mapping(place: Place, **values: object) -> MapNode:
+    return MapNode(
+        place,
+        tuple(
+            ConfigValue(key, place, ScalarNode(place, value, str(value), isinstance(value, str)))
+            for key, value in values.items()
+        ),
+    )
+
+
+def _overridden(root: MapNode, key: str, value: object, problems: Problems) -> MapNode:
+    place = Place(ARGUMENTS)
+    first, *rest = key.split(".")
+    before = root.find(first)
+    try:
+        below = before.value if before else ScalarNode(place, None, "")
+        changed = _with(below, rest, _node(value, place))
+    except LookupError as error:
+        problems.add(place, key, str(error.args[0]))
+    except ConfigError as error:
+        problems.add(place, key, error.problems[0].partition(": ")[2])
+    else:
+        return _set(root, ConfigValue(first, before.place if before else place, changed))
+    return root
+
+
+def _set(node: MapNode, changed: ConfigValue) -> MapNode:
+    kept = tuple(entry for entry in node.entries if entry.key != changed.key)
+    return MapNode(node.place, (*kept, changed))
+
+
+def _node(value: object, place: Place) -> Node:
+    """Return what somebody has set: text as in a file, or a Python value."""
+    if not isinstance(value, str):
+        return PythonSource(ARGUMENTS).node(value)
+    if value[:1] in ("[", "{"):
+        return parse_yaml(value, ARGUMENTS)
+    return ScalarNode(place, None if value in _NOTHING else value, shown(value))
+
+
+def _with(node: Node, steps: Sequence[str], value: Node) -> Node:
+    """Return a tree with another value at the end of these steps.
+
+    Raises:
+        LookupError: a list has no such item.
+    """
+    if not steps:
+        return value
+    step, *rest = steps
+    if isinstance(node, ListNode):
+        index = int(step) if step.isdecimal() else -1
+        if not 0 <= index < len(node.items):
+            raise LookupError(f"expected the number of an item, below {len(node.items)}")
+        items = (
+            *node.items[:index],
+            _with(node.items[index], rest, value),
+            *node.items[index + 1 :],
+        )
+        return ListNode(node.place, items)
+    if not isinstance(node, MapNode):  # such as `constant: 0`, or what is not there
+        node = MapNode(value.place, ())
+    before = node.find(step)
+    below = _with(before.value if before else ScalarNode(value.place, None, ""), rest, value)
+    return _set(node, ConfigValue(step, before.place if before else value.place, below))

@@ -1,0 +1,364 @@
+"""The engine of whole nodes: each is a `DpwaConnection`, as real programs make it, in virtual time.
+
+One thread runs them all, one at a time, as greenlets; the network between them is virtual. The same
+seed has the same run, to the byte.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from dpwa.config import Config
+from dpwa.connection import DpwaConnection
+from dpwa.errors import DpwaError
+from dpwa.node.logs import only_errors
+from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind
+from dpwa.sim.nodes.condition_links import ConditionLinks
+from dpwa.sim.nodes.runtime import VirtualRuntime
+from dpwa.sim.nodes.simulated_node import SimulatedNode
+from dpwa.sim.nodes.tcp import Traffic, VirtualTcp
+from dpwa.sim.nodes.training import VALUE_BYTES, ArrayTraining, Floats
+from dpwa.sim.rules.recorder import Moment, Recorder
+from dpwa.sim.run_spec import RunSpec, node_name
+from dpwa.sim.samples import NodeFigures, Outcome, Watch
+from dpwa.sim.tasks import make_task
+from dpwa.testing.network import VirtualNetwork
+
+NAME = "nodes"
+LOOKS = 1000  # at a run, if its length is about known: its samples are some of them
+LOOK_EVERY_S = 0.1  # if it is not
+MOST_FILLED_BYTES = 4 * 1024 * 1024  # a larger snapshot has so many bytes, each of which is several
+
+
+@dataclass(frozen=True)
+class NodeCosts:
+    """What a node's own work takes, beside its training steps, in virtual time.
+
+    Attributes:
+        round_s: of each round.
+        publish_s_per_byte: of publishing a snapshot.
+        merge_s_per_byte: of merging one.
+    """
+
+    round_s: float = 0.0
+    publish_s_per_byte: float = 0.0
+    merge_s_per_byte: float = 0.0
+
+
+NO_COSTS = NodeCosts()
+
+
+def run(spec: RunSpec, watch: Watch, costs: NodeCosts = NO_COSTS) -> Outcome:
+    """Simulate a run.
+
+    Args:
+        spec: of the run; the same one has the same outcome, to the byte.
+        watch: is shown each sample as it is taken; returns whether to go on.
+        costs: of the nodes' own work.
+
+    Raises:
+        UserError: the scenario asks for what cannot be.
+    """
+    return NodesRun(spec, watch, costs).run()
+
+
+def _of_simulated_nodes(config: Config, seed: int) -> Config:
+    """Return a configuration without what reaches out of the simulation."""
+    return config.model_copy(
+        update={
+            "seed": seed,
+            "transport": "tcp",
+            "security": "none",
+            "run_log": "",
+            "state_dir": "",
+            "checkpoint": config.checkpoint.model_copy(update={"dir": ""}),
+            "metrics": config.metrics.model_copy(update={"port": None}),
+        }
+    )
+
+
+class NodesRun:
+    """One run.
+
+    Args:
+        spec, watch, costs: see `run`.
+
+    Attributes:
+        spec: as given.
+        network: its time and chance.
+        tcp: its connections.
+        nodes: in order of index.
+        parameters: of all nodes, shape (N, D).
+        events: what happened so far.
+        is_calm: whether no node comes or goes any more, but those who were to return.
+    """
+
+    def __init__(self, spec: RunSpec, watch: Watch, costs: NodeCosts = NO_COSTS) -> None:
+        scenario = spec.scenario
+        self.spec = spec
+        self._costs = costs
+        self._conditions = Conditions(spec)
+        self._task = make_task(spec)
+        self.parameters: Floats = self._task.starts()
+        self._starts = self.parameters.copy()
+        self._recorder = Recorder(spec, self._task, self.parameters, watch)
+        self.network = VirtualNetwork(scenario.seed)
+        links = ConditionLinks(self._conditions, random.Random(f"{scenario.seed}/links"))
+        wanted = (scenario.model_mb or 0.0) * 1e6 or self._task.dimension * VALUE_BYTES
+        filled = max(self._task.dimension * VALUE_BYTES, min(wanted, MOST_FILLED_BYTES))
+        self._elements = max(1, round(filled / VALUE_BYTES))
+        self.tcp = VirtualTcp(self.network, links, wanted / (self._elements * VALUE_BYTES))
+        self.nodes = [SimulatedNode(index) for index in range(scenario.nodes)]
+        for node in spec.config.nodes:
+            self.tcp.hosts[node.connect_endpoint] = node.name
+        self._base = _of_simulated_nodes(spec.config, scenario.seed)
+        per_byte_s = costs.publish_s_per_byte + 1.0 / self._conditions.upload_bytes_per_s
+        round_s = scenario.compute.step_ms / 1000.0 + costs.round_s + wanted * per_byte_s
+        round_s += 2.0 * self._conditions.longest_latency_s
+        rounds_s = (scenario.rounds or 0) * round_s
+        self._look_every_s = (scenario.seconds or rounds_s) / LOOKS or LOOK_EVERY_S
+        self._is_lockstep = scenario.schedule == "lockstep"
+        self.events: list[tuple[float, str]] = []
+        self._changes: Iterator[NodeChange] = self._conditions.events()
+        self._has_changes = True
+        self.is_calm = False
+
+    def run(self) -> Outcome:
+        """Let all of it happen."""
+        was_interrupted = False
+        self.begin()
+        try:
+            with only_errors():
+                self.network.run_until(self.spec.scenario.seconds or math.inf)
+        except KeyboardInterrupt:
+            was_interrupted = True
+        except BaseException:
+            self._end_all()
+            raise
+        return self.end(was_interrupted=was_interrupted)
+
+    def begin(self) -> None:
+        """Plan what is to happen; it does when the network is run."""
+        for time_s, _ in self._conditions.partition_changes():
+            self.network.call_later(time_s, self._partition)
+        self._plan_next_change()
+        self.network.call_later(0.0, self._look)
+
+    def end(self, *, was_interrupted: bool = False) -> Outcome:
+        """End all nodes, and tell what was."""
+        moment = self._moment()
+        figures = tuple(self._figures(node) for node in self.nodes if node.lives)
+        self._end_all()
+        samples = self._recorder.end(moment)
+        was_stopped = self._recorder.was_stopped or was_interrupted
+        return Outcome(samples, figures, tuple(self.events), NAME, was_stopped)
+
+    def _end_all(self) -> None:
+        for node in self.nodes:
+            node.end()
+
+    def config_of(self, node: SimulatedNode) -> Config:
+        """Return the configuration of one node."""
+        if self.spec.scenario.membership == "listed":
+            return self._base
+        own = self._base.node(node.name)
+        return self._base.model_copy(update={"nodes": (own,)})
+
+    # What is planned
+
+    def _partition(self) -> None:
+        """Cut links as they are cut now."""
+        now, parts = self.network.clock.now(), list[list[int]]()
+        for node in range(self._conditions.nodes):
+            found = (p for p in parts if not self._conditions.is_cut(p[0], node, now))
+            part = next(found, None)
+            if part is None:
+                parts.append([node])
+            else:
+                part.append(node)
+        self.network.partition(*([node_name(index) for index in part] for part in parts))
+        sizes = " and ".join(str(len(part)) for part in parts)
+        self._note(f"partition: {sizes} nodes" if len(parts) > 1 else "no partition any more")
+
+    def _plan_next_change(self) -> None:
+        """Let happen what does at this moment, and plan what comes after it."""
+        now = self.network.clock.now()
+        for change in self._changes:
+            if change.time_s > now:
+                self.network.call_later(change.time_s - now, partial(self._go_on_with, change))
+                return
+            self._change(change)
+        self._has_changes = False
+
+    def _go_on_with(self, change: NodeChange) -> None:
+        self._change(change)
+        self._plan_next_change()
+
+    def _change(self, change: NodeChange) -> None:
+        node = self.nodes[change.node]
+        match change.kind:
+            case NodeChangeKind.START | NodeChangeKind.RETURN:
+                if not (self.is_calm and node.lives_now):  # it was not killed as it was to be
+                    self.start(node)
+            case NodeChangeKind.KILL if not self.is_calm:
+                self.kill(node)
+            case NodeChangeKind.LEAVE if not self.is_calm:
+                self.leave(node)
+
+    def _look(self) -> None:
+        """Look how far the run is, and end it if it is over."""
+        goes_on = self._recorder.observe(self._moment())
+        if not goes_on or self._is_over():
+            self.network.stop()
+            return
+        self.network.call_later(self._look_every_s, self._look)
+
+    def _is_over(self) -> bool:
+        """Tell whether all that live have taken their updates, and nobody else is still to come."""
+        living = [node for node in self.nodes if node.lives_now]
+        have_come = all(node.lives for node in self.nodes)
+        return all(node.is_done for node in living) and (
+            not self._has_changes or (have_come and bool(living))
+        )
+
+    # Nodes
+
+    def start(self, node: SimulatedNode) -> None:
+        """Start a process of a node, in the place of the one that there is, if any."""
+        self._note(f"{node.name}: {'return' if node.lives else 'start'}")
+        if node.lives_now:  # it is leaving still
+            self._end(node)
+        chance = random.Random(f"{self.spec.scenario.seed}/{node.name}/{node.lives}")
+        runtime = VirtualRuntime(self.tcp, node.name, chance)
+        node.lives += 1
+        node.runtime = runtime
+        self.parameters[node.index] = self._starts[node.index]
+        thread = runtime.thread(lambda: self._live(node, runtime), f"trainer-{node.name}")
+        thread.start()
+
+    def _live(self, node: SimulatedNode, runtime: VirtualRuntime) -> None:
+        """What the program of a node does."""
+        try:
+            connection = DpwaConnection(node.name, self.config_of(node), runtime=runtime)
+        except DpwaError as error:
+            self._note(f"{node.name}: did not start: {error}")
+            self.network.call_later(0.0, lambda: self._over(node, runtime))
+            return
+        node.connection = connection
+        x = self.parameters[node.index : node.index + 1]
+        training = ArrayTraining(connection, x[0], self._elements)
+        training.take_over()
+        node.turn, node.pace, node.has_joined = runtime.condition(), self._slowest(), True
+        rounds = self.spec.scenario.rounds or math.inf
+        while connection.updates < rounds:
+            self._update(node, runtime, training, x)
+        node.is_done = True
+        self._pass_turns()
+        while True:
+            runtime.sleep(1.0)  # it goes on serving those who still train
+
+    def _update(
+        self, node: SimulatedNode, runtime: VirtualRuntime, training: ArrayTraining, x: Floats
+    ) -> None:
+        costs, nbytes = self._costs, self._elements * VALUE_BYTES * self.tcp.scale
+        training.send(node.loss)
+        began = runtime.now()
+        runtime.sleep(
+            costs.round_s
+            + costs.publish_s_per_byte * nbytes
+            + self._conditions.step_s(node.index, node.updates, began)
+        )
+        losses = self._task.step(x, np.array([node.index]))
+        node.loss = None if losses is None else float(losses[0])
+        node.updates += 1
+        trained = runtime.now()
+        node.trained_s += trained - began
+        merges = training.rounds.merges
+        training.wait(node.loss)
+        node.pace += 1
+        self._keep_pace(node)
+        node.waited_s += runtime.now() - trained
+        if training.rounds.merges > merges and costs.merge_s_per_byte:
+            runtime.sleep(costs.merge_s_per_byte * nbytes)
+
+    def _keep_pace(self, node: SimulatedNode) -> None:
+        """Wait until all have taken this round, if they take them together."""
+        if self._is_lockstep:
+            self._pass_turns()
+            while node.turn is not None and node.pace > self._slowest():
+                node.turn.wait()
+
+    def _slowest(self) -> int:
+        """Return in which round those are that hold up the others."""
+        return min((n.pace for n in self.nodes if n.has_joined and not n.is_done), default=0)
+
+    def _pass_turns(self) -> None:
+        if self._is_lockstep:
+            for node in self.nodes:
+                if node.turn is not None:
+                    node.turn.notify_all()
+
+    def kill(self, node: SimulatedNode) -> None:
+        """End a node without a word."""
+        self._note(f"{node.name}: kill")
+        self._end(node)
+
+    def leave(self, node: SimulatedNode) -> None:
+        """End a node in good order: it says goodbye."""
+        self._note(f"{node.name}: leave")
+        runtime, connection = node.runtime, node.connection
+        if runtime is None or connection is None:  # it is still starting
+            self._end(node)
+            return
+
+        def leave() -> None:
+            connection.close()
+            self.network.call_later(0.0, lambda: self._over(node, runtime))
+
+        runtime.thread(leave, f"leave-{node.name}").start()
+
+    def _over(self, node: SimulatedNode, runtime: VirtualRuntime) -> None:
+        if node.runtime is runtime:
+            self._end(node)
+
+    def _end(self, node: SimulatedNode) -> None:
+        node.end()
+        self._pass_turns()
+
+    # What is told
+
+    def _note(self, text: str) -> None:
+        self.events.append((self.network.clock.now(), text))
+
+    def _moment(self) -> Moment:
+        living = [node for node in self.nodes if node.trains]
+        losses = [node.loss for node in living if node.loss is not None]
+        have_lived = sum(node.lives > 0 for node in self.nodes)
+        sent = sum(traffic.sent for traffic in self.tcp.traffic.values())
+        return Moment(
+            time_s=self.network.clock.now(),
+            round=sum(node.updates for node in living) / max(1, len(living)),
+            x=self.parameters[[node.index for node in living]],
+            loss=sum(losses) / len(losses) if losses else None,
+            bytes_per_node=sent / max(1, have_lived),
+        )
+
+    def _figures(self, node: SimulatedNode) -> NodeFigures:
+        merges, served = node.report()
+        traffic = self.tcp.traffic.get(node.name, Traffic())
+        return NodeFigures(
+            name=node.name,
+            updates=node.updates,
+            merges=merges,
+            bytes_sent=traffic.sent,
+            bytes_received=traffic.received,
+            trained_s=node.trained_s,
+            waited_s=node.waited_s,
+            served=served,
+        )

@@ -1,0 +1,319 @@
+"""VirtualRuntime: the `dpwa.runtime.Runtime` of a simulated process, whose threads are greenlets.
+
+Whatever waits switches to the scheduler, the greenlet that runs the event heap of a
+`VirtualNetwork`, and is switched back to when its time has come, or when somebody has woken it. In
+between nothing else runs: so locks, which nobody holds while it waits, need nothing here.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from dpwa.errors import UserError
+from dpwa.sim.nodes.sockets import VirtualPoller
+from dpwa.sim.nodes.zeromq import VirtualContext
+from dpwa.testing.network import VirtualNetwork
+
+try:
+    from greenlet import GreenletExit, getcurrent, greenlet
+except ImportError as error:
+    raise UserError("detail: nodes needs greenlet: pip install dpwa[sim]") from error
+
+if TYPE_CHECKING:
+    import zmq
+
+    from dpwa.sim.nodes.tcp import VirtualTcp
+
+EPOCH_S = 1_700_000_000.0  # the wall clock at the beginning: numbers of processes are made of it
+
+T = TypeVar("T")
+
+
+class VirtualRuntime:
+    """One process on one host, from its start until it is killed or ends.
+
+    Args:
+        tcp: its network, and its time.
+        host: where it runs.
+        rng: what is random for it.
+
+    Attributes:
+        is_dead: whether it was killed; whoever waits for something of it needs to no more.
+        cpu_s: seconds of a core that its network threads have used; the engine says what costs any.
+    """
+
+    def __init__(self, tcp: VirtualTcp, host: str, rng: random.Random) -> None:
+        self.is_dead = False
+        self.cpu_s = 0.0
+        self.host = host
+        self.tcp = tcp
+        self.network: VirtualNetwork = tcp.network
+        self.now = tcp.network.clock.now
+        self._passed_by_s = 0.0
+        self._rng = rng
+        self._scheduler = getcurrent()
+        self._contexts: list[VirtualContext] = []
+        self._threads: list[GreenletThread] = []
+
+    def wall_time(self) -> float:
+        """Seconds since the epoch, which was `EPOCH_S` at the beginning."""
+        return EPOCH_S + self.now()
+
+    def thread_time(self) -> float:
+        """Seconds of a core that were used."""
+        return self.cpu_s
+
+    def sleep(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        Sleeper(self).sleep(seconds)
+
+    def condition(self) -> threading.Condition:
+        """Return a condition of greenlets."""
+        return VirtualCondition(self)
+
+    def event(self) -> threading.Event:
+        """Return an event of greenlets."""
+        return VirtualEvent(self)
+
+    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
+        """Return a greenlet that can be used like a thread."""
+        thread = GreenletThread(self, self._scheduler, run, name)
+        self._threads.append(thread)
+        return thread
+
+    def current_thread(self) -> threading.Thread:
+        """Return the greenlet that asks."""
+        return _current_thread() or threading.current_thread()
+
+    def token_bytes(self, count: int) -> bytes:
+        """Return random bytes, drawn from the seed."""
+        return self._rng.randbytes(count)
+
+    def uninterrupted(self) -> AbstractContextManager[None]:
+        """Do nothing: Ctrl-C ends the whole simulation."""
+        return nullcontext()
+
+    def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
+        """Return what makes virtual sockets."""
+        context = VirtualContext(self.tcp, self.host)
+        self._contexts.append(context)
+        return cast("zmq.Context[zmq.Socket[bytes]]", context)
+
+    def poller(self) -> zmq.Poller:
+        """Return what waits for virtual sockets."""
+        return cast("zmq.Poller", VirtualPoller(lambda: Sleeper(self)))
+
+    def is_own(self) -> bool:
+        """Tell whether the greenlet that asks is one of this process."""
+        current = _current_thread()
+        return current is not None and current.runtime is self
+
+    def kill(self) -> None:
+        """End the process without a word: its threads go no further, its connections close."""
+        self.is_dead = True
+        self.now = self._now_of_dead
+        for context in self._contexts:
+            context.kill()
+        for thread in self._threads:
+            thread.kill()
+        self._threads.clear()
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time pass for whoever clears up after it, and for nobody else."""
+        self._passed_by_s += seconds
+
+    def _now_of_dead(self) -> float:
+        return self.network.clock.now() + self._passed_by_s
+
+    def end(self) -> None:
+        """End the process whose work is done."""
+        self.kill()
+
+
+class Sleeper:
+    """One greenlet, while it waits."""
+
+    __slots__ = ("_greenlet", "_is_over", "_is_woken", "_runtime")
+
+    def __init__(self, runtime: VirtualRuntime) -> None:
+        self._runtime = runtime
+        self._greenlet: greenlet | None = None
+        self._is_over = False
+        self._is_woken = False
+
+    def sleep(self, timeout_s: float | None) -> bool:
+        """Wait until `wake`, at most for so long; return whether that has come.
+
+        Raises:
+            GreenletExit: the process of this greenlet is dead.
+        """
+        runtime = self._runtime
+        if runtime.is_dead:
+            if runtime.is_own():
+                raise GreenletExit
+            runtime.pass_by(timeout_s or 0.0)  # whoever clears up after it need not wait
+            return True
+        timer = None if timeout_s is None else runtime.network.call_later(timeout_s, self._resume)
+        self._greenlet = getcurrent()
+        runtime._scheduler.switch()
+        self._is_over = True
+        if timer is not None:
+            timer.cancel()
+        return self._is_woken
+
+    def wake(self) -> None:
+        """Have it go on, after all that happens at this moment."""
+        if not self._is_woken and not self._is_over:
+            self._is_woken = True
+            self._runtime.network.call_later(0.0, self._resume)
+
+    def _resume(self) -> None:
+        if not self._is_over and self._greenlet is not None and not self._runtime.is_dead:
+            self._is_over = True
+            self._greenlet.switch()
+
+
+class GreenletThread(threading.Thread):
+    """A thread of a virtual process."""
+
+    def __init__(
+        self, runtime: VirtualRuntime, scheduler: greenlet, run: Callable[[], None], name: str
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self.runtime = runtime
+        self._work: Callable[[], None] | None = run
+        self._scheduler = scheduler
+        self._greenlet: greenlet | None = None
+        self._ended = VirtualEvent(runtime)
+        self._has_begun = False
+
+    def start(self) -> None:
+        """Begin, after all that happens at this moment."""
+        self._greenlet = greenlet(self._do_work, self._scheduler)
+        self._greenlet.thread = self
+        self._has_begun = True
+        self.runtime.network.call_later(0.0, self._first)
+
+    @property
+    def ident(self) -> int | None:
+        """A number once it was started."""
+        return 1 if self._has_begun else None
+
+    def is_alive(self) -> bool:
+        """Tell whether it was started and has not ended."""
+        return self._has_begun and not self._ended.is_set() and not self.runtime.is_dead
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended."""
+        if self.is_alive():
+            self._ended.wait(timeout)
+
+    def kill(self) -> None:
+        """Go no further; called by the scheduler."""
+        if self._greenlet is not None:
+            self._greenlet.throw()
+        self._greenlet = self._work = None
+
+    def _first(self) -> None:
+        if self._greenlet is not None:
+            self._greenlet.switch()
+
+    def _do_work(self) -> None:
+        work, self._work = self._work, None
+        try:
+            if work is not None:
+                work()
+        finally:
+            self._ended.set()
+
+
+class VirtualEvent(threading.Event):
+    """An event of greenlets."""
+
+    def __init__(self, runtime: VirtualRuntime) -> None:
+        self._runtime = runtime
+        self._sleepers: list[Sleeper] = []
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Tell whether it has happened."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Let it have happened."""
+        self._is_set = True
+        _wake(self._sleepers)
+
+    def clear(self) -> None:
+        """Let it not have happened."""
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for it; return whether it has happened, or will never."""
+        if self._is_set:
+            return True
+        return _sleep(self._runtime, self._sleepers, timeout) or self._is_set
+
+
+class VirtualCondition(threading.Condition):
+    """A condition of greenlets; its lock locks nothing, as nobody waits with it."""
+
+    def __init__(self, runtime: VirtualRuntime) -> None:
+        self._runtime = runtime
+        self._sleepers: list[Sleeper] = []
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until somebody notifies; return whether somebody has."""
+        return _sleep(self._runtime, self._sleepers, timeout)
+
+    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+        """Wait until something is so; return what it is."""
+        end = None if timeout is None else self._runtime.now() + timeout
+        result = predicate()
+        while not result and not self._runtime.is_dead:
+            left = None if end is None else end - self._runtime.now()
+            if left is not None and left <= 0.0:
+                break
+            self.wait(left)
+            result = predicate()
+        return result
+
+    def notify(self, n: int = 1) -> None:
+        """Wake so many, those first that have waited longest."""
+        _wake(self._sleepers, n)
+
+    def notify_all(self) -> None:
+        """Wake all."""
+        _wake(self._sleepers)
+
+
+def _current_thread() -> GreenletThread | None:
+    found: GreenletThread | None = getattr(getcurrent(), "thread", None)
+    return found
+
+
+def _sleep(runtime: VirtualRuntime, sleepers: list[Sleeper], timeout_s: float | None) -> bool:
+    sleeper = Sleeper(runtime)
+    sleepers.append(sleeper)
+    try:
+        return sleeper.sleep(timeout_s)
+    finally:
+        if sleeper in sleepers:
+            sleepers.remove(sleeper)
+
+
+def _wake(sleepers: list[Sleeper], most: int | None = None) -> None:
+    woken = sleepers[:most]
+    del sleepers[:most]
+    for sleeper in woken:
+        sleeper.wake()

@@ -1,0 +1,304 @@
+"""VirtualTcp: connections between simulated processes, in the time of a `VirtualNetwork`.
+
+Within a connection all arrives, in order. A packet that is lost takes longer. A process that is
+killed closes its connections, as its kernel would: the other end hears of it as of any message.
+Across a partition nothing comes through; what is silent for too long is broken by its heartbeats.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpwa.sim.framing import PACKET_BYTES
+from dpwa.sim.nodes.links import FairLinks, LinkModel, Transfer
+from dpwa.testing.network import VirtualNetwork
+from dpwa.transport.sockets import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+
+if TYPE_CHECKING:
+    from dpwa.sim.nodes.zeromq import DealerSocket, RouterSocket
+
+SMALL_BYTES = 16 * 1024  # on the wire: shorter messages share nothing, they pass between others
+CONNECTING_BYTES = 4 * 64 + 3 * PACKET_BYTES  # each way, until both have shaken hands
+
+
+class VirtualReceipt:
+    """Tells when all bytes of a message have left."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+
+@dataclass
+class WireMessage:
+    """A message on its way."""
+
+    frames: list[bytes]
+    nbytes: int  # with headers
+    receipt: VirtualReceipt
+
+
+@dataclass
+class Traffic:
+    """What a host has sent and received, in bytes on the wire."""
+
+    sent: int = 0
+    received: int = 0
+
+
+class VirtualTcp:
+    """All connections and listeners.
+
+    Args:
+        network: its time, its chance, and who is cut off from whom.
+        model: of the links.
+        scale: how many bytes on the wire each lent byte stands for.
+
+    Attributes:
+        listeners: sockets that listen, by endpoint.
+        hosts: names of the hosts that endpoints are on.
+        traffic: by name of the host.
+        tap: is shown every message as it leaves: when, from whom, to whom, its frames.
+    """
+
+    def __init__(self, network: VirtualNetwork, model: LinkModel, scale: float = 1.0) -> None:
+        self.network = network
+        self.model = model
+        self.scale = scale
+        self.links = FairLinks(network, model)
+        self.listeners: dict[str, RouterSocket] = {}
+        self.hosts: dict[str, str] = {}
+        self.traffic: dict[str, Traffic] = {}
+        self.tap: Callable[[float, str, str, list[bytes]], None] | None = None
+        self._connections: dict[int, TcpConnection] = {}
+        self._numbers = 0
+        network.watch(self._cuts_changed)
+
+    def connects(self, client: str, server: str) -> bool:
+        """Tell whether a connection can be made now."""
+        return self.model.may_connect(client, server) and not self.network.is_cut(client, server)
+
+    def connected(self, dealer: DealerSocket, router: RouterSocket) -> TcpConnection:
+        """Return a new connection, whose handshake is over."""
+        self._numbers += 1
+        connection = TcpConnection(self, self._numbers, dealer, router)
+        self._connections[connection.number] = connection
+        for one, other in ((dealer.host, router.host), (router.host, dealer.host)):
+            self.count(one, other, CONNECTING_BYTES)
+        return connection
+
+    def count(self, sender: str, to: str, nbytes: int) -> None:
+        """Count what was sent."""
+        self.traffic.setdefault(sender, Traffic()).sent += nbytes
+        self.traffic.setdefault(to, Traffic()).received += nbytes
+
+    def forget(self, connection: TcpConnection) -> None:
+        """Drop a connection that both ends have closed."""
+        self._connections.pop(connection.number, None)
+
+    def _cuts_changed(self) -> None:
+        for connection in list(self._connections.values()):
+            connection.look()
+
+
+class Stream:
+    """One direction of a connection.
+
+    Args:
+        tcp: all connections.
+        sender, to: hosts.
+        arrived: is given each message, and `None` when the sender has closed.
+    """
+
+    def __init__(
+        self,
+        tcp: VirtualTcp,
+        sender: str,
+        to: str,
+        arrived: Callable[[list[bytes] | None], None],
+    ) -> None:
+        self._tcp = tcp
+        self._network = tcp.network
+        self.sender = sender
+        self.to = to
+        self._arrived = arrived
+        self._rate = min(tcp.model.upload(sender), tcp.model.download(to))
+        self._waiting: deque[WireMessage] = deque()  # behind a transfer, which is the first
+        self._transfer: Transfer | None = None
+        self._under_way: deque[list[bytes] | None] = deque()
+        self._left_at = 0.0
+        self._arrives_at = 0.0
+        self._held = 0  # arrivals that were due while the link was cut
+        self._closes = False
+
+    @property
+    def queued(self) -> int:
+        """How many messages have not left."""
+        return len(self._waiting)
+
+    def send(self, message: WireMessage) -> None:
+        """Send a message after those before."""
+        self._waiting.append(message)
+        if len(self._waiting) == 1:
+            self._send_next()
+
+    def close(self) -> None:
+        """Close, after what has been sent."""
+        self._closes = True
+        if not self._waiting:
+            self._under_way_now(None)
+
+    def drop(self) -> None:
+        """Do without what has not left."""
+        if self._transfer is not None:
+            self._tcp.links.end(self._transfer)
+            self._transfer = None
+        for message in self._waiting:
+            message.receipt.done = True
+        self._waiting.clear()
+
+    def look(self, *, is_cut: bool) -> None:
+        """Stand still while the link is cut, and go on afterwards."""
+        if self._transfer is not None:
+            self._tcp.links.hold(self._transfer, is_held=is_cut)
+        if not is_cut:
+            held, self._held = self._held, 0
+            for _ in range(held):
+                self._arrive_after(0.0)
+
+    def _send_next(self) -> None:
+        while self._waiting:
+            message = self._waiting[0]
+            if message.nbytes >= SMALL_BYTES:
+                self._transfer = Transfer(self.sender, self.to, message.nbytes, self._has_left)
+                self._transfer.is_held = self._network.is_cut(self.sender, self.to)
+                self._tcp.links.begin(self._transfer)
+                return
+            self._waiting.popleft()
+            self._leaves(message)
+        if self._closes:
+            self._under_way_now(None)
+
+    def _has_left(self) -> None:
+        self._transfer = None
+        message = self._waiting.popleft()
+        self._left_at = self._network.clock.now()
+        self._count(message)
+        self._under_way_now(message.frames)
+        self._send_next()
+
+    def _leaves(self, message: WireMessage) -> None:
+        """Send a small message: it needs no share."""
+        self._left_at = max(self._left_at, self._network.clock.now()) + message.nbytes / self._rate
+        self._count(message)
+        self._under_way_now(message.frames)
+
+    def _count(self, message: WireMessage) -> None:
+        message.receipt.done = True
+        if self._tcp.tap is not None:
+            self._tcp.tap(self._left_at, self.sender, self.to, message.frames)
+        self._tcp.count(self.sender, self.to, message.nbytes)
+
+    def _under_way_now(self, frames: list[bytes] | None) -> None:
+        self._under_way.append(frames)
+        left_in = max(0.0, self._left_at - self._network.clock.now())
+        self._arrive_after(left_in)
+
+    def _arrive_after(self, seconds: float) -> None:
+        now = self._network.clock.now()
+        due = now + seconds + self._tcp.model.delay_s(self.sender, self.to)
+        self._arrives_at = max(self._arrives_at, due)
+        self._network.call_later(self._arrives_at - now, self._arrive)
+
+    def _arrive(self) -> None:
+        if self._network.is_cut(self.sender, self.to):
+            self._held += 1
+        elif self._under_way:
+            self._arrived(self._under_way.popleft())
+
+
+class TcpConnection:
+    """A connection of a DEALER to a ROUTER.
+
+    Attributes:
+        number: of the connection.
+        requests, answers: both directions.
+    """
+
+    def __init__(
+        self, tcp: VirtualTcp, number: int, dealer: DealerSocket, router: RouterSocket
+    ) -> None:
+        self.number = number
+        self._tcp = tcp
+        self._dealer: DealerSocket | None = dealer
+        self._router: RouterSocket | None = router
+        client, server = dealer.host, router.host
+        self.requests = Stream(tcp, client, server, self._request_arrived)
+        self.answers = Stream(tcp, server, client, self._answer_arrived)
+        self._made_at = tcp.network.clock.now()
+        self._cut_at: float | None = None
+
+    def close_client(self, *, flushes: bool = False) -> None:
+        """Close it on the side of the DEALER; `flushes`: after all that it has sent."""
+        self._dealer = None
+        self._closed(self.requests, flushes=flushes)
+
+    def close_server(self, *, flushes: bool = False) -> None:
+        """Close it on the side of the ROUTER."""
+        self._router = None
+        self._closed(self.answers, flushes=flushes)
+
+    def look(self) -> None:
+        """Take note of a cut, or of the end of one."""
+        is_cut = self._tcp.network.is_cut(self.requests.sender, self.requests.to)
+        for stream in (self.requests, self.answers):
+            stream.look(is_cut=is_cut)
+        now = self._tcp.network.clock.now()
+        if is_cut and self._cut_at is None:
+            self._cut_at = now
+            period_s = HEARTBEAT_MS / 1000.0
+            next_beat_s = period_s - (now - self._made_at) % period_s
+            silent_s = next_beat_s + HEARTBEAT_TIMEOUT_MS / 1000.0
+            self._tcp.network.call_later(silent_s, lambda: self._silent_since(now))
+        elif not is_cut:
+            self._cut_at = None
+
+    def _silent_since(self, cut_at: float) -> None:
+        if self._cut_at == cut_at:
+            self._answer_arrived(None)
+            self._request_arrived(None)
+
+    def _closed(self, stream: Stream, *, flushes: bool) -> None:
+        if not flushes:
+            stream.drop()
+        stream.close()
+        if self._dealer is None and self._router is None:
+            self._tcp.forget(self)
+
+    def _request_arrived(self, frames: list[bytes] | None) -> None:
+        router = self._router
+        if router is None:
+            return
+        if frames is not None:
+            router.request_arrived(self, frames)
+            return
+        self.answers.drop()
+        self._router = None
+        router.peer_gone(self)
+        if self._dealer is None:
+            self._tcp.forget(self)
+
+    def _answer_arrived(self, frames: list[bytes] | None) -> None:
+        dealer = self._dealer
+        if dealer is None:
+            return
+        if frames is not None:
+            dealer.answer_arrived(frames)
+            return
+        self.requests.drop()
+        self._dealer = None
+        dealer.peer_gone()
+        if self._router is None:
+            self._tcp.forget(self)

@@ -1,0 +1,216 @@
+"""ArrayTraining: what an adapter does for a module, for the numbers of one simulated node."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpwa.algorithms import Values
+from dpwa.connection import DpwaConnection
+from dpwa.data.arrays import is_finite
+from dpwa.data.layout import Layout, TensorSpec
+from dpwa.data.segments import ByteArray
+from dpwa.data.snapshot import FinishedCopy
+from dpwa.node.arrival import Arrival, FetchTerms
+from dpwa.policy.clipping import ClipRadius
+from dpwa.policy.consensus_control import ConsensusControl
+from dpwa.sim.rules.participant import ArrayValues
+from dpwa.state.target import Target
+from dpwa.state.values import values_of, values_part
+from dpwa.wire import limits
+
+VALUE_BYTES = 8
+
+Floats = NDArray[np.float64]
+
+
+class ArrivedValues:
+    """`dpwa.algorithms.Received`: a snapshot that has come to a simulated node.
+
+    Args:
+        arrival: what came.
+        model: the values that it is merged into.
+        clip: shortens merges that go too far; `None`: none are.
+    """
+
+    def __init__(
+        self, arrival: Arrival, model: ArrayValues, clip: ClipRadius | None = None
+    ) -> None:
+        self.peer = arrival.peer
+        self.standing = arrival.standing
+        self.factor = arrival.factor
+        self.distance = 0.0
+        self._arrival = arrival
+        self._model = model
+        self._clip = clip
+        self._scale: float | None = None
+        self._stand_in: ArrayValues | None = None
+
+    @property
+    def published(self) -> ArrayValues:
+        """What this node has published in the same round, or if it could not, its values."""
+        own = self._arrival.published
+        if own is not None:
+            return ArrayValues(own.data.view(np.float64)[: self._model.array.size])
+        if self._stand_in is None:
+            self._stand_in = self._model.clone()
+        return self._stand_in
+
+    def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:  # noqa: ARG002
+        """Merge what came of it, all or a part; return the factor."""
+        part, theirs = self._part()
+        own = self._model.array[part]
+        base = own
+        if delta and self._arrival.published is not None:
+            base = self.published.array[part]
+        step = theirs - base
+        self.distance = math.sqrt(float(step @ step))
+        scaled = factor * self._scale_of_clip()
+        own += scaled * step
+        return scaled
+
+    def merge_buffers(self, factor: float) -> None:
+        """Do nothing: there are no buffers."""
+
+    def values(self, into: Values | None = None) -> ArrayValues:
+        """Return a copy of the peer's values."""
+        _, theirs = self._part()
+        self.distance = float(np.linalg.norm(theirs - self._model.array))
+        scale = self._scale_of_clip()
+        taken = theirs if scale == 1.0 else self._model.array + scale * (theirs - self._model.array)
+        if isinstance(into, ArrayValues):
+            into.array[...] = taken
+            return into
+        return ArrayValues(taken.copy())
+
+    def _scale_of_clip(self) -> float:
+        """Return by how much the merge is shortened, from 0 to 1."""
+        if self._clip is None:
+            return 1.0
+        if self._scale is None:
+            self._scale = self._clip.scale(
+                float(np.linalg.norm(self._part()[1] - self.published.array))
+            )
+        return self._scale
+
+    def _part(self) -> tuple[slice, Floats]:
+        """Return which of the values came, and what they are; what fills up is left out."""
+        start, size = self._arrival.start // VALUE_BYTES, self._model.array.size
+        theirs = self._arrival.data.view(np.float64)[: max(0, size - start)]
+        return slice(start, start + theirs.size), theirs
+
+
+class ArrayTraining:
+    """Gossip of the values of one node, whatever its algorithm.
+
+    Args:
+        connection: of the node.
+        x: its values, shape (D,); changed in place.
+        elements: of a snapshot, at least D: what is more is zeros.
+    """
+
+    def __init__(self, connection: DpwaConnection, x: Floats, elements: int) -> None:
+        config = connection.node.config
+        self.rounds = connection.node.rounds
+        self._states = connection.states
+        self._values = ArrayValues(x)
+        self._elements = elements
+        self._layout = Layout((TensorSpec("parameters", "float64", (elements,), VALUE_BYTES),))
+        check = is_finite if config.guard == "finite" else None
+        self._terms = FetchTerms(config.fraction, check)
+        self._algorithm = self.rounds.algorithm
+        self.rounds.merger.knows_beginners = True
+        self.rounds.guard_transactions(check)
+        self._clip: ClipRadius | None = None
+        self._control: ConsensusControl | None = None
+        if config.robust != "none" or config.consensus_control > 0.0:
+            from dpwa.adapters.merge import clip_of, control_of  # brings torch
+
+            self._clip, self._control = clip_of(config), control_of(config)
+        self._distance = 0.0
+        self._has_sent = False
+
+    def take_over(self) -> bool:
+        """Begin where peers have come to, if they train already; return whether they do."""
+        image = Target("values", self._layout, None, limits.MAX_UNSTRUCTURED_BYTES, self._load)
+        return self._states.start(image) is not None
+
+    def send(self, loss: float | None) -> None:
+        """Publish, and begin a fetch; as `DpwaPyTorchAdapter.update_send`."""
+        rounds = self.rounds
+        rounds.begin(loss)
+        self._publish_and_ask()
+        self._has_sent = True
+        self._states.turn(self._capture)
+
+    def _publish_and_ask(self) -> None:
+        rounds, view = self.rounds, self.rounds.view
+        view.model = self._values
+        values, is_published = self._algorithm.publishes(view), True
+        if isinstance(values, ArrayValues):
+            nbytes = self._elements * VALUE_BYTES
+            is_published = rounds.publish(self._layout, nbytes, partial(self._write, values))
+        ask = self._algorithm.asks(view)
+        may_ask = is_published or values is view.model
+        rounds.ask(ask if may_ask else None, self._layout, self._terms)
+
+    def wait(self, loss: float | None) -> None:
+        """Wait for the fetch, and merge; as `DpwaPyTorchAdapter.update_wait`."""
+        if self._has_sent:
+            self._algorithm.after_step(self.rounds.view)
+            self._has_sent = False
+        arrival = self.rounds.wait(loss, self._merge)
+        if arrival is not None and self._control is not None:
+            self._mix_more(self._control)
+        self._states.turn(self._capture, saves=False)
+
+    def _write(self, values: ArrayValues, slot: ByteArray) -> FinishedCopy:
+        array, size = slot.view(np.float64), values.array.size
+        array[:size] = values.array
+        array[size:] = 0.0
+        check = self._terms.is_finite
+        return FinishedCopy(None if check is None else check(slot[: size * VALUE_BYTES], "float64"))
+
+    def _mix_more(self, control: ConsensusControl) -> None:
+        """Gossip again at once, as long as the nodes are too far apart."""
+        rounds = 0
+        while control.wants_more(self._distance, rounds):
+            rounds += 1
+            self._publish_and_ask()
+            if self.rounds.wait(None, self._merge_more) is None:
+                return
+
+    def _merge(self, arrival: Arrival) -> float:
+        own = arrival.published
+        if self._control is not None and own is not None:
+            array = self._values.array
+            step = array - own.data.view(np.float64)[: array.size]
+            self._control.observed(float(np.linalg.norm(step)))
+        return self._merge_more(arrival)
+
+    def _merge_more(self, arrival: Arrival) -> float:
+        received = ArrivedValues(arrival, self._values, self._clip)
+        if arrival.takes_over:
+            factor = received.merge(1.0)
+            self._algorithm = self.rounds.renew_algorithm()
+        else:
+            factor = self._algorithm.merge(self.rounds.view, received)
+        self._distance = self.rounds.figures.consensus_distance = received.distance
+        return factor
+
+    def _capture(self) -> dict[str, Any]:
+        return dict(values_part(self._layout, self._image()))
+
+    def _image(self) -> Floats:
+        image = np.zeros(self._elements)
+        image[: self._values.array.size] = self._values.array
+        return image
+
+    def _load(self, image: ByteArray, numbers: bytes) -> None:
+        found = values_of(image, numbers)
+        if isinstance(found, np.ndarray):
+            self._values.array[...] = found[: self._values.array.size]

@@ -1,0 +1,71 @@
+"""The engine at the level of rules: algorithms and rules of real nodes, without their messages.
+
+The schedule `lockstep` lets all nodes take each round together; `asynchronous` lets each go at its
+own pace. What a fetch takes is worked out from the sizes of real messages and the links.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dpwa.errors import UserError
+from dpwa.sim.conditions import Conditions
+from dpwa.sim.rules.arrays import ArrayRounds, fits
+from dpwa.sim.rules.asynchronous import AsynchronousRun
+from dpwa.sim.rules.fleet import told
+from dpwa.sim.rules.lockstep import LockstepRounds
+from dpwa.sim.rules.recorder import Recorder
+from dpwa.sim.rules.wire_sizes import WireSizes
+from dpwa.sim.run_spec import RunSpec
+from dpwa.sim.samples import Outcome, Watch
+from dpwa.sim.tasks import make_task
+
+NAME = "rules"
+
+
+def run(spec: RunSpec, watch: Watch) -> Outcome:
+    """Simulate a run.
+
+    Args:
+        spec: of the run; the same one has the same outcome, to the byte.
+        watch: is shown each sample as it is taken; returns whether to go on.
+
+    Raises:
+        UserError: the scenario asks for what cannot be, or for what only whole nodes can do.
+    """
+    _check(spec)
+    conditions = Conditions(spec)
+    task = make_task(spec)
+    sizes = WireSizes.of(spec, task.dimension)
+    x = task.starts()
+    recorder = Recorder(spec, task, x, watch)
+    rounds, seconds = spec.scenario.rounds or math.inf, spec.scenario.seconds or math.inf
+    is_lockstep = spec.scenario.schedule == "lockstep"
+    if is_lockstep and fits(spec, conditions, sizes):
+        arrays = ArrayRounds(spec, conditions, task, sizes, x)
+        samples = recorder.end(arrays.run(recorder, rounds, seconds))
+        return Outcome(samples, arrays.figures(), (), NAME, recorder.was_stopped)
+    schedule = LockstepRounds if is_lockstep else AsynchronousRun
+    engine = schedule(spec, conditions, task, sizes, x)
+    end = engine.run(recorder, rounds, seconds)
+    fleet = engine.fleet
+    events = told(fleet.events, conditions, end.time_s)
+    return Outcome(recorder.end(end), fleet.figures(), events, NAME, recorder.was_stopped)
+
+
+def _check(spec: RunSpec) -> None:
+    """Refuse what this engine would leave out without a word, and what would never end."""
+    config = spec.config
+    left_out = {
+        "robust": config.robust != "none",
+        "consensus_control": config.consensus_control > 0.0,
+        "quarantine_s": config.quarantine_s > 0.0,
+        "links": bool(config.links),
+    }
+    for setting, is_set in left_out.items():
+        if is_set:
+            raise UserError(f"{setting}: expected it unset with detail: rules, which leaves it out")
+    takes_no_time = spec.scenario.compute.step_ms == 0.0
+    if takes_no_time and spec.scenario.rounds is None:
+        setting = "compute.step_ms"
+        raise UserError(f"{setting}: expected more than 0 in a run without `rounds` (got 0)")

@@ -1,0 +1,368 @@
+"""Participant: one simulated node, as its algorithm sees it, on numpy arrays."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpwa.algorithms import Algorithm, Ask
+from dpwa.config import Config
+from dpwa.node.assembly import algorithm_of
+from dpwa.policy.beginners import is_far_behind
+from dpwa.policy.interpolation import Interpolation, interpolation, merge_factor, mixed_clock
+from dpwa.policy.leaders import LossReports
+from dpwa.policy.push_sum import Mass
+from dpwa.policy.running_loss import RunningLoss
+from dpwa.policy.transactions import Transactions
+from dpwa.types import StrictModel, TrainingProgress
+
+REMEMBER_S = 60.0  # decisions of transactions
+WHOLE = slice(None)
+
+Floats = NDArray[np.float64]
+
+
+class ArrayValues:
+    """`dpwa.algorithms.Values` over one array."""
+
+    def __init__(self, array: Floats) -> None:
+        self.array = array
+
+    def clone(self) -> ArrayValues:
+        """Return a copy."""
+        return ArrayValues(self.array.copy())
+
+    def copy_(self, other: ArrayValues) -> None:
+        """Set self = other."""
+        self.array[...] = other.array
+
+    def lerp_(self, other: ArrayValues, weight: float) -> None:
+        """Set self = self + weight * (other - self)."""
+        self.array += weight * (other.array - self.array)
+
+    def add_(self, other: ArrayValues, alpha: float = 1.0) -> None:
+        """Set self = self + alpha * other."""
+        self.array += alpha * other.array
+
+    def mul_(self, factor: float) -> None:
+        """Set self = factor * self; 0 clears even values that are not finite."""
+        self.array[...] = factor * self.array if factor else 0.0
+
+
+@dataclass(frozen=True)
+class ArraySnapshot:
+    """What a node has published; versions count from 1."""
+
+    values: ArrayValues
+    buffers: ArrayValues
+    standing: TrainingProgress
+    version: int
+
+
+@dataclass(frozen=True)
+class ArrayArrival:
+    """A snapshot that has come to a node, with this one's own of the round.
+
+    Attributes:
+        peer: whose it is.
+        snapshot: of the peer.
+        published: what this node has published in the round; `None`: nothing.
+        part: which parameters were fetched.
+        units: of push-sum mass that came with it.
+    """
+
+    peer: Participant
+    snapshot: ArraySnapshot
+    published: ArrayValues | None
+    part: slice = field(default_factory=lambda: WHOLE)
+    units: int = 0
+
+
+@dataclass
+class ArrayReceived:
+    """`dpwa.algorithms.Received`: an arrival with its factor."""
+
+    peer: str
+    factor: float
+    published: ArrayValues
+    snapshot: ArraySnapshot
+    own: Participant
+    part: slice
+
+    @property
+    def standing(self) -> TrainingProgress:
+        """Clock and loss of the peer when it published."""
+        return self.snapshot.standing
+
+    def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
+        """Merge it into the model; return the factor."""
+        model, part = self.own.model.array, self.part
+        origin = self.published.array if delta else model
+        model[part] += factor * (self.snapshot.values.array[part] - origin[part])
+        self.merge_buffers(factor if buffers is None else buffers)
+        return factor
+
+    def values(self, into: Any = None) -> Any:
+        """Return a copy of the peer's parameters."""
+        if into is None:
+            return self.snapshot.values.clone()
+        into.copy_(self.snapshot.values)
+        return into
+
+    def merge_buffers(self, factor: float) -> None:
+        """Interpolate the floating buffers alone."""
+        self.own.buffers.lerp_(self.snapshot.buffers, factor)
+
+
+@dataclass(frozen=True)
+class NodeRules:
+    """What all nodes of a run go by.
+
+    Attributes:
+        make_algorithm: makes that of one node.
+        rule, rule_options: of interpolation.
+        divergence_threshold, fetch_probability, keeps_local_step, loss_window: settings.
+        forget_after_s: how long news of leaders lasts.
+        minds_beginners: whether who is far behind takes over what others have; else all are merged.
+    """
+
+    make_algorithm: Callable[[], Algorithm]
+    rule: Interpolation
+    rule_options: StrictModel
+    divergence_threshold: float
+    fetch_probability: float
+    keeps_local_step: bool
+    loss_window: int
+    forget_after_s: float
+    minds_beginners: bool
+
+    @classmethod
+    def of(cls, config: Config) -> NodeRules:
+        """Take them from a configuration."""
+        return cls(
+            make_algorithm=lambda: algorithm_of(config),
+            rule=interpolation(config.interpolation),
+            rule_options=config.options_of(config.interpolation),
+            divergence_threshold=config.divergence_threshold,
+            fetch_probability=config.fetch_probability,
+            keeps_local_step=config.merge == "delta",
+            loss_window=config.loss_window,
+            forget_after_s=config.leader_silence_s,
+            minds_beginners=True,
+        )
+
+
+class Others(Sequence[str]):
+    """All names but one, without a copy of them."""
+
+    def __init__(self, names: Sequence[str], own: int) -> None:
+        self._names = names
+        self._own = own
+
+    def __len__(self) -> int:
+        return len(self._names) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = range(len(self))[index]
+        return self._names[position + (position >= self._own)]
+
+
+class Participant:
+    """`dpwa.algorithms.View`: one node, with all that is its own.
+
+    Args:
+        number: its position, from 0 on.
+        names: of all nodes.
+        array: where it begins, shape (D,); its parameters from now on.
+        rules: that it goes by.
+        group: that it belongs to.
+        seed: of its chance.
+        now: returns the time.
+
+    Attributes:
+        algorithm: that it runs.
+        buffers: the floating ones, here one number.
+        loss: of its last step.
+        clock: interpolated at each merge, like the parameters.
+        updates: that it has made, with the one under way; never interpolated.
+        asked: whom it has asked, if `keeps_history`.
+        merged: the peers and factors of all merges, if `keeps_history`.
+        merges: how many changed something.
+        inbox: what has come, to be merged.
+    """
+
+    keeps_history = False
+
+    def __init__(
+        self,
+        number: int,
+        names: Sequence[str],
+        array: Floats,
+        rules: NodeRules,
+        *,
+        group: str = "",
+        seed: int = 0,
+        now: Callable[[], float],
+    ) -> None:
+        self.name = names[number]
+        self.number = number
+        self.group = group
+        self.peers: Sequence[str] = Others(names, number)
+        self.model = ArrayValues(array)
+        self.buffers = ArrayValues(np.zeros(1))
+        self.rng = random.Random(f"{seed}/{self.name}")
+        self.fetch_probability = rules.fetch_probability
+        self.keeps_local_step = rules.keeps_local_step
+        self.asks_leader = rules.rule.asks_leader
+        self.asked: list[Ask] = []
+        self.merged: list[tuple[str, float]] = []
+        self.merges = 0
+        self.loss: float | None = None
+        self.clock = 0.0
+        self.updates = 0
+        self._rules = rules
+        self._now = now
+        self._incarnation = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin as a new process does, with the parameters as they are."""
+        rules = self._rules
+        self._incarnation += 1
+        self.algorithm = rules.make_algorithm()
+        self.follows = self.algorithm.follows_leaders or self.asks_leader
+        self.reports = LossReports(self.name, self.group, self._incarnation, rules.forget_after_s)
+        self.transactions = Transactions(self.name, is_exclusive=True, remember_s=REMEMBER_S)
+        self.mass = Mass()
+        self.snapshot: ArraySnapshot | None = None
+        self.published: ArrayValues | None = None  # in this round
+        self.inbox: list[ArrayArrival] = []
+        self._mean_loss = RunningLoss(rules.loss_window)
+
+    @property
+    def x(self) -> Floats:
+        """The parameters in training."""
+        return self.model.array
+
+    @property
+    def newest(self) -> ArraySnapshot:
+        """The snapshot that others read.
+
+        Raises:
+            LookupError: nothing was published yet.
+        """
+        if self.snapshot is None:
+            raise LookupError(f"{self.name} has published nothing yet")
+        return self.snapshot
+
+    def leader(self, *, of_all: bool = True) -> str | None:
+        """Return the node with the lowest running loss, of all or of the own group."""
+        best = self.reports.leader(self._now(), None if of_all else self.group)
+        return None if best is None else best.node
+
+    def has_groups(self) -> bool:
+        """Tell whether the nodes belong to more than one group, as far as is known."""
+        return any(report.group != self.group for report in self.reports.known(self._now()))
+
+    def total_updates(self) -> float:
+        """Return how many updates all have made together, as far as the news goes."""
+        return self.reports.total_updates(self._now(), len(self.peers) + 1)
+
+    def publish(self) -> None:
+        """Do what `update_send` does first."""
+        self.updates += 1
+        self.clock += 1.0
+        if self.follows:
+            self._mean_loss.add(self.loss)
+            self.reports.tell(self._mean_loss.mean, self.updates, self._now())
+        values = self.algorithm.publishes(self)
+        self.published = None if values is None else cast(ArrayValues, values).clone()
+        if self.published is not None:
+            standing = TrainingProgress(self.clock, self.loss)
+            buffers = self.buffers.clone()
+            self.snapshot = ArraySnapshot(self.published, buffers, standing, self.updates)
+            self.mass.published()
+
+    def asks(self) -> Ask | None:
+        """Return whom the algorithm wants to ask now."""
+        ask = self.algorithm.asks(self)
+        if ask is not None and self.keeps_history:
+            self.asked.append(ask)
+        return ask
+
+    def merge(self) -> None:
+        """Do what `update_wait` does: end the step, and merge what has come."""
+        self.algorithm.after_step(self)
+        for arrival in self.inbox:
+            self._merge(arrival)
+        self.inbox.clear()
+
+    def take_over(self, donor: Participant) -> None:
+        """Go on from where another node is, as a new process."""
+        self.model.copy_(donor.model)
+        self.buffers.copy_(donor.buffers)
+        self.clock = donor.clock
+        self.begin()
+
+    def _merge(self, arrival: ArrayArrival) -> None:
+        theirs = arrival.snapshot.standing
+        if self._rules.minds_beginners and not arrival.units:
+            if is_far_behind(theirs.clock, self.clock):
+                return
+            if is_far_behind(self.clock, theirs.clock):
+                self._jump_to(arrival)
+                return
+        published = self.model if arrival.published is None else arrival.published
+        received = ArrayReceived(
+            arrival.peer.name,
+            self._factor(arrival),
+            published,
+            arrival.snapshot,
+            self,
+            arrival.part,
+        )
+        factor = self.algorithm.merge(self, received)
+        share = 1.0 if arrival.part == WHOLE else len(self.x[arrival.part]) / len(self.x)
+        self.clock = mixed_clock(self.clock, theirs.clock, factor * share)
+        self._count(arrival.peer.name, factor)
+
+    def _jump_to(self, arrival: ArrayArrival) -> None:
+        """Take all of who is far ahead, and begin anew with the algorithm."""
+        self.model.copy_(arrival.snapshot.values)
+        self.clock = arrival.snapshot.standing.clock
+        self.algorithm = self._rules.make_algorithm()
+        self._count(arrival.peer.name, 1.0)
+
+    def _factor(self, arrival: ArrayArrival) -> float:
+        """Return the factor to merge with; mass that has come counts as received."""
+        if arrival.units:
+            factor = self.mass.factor(arrival.units)
+            self.mass.received(arrival.units)
+            return factor
+        own = TrainingProgress(self.clock, self.loss)
+        rules = self._rules
+        return merge_factor(
+            rules.rule,
+            rules.rule_options,
+            own,
+            arrival.snapshot.standing,
+            rules.divergence_threshold,
+        )
+
+    def _count(self, peer: str, factor: float) -> None:
+        self.merges += factor > 0.0
+        if self.keeps_history:
+            self.merged.append((peer, factor))

@@ -1,0 +1,196 @@
+"""PeerBook: what one simulated node knows of its peers, and whom it asks by that.
+
+The rules are those of `dpwa.node.peers`: flow control draws, slow peers take part in fewer draws,
+deadlines are learnt, and of more peers than there may be connections some are near, and asked more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+
+from dpwa.config import Config
+from dpwa.config.graphs import topology_of
+from dpwa.policy.deadlines import FLOOR_S, FetchTimes
+from dpwa.policy.flow_control import HIGHEST_SCORE, FlowControl
+from dpwa.policy.link_estimates import LinkEstimate, shares
+from dpwa.policy.near_peers import is_among_all
+from dpwa.policy.topology import neighbours_of
+from dpwa.sim.rules.neighbour_draws import EVERYBODY
+
+
+class Neighbourhood:
+    """Who may ask whom in each round, by the topology of a configuration.
+
+    Args:
+        config: of the run; its nodes keep their positions, whoever comes and goes.
+
+    Raises:
+        UserError: the topology does not fit the number of nodes.
+
+    Attributes:
+        names: of all nodes.
+        index: position of each name.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.names = tuple(node.name for node in config.nodes)
+        self.index = {name: position for position, name in enumerate(self.names)}
+        self._options = config.options_of(config.topology)
+        self._topology = topology_of(config.topology, self._options, self.names)
+        self._period = self._topology.period(self._options, len(self.names))
+        self._known: dict[tuple[int, int], frozenset[str]] = {}
+
+    @property
+    def is_everybody(self) -> bool:
+        """Whether all are neighbours of all."""
+        return self._topology.name in EVERYBODY
+
+    @property
+    def changes(self) -> bool:
+        """Whether neighbours differ by the round."""
+        return self._period > 1
+
+    def of(self, node: int, round_number: int) -> frozenset[str]:
+        """Return the names of a node's neighbours in a round."""
+        phase = round_number % self._period
+        if (node, phase) not in self._known:
+            nodes = len(self.names)
+            found = neighbours_of(self._topology, self._options, node, nodes, phase)
+            self._known[node, phase] = frozenset(self.names[position] for position in found)
+        return self._known[node, phase]
+
+    def ever_of(self, node: int) -> Sequence[str]:
+        """Return the names of all that are its neighbours in some round, in order."""
+        found = frozenset[str]().union(*(self.of(node, phase) for phase in range(self._period)))
+        return sorted(found, key=self.index.__getitem__)
+
+
+class PeerBook:
+    """The peers of one node.
+
+    Args:
+        node: its position.
+        neighbourhood: of all nodes.
+        most: connections at once.
+        rng: where the chance comes from.
+    """
+
+    def __init__(
+        self, node: int, neighbourhood: Neighbourhood, most: int, rng: random.Random
+    ) -> None:
+        self._node = node
+        self._neighbourhood = neighbourhood
+        self._rng = rng
+        names, nodes = neighbourhood.names, len(neighbourhood.names)
+        self._has_far = neighbourhood.is_everybody and nodes - 1 > most
+        if self._has_far:
+            drawn = rng.sample(range(nodes - 1), most)
+            known: Sequence[str] = [names[n + (n >= node)] for n in sorted(drawn)]
+        elif neighbourhood.is_everybody:
+            known = [name for name in names if name != names[node]]
+        else:
+            known = neighbourhood.ever_of(node)
+        self._flow = FlowControl(dict.fromkeys(known, HIGHEST_SCORE))
+        self._near: OrderedDict[str, None] = OrderedDict.fromkeys(known if self._has_far else ())
+        self._times: dict[str, FetchTimes] = {}
+        self._links: dict[str, LinkEstimate] = {}
+        self._slowest_s = 0.0  # of all links there ever were
+        self._down: dict[str, int] = {}  # and which process of it was
+        self.merged: dict[str, int] = {}  # the version of each peer that was merged last
+
+    def choose(
+        self, now: float, round_number: int, exclude: Collection[str], budget_s: float
+    ) -> str | None:
+        """Draw whom to ask.
+
+        Args:
+            now: the time.
+            round_number: of this node, from 0 on.
+            exclude: whom not to ask.
+            budget_s: the longest that the fetch may take.
+        """
+        if self._has_far and is_among_all(self._rng):
+            drawn = self._far(exclude)
+            if drawn is not None:
+                return drawn
+        barred = {*exclude, *self._down}
+        if self._neighbourhood.changes:
+            among = self._neighbourhood.of(self._node, round_number)
+            barred.update(name for name in self._flow.scores if name not in among)
+        slow = self._slow(barred, budget_s)
+        chosen, self._flow = self._flow.choose(self._rng, now, barred, slow)
+        if chosen is not None and self._has_far:
+            self._near.move_to_end(chosen)
+        return chosen
+
+    def patience_s(self, peer: str, ceiling_s: float) -> float:
+        """Return how long to wait for a peer at most."""
+        times = self._times.get(peer)
+        return ceiling_s if times is None else times.deadline_s(ceiling_s)
+
+    def fetched(self, peer: str, nbytes: float, answered_s: float, streamed_s: float) -> None:
+        """Learn from a fetch that brought a snapshot."""
+        self.succeeded(peer)
+        times = self._times.get(peer, FetchTimes())
+        self._times[peer] = times.succeeded(answered_s + streamed_s)
+        link = self._links.get(peer, LinkEstimate()).answered(answered_s)
+        self._links[peer] = link = link.streamed(round(nbytes), streamed_s)
+        self._slowest_s = max(self._slowest_s, link.expected_s or 0.0)
+
+    def succeeded(self, peer: str) -> None:
+        """Reward a peer that has answered in time."""
+        if peer in self._flow.scores:
+            self._flow = self._flow.succeeded(peer)
+
+    def failed(self, peer: str, now: float, *, is_late: bool) -> None:
+        """Penalise a peer that brought nothing; `is_late`: its time was over."""
+        if peer in self._flow.scores:
+            self._flow = self._flow.failed(peer, now, self._rng)
+        if is_late:
+            self._times[peer] = self._times.get(peer, FetchTimes()).timed_out()
+
+    def down(self, peer: str, incarnation: int) -> None:
+        """Note that a process of a peer is not there."""
+        self._down[peer] = incarnation
+        self.merged.pop(peer, None)
+
+    def look_again(self, incarnations: Sequence[int]) -> None:
+        """Note which peers are back, as another process."""
+        index = self._neighbourhood.index
+        back = [name for name, was in self._down.items() if incarnations[index[name]] != was]
+        for name in back:
+            del self._down[name]
+            self._flow = self._flow.connected(name)
+
+    def _forget(self, peer: str) -> None:
+        self._times.pop(peer, None)
+        self._links.pop(peer, None)
+        self._down.pop(peer, None)
+        self.merged.pop(peer, None)
+
+    def _slow(self, barred: Collection[str], budget_s: float) -> dict[str, float]:
+        if self._slowest_s <= min(FLOOR_S, budget_s):
+            return {}  # as `shares` would say
+        expected = {
+            name: seconds
+            for name, link in self._links.items()
+            if name not in barred and (seconds := link.expected_s) is not None
+        }
+        return shares(expected, budget_s)
+
+    def _far(self, exclude: Collection[str]) -> str | None:
+        """Draw one of all; if it is a new one, it takes the place of who was asked long ago."""
+        names = self._neighbourhood.names
+        drawn = self._rng.randrange(len(names) - 1)
+        name = names[drawn + (drawn >= self._node)]
+        if name in exclude:
+            return None
+        if name not in self._near:
+            oldest = self._near.popitem(last=False)[0]
+            self._flow = self._flow.removed(oldest).added(name)
+            self._forget(oldest)
+            self._near[name] = None
+        self._near.move_to_end(name)
+        return name

@@ -1,0 +1,146 @@
+"""Recorder: takes samples of a run, and tells when it is over."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpwa.sim.run_spec import RunSpec
+from dpwa.sim.samples import Sample, Watch
+from dpwa.sim.scenario import TargetSpec
+from dpwa.sim.tasks import TrainingTask
+
+SAMPLES = 200  # of a run whose length is known
+ROUNDING = 1e-9
+MOST_SAMPLES = 2 * SAMPLES  # of one that is not
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A run at one moment.
+
+    Attributes:
+        time_s: virtual seconds since the start.
+        round: updates of a living node in the mean.
+        x: parameters of the living nodes, shape (n, D).
+        loss: mean of the living nodes; `None` before the first step.
+        bytes_per_node: sent until now.
+    """
+
+    time_s: float
+    round: float
+    x: NDArray[np.float64]
+    loss: float | None
+    bytes_per_node: float
+
+
+class Recorder:
+    """The samples of one run.
+
+    Args:
+        spec: of the run.
+        task: that is trained.
+        starts: where all nodes begin, shape (N, D).
+        watch: is shown each sample; returns whether to go on.
+
+    Attributes:
+        samples: those that were taken.
+        was_stopped: whether `watch` has ended it.
+        is_reached: whether the target is.
+    """
+
+    def __init__(
+        self, spec: RunSpec, task: TrainingTask, starts: NDArray[np.float64], watch: Watch
+    ) -> None:
+        self.samples: list[Sample] = []
+        self.was_stopped = False
+        self.is_reached = False
+        self._target = spec.scenario.target
+        self._has_target = self._target != TargetSpec()
+        self._rounds, self._seconds = spec.scenario.rounds, spec.scenario.seconds
+        self._task = task
+        self._watch = watch
+        are_alike = bool((starts == starts[0]).all())
+        self._first_variance = 1.0 if are_alike else _variance(starts, starts.mean(axis=0))
+        self._interval = 1.0
+        self._due = 0.0
+
+    def observe(self, moment: Moment) -> bool:
+        """Look at the run as it goes on, and take a sample if it is time to.
+
+        Returns:
+            Whether to go on: the target is not reached, and nobody has ended the run.
+        """
+        position = self._position(moment)
+        is_due = position >= self._due
+        if not is_due and not self._has_target:
+            return True
+        sample = self._sample(moment, needs_accuracy=is_due or self._target.accuracy is not None)
+        self.is_reached = self._has_target and _reaches(sample, self._target)
+        if is_due or self.is_reached:
+            self._take(sample)
+            self._due = (math.floor(position / self._interval) + 1) * self._interval
+        return not self.is_reached and not self.was_stopped
+
+    def end(self, moment: Moment) -> tuple[Sample, ...]:
+        """Take the last sample, unless there is one of this moment; return all of them."""
+        last = self.samples[-1] if self.samples else None
+        if last is None or (last.time_s, last.round) != (moment.time_s, moment.round):
+            self._take(self._sample(moment, needs_accuracy=True))
+        return tuple(self.samples)
+
+    def _position(self, moment: Moment) -> float:
+        """Return how far the run is, in samples if its length is known, else in rounds."""
+        shares = []
+        if self._rounds is not None:
+            shares.append(moment.round / self._rounds)
+        if self._seconds is not None:
+            shares.append(moment.time_s / self._seconds)
+        return SAMPLES * max(shares) + ROUNDING if shares else moment.round
+
+    def _take(self, sample: Sample) -> None:
+        self.samples.append(sample)
+        if not self._watch(sample):
+            self.was_stopped = True
+        if len(self.samples) >= MOST_SAMPLES:
+            self.samples = self.samples[::2]
+            self._interval *= 2.0
+
+    def _sample(self, moment: Moment, *, needs_accuracy: bool) -> Sample:
+        nodes = len(moment.x)
+        mean = moment.x.mean(axis=0) if nodes else np.zeros(moment.x.shape[1])
+        variance = _variance(moment.x, mean)
+        loss, accuracy = moment.loss, None
+        if nodes and (loss is None or needs_accuracy):
+            mean_loss, accuracy = self._task.evaluate(mean)
+            loss = mean_loss if loss is None else loss
+        return Sample(
+            time_s=moment.time_s,
+            round=moment.round,
+            nodes=nodes,
+            variance_ratio=variance / self._first_variance,
+            consensus_distance=math.sqrt(variance),
+            loss=loss,
+            accuracy=accuracy,
+            bytes_per_node=moment.bytes_per_node,
+        )
+
+
+def _variance(x: NDArray[np.float64], mean: NDArray[np.float64]) -> float:
+    """Return sum |x_i - mean|^2 by the number of nodes; 0 if there are none."""
+    offset = x - mean
+    return float(np.einsum("nd,nd->", offset, offset)) / max(1, len(x))
+
+
+def _reaches(sample: Sample, target: TargetSpec) -> bool:
+    """Tell whether all that is wanted is there."""
+    wanted = [
+        target.variance_ratio is None or sample.variance_ratio <= target.variance_ratio,
+        target.loss is None or (sample.loss is not None and sample.loss <= target.loss),
+        target.accuracy is None
+        or (sample.accuracy is not None and sample.accuracy >= target.accuracy),
+    ]
+    return sample.nodes > 0 and all(wanted)

@@ -1,0 +1,156 @@
+"""How many bytes nodes send: of real messages, as they are on the wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from dpwa.algorithms import algorithm
+from dpwa.config import Config
+from dpwa.data.layout import Layout, TensorSpec
+from dpwa.sim.framing import wire_bytes
+from dpwa.sim.run_spec import RunSpec, node_name
+from dpwa.wire import limits
+from dpwa.wire.fetching import FetchPlan, FetchSession, Greeting, pieces_of
+from dpwa.wire.messages import Chunk, Credit, Message, NotReady, SnapshotHeader, encode
+from dpwa.wire.shards import shards_of
+from dpwa.wire.transaction_messages import (
+    Agreed,
+    Busy,
+    DecisionAck,
+    Prepared,
+    Propose,
+    TransactionDecision,
+)
+
+VALUE_BYTES = 8  # parameters of the tasks are float64
+_COUNTER = 10_000  # requests and versions of a run in the mean
+_CHECKSUM = 2**31
+
+
+@dataclass(frozen=True)
+class WireSizes:
+    """Bytes that are sent, in the mean.
+
+    Attributes:
+        request: by who fetches, with the credit that it gives.
+        answer: by the serving node, all of it.
+        refusal: by a serving node that has nothing, or nothing new.
+        pieces: of an answer.
+        asks_exchange, agrees, declines, prepares, decides, notes: messages of transactions.
+    """
+
+    request: float
+    answer: float
+    refusal: int
+    pieces: float
+    asks_exchange: int
+    agrees: int
+    declines: int
+    prepares: int
+    decides: int
+    notes: int
+
+    @classmethod
+    def of(cls, spec: RunSpec, dimension: int) -> WireSizes:
+        """Work them out.
+
+        Args:
+            spec: of the run.
+            dimension: parameters of a node.
+        """
+        config, nodes = spec.config, spec.scenario.nodes
+        layout = _layout(spec, dimension)
+        needs_whole = algorithm(config.algorithm).needs_whole
+        shards = shards_of(layout, 1.0 if needs_whole else config.fraction)
+        pieces = sum(len(pieces_of(layout, layout.nbytes or 0, s)) for s in shards) / len(shards)
+        name = node_name(nodes - 1)
+        greeting = Greeting(name, config.algorithm, _news(nodes))
+        plan = FetchPlan(layout, codec=config.codec, version=_COUNTER, greeting=greeting)
+        request = FetchSession(_COUNTER, plan).request_message(budget_ms=config.timeout_ms)
+        header = SnapshotHeader(
+            request=_COUNTER,
+            version=_COUNTER,
+            clock=_COUNTER + 0.5,
+            loss=0.5,
+            is_finite=True,
+            nbytes=layout.nbytes or 0,
+            codec=config.codec,
+            token=0,
+            news=greeting.news,
+        )
+        chunk = Chunk(request=_COUNTER, index=int(pieces), checksum=_CHECKSUM)
+        grants = max(0.0, pieces - limits.CREDIT_CHUNKS) / limits.GRANTED_CHUNKS
+        payload = _payload_bytes(config, layout, len(shards))
+        piece = wire_bytes([len(encode(chunk)), round(payload / pieces)])
+        transaction = bytes(limits.TRANSACTION_BYTES)
+        credit = _nbytes(Credit(request=_COUNTER, chunks=limits.GRANTED_CHUNKS))
+        return cls(
+            request=_nbytes(request) + grants * credit,
+            answer=_nbytes(header) + pieces * piece,
+            refusal=_nbytes(NotReady(request=_COUNTER)),
+            pieces=pieces,
+            asks_exchange=_nbytes(
+                Propose(
+                    request=_COUNTER,
+                    transaction=transaction,
+                    name=name,
+                    algorithm=config.algorithm,
+                    terms="exchange",
+                    fingerprint=layout.fingerprint,
+                    version=_COUNTER,
+                    news=greeting.news,
+                    budget_ms=config.timeout_ms,
+                )
+            ),
+            agrees=_nbytes(
+                Agreed(
+                    request=_COUNTER,
+                    transaction=transaction,
+                    version=_COUNTER,
+                    clock=_COUNTER + 0.5,
+                    units=2**40,
+                    news=greeting.news,
+                )
+            ),
+            declines=_nbytes(Busy(request=_COUNTER, transaction=transaction)),
+            prepares=_nbytes(
+                Prepared(request=_COUNTER, transaction=transaction, name=name, is_there=True)
+            ),
+            decides=_nbytes(
+                TransactionDecision(request=_COUNTER, transaction=transaction, commit=True)
+            ),
+            notes=_nbytes(DecisionAck(request=_COUNTER, transaction=transaction)),
+        )
+
+
+def _layout(spec: RunSpec, dimension: int) -> Layout:
+    """Return the layout of a snapshot: the task's parameters, or as large as the scenario says."""
+    megabytes = spec.scenario.model_mb
+    count = dimension if megabytes is None else max(1, round(megabytes * 1e6 / VALUE_BYTES))
+    return Layout((TensorSpec("parameters", "float64", (count,), VALUE_BYTES),))
+
+
+def _payload_bytes(config: Config, layout: Layout, shards: int) -> float:
+    """Return the payload of a fetch, as its codec leaves it."""
+    whole = (layout.nbytes or 0) / shards
+    if config.codec == "none":
+        return whole
+    from dpwa.node.assembly import codec_of  # brings torch
+    from dpwa.plan.payloads import Payloads
+
+    payloads = Payloads(layout, partial(codec_of, config))
+    coded = payloads.fetch(config.codec, config.fraction).nbytes
+    if not payloads.is_delta(config.codec):
+        return coded
+    return coded + (whole - coded) / config.topk.resync_every
+
+
+def _news(nodes: int) -> tuple[tuple[str, str, float, int, int, float], ...]:
+    """Return as much news as a message has."""
+    known = min(nodes, limits.MAX_NEWS)
+    return tuple((node_name(nodes - 1 - n), "", 0.5, 2**40, _COUNTER, 0.5) for n in range(known))
+
+
+def _nbytes(message: Message) -> int:
+    return wire_bytes([len(encode(message))])

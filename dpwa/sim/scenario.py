@@ -1,0 +1,164 @@
+"""Scenario: what `dpwa sim` simulates, as typed values, each described.
+
+A scenario file has the keys of `Scenario` and, beside them, any setting of an ordinary
+configuration but those that name nodes and addresses; `dpwa/sim/load.py` reads it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dpwa.config.model import MAX_SEED
+from dpwa.types import Fraction, StrictModel
+
+MOST_NODES = 100_000
+
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class Partition(StrictModel):
+    """A time in which nodes are cut off from the others."""
+
+    at_s: NotNegative = Field(description="when it begins, in seconds")
+    for_s: Positive = Field(description="how long it lasts, in seconds")
+    share: Fraction = Field(default=0.5, description="of the nodes that are cut off together")
+
+
+class SiteSpec(StrictModel):
+    """Nodes that are near each other, and far from those of other sites."""
+
+    name: str = Field(min_length=1, description="what the site is called")
+    share: Positive = Field(default=1.0, description="of the nodes, relative to the other sites")
+
+
+class NetworkSpec(StrictModel):
+    """The links of all nodes. Times and rates are of one direction of one node's link."""
+
+    latency_ms: NotNegative = Field(
+        default=0.5, description="from one node to another, one way, in milliseconds"
+    )
+    jitter_ms: NotNegative = Field(default=0.0, description="what a message may take besides")
+    loss: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        default=0.0,
+        description="share of packets that are lost and sent again, which takes a round trip",
+    )
+    upload_mbps: Positive = Field(default=1000.0, description="megabits per second a node sends")
+    download_mbps: Positive = Field(default=1000.0, description="the same, that it receives")
+    sites: tuple[SiteSpec, ...] = Field(
+        default=(), description="data centres or regions that the nodes are in; none: one"
+    )
+    between_sites_latency_ms: NotNegative = Field(
+        default=40.0, description="one way, between nodes of two sites"
+    )
+    between_sites_mbps: Positive | None = Field(
+        default=None, description="that all nodes of a site send to others together; null: no limit"
+    )
+    unreachable: Fraction = Field(
+        default=0.0,
+        description="share of the nodes that nobody can connect to, as behind NAT; they connect",
+    )
+    partitions: tuple[Partition, ...] = Field(default=(), description="when nodes are cut off")
+
+
+class StragglerSpec(StrictModel):
+    """Nodes that are slower than the others."""
+
+    nodes: int | None = Field(default=None, ge=1, description="how many; null: `share` of them")
+    share: Fraction = Field(default=0.0, description="of the nodes, if `nodes` is not given")
+    slower: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = Field(
+        default=10.0, description="how many times as long a step takes them"
+    )
+    from_s: NotNegative = Field(default=0.0, description="when it begins, in seconds")
+    for_s: Positive | None = Field(default=None, description="how long it lasts; null: to the end")
+
+
+class ComputeSpec(StrictModel):
+    """How long training steps take."""
+
+    step_ms: NotNegative = Field(default=100.0, description="of a usual node, in milliseconds")
+    spread: NotNegative = Field(
+        default=0.0, description="between nodes: sigma of a log-normal distribution of their speeds"
+    )
+    jitter: NotNegative = Field(
+        default=0.0, description="between steps of one node: sigma of a log-normal distribution"
+    )
+    stragglers: tuple[StragglerSpec, ...] = Field(default=(), description="nodes that are slower")
+
+
+class LossOfNodes(StrictModel):
+    """Nodes that end at one moment, without a word."""
+
+    at_s: NotNegative = Field(description="when, in seconds")
+    share: Fraction = Field(description="of the nodes")
+
+
+class ChurnSpec(StrictModel):
+    """How nodes come and go."""
+
+    start_spread_s: NotNegative = Field(
+        default=0.0, description="nodes start at random moments of so many seconds"
+    )
+    kill_every_s: Positive | None = Field(
+        default=None, description="mean time from one kill of a random node to the next"
+    )
+    return_after_s: Positive | None = Field(
+        default=None, description="mean time until it is started again; null: never"
+    )
+    lost: tuple[LossOfNodes, ...] = Field(default=(), description="many nodes that end at once")
+    trace: str = Field(
+        default="",
+        description="CSV file with columns time_s, node (a number) and event (start, kill or "
+        "leave), relative to the folder of the scenario",
+    )
+
+
+class TargetSpec(StrictModel):
+    """What the run is to reach; it is told when, and the simulation ends there."""
+
+    variance_ratio: Positive | None = Field(
+        default=None, description="variance between nodes, by that of the beginning"
+    )
+    loss: float | None = Field(
+        default=None, allow_inf_nan=False, description="mean loss of the living nodes"
+    )
+    accuracy: Fraction | None = Field(
+        default=None, description="of the mean model on data that nobody trains on (digits)"
+    )
+
+
+class Scenario(StrictModel):
+    """One simulated run."""
+
+    nodes: int = Field(ge=1, le=MOST_NODES, description="how many nodes there are")
+    rounds: int | None = Field(
+        default=None, ge=1, le=10_000_000, description="updates that each node takes at most"
+    )
+    seconds: Positive | None = Field(default=None, description="of virtual time, at most")
+    seed: int = Field(default=0, ge=0, le=MAX_SEED, description="of all chance")
+    task: Literal["consensus", "quadratic", "factorisation", "digits"] = Field(
+        default="consensus", description="what is trained"
+    )
+    schedule: Literal["lockstep", "asynchronous"] = Field(
+        default="asynchronous",
+        description="lockstep: all nodes take each round together; asynchronous: nobody waits",
+    )
+    detail: Literal["auto", "rules", "nodes"] = Field(
+        default="auto",
+        description="nodes: whole nodes with every message; rules: their algorithms and rules on a "
+        "model of the network, for many nodes; auto: nodes for up to 32 in asynchronous runs",
+    )
+    membership: Literal["listed", "open"] = Field(
+        default="listed",
+        description="listed: each node has the list of all; open: each has one address to join",
+    )
+    model_mb: Positive | None = Field(
+        default=None,
+        description="megabytes of a snapshot on the wire; null: as large as the model of the task",
+    )
+    network: NetworkSpec = Field(default=NetworkSpec(), description="the links between nodes")
+    compute: ComputeSpec = Field(default=ComputeSpec(), description="how long steps take")
+    churn: ChurnSpec = Field(default=ChurnSpec(), description="how nodes come and go")
+    target: TargetSpec = Field(default=TargetSpec(), description="what is to be reached")

@@ -1,0 +1,121 @@
+"""What a simulated run comes to, in figures for people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from dpwa.sim.run_spec import RunSpec
+from dpwa.sim.samples import Outcome, Sample
+from dpwa.sim.scenario import TargetSpec
+from dpwa.types import JsonObject
+
+
+@dataclass(frozen=True)
+class SimulationFigures:
+    """Figures of one run. Times are of the simulation, not of the machine that it ran on.
+
+    Attributes:
+        reached: whether the target was reached; false without one.
+        rounds_to_target: updates that a node had taken by then in the mean; `None` if never.
+        seconds_to_target: seconds since the start; `None` if never.
+        bytes_per_node: that a node has sent in the mean, with headers.
+        steps_per_s: training steps of all nodes together.
+        waiting_share: of the time of all nodes, that they have waited for peers.
+        variance_ratio, consensus_distance, loss, accuracy: at the end, as in `Sample`.
+        rounds: updates that a node has taken in the mean, at the end.
+        seconds: the length of the run.
+        nodes: that lived at the end.
+        serving_fairness: Jain's index of how many snapshots each node has served: 1 if all have
+            served alike, 1 / N if one has served all; `None` if none has served any.
+        most_served: snapshots that the busiest node has served.
+        most_bytes_sent: by one node.
+        events: how many there were of nodes that came and went.
+        detail: which engine it was, `rules` or `nodes`.
+        seed: of the run.
+        was_stopped: whether it was ended before it was over.
+    """
+
+    reached: bool
+    rounds_to_target: float | None
+    seconds_to_target: float | None
+    bytes_per_node: float
+    steps_per_s: float
+    waiting_share: float
+    variance_ratio: float
+    consensus_distance: float
+    loss: float | None
+    accuracy: float | None
+    rounds: float
+    seconds: float
+    nodes: int
+    serving_fairness: float | None
+    most_served: int
+    most_bytes_sent: int
+    events: int
+    detail: str
+    seed: int
+    was_stopped: bool
+
+    def to_json(self) -> JsonObject:
+        """Return all figures by name."""
+        return asdict(self)
+
+
+def figures_of(spec: RunSpec, outcome: Outcome) -> SimulationFigures:
+    """Return the figures of a run that has ended."""
+    target, nodes, last = spec.scenario.target, outcome.nodes, outcome.samples[-1]
+    first = next((sample for sample in outcome.samples if meets(target, sample)), None)
+    waited = sum(node.waited_s for node in nodes)
+    spent = waited + sum(node.trained_s for node in nodes)
+    served = [node.served for node in nodes]
+    return SimulationFigures(
+        reached=first is not None,
+        rounds_to_target=first.round if first else None,
+        seconds_to_target=first.time_s if first else None,
+        bytes_per_node=last.bytes_per_node,
+        steps_per_s=sum(node.updates for node in nodes) / last.time_s if last.time_s else 0.0,
+        waiting_share=waited / spent if spent else 0.0,
+        variance_ratio=last.variance_ratio,
+        consensus_distance=last.consensus_distance,
+        loss=last.loss,
+        accuracy=last.accuracy,
+        rounds=last.round,
+        seconds=last.time_s,
+        nodes=last.nodes,
+        serving_fairness=jain_index(served),
+        most_served=max(served, default=0),
+        most_bytes_sent=max((node.bytes_sent for node in nodes), default=0),
+        events=len(outcome.events),
+        detail=outcome.detail,
+        seed=spec.scenario.seed,
+        was_stopped=outcome.was_stopped,
+    )
+
+
+def has_target(target: TargetSpec) -> bool:
+    """Tell whether anything is to be reached."""
+    return any(value is not None for _, value in target)
+
+
+def meets(target: TargetSpec, sample: Sample) -> bool:
+    """Tell whether all that is to be reached is reached; false if nothing is."""
+    return has_target(target) and all(
+        (
+            sample.nodes > 0,
+            target.variance_ratio is None or sample.variance_ratio <= target.variance_ratio,
+            target.loss is None or (sample.loss is not None and sample.loss <= target.loss),
+            target.accuracy is None
+            or (sample.accuracy is not None and sample.accuracy >= target.accuracy),
+        )
+    )
+
+
+def jain_index(loads: Sequence[float]) -> float | None:
+    """Return (sum x)^2 / (N sum x^2), the fairness of loads; `None` if there are none.
+
+    Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
+    Allocation in Shared Computer Systems", DEC-TR-301, 1984.
+    """
+    squares = sum(load * load for load in loads)
+    return sum(loads) ** 2 / (len(loads) * squares) if squares else None

@@ -1,0 +1,267 @@
+"""Several runs of one scenario: every combination of some values, and several seeds."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from dpwa.config.scalars import number
+from dpwa.errors import DpwaError, UserError
+from dpwa.sim.load import ScenarioSource, load_scenario
+from dpwa.sim.samples import Outcome, Sample, Watch
+from dpwa.sim.scenario import Scenario
+from dpwa.sim.simulate import simulate
+from dpwa.sim.summary import SimulationFigures, figures_of
+
+MOST_RUNS = 10_000
+LOOK_EVERY_S = 0.2  # at how far other processes are
+
+Settings = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep.
+
+    Attributes:
+        settings: by which it differs from the others, by key; without the seed.
+        overrides: these, the seed, and what is set for all.
+        scenario: that is simulated.
+    """
+
+    settings: Settings
+    overrides: Settings
+    scenario: Scenario
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """A run that has ended.
+
+    Attributes:
+        planned: what was asked for.
+        figures: `None` if it could not be simulated.
+        outcome: the same.
+        error: why not.
+    """
+
+    planned: PlannedRun
+    figures: SimulationFigures | None = None
+    outcome: Outcome | None = None
+    error: str = ""
+
+
+class StopRequest:
+    """Whether the runs are to end, as somebody has pressed Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+
+Progress = Callable[[Sequence[float]], None]
+"""Is told now and then how much of each run is done, from 0 to 1."""
+
+
+def plan_runs(
+    source: ScenarioSource,
+    settings: Settings,
+    sweep: Mapping[str, Sequence[object]],
+    *,
+    repeat: int = 1,
+) -> list[PlannedRun]:
+    """Return the runs of a sweep, in order: the last key changes first, then the seed.
+
+    Args:
+        source: of the scenario.
+        settings: what is set for all, by key; see `load_scenario`.
+        sweep: values by key; the runs are all combinations.
+        repeat: how many seeds: that of the scenario and the next ones.
+
+    Raises:
+        ConfigError: the scenario has mistakes.
+        UserError: there are too many runs.
+    """
+    combinations = [
+        dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())
+    ]
+    if len(combinations) * repeat > MOST_RUNS:
+        count = len(combinations) * repeat
+        raise UserError(f"a sweep has at most {MOST_RUNS} runs (got {count})")
+    planned = []
+    for chosen in combinations:
+        overrides = {**settings, **chosen}
+        scenario = load_scenario(source, overrides).scenario
+        for seed in range(scenario.seed, scenario.seed + repeat):
+            ours = scenario.model_copy(update={"seed": seed})
+            told = {key: plain(value) for key, value in chosen.items()}
+            planned.append(PlannedRun(told, {**overrides, "seed": seed}, ours))
+    return planned
+
+
+def plain(value: object) -> object:
+    """Return text as the number that it is, if it is one."""
+    found = number(value) if isinstance(value, str) else None
+    return value if found is None else found
+
+
+def run_all(
+    source: ScenarioSource,
+    planned: Sequence[PlannedRun],
+    *,
+    processes: int,
+    progress: Progress,
+    stop: StopRequest,
+) -> list[SimulatedRun]:
+    """Simulate runs; return those that have begun, in order.
+
+    One that cannot be simulated says why, if there are others. After `stop` the runs that are
+    under way end with what they have, and no others begin.
+
+    Args:
+        source: of the scenario.
+        planned: what `plan_runs` has returned.
+        processes: how many runs go on at once, in processes of their own if more than one.
+        progress: is told how far each run is.
+        stop: when to end.
+
+    Raises:
+        DpwaError: there is one run, and it cannot be simulated.
+        UserError: a process of the sweep has died.
+    """
+    if len(planned) == 1:
+        return [_simulated(source, planned[0], _here([0.0], 0, progress, stop))]
+    if processes == 1:
+        done: list[float] = [0.0] * len(planned)
+        found = []
+        for index, run in enumerate(planned):
+            if stop.is_set:
+                break
+            found.append(_tried(source, run, _here(done, index, progress, stop)))
+        return found
+    return _in_processes(source, planned, min(processes, len(planned)), progress, stop)
+
+
+@contextmanager
+def ctrl_c(stop: StopRequest) -> Iterator[None]:
+    """Have the first Ctrl-C set `stop`; the second one interrupts, and ends what is under way."""
+
+    def pressed(number: int, frame: FrameType | None) -> None:
+        if stop.is_set:
+            for child in multiprocessing.active_children():
+                child.kill()
+            signal.default_int_handler(number, frame)
+        stop.is_set = True
+
+    before = signal.signal(signal.SIGINT, pressed)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _here(
+    done: list[float], index: int, progress: Progress, stop: StopRequest
+) -> Callable[[float], bool]:
+    def tell(share: float) -> bool:
+        done[index] = share
+        progress(done)
+        return not stop.is_set
+
+    return tell
+
+
+def _simulated(
+    source: ScenarioSource, planned: PlannedRun, tell: Callable[[float], bool]
+) -> SimulatedRun:
+    spec = load_scenario(source, planned.overrides)
+    outcome = simulate(spec, _watch(planned.scenario, tell))
+    tell(1.0)
+    return SimulatedRun(planned, figures_of(spec, outcome), outcome)
+
+
+def _tried(
+    source: ScenarioSource, planned: PlannedRun, tell: Callable[[float], bool]
+) -> SimulatedRun:
+    try:
+        return _simulated(source, planned, tell)
+    except DpwaError as error:
+        return SimulatedRun(planned, error=str(error))
+
+
+def _watch(scenario: Scenario, tell: Callable[[float], bool]) -> Watch:
+    def watch(sample: Sample) -> bool:
+        by_rounds = sample.round / scenario.rounds if scenario.rounds else 0.0
+        by_time = sample.time_s / scenario.seconds if scenario.seconds else 0.0
+        return tell(min(1.0, max(by_rounds, by_time)))
+
+    return watch
+
+
+_shared: tuple[Any, Any] | None = None  # of a process of a sweep: shares done, and when to end
+
+
+def _begin_process(done: Any, stop: Any) -> None:
+    global _shared  # a pool hands over shared memory at the start of a process only
+    _shared = done, stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells all; the first one decides
+
+
+def _in_process(source: ScenarioSource, planned: PlannedRun, index: int) -> SimulatedRun | None:
+    assert _shared is not None  # noqa: S101 - `_begin_process` comes first
+    done, stop = _shared
+    if stop.is_set():
+        return None  # the pool had taken it already
+
+    def tell(share: float) -> bool:
+        done[index] = share
+        return not stop.is_set()
+
+    return _tried(source, planned, tell)
+
+
+def _in_processes(
+    source: ScenarioSource,
+    planned: Sequence[PlannedRun],
+    processes: int,
+    progress: Progress,
+    stop: StopRequest,
+) -> list[SimulatedRun]:
+    context = multiprocessing.get_context("spawn")  # no thread of this process is forked
+    done = context.Array("d", len(planned), lock=False)
+    ended = context.Event()
+    with ProcessPoolExecutor(processes, context, _begin_process, (done, ended)) as pool:
+        try:
+            futures = [pool.submit(_in_process, source, run, i) for i, run in enumerate(planned)]
+            _wait_for(futures, lambda: progress(list(done)), stop, ended)
+            ran = [future.result() for future in futures if not future.cancelled()]
+            return [run for run in ran if run is not None]
+        except BrokenProcessPool:
+            raise UserError(
+                "a process of the sweep was killed; is there memory enough for so many at once? "
+                "Try --processes 1"
+            ) from None
+
+
+def _wait_for(
+    futures: Sequence[Future[SimulatedRun | None]],
+    show: Callable[[], None],
+    stop: StopRequest,
+    ended: Any,
+) -> None:
+    """Wait until all have ended, after `stop` those that have begun."""
+    waiting = set(futures)
+    while waiting:
+        waiting = wait(waiting, LOOK_EVERY_S).not_done
+        show()
+        if stop.is_set and not ended.is_set():
+            ended.set()
+            for future in futures:
+                future.cancel()

@@ -1,0 +1,134 @@
+"""In a run with ever new names, those that are gone make room for those that come."""
+
+import math
+import time
+from contextlib import ExitStack, contextmanager
+
+from support.imposters import imposter
+from support.nodes import eventually
+from support.ports import free_ports
+from support.told_reports import SetClock, ToldReport
+
+from dpwa.config.joining import seed_of
+from dpwa.observe.figures import GONE_S, NAMES
+from dpwa.observe.recorder import NodeRecord
+from dpwa.observe.watch import MOVE_S, Watch
+from dpwa.wire.messages import encode, pack, unpack
+from dpwa.wire.watching import AskHistory, HistoryMessage
+
+
+class AheadClock:
+    """The time of this machine, and seconds that a test adds."""
+
+    ahead_s = 0.0
+
+    def now(self):
+        return time.monotonic() + self.ahead_s
+
+
+class Teller:
+    """A node that tells of others what a test wants.
+
+    Attributes:
+        peers: health and endpoint of each, by name.
+    """
+
+    def __init__(self, name, **peers):
+        self.name = name
+        self.peers = peers
+
+    def answer(self, _):
+        """The frames of an answer."""
+        rest = (False, 900, 0, None, None, 0, 0, None, None, 0.0)
+        told = {
+            "schema": 1, "name": self.name, "endpoint": "", "host": "h", "pid": 1, "group": "",
+            "algorithm": "", "topology": "", "started": 1.0, "now": time.time(), "last": -math.inf,
+            "figures": NAMES, "samples": b"", "events": [], "members": [],
+            "peers": [[n, endpoint, health, *rest] for n, (health, endpoint) in self.peers.items()],
+        }  # fmt: skip
+        yield [encode(HistoryMessage(request=1)), pack(told)]
+
+
+@contextmanager
+def watching(clock, *tellers):
+    """Watch tellers, which listen on ports of their own."""
+    ports = free_ports(len(tellers))
+    with ExitStack() as stack:
+        for port, teller in zip(ports, tellers, strict=True):
+            stack.enter_context(imposter(port, teller.answer))
+        seeds = [seed_of(f"tcp://127.0.0.1:{port}") for port in ports]
+        yield stack.enter_context(Watch(seeds, None, 0.05, clock))
+
+
+def names(watch):
+    return {node.name for node in watch.view().nodes}
+
+
+def nowhere():
+    """An address at which nobody listens."""
+    return f"tcp://127.0.0.1:{free_ports(1)[0]}"
+
+
+def test_whom_a_watch_follows_makes_room_once_it_is_gone(monkeypatch):
+    monkeypatch.setattr("dpwa.observe.watch.MOST_NODES", 3)
+    clock = AheadClock()
+    gone, far = ("unreachable", nowhere()), ("alive", nowhere())
+    teller = Teller("w1", gone=gone, far=far)
+    with watching(clock, teller) as watch:
+        eventually(lambda: names(watch) == {"w1", "gone", "far"})
+        teller.peers = {"gone": gone, "far": far, "new": ("alive", nowhere())}
+        time.sleep(0.3)
+        assert names(watch) == {"w1", "gone", "far"}  # it may come back within a minute
+        clock.ahead_s += GONE_S
+        eventually(lambda: names(watch) == {"w1", "new", "far"})
+        clock.ahead_s += GONE_S  # nothing answers there, but w1 tells that they live
+        teller.peers = {**teller.peers, "newer": ("alive", nowhere())}
+        time.sleep(0.3)
+        assert names(watch) == {"w1", "new", "far"}
+
+
+def test_a_silent_node_is_found_though_others_tell_different_addresses_of_it():
+    old, older, (port,) = nowhere(), nowhere(), free_ports(1)
+    one, two = Teller("w1", lost=("unreachable", older)), Teller("w2")
+    clock = AheadClock()
+
+    def is_tried_at(place):
+        return any((n.name, n.endpoint) == ("lost", place) for n in watch.view().nodes)
+
+    with watching(clock, one, two) as watch, imposter(port, Teller("lost").answer):
+        eventually(lambda: is_tried_at(older))
+        two.peers = {"lost": ("unreachable", old)}
+        eventually(lambda: is_tried_at(old))
+        one.peers = {"lost": ("alive", f"tcp://127.0.0.1:{port}")}
+        clock.ahead_s += MOVE_S
+        eventually(lambda: any(n.name == "lost" and n.answer for n in watch.view().nodes))
+
+
+def test_of_whom_a_node_keeps_a_history_makes_room_once_it_is_gone(monkeypatch):
+    monkeypatch.setattr("dpwa.observe.recorder.MOST_OTHERS", 3)
+    clock = SetClock()
+    report = ToldReport(w2="alive", w3="alive", w4="alive")
+    record = NodeRecord(report, {"name": "w1"}, clock.now)
+
+    def sampled(seconds=1, **healths):
+        clock.time += seconds
+        report.healths = healths
+        record.sample()
+        return {name for name in ("w2", "w3", "w4", "w5", "w6") if has_history(record, name)}
+
+    there = {"w3": "alive", "w4": "alive"}
+    assert sampled(w2="alive", **there) == {"w2", "w3", "w4"}
+    assert sampled(w2="alive", **there, w5="alive") == {"w2", "w3", "w4"}  # all of them live
+    assert sampled(w3="silent", w4="alive", w5="alive") == {"w2", "w3", "w4"}  # gone for a moment
+    assert sampled(GONE_S - 2, **there, w5="alive") == {"w2", "w3", "w4"}
+    assert sampled(2, **there, w5="alive", w6="alive") == {"w5", "w3", "w4"}
+    odd = {"w3": "diverged", "w4": "alive", "w5": "alive"}  # which is there, too
+    assert sampled(GONE_S + 1, **odd, w6="alive") == {"w5", "w3", "w4"}
+
+
+def has_history(record, name):
+    """Whether a node tells anything of another."""
+    answers = []
+    message = AskHistory(request=1, since=0.0, events_after=0, of=name)
+    record.handle(b"", message, lambda _, payload: answers.append(unpack(payload)))
+    return answers[0]["samples"] != b""

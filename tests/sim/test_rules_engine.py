@@ -1,0 +1,278 @@
+import dataclasses
+import itertools
+import random
+import time
+
+import numpy as np
+import pytest
+from support.simulations import BY_ARRAYS, BY_EVENTS, BY_NODES, played, run_spec, simulated
+from support.times import at_most
+
+from dpwa.errors import UserError
+from dpwa.policy.flow_control import HIGHEST_SCORE, FlowControl
+from dpwa.sim.rules import engine
+from dpwa.sim.rules.wire_sizes import WireSizes
+
+HARSH = {
+    "compute": {"spread": 0.3, "jitter": 0.3, "stragglers": [{"nodes": 1, "slower": 2.0}]},
+    "churn": {"start_spread_s": 1.0, "kill_every_s": 1.0, "return_after_s": 2.0},
+    "network": {
+        "jitter_ms": 5,
+        "loss": 0.05,
+        "unreachable": 0.2,
+        "upload_mbps": 5,
+        "sites": [{"name": "a"}, {"name": "b"}],
+        "partitions": [{"at_s": 2, "for_s": 2}],
+    },
+}
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("elastic", "noloco", "local")]
+ALGORITHMS = ["gossip", "symmetric", "push_sum", "lsgd", *SLOW]
+WITH_PACKETS = (1448 + 66) / 1448
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_run_is_the_same_to_the_byte_whatever_happens_in_it(schedule, algorithm):
+    def outcome(seed):
+        settings = {"algorithm": algorithm, "merge": "delta"}
+        if algorithm in ("elastic", "noloco", "local"):
+            settings[algorithm] = {"period": 2}
+        spec = run_spec(
+            6, settings, task="quadratic", schedule=schedule, seconds=4.0, seed=seed, **HARSH
+        )
+        return engine.run(spec, lambda _: True)
+
+    one = outcome(1)
+    assert repr(one) == repr(outcome(1))
+    assert repr(one) != repr(outcome(2))
+    assert len(one.events) > 5
+    assert one.samples[0].time_s == 0.0
+    assert one.samples[-1].loss < 3.0  # of 4.6
+    assert one.samples[-1].consensus_distance < 3.0
+    assert sum(node.merges for node in one.nodes) > 0
+    sent = sum(node.bytes_sent for node in one.nodes)
+    assert 0.7 * sent < sum(node.bytes_received for node in one.nodes) <= sent + len(one.nodes)
+
+
+def test_draws_are_those_of_flow_control_while_no_fetch_fails():
+    rng, flow = random.Random(1), FlowControl(dict.fromkeys("abcdefgh", HIGHEST_SCORE))
+    counts = dict.fromkeys(flow.scores, 0)
+    for draw in range(4000):
+        peer, flow = flow.choose(rng, float(draw))
+        counts[peer] += 1
+        flow = flow.succeeded(peer)
+    assert list(counts.values()) == pytest.approx([500] * 8, abs=90)  # 4 deviations
+    served = [node.served for node in simulated(8, schedule="lockstep", rounds=1000).nodes]
+    assert served == pytest.approx([1000] * 8, abs=130)
+
+
+def test_samples_are_spread_evenly_and_the_ends_are_among_them():
+    outcome = simulated(10, schedule="lockstep", rounds=1000)
+    assert [sample.round for sample in outcome.samples] == [5.0 * n for n in range(201)]
+    rounds = [s.round for s in simulated(10, schedule="lockstep", rounds=7).samples]
+    assert rounds == [0, 1, 2, 3, 4, 5, 6, 7]
+    by_time = [s.time_s for s in simulated(4, seconds=5.0).samples]
+    assert by_time[0] == 0.0
+    assert by_time[-1] == 5.0
+    assert max(b - a for a, b in itertools.pairwise(by_time)) < 0.11
+    ring = {"topology": "ring"}
+    endless = simulated(24, ring, schedule="lockstep", target={"variance_ratio": 1e-20})
+    assert endless.samples[-1].round > 600
+    assert 200 <= len(endless.samples) <= 401
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+def test_a_run_ends_at_its_target_or_when_somebody_ends_it(schedule):
+    reached = simulated(16, schedule=schedule, rounds=900, target={"variance_ratio": 1e-3})
+    assert reached.samples[-1].variance_ratio <= 1e-3 < reached.samples[-2].variance_ratio
+    assert reached.samples[-1].round < 30
+    assert not reached.was_stopped
+    spec, seen = run_spec(16, schedule=schedule, rounds=900), []
+    stopped = engine.run(spec, lambda sample: seen.append(sample) or len(seen) < 3)
+    assert stopped.was_stopped
+    assert stopped.samples == tuple(seen)
+    trained = simulated(4, schedule=schedule, task="quadratic", rounds=900, target={"loss": 0.5})
+    assert trained.samples[-1].loss <= 0.5
+    assert trained.samples[-1].round < 100
+
+
+def test_a_lockstep_round_lasts_as_long_as_its_slowest_node():
+    compute = {"step_ms": 100, "stragglers": [{"nodes": 1, "slower": 3.0}]}
+    for kind in (BY_ARRAYS, BY_NODES):
+        spec = run_spec(6, schedule="lockstep", rounds=10, compute=compute)
+        made, samples = played(kind, spec)
+        figures = made.figures() if kind is BY_ARRAYS else made.fleet.figures()
+        assert samples[-1].time_s == pytest.approx(3.0)
+        assert sorted(node.trained_s for node in figures) == pytest.approx([1.0] * 5 + [3.0])
+        assert sorted(node.waited_s for node in figures) == pytest.approx([0.0] + [2.0] * 5)
+
+
+def test_nobody_waits_for_a_straggler_without_lockstep():
+    compute = {"step_ms": 100, "stragglers": [{"nodes": 1, "slower": 10.0}]}
+    outcome = simulated(6, seconds=10.0, compute=compute)
+    updates = sorted(node.updates for node in outcome.nodes)
+    assert updates[0] in (9, 10)
+    assert min(updates[1:]) >= 98
+    assert max(node.waited_s for node in outcome.nodes) < 0.3
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+@pytest.mark.parametrize(
+    ("megabytes", "rounds", "round_s"), [(1, 10, 0.1), (3, 10, 0.253), (30, 2, 1.0)]
+)
+def test_a_fetch_overlaps_the_step_and_is_given_up_in_time(schedule, megabytes, rounds, round_s):
+    outcome = simulated(
+        2,
+        {"timeout_ms": 1000},
+        schedule=schedule,
+        rounds=rounds,
+        model_mb=megabytes,
+        network={"latency_ms": 1, "upload_mbps": 100},
+    )
+    assert outcome.samples[-1].time_s == pytest.approx(rounds * round_s, rel=0.01)
+    comes = megabytes < 12
+    assert [node.merges for node in outcome.nodes] == [rounds * comes] * 2
+    for node in outcome.nodes:
+        assert node.trained_s == pytest.approx(0.1 * rounds)
+        assert node.waited_s == pytest.approx(rounds * (round_s - 0.1), rel=0.02, abs=0.01)
+        if comes:
+            assert node.bytes_sent == pytest.approx(
+                rounds * megabytes * 1e6 * WITH_PACKETS, rel=0.01
+            )
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+def test_a_star_is_slowed_down_by_the_upload_of_its_middle(schedule):
+    outcome = simulated(
+        11,
+        {"topology": "star"},
+        schedule=schedule,
+        seconds=8.0,
+        model_mb=1,
+        network={"upload_mbps": 100},
+    )
+    served = [node.served for node in outcome.nodes]
+    assert served[0] == pytest.approx(100, abs=10)  # all that it can send
+    assert sum(served[1:]) == outcome.nodes[0].updates
+
+
+def test_what_a_site_sends_to_others_shares_one_link():
+    spec = run_spec(
+        8,
+        {"topology": "star"},
+        schedule="lockstep",
+        rounds=1,
+        model_mb=1,
+        network={"sites": [{"name": "a"}, {"name": "b"}], "between_sites_mbps": 8},
+    )
+    for kind in (BY_ARRAYS, BY_NODES):  # four of the other site read from the middle
+        assert played(kind, spec)[0].time_s == pytest.approx(2.5)  # they give up
+    slow = dataclasses.replace(spec, config=spec.config.model_copy(update={"timeout_ms": 60_000}))
+    assert played(BY_ARRAYS, slow)[0].time_s == pytest.approx(4.1, abs=0.2)
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+def test_a_partition_keeps_halves_apart_until_it_heals(schedule):
+    network = {"partitions": [{"at_s": 0.0, "for_s": 15.0}]}
+    settings = {"timeout_ms": 500}
+    outcome = simulated(8, settings, schedule=schedule, seconds=30.0, network=network)
+    apart = [s.variance_ratio for s in outcome.samples if 10 < s.time_s < 15]
+    assert apart
+    assert min(apart) > 1e-3
+    assert max(apart) < 1.01 * min(apart)
+    assert outcome.samples[-1].variance_ratio < 1e-9
+    assert list(outcome.events) == [
+        (0.0, "4 nodes are cut off"),
+        (15.0, "a partition ends"),
+    ]
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+def test_nodes_that_end_cost_others_hardly_anything(schedule):
+    churn = {"lost": [{"at_s": 2.0, "share": 0.5}]}
+    outcome = simulated(16, schedule=schedule, rounds=100, churn=churn, task="quadratic")
+    assert outcome.samples[-1].nodes == 8
+    assert outcome.samples[-1].time_s == pytest.approx(10.0, abs=0.3)
+    assert len([text for _, text in outcome.events if text.endswith("is killed")]) == 8
+    assert sorted(node.updates for node in outcome.nodes)[8:] == [100] * 8
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+def test_who_starts_late_takes_over_what_others_have(schedule, tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_s,node,event\n5,3,start\n6,2,kill\n8,2,start\n")
+    outcome = simulated(
+        4, schedule=schedule, seconds=9.0, churn={"trace": str(trace)}, task="quadratic"
+    )
+    assert [event[1] for event in outcome.events] == ["n3 starts", "n2 is killed", "n2 is back"]
+    assert max(s.consensus_distance for s in outcome.samples) < 0.5  # the start is at 5
+    updates = [node.updates for node in outcome.nodes]
+    assert updates == pytest.approx([90, 90, 70, 40], abs=3)
+
+
+def test_bytes_are_those_of_real_messages():
+    sizes = WireSizes.of(run_spec(2), dimension=1000)
+    assert 8000 < sizes.answer < 8800
+    assert 200 < sizes.request < 500
+    half = WireSizes.of(run_spec(2, {"fraction": 0.5}), dimension=1_000_000)
+    assert half.answer == pytest.approx(4_000_000 * WITH_PACKETS, rel=0.01)
+    assert half.pieces == 4
+
+
+@pytest.mark.slow
+def test_bytes_are_those_that_a_codec_leaves():
+    coded = WireSizes.of(run_spec(2, {"codec": "int8"}), dimension=100_000)
+    assert coded.answer == pytest.approx(100_000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"robust": "clip"}, {"consensus_control": 0.5, "merge": "delta"}, {"quarantine_s": 3.0}],
+)
+def test_what_would_be_left_out_is_refused(settings):
+    with pytest.raises(UserError, match=f"{next(iter(settings))}: expected it unset"):
+        simulated(4, settings, rounds=3)
+
+
+def test_a_run_in_which_no_time_passes_is_refused():
+    with pytest.raises(UserError, match=r"compute.step_ms: expected more than 0"):
+        simulated(4, seconds=3.0, compute={"step_ms": 0})
+    assert simulated(4, rounds=3, compute={"step_ms": 0}).nodes[0].updates == 3
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+def test_one_node_alone_trains(schedule):
+    outcome = simulated(1, schedule=schedule, rounds=30, task="quadratic")
+    assert outcome.nodes[0].updates == 30
+    assert outcome.nodes[0].merges == outcome.nodes[0].bytes_sent == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timed
+def test_ten_thousand_nodes_take_a_thousand_rounds_in_less_than_a_minute():
+    spec = run_spec(10_000, schedule="lockstep", rounds=1000)
+    before = time.monotonic()
+    outcome = engine.run(spec, lambda _: True)
+    assert time.monotonic() - before < at_most(60.0)
+    assert outcome.samples[-1].variance_ratio < 1e-25
+    served = np.array([node.served for node in outcome.nodes])
+    assert served.max() < 1200
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+def test_a_run_of_rounds_ends_however_nodes_come_and_go(schedule):
+    for returns in (0.5, None):
+        churn = {"kill_every_s": 0.2, "return_after_s": returns}
+        for seed in range(3):
+            outcome = simulated(5, schedule=schedule, rounds=20, churn=churn, seed=seed)
+            assert outcome.samples[-1].round == 20 or outcome.samples[-1].nodes < 5
+            assert max(node.updates for node in outcome.nodes) <= 20
+            if returns is None:
+                assert outcome.samples[-1].nodes == 0 or outcome.samples[-1].round == 20
+
+
+def test_nodes_that_start_together_find_each_other_at_once():
+    spec = run_spec(4, rounds=1, network={"latency_ms": 0}, compute={"step_ms": 1})
+    made, samples = played(BY_EVENTS, spec)
+    assert [node.merges for node in made.fleet.figures()] == [1] * 4
+    assert samples[0].nodes == 4

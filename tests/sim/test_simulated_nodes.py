@@ -1,0 +1,297 @@
+"""Whole nodes in virtual time: the very objects of real ones, the same run for the same seed."""
+
+import ast
+import logging
+import math
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.simulated_nodes import all_know_each_other, nodes_run, open_run, peers_of, traced
+
+import dpwa
+from dpwa.connection import DpwaConnection
+from dpwa.membership.members import Members
+from dpwa.node.fetching.tx_thread import TxThread
+from dpwa.node.node import Node
+from dpwa.node.serving.rx_thread import RxThread
+from dpwa.sim.nodes.engine import NodeCosts, NodesRun
+
+PACKAGE = Path(dpwa.__file__).parent
+HARSH = {
+    "seconds": 10.0,
+    "network": {"jitter_ms": 3.0, "loss": 0.05, "partitions": [{"at_s": 2.0, "for_s": 6.5}]},
+    "compute": {"step_ms": 200.0, "jitter": 0.3},
+    "churn": {"start_spread_s": 1.0, "kill_every_s": 3.0, "return_after_s": 2.0},
+}
+
+
+def test_nodes_agree_and_what_they_do_is_told():
+    outcome = nodes_run(4, rounds=30).run()
+    first, last = outcome.samples[0], outcome.samples[-1]
+    assert (first.time_s, first.nodes) == (0.0, 4)
+    assert first.variance_ratio == pytest.approx(1.0)
+    assert last.round == 30.0
+    assert last.variance_ratio < 1e-6
+    assert last.time_s == pytest.approx(30 * 0.1, abs=0.05)
+    assert [node.name for node in outcome.nodes] == ["n0", "n1", "n2", "n3"]
+    for node in outcome.nodes:
+        assert node.updates == 30
+        assert node.merges >= 28
+        assert node.trained_s == pytest.approx(3.0)
+    served, merges = (sum(getattr(n, key) for n in outcome.nodes) for key in ("served", "merges"))
+    assert served >= merges
+    assert sum(n.bytes_sent for n in outcome.nodes) == sum(n.bytes_received for n in outcome.nodes)
+
+
+@pytest.mark.parametrize("algorithm", ["symmetric", "push_sum", "lsgd", "noloco", "elastic"])
+def test_every_algorithm_trains(algorithm):
+    outcome = nodes_run(3, {"algorithm": algorithm}, rounds=30, task="quadratic").run()
+    first, last = outcome.samples[1], outcome.samples[-1]
+    assert last.loss < 0.5 * first.loss
+    assert all(node.updates == 30 for node in outcome.nodes)
+
+
+def test_exchanges_keep_the_mean_as_they_do_between_real_nodes():
+    run = nodes_run(6, {"algorithm": "symmetric"}, rounds=20, network={"jitter_ms": 5.0})
+    before = run.parameters.mean(axis=0)
+    outcome = run.run()
+    assert outcome.samples[-1].variance_ratio < 1e-3
+    assert np.allclose(run.parameters.mean(axis=0), before, atol=1e-12)
+
+
+def test_the_same_seed_is_the_same_run_to_the_byte():
+    one, again, other = (traced(open_run(4, seed=seed, **HARSH))[1] for seed in (7, 7, 8))
+    assert one == again != other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", ["nodes_run", "open_run"])
+def test_the_same_seed_is_the_same_run_in_another_process(make):
+    code = (
+        f"from support.simulated_nodes import *\nprint(traced({make}(6, seed=7, **{HARSH!r}))[1])"
+    )
+    environment = {"PYTHONPATH": f"{PACKAGE.parent}:{PACKAGE.parent / 'tests'}"}
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=200,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1, found
+
+
+def test_a_fetch_takes_what_its_bytes_take():
+    links = {"upload_mbps": 100, "download_mbps": 100, "latency_ms": 20}
+    run = nodes_run(
+        2, {"timeout_ms": 60_000}, rounds=5, model_mb=10, network=links, compute={"step_ms": 1.0}
+    )
+    outcome = run.run()
+    for node in outcome.nodes:
+        # 0.8 s for 10 MB and 0.04 s for headers of packets, and 0.04 s to ask.
+        assert node.waited_s / node.merges == pytest.approx(0.88, abs=0.02)
+        assert node.bytes_sent == pytest.approx(5 * 10e6 * 1.046, rel=0.01)
+
+
+def test_what_nodes_do_themselves_takes_time_if_it_is_said_to():
+    run = nodes_run(2, rounds=10, compute={"step_ms": 0.0})
+    costs = NodeCosts(round_s=0.5, publish_s_per_byte=1e-3, merge_s_per_byte=1e-3)
+    outcome = NodesRun(run.spec, lambda sample: True, costs).run()
+    merges = outcome.nodes[0].merges
+    expected_s = 10 * (0.5 + 64e-3) + merges * 64e-3
+    assert outcome.samples[-1].time_s == pytest.approx(expected_s, rel=0.05)
+
+
+def test_in_lockstep_nobody_is_ahead_and_else_slow_ones_hold_up_nobody():
+    slow = {"stragglers": [{"nodes": 1, "slower": 5.0}]}
+    ahead = []
+
+    def run(schedule):
+        made = nodes_run(3, seconds=5.0, compute=slow, schedule=schedule, watch=lambda _: look())
+
+        def look():
+            updates = [node.updates for node in made.nodes]
+            ahead.append(max(updates) - min(updates))
+            return True
+
+        return made.run()
+
+    assert [node.updates for node in run("lockstep").nodes] == pytest.approx([10] * 3, abs=1)
+    assert max(ahead) <= 1
+    updates = sorted(node.updates for node in run("asynchronous").nodes)
+    assert updates == pytest.approx([10, 49, 49], abs=2)
+
+
+def test_a_node_that_is_killed_returns_with_what_the_others_have_come_to():
+    run = nodes_run(4, seconds=20.0, task="quadratic", churn={"lost": [{"at_s": 5, "share": 0.25}]})
+    run.begin()
+    run.network.run_until(6.0)
+    (lost,) = (node for node in run.nodes if not node.lives_now)
+    others = [node.connection for node in run.nodes if node.lives_now]
+    run.network.run_until(12.0)
+    health = {p["name"]: p["health"] for p in others[0].node.report()["peers"]}
+    assert health.pop(lost.name) == "unreachable"
+    assert set(health.values()) == {"alive"}
+    run.start(lost)
+    run.network.run_until(14.0)
+    assert lost.connection.updates > 100  # its own are 20, and those of its peers
+    run.network.run_until(20.0)
+    assert all(p["health"] == "alive" for p in others[0].node.report()["peers"])
+    outcome = run.end()
+    assert next(n for n in outcome.nodes if n.name == lost.name).updates < 130
+    assert f"{lost.name}: kill" in [text for _, text in outcome.events]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.0011, 0.0025, 0.2, 0.5])
+def test_a_process_can_be_killed_at_any_moment_and_its_name_is_free_at_once(after_s):
+    run = open_run(3, seconds=20.0, compute={"step_ms": 300.0})
+    run.begin()
+    run.network.run_until(1.0)
+    for _ in range(2):
+        run.start(run.nodes[1])
+        run.network.run_for(after_s)
+        run.kill(run.nodes[1])
+    run.start(run.nodes[1])
+    run.network.run_until(12.0)
+    assert all_know_each_other(run)
+    assert run.nodes[1].has_joined
+    run.end()
+
+
+def test_who_leaves_says_goodbye_and_nobody_waits_for_it(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_s,node,event\n3,1,leave\n")
+    run = nodes_run(3, seconds=6.0, churn={"trace": str(trace)})
+    run.begin()
+    run.network.run_until(3.5)
+    assert not run.nodes[1].lives_now  # it has not even waited for a second
+    report = run.nodes[0].connection.node.report()
+    assert "ended" in {peer["health"] for peer in report["peers"]} or report["news"]["known"] == 2
+    run.end()
+
+
+def test_nodes_find_each_other_by_one_address_and_again_after_a_partition():
+    cut = {"partitions": [{"at_s": 6.0, "for_s": 20.0}]}
+    run = open_run(4, {"timeout_ms": 500}, seconds=60.0, network=cut, compute={"step_ms": 500})
+    run.begin()
+    run.network.run_until(6.0)
+    assert all_know_each_other(run)
+    assert len(peers_of(run)) == 4
+    run.network.run_until(25.0)
+    assert {len(peers) for peers in peers_of(run).values()} == {1}
+    run.network.run_until(45.0)
+    assert all_know_each_other(run)
+    run.end()
+
+
+def test_a_leader_that_dies_is_followed_by_another():
+    run = nodes_run(
+        3, {"algorithm": "lsgd"}, seconds=30.0, task="quadratic", compute={"step_ms": 300.0}
+    )
+    run.begin()
+    run.network.run_until(5.0)
+    leader = run.nodes[0].connection.node.report()["news"]["leader"]
+    run.kill(next(node for node in run.nodes if node.name == leader))
+    run.network.run_until(30.0)
+    leaders = {n.connection.node.report()["news"]["leader"] for n in run.nodes if n.lives_now}
+    assert len(leaders) == 1
+    assert leaders < {n.name for n in run.nodes} - {leader}
+    run.end()
+
+
+def test_nothing_reaches_out_of_the_simulation(tmp_path, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    settings = {
+        "run_log": str(tmp_path / "log"),
+        "state_dir": str(tmp_path / "state"),
+        "checkpoint": {"dir": str(tmp_path / "checkpoints"), "every_steps": 1},
+        "metrics": {"port": 0},
+        "transport": "auto",
+    }
+    threads = threading.active_count()
+    run = open_run(2, settings, seconds=2.0)
+    run.begin()
+    run.network.run_until(2.0)
+    assert threading.active_count() == threads
+    run.end()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_simulation_leaves_the_logging_of_the_process_as_it_was():
+    logger, levels = logging.getLogger("dpwa"), []
+    before = logger.level
+    nodes_run(2, rounds=3, watch=lambda _: levels.append(logger.level) is None).run()
+    assert set(levels) == {logging.ERROR}
+    assert logger.level == before
+
+
+def test_whoever_watches_can_end_a_run():
+    outcome = nodes_run(2, seconds=100.0, watch=lambda sample: sample.time_s < 10.0).run()
+    assert outcome.was_stopped
+    assert 10.0 <= outcome.samples[-1].time_s < 11.0
+
+
+def test_a_run_ends_at_its_target():
+    outcome = nodes_run(4, rounds=1000, target={"variance_ratio": 1e-3}).run()
+    assert outcome.samples[-1].variance_ratio <= 1e-3
+    assert outcome.samples[-1].round < 30
+    assert math.isfinite(outcome.samples[-1].bytes_per_node)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 100, 10))
+def test_after_churn_all_that_live_know_each_other_and_agree(first):
+    for seed in range(first, first + 10):
+        churn = {"start_spread_s": 10.0, "kill_every_s": 4.0, "return_after_s": 4.0}
+        run = open_run(6, seconds=1e4, seed=seed, churn=churn, compute={"step_ms": 500.0})
+        run.begin()
+        run.network.run_until(60.0)
+        run.is_calm = True
+        run.network.run_until(110.0)
+        known, knows_all = peers_of(run), all_know_each_other(run)
+        last = run.end().samples[-1]
+        assert (len(known), knows_all) == (6, True), f"seed {seed}: {known}"
+        assert last.variance_ratio < 1e-9, f"seed {seed}: {last}"
+
+
+# The same classes
+
+
+def test_simulated_nodes_are_the_very_objects_of_real_ones():
+    run = open_run(2, seconds=5.0)
+    run.begin()
+    run.network.run_until(3.0)
+    connection = run.nodes[0].connection
+    assert type(connection) is DpwaConnection
+    node = connection.node
+    assert type(node) is Node
+    assert type(connection._members) is Members
+    assert type(node._threads.rx) is RxThread
+    assert type(node._threads.tx) is TxThread
+    assert node.runtime is run.nodes[0].runtime
+    run.end()
+
+
+def _classes(room):
+    """Names of the classes of a room, and of what they are made of."""
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        for item in ast.walk(ast.parse(path.read_text())):
+            if isinstance(item, ast.ClassDef):
+                yield item.name, {ast.unparse(base).split("[")[0] for base in item.bases}
+
+
+def test_the_simulator_has_no_class_of_a_node_of_its_own():
+    """None is named like one of a node, and none changes what one of a node does."""
+    rooms = ("node", "membership", "policy", "algorithms", "transport", "wire", "collectives")
+    real = {name for room in rooms for name, _ in _classes(room) if not name.startswith("_")}
+    simulated = [found for found in _classes("sim") if found[0] != "Outcome"]  # of a whole run
+    assert not real & {name for name, _ in simulated}
+    assert not real & set().union(*(bases for _, bases in simulated))

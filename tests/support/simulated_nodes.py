@@ -1,0 +1,42 @@
+"""Runs of whole nodes in virtual time."""
+
+import hashlib
+
+from dpwa.sim.nodes.engine import NodesRun
+from support.simulations import run_spec
+
+FIRST = "tcp://10.0.0.0:7000"  # where n0 is
+
+
+def nodes_run(nodes, settings=None, watch=lambda sample: True, **scenario):
+    return NodesRun(run_spec(nodes, settings, **scenario), watch)
+
+
+def open_run(nodes, settings=None, **scenario):
+    """Return a run whose nodes have the address of n0 each, and hear of the others."""
+    return nodes_run(nodes, {"join": [FIRST], **(settings or {})}, membership="open", **scenario)
+
+
+def traced(run):
+    """Let a run happen; return its outcome, and a digest of every byte that was sent, and when."""
+    digest = hashlib.sha256()
+
+    def tap(time_s, sender, to, frames):
+        digest.update(f"{time_s!r} {sender} {to} {list(map(len, frames))}".encode())
+        for frame in frames:
+            digest.update(frame)
+
+    run.tcp.tap = tap
+    outcome = run.run()
+    digest.update(repr(outcome).encode())
+    return outcome, digest.hexdigest()
+
+
+def peers_of(run):
+    """Return whom each living node knows, by name."""
+    return {n.name: set(n.connection.peers) for n in run.nodes if n.connection is not None}
+
+
+def all_know_each_other(run):
+    known = peers_of(run)
+    return all(peers == known.keys() - {name} for name, peers in known.items())

@@ -1,0 +1,35 @@
+"""Reports of a node whose peers a test names, and a clock that goes as a test says."""
+
+from dpwa.config import load_config
+from dpwa.node.node import Node
+from support.nodes import config_of
+
+
+class SetClock:
+    """Time that stands still until a test lets it pass."""
+
+    def __init__(self, now=0.0):
+        self.time = now
+
+    def now(self):
+        return self.time
+
+
+class ToldReport:
+    """What a real node reports, with other peers.
+
+    Attributes:
+        healths: of the peers, by name.
+    """
+
+    def __init__(self, **healths):
+        with Node("w1", load_config(config_of(2))) as node:
+            self._report = node.report()
+        (self._peer,) = self._report["peers"]
+        self.healths = healths
+
+    def __call__(self):
+        known = {"clock": 1.0, "version": 1, "loss": 0.5, "staleness": 0.0}
+        healths = self.healths.items()
+        peers = [{**self._peer, "name": name, "health": h, **known} for name, h in healths]
+        return {**self._report, "peers": peers}
