@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -36,36 +35,17 @@ LOOK_EVERY_S = 0.1  # if it is not
 MOST_FILLED_BYTES = 4 * 1024 * 1024  # a larger snapshot has so many bytes, each of which is several
 
 
-@dataclass(frozen=True)
-class NodeCosts:
-    """What a node's own work takes, beside its training steps, in virtual time.
-
-    Attributes:
-        round_s: of each round.
-        publish_s_per_byte: of publishing a snapshot.
-        merge_s_per_byte: of merging one.
-    """
-
-    round_s: float = 0.0
-    publish_s_per_byte: float = 0.0
-    merge_s_per_byte: float = 0.0
-
-
-NO_COSTS = NodeCosts()
-
-
-def run(spec: RunSpec, watch: Watch, costs: NodeCosts = NO_COSTS) -> Outcome:
+def run(spec: RunSpec, watch: Watch) -> Outcome:
     """Simulate a run.
 
     Args:
         spec: of the run; the same one has the same outcome, to the byte.
         watch: is shown each sample as it is taken; returns whether to go on.
-        costs: of the nodes' own work.
 
     Raises:
         UserError: the scenario asks for what cannot be.
     """
-    return NodesRun(spec, watch, costs).run()
+    return NodesRun(spec, watch).run()
 
 
 def _of_simulated_nodes(config: Config, seed: int) -> Config:
@@ -87,7 +67,7 @@ class NodesRun:
     """One run.
 
     Args:
-        spec, watch, costs: see `run`.
+        spec, watch: see `run`.
 
     Attributes:
         spec: as given.
@@ -99,10 +79,9 @@ class NodesRun:
         is_calm: whether no node comes or goes any more, but those who were to return.
     """
 
-    def __init__(self, spec: RunSpec, watch: Watch, costs: NodeCosts = NO_COSTS) -> None:
+    def __init__(self, spec: RunSpec, watch: Watch) -> None:
         scenario = spec.scenario
         self.spec = spec
-        self._costs = costs
         self._conditions = Conditions(spec)
         self._task = make_task(spec)
         self.parameters: Floats = self._task.starts()
@@ -118,8 +97,12 @@ class NodesRun:
         for node in spec.config.nodes:
             self.tcp.hosts[node.connect_endpoint] = node.name
         self._base = _of_simulated_nodes(spec.config, scenario.seed)
-        per_byte_s = costs.publish_s_per_byte + 1.0 / self._conditions.upload_bytes_per_s
-        round_s = scenario.compute.step_ms / 1000.0 + costs.round_s + wanted * per_byte_s
+        costs, megabytes = scenario.costs, (scenario.model_mb or 0.0)
+        self._round_s = costs.round_ms / 1000.0
+        self._publish_s = costs.publish_ms_per_mb * megabytes / 1000.0
+        self._merge_s = costs.merge_ms_per_mb * megabytes / 1000.0
+        round_s = self._conditions.usual_step_s + self._conditions.own_work_s
+        round_s += wanted / self._conditions.upload_bytes_per_s
         round_s += 2.0 * self._conditions.longest_latency_s
         rounds_s = (scenario.rounds or 0) * round_s
         self._look_every_s = (scenario.seconds or rounds_s) / LOOKS or LOOK_EVERY_S
@@ -266,14 +249,12 @@ class NodesRun:
     def _update(
         self, node: SimulatedNode, runtime: VirtualRuntime, training: ArrayTraining, x: Floats
     ) -> None:
-        costs, nbytes = self._costs, self._elements * VALUE_BYTES * self.tcp.scale
-        training.send(node.loss)
         began = runtime.now()
-        runtime.sleep(
-            costs.round_s
-            + costs.publish_s_per_byte * nbytes
-            + self._conditions.step_s(node.index, node.updates, began)
-        )
+        if self._publish_s:
+            runtime.sleep(self._publish_s)
+        training.send(node.loss)
+        step_s = self._conditions.step_s(node.index, node.updates, runtime.now())
+        runtime.sleep(self._round_s + step_s)
         losses = self._task.step(x, np.array([node.index]))
         node.loss = None if losses is None else float(losses[0])
         node.updates += 1
@@ -284,8 +265,9 @@ class NodesRun:
         node.pace += 1
         self._keep_pace(node)
         node.waited_s += runtime.now() - trained
-        if training.rounds.merges > merges and costs.merge_s_per_byte:
-            runtime.sleep(costs.merge_s_per_byte * nbytes)
+        if training.rounds.merges > merges and self._merge_s:
+            runtime.sleep(self._merge_s)
+            node.trained_s += self._merge_s
 
     def _keep_pace(self, node: SimulatedNode) -> None:
         """Wait until all have taken this round, if they take them together."""
