@@ -32,9 +32,10 @@ FIGURES = (
     FigureSpec("wait_s", "counter", "seconds spent waiting for snapshots of peers"),
     FigureSpec("merge_s", "counter", "seconds spent on merging"),
     FigureSpec(
-        "step_squares_s2",
+        "step_changes_s2",
         "counter",
-        "squares of the seconds that each step trained, added up: how alike steps are",
+        "squares of the seconds by which each step was longer or shorter than the one before, "
+        "added up",
     ),
     FigureSpec("fetches", "counter", "requests for snapshots that peers have answered"),
     FigureSpec("answer_s", "counter", "seconds from these requests to their answers, added up"),
@@ -95,7 +96,7 @@ def figures_of(report: JsonObject) -> tuple[float, ...]:
         "publish_s": gossip["publish_s"],
         "wait_s": gossip["wait_s"],
         "merge_s": gossip["merge_s"],
-        "step_squares_s2": gossip["step_squares_s2"],
+        "step_changes_s2": gossip["step_changes_s2"],
         "fetches": gossip["fetches"],
         "answer_s": gossip["answer_s"],
         "stream_s": gossip["stream_s"],

@@ -13,7 +13,7 @@ from support.nodes import config_of
 from support.processes import ended, start
 from support.times import at_most
 
-TASK = {"dimension": 32, "lr": 0.01, "noise": 0.3}
+TASK = {"dimension": 4096, "lr": 0.01, "noise": 0.3}
 
 
 @dataclass

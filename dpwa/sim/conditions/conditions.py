@@ -50,6 +50,7 @@ class Conditions:
         nodes: N, how many there are.
         sites: their names; one without a name if the scenario has none.
         upload_bytes_per_s: of each node, as its link and `max_upload_mbps` allow.
+        link_bytes_per_s: that its link sends, whatever `max_upload_mbps` says.
         download_bytes_per_s: of each node.
         between_sites_bytes_per_s: that the nodes of a site send to other sites together, `inf` for
             no limit.
@@ -69,6 +70,7 @@ class Conditions:
         limit = spec.config.max_upload_mbps
         mbps = network.upload_mbps if limit is None else min(limit, network.upload_mbps)
         self.upload_bytes_per_s = mbps * BYTES_PER_MBIT
+        self.link_bytes_per_s = network.upload_mbps * BYTES_PER_MBIT
         self.download_bytes_per_s = network.download_mbps * BYTES_PER_MBIT
         between = network.between_sites_mbps
         self.between_sites_bytes_per_s = math.inf if between is None else between * BYTES_PER_MBIT

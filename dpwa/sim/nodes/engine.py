@@ -17,6 +17,7 @@ from dpwa.config import Config
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError
 from dpwa.node.logs import only_errors
+from dpwa.node.training_figures import Activity
 from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind
 from dpwa.sim.nodes.condition_links import ConditionLinks
 from dpwa.sim.nodes.runtime import VirtualRuntime
@@ -48,11 +49,19 @@ def run(spec: RunSpec, watch: Watch) -> Outcome:
     return NodesRun(spec, watch).run()
 
 
-def _of_simulated_nodes(config: Config, seed: int) -> Config:
-    """Return a configuration without what reaches out of the simulation."""
+def _of_simulated_nodes(config: Config, seed: int, scale: float) -> Config:
+    """Return a configuration without what reaches out of the simulation.
+
+    Args:
+        config: of the run.
+        seed: of its chance.
+        scale: how many bytes on the wire each byte of a snapshot stands for.
+    """
+    limit = config.max_upload_mbps
     return config.model_copy(
         update={
             "seed": seed,
+            "max_upload_mbps": None if limit is None else limit / scale,
             "transport": "tcp",
             "security": "none",
             "run_log": "",
@@ -96,7 +105,7 @@ class NodesRun:
         self.nodes = [SimulatedNode(index) for index in range(scenario.nodes)]
         for node in spec.config.nodes:
             self.tcp.hosts[node.connect_endpoint] = node.name
-        self._base = _of_simulated_nodes(spec.config, scenario.seed)
+        self._base = _of_simulated_nodes(spec.config, scenario.seed, self.tcp.scale)
         costs, megabytes = scenario.costs, (scenario.model_mb or 0.0)
         self._round_s = costs.round_ms / 1000.0
         self._publish_s = costs.publish_ms_per_mb * megabytes / 1000.0
@@ -249,9 +258,10 @@ class NodesRun:
     def _update(
         self, node: SimulatedNode, runtime: VirtualRuntime, training: ArrayTraining, x: Floats
     ) -> None:
-        began = runtime.now()
+        began, figures = runtime.now(), training.rounds.figures
         if self._publish_s:
-            runtime.sleep(self._publish_s)
+            with figures.doing(Activity.PUBLISH):
+                runtime.sleep(self._publish_s)
         training.send(node.loss)
         step_s = self._conditions.step_s(node.index, node.updates, runtime.now())
         runtime.sleep(self._round_s + step_s)
@@ -266,7 +276,8 @@ class NodesRun:
         self._keep_pace(node)
         node.waited_s += runtime.now() - trained
         if training.rounds.merges > merges and self._merge_s:
-            runtime.sleep(self._merge_s)
+            with figures.doing(Activity.MERGE):
+                runtime.sleep(self._merge_s)
             node.trained_s += self._merge_s
 
     def _keep_pace(self, node: SimulatedNode) -> None:
