@@ -100,6 +100,17 @@ def test_a_fetch_takes_what_its_bytes_take():
         assert node.bytes_sent == pytest.approx(5 * 10e6 * 1.046, rel=0.01)
 
 
+def test_nodes_keep_to_their_upload_whatever_their_links_can():
+    limit = {"max_upload_mbps": 80, "timeout_ms": 60_000}
+    links = {"upload_mbps": 10_000, "download_mbps": 10_000}
+    for megabytes in (2.0, 12.0):  # of the larger one, each byte that is sent stands for three
+        run = nodes_run(
+            2, limit, seconds=40, model_mb=megabytes, network=links, compute={"step_ms": 1.0}
+        )
+        for node in run.run().nodes:
+            assert node.bytes_sent / 40 == pytest.approx(10e6 * 1.046, rel=0.15)
+
+
 def test_what_nodes_do_themselves_takes_time_if_it_is_said_to():
     costs = {"round_ms": 500.0, "publish_ms_per_mb": 10.0, "merge_ms_per_mb": 20.0}
     links = {"upload_mbps": 1e5, "download_mbps": 1e5}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
@@ -87,8 +86,3 @@ def _changed(config: Config) -> list[tuple[str, Any]]:
 def rounded(value: float, digits: int = DIGITS) -> float:
     """Return a number with so many digits that count."""
     return float(f"{value:.{digits}g}")
-
-
-def overridden(scenario: Mapping[str, Any], **network: float) -> Settings:
-    """Return a scenario with other links."""
-    return {**scenario, "network": {**scenario.get("network", {}), **network}}

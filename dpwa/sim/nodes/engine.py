@@ -77,6 +77,7 @@ class NodesRun:
 
     Args:
         spec, watch: see `run`.
+        filled_bytes: at most, of a snapshot: if it is larger, each byte stands for several.
 
     Attributes:
         spec: as given.
@@ -88,7 +89,7 @@ class NodesRun:
         is_calm: whether no node comes or goes any more, but those who were to return.
     """
 
-    def __init__(self, spec: RunSpec, watch: Watch) -> None:
+    def __init__(self, spec: RunSpec, watch: Watch, filled_bytes: int = MOST_FILLED_BYTES) -> None:
         scenario = spec.scenario
         self.spec = spec
         self._conditions = Conditions(spec)
@@ -99,7 +100,7 @@ class NodesRun:
         self.network = VirtualNetwork(scenario.seed)
         links = ConditionLinks(self._conditions, random.Random(f"{scenario.seed}/links"))
         wanted = (scenario.model_mb or 0.0) * 1e6 or self._task.dimension * VALUE_BYTES
-        filled = max(self._task.dimension * VALUE_BYTES, min(wanted, MOST_FILLED_BYTES))
+        filled = max(self._task.dimension * VALUE_BYTES, min(wanted, filled_bytes))
         self._elements = max(1, round(filled / VALUE_BYTES))
         self.tcp = VirtualTcp(self.network, links, wanted / (self._elements * VALUE_BYTES))
         self.nodes = [SimulatedNode(index) for index in range(scenario.nodes)]
