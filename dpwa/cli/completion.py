@@ -22,10 +22,10 @@ def node_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def scenario_names(incomplete: str) -> list[str]:
-    """Return the names of the scenarios that come with dpwa; files are the shell's own offer."""
+    """Return what may stand after `dpwa sim`; files are the shell's own offer."""
     from dpwa.sim.shipped import preset_names
 
-    return [name for name in preset_names() if name.startswith(incomplete)]
+    return [name for name in (*preset_names(), "calibrate") if name.startswith(incomplete)]
 
 
 def _names_in(path: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from dpwa.cli.files import write_new
 from dpwa.cli.help import HelpGroup
 from dpwa.errors import UserError
 
@@ -66,7 +67,7 @@ def init(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        _write(output, text, force)
+        write_new(output, text, force=force)
 
 
 @app.command()
@@ -136,15 +137,3 @@ def _show_where(file: Path | None) -> None:
         typer.echo(line)
     if not discovery.is_complete:
         raise UserError("nobody says which node this is, and where its peers are")
-
-
-def _write(output: Path, text: str, force: bool) -> None:
-    try:
-        # "x" leaves no moment between looking for the file and creating it.
-        with output.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UserError(f"{output}: exists already; --force overwrites it") from None
-    except OSError as error:
-        raise UserError(f"{output}: cannot be written ({error.strerror})") from None
-    typer.echo(f"{output}: written", err=True)

@@ -79,6 +79,12 @@ class HelpContext(typer.Context):
 
     formatter_class = HelpFormatter
 
+    @property
+    def command_path(self) -> str:
+        """The words of the command, without arguments of the group that it is in."""
+        name = self.info_name or ""
+        return f"{self.parent.command_path} {name}" if self.parent else name
+
     @contextmanager
     def scope(self, cleanup: bool = True) -> Iterator[Any]:
         """Say what is wrong with an option as everything else of dpwa does."""

@@ -19,7 +19,7 @@ from dpwa.cli.keys import app as keys_app
 from dpwa.cli.launch.command import launch
 from dpwa.cli.plan import plan
 from dpwa.cli.report import compare, report
-from dpwa.cli.sim.command import sim
+from dpwa.cli.sim.command import app as sim_app
 from dpwa.cli.status import status
 from dpwa.cli.top.command import top
 from dpwa.cli.topology.command import topology
@@ -47,7 +47,7 @@ app.command()(report)
 app.command()(compare)
 app.command()(topology)
 app.command()(plan)
-app.command()(sim)
+app.add_typer(sim_app, name="sim")
 app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
 app.add_typer(keys_app, name="keys")

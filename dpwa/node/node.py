@@ -315,7 +315,7 @@ class Node(Closeable):
             "model": self._model(),
             "news": context.leader_table.report(),
             "transactions": context.transactions.report(),
-            "gossip": self.rounds.figures.report(),
+            "gossip": self.rounds.figures.report() | context.peer_table.fetch_report(),
             "peers": [
                 entry | self.rounds.figures.report_of(entry["name"])
                 for entry in context.peer_table.report()

@@ -62,6 +62,7 @@ class PeerTable:
         self._flow = FlowControl()
         self._quarantined: frozenset[str] = frozenset()
         self._has_told_absent = False
+        self._fetches, self._answer_s, self._stream_s = 0, 0.0, 0.0
         self.merged = MergedVersions()
 
     @property
@@ -244,6 +245,8 @@ class PeerTable:
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
+                self._fetches += 1
+                self._answer_s += latency_s
                 peer.link = peer.link.answered(latency_s)
                 peer.heard = self._clock.now()
 
@@ -252,6 +255,7 @@ class PeerTable:
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
+                self._stream_s += elapsed_s
                 peer.link = peer.link.streamed(nbytes, elapsed_s)
 
     def received(self, name: str, nbytes: int) -> None:
@@ -364,6 +368,15 @@ class PeerTable:
                 peer.is_connected = False
                 if peer.health is not Health.SILENT:  # until now the connection was alive
                     peer.heard = self._clock.now()
+
+    def fetch_report(self) -> JsonObject:
+        """Describe all fetches that were answered so far: how many, and what they took."""
+        with self._lock:
+            return {
+                "fetches": self._fetches,
+                "answer_s": self._answer_s,
+                "stream_s": self._stream_s,
+            }
 
     def report(self) -> list[JsonObject]:
         """Describe every peer: endpoint, score, health, its link and counts of outcomes.

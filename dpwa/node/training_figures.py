@@ -85,6 +85,9 @@ class TrainingFigures:
         self._clock = clock
         self.steps = 0
         self.consensus_distance: float | None = None
+        self._step_changes_s2 = 0.0
+        self._trained_s = 0.0  # when the step under way began
+        self._last_step_s: float | None = None
         # What is going on, since when, and the seconds before; one value, so that it is read whole.
         self._spent = Activity.IDLE, clock.now(), (0.0, 0.0, 0.0, 0.0, 0.0)
         self._waits = Histogram(WAIT_BOUNDS_S)
@@ -97,6 +100,15 @@ class TrainingFigures:
         self.steps += 1
         if self._spent[0] is Activity.IDLE:
             self.turn_to(Activity.TRAIN)
+        if self.steps > 1:
+            self._end_step()
+
+    def _end_step(self) -> None:
+        trained_s = self._spent_until_now()[Activity.TRAIN]
+        step_s = trained_s - self._trained_s
+        if self._last_step_s is not None:
+            self._step_changes_s2 += (step_s - self._last_step_s) ** 2
+        self._trained_s, self._last_step_s = trained_s, step_s
 
     def turn_to(self, activity: Activity) -> Activity:
         """Take note that the training thread does something else now; return what it did before."""
@@ -170,6 +182,7 @@ class TrainingFigures:
             "publish_s": spent[Activity.PUBLISH],
             "wait_s": spent[Activity.WAIT],
             "merge_s": spent[Activity.MERGE],
+            "step_changes_s2": self._step_changes_s2,
             "merged_bytes": self._merged_bytes,
             "consensus_distance": self.consensus_distance,
             "waits": self._waits.report(),

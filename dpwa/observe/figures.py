@@ -32,6 +32,15 @@ FIGURES = (
     FigureSpec("wait_s", "counter", "seconds spent waiting for snapshots of peers"),
     FigureSpec("merge_s", "counter", "seconds spent on merging"),
     FigureSpec(
+        "step_changes_s2",
+        "counter",
+        "squares of the seconds by which each step was longer or shorter than the one before, "
+        "added up",
+    ),
+    FigureSpec("fetches", "counter", "requests for snapshots that peers have answered"),
+    FigureSpec("answer_s", "counter", "seconds from these requests to their answers, added up"),
+    FigureSpec("stream_s", "counter", "seconds in which snapshots were streamed, added up"),
+    FigureSpec(
         "sent_bytes",
         "counter",
         "bytes of payload sent to peers; what they map is not sent, what onlookers are told is "
@@ -87,6 +96,10 @@ def figures_of(report: JsonObject) -> tuple[float, ...]:
         "publish_s": gossip["publish_s"],
         "wait_s": gossip["wait_s"],
         "merge_s": gossip["merge_s"],
+        "step_changes_s2": gossip["step_changes_s2"],
+        "fetches": gossip["fetches"],
+        "answer_s": gossip["answer_s"],
+        "stream_s": gossip["stream_s"],
         "sent_bytes": report["bytes_sent"],
         "received_bytes": report["bytes_received"],
         "merged_bytes": gossip["merged_bytes"],

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from dpwa.config.model import OF_REAL_RUNS, Config
 from dpwa.lifecycle import Closeable
 from dpwa.node.node import Node
 from dpwa.node.serving.service import Listener, Reply, Service
@@ -183,7 +184,12 @@ class Recorder(Closeable):
             "topology": config.topology,
             "group": config.group_of(node.name),
         }
-        self._log = RunLog(config.run_log, told) if config.run_log else None
+        run = {
+            "membership": "open" if config.is_open else "listed",
+            "listed": len(config.nodes),
+            "settings": settings_told(config),
+        }
+        self._log = RunLog(config.run_log, told | run) if config.run_log else None
         self._owner, self._runtime = os.getpid(), node.runtime
         self.record = NodeRecord(node.weak_report, told, wall_from(node.runtime), self._log)
         node.attach(self.record, Listener())
@@ -194,6 +200,12 @@ class Recorder(Closeable):
             with self._runtime.uninterrupted():
                 self.record.end()
                 self._log.close()
+
+
+def settings_told(config: Config) -> JsonObject:
+    """Return what a run log tells of a configuration: no addresses, no files, no keys."""
+    hidden = {"nodes", *OF_REAL_RUNS}
+    return {key: value for key, value in config.to_mapping().items() if key not in hidden}
 
 
 def _packed(history: SampleHistory, since: float) -> bytes:

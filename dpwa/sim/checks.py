@@ -28,9 +28,13 @@ def _end(scenario: Scenario) -> Iterator[Clash]:
         expected = "expected `rounds` or `seconds`, as it never ends without"
         target = " (a target may never be reached)" if _targets(scenario) else ""
         yield (), f"{expected}{target}"
-    elif scenario.rounds is None and scenario.compute.step_ms == 0.0:
+    elif scenario.rounds is None and _takes_no_time(scenario.compute):
         expected = "expected a number above 0, or `rounds`: with steps that take no time it may"
         yield ("compute", "step_ms"), f"{expected} never end (got 0)"
+
+
+def _takes_no_time(compute: ComputeSpec) -> bool:
+    return compute.step_ms == 0.0 and not compute.steps_ms
 
 
 def _engine(scenario: Scenario) -> Iterator[Clash]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dpwa.config.graphs import absolute
 from dpwa.config.load import Document, config_of, read_document
-from dpwa.config.model import Config
+from dpwa.config.model import OF_REAL_RUNS, Config
 from dpwa.config.problems import Place, Problems, joined_all, shown
 from dpwa.config.python_source import ARGUMENTS, PythonSource
 from dpwa.config.reading import note_duplicates, read_model
@@ -33,19 +33,6 @@ from dpwa.types import StrictModel
 
 PORT = 7000
 NO_OTHERS = "expected no such key: a scenario has its own nodes, addresses and files"
-_OF_REAL_RUNS = (
-    "advertise",
-    "allow",
-    "alone",
-    "checkpoint",
-    "join",
-    "keys",
-    "listen",
-    "metrics",
-    "run_log",
-    "security",
-    "state_dir",
-)
 _NOTHING = ("null", "~", "")  # of YAML
 
 ScenarioSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]
@@ -100,7 +87,7 @@ class _Reading:
                 self.problems.add(place, joined_all(path), message)
         options = {name: self._task_options(name) for name in TASKS}
         for entry in self.root.entries:
-            if entry.key in _OF_REAL_RUNS:
+            if entry.key in OF_REAL_RUNS:
                 self.problems.add(entry.place, entry.key, NO_OTHERS)
             elif entry.key == "transport" and getattr(entry.value, "value", "") == "shm":
                 expected = "expected auto or tcp, as each simulated node is on a host of its own"
@@ -125,7 +112,7 @@ class _Reading:
     def _config(self, scenario: Scenario | None) -> Config | None:
         """Return the ordinary settings, with nodes; `None` if some are wrong."""
         sized = scenario or read_model(Scenario, self._part({"nodes"}), "", Problems())
-        others = {*scenario_keys(), *_OF_REAL_RUNS}
+        others = {*scenario_keys(), *OF_REAL_RUNS}
         if sized is None:  # then links may be between any nodes, and all topologies fit
             others.add("links")
         settings = tuple(entry for entry in self.root.entries if entry.key not in others)

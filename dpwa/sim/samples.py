@@ -41,7 +41,8 @@ class NodeFigures:
         updates: steps that it has taken.
         merges: snapshots that it has merged.
         bytes_sent, bytes_received: with headers.
-        trained_s, waited_s: virtual seconds in training steps, and in waiting for peers.
+        trained_s: virtual seconds in training steps, and in what else a node does itself.
+        waited_s: virtual seconds in which it waited for peers.
         served: snapshots that it has sent to others.
     """
 

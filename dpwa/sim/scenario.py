@@ -79,6 +79,11 @@ class ComputeSpec(StrictModel):
     """How long training steps take."""
 
     step_ms: NotNegative = Field(default=100.0, description="of a usual node, in milliseconds")
+    steps_ms: tuple[Positive, ...] = Field(
+        default=(),
+        description="of each node by its number, in place of `step_ms` and `spread`; if there are "
+        "more nodes, from the first again, such as [30, 30, 90]",
+    )
     spread: NotNegative = Field(
         default=0.0, description="between nodes: sigma of a log-normal distribution of their speeds"
     )
@@ -86,6 +91,16 @@ class ComputeSpec(StrictModel):
         default=0.0, description="between steps of one node: sigma of a log-normal distribution"
     )
     stragglers: tuple[StragglerSpec, ...] = Field(default=(), description="nodes that are slower")
+
+
+class CostSpec(StrictModel):
+    """What a node's own work takes, beside its training steps; `dpwa sim calibrate` measures it."""
+
+    round_ms: NotNegative = Field(default=0.0, description="of each round, in milliseconds")
+    publish_ms_per_mb: NotNegative = Field(
+        default=0.0, description="to publish a snapshot, for each megabyte of `model_mb`"
+    )
+    merge_ms_per_mb: NotNegative = Field(default=0.0, description="to merge one, likewise")
 
 
 class LossOfNodes(StrictModel):
@@ -160,5 +175,6 @@ class Scenario(StrictModel):
     )
     network: NetworkSpec = Field(default=NetworkSpec(), description="the links between nodes")
     compute: ComputeSpec = Field(default=ComputeSpec(), description="how long steps take")
+    costs: CostSpec = Field(default=CostSpec(), description="of the nodes' own work")
     churn: ChurnSpec = Field(default=ChurnSpec(), description="how nodes come and go")
     target: TargetSpec = Field(default=TargetSpec(), description="what is to be reached")

@@ -24,6 +24,8 @@ TYPED = {
     "dpwa keys re": "dpwa keys remove",
     "dpwa status --wat": "dpwa status --watch",
     "dpwa sim spo": "dpwa sim spot-instances",
+    "dpwa sim cal": "dpwa sim calibrate",
+    "dpwa sim calibrate --ou": "dpwa sim calibrate --out",
     "dpwa launch --engine r": "dpwa launch --engine ray",
     "dpwa status -c nodes.yaml --node b": "dpwa status -c nodes.yaml --node beta",
 }

@@ -105,7 +105,8 @@ def unknown_words(found, command):
         rest = rest[: rest.index("|")]
     while rest and rest[0] in getattr(found, "commands", {}):
         found = found.commands[rest.pop(0)]
-    if hasattr(found, "commands"):
+    takes_arguments = any(p.param_type_name == "argument" for p in found.params)
+    if hasattr(found, "commands") and not takes_arguments:
         yield from (word for word in rest[:1] if not word.startswith("-"))
     options = {name for parameter in found.params for name in parameter.opts} | {"--help", "-h"}
     own = rest[: rest.index("--")] if "--" in rest else rest

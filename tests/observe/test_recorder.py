@@ -81,6 +81,36 @@ def test_a_run_log_begins_with_the_node_and_ends_with_its_last_figures(tmp_path)
     assert samples[-1]["loss"] == 0.5
 
 
+def test_a_run_log_has_the_settings_of_the_run_and_no_addresses_or_keys(tmp_path):
+    config = config_of(2, run_log=str(tmp_path), fetch_probability=0.25, algorithm="symmetric")
+    with DpwaConnection("w1", config):
+        pass
+    start = lines_of(tmp_path)[0]
+    assert (start["listed"], start["membership"]) == (2, "listed")
+    settings = start["settings"]
+    assert (settings["algorithm"], settings["fetch_probability"]) == ("symmetric", 0.25)
+    assert not {"nodes", "join", "keys", "allow", "run_log", "metrics"} & settings.keys()
+    assert str(tmp_path) not in json.dumps(start)
+
+
+def test_figures_tell_how_alike_steps_are_and_what_fetches_took():
+    config = config_of(2, transport="tcp")
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
+        deadline, merges, steps = time.monotonic() + 20, 0, 0
+        while merges < 3 and time.monotonic() < deadline:
+            train(two, 1)
+            one.update_send(np.zeros(1000), 0.5)
+            steps += 1
+            time.sleep(0.1 * (steps % 2))
+            merges += one.update_wait()[1] > 0
+        one.update_send(np.zeros(1000), 0.5)  # which ends the step before
+        gossip = one.node.report()["gossip"]
+    assert 0.8 * 0.1**2 * (steps - 1) < gossip["step_changes_s2"] < gossip["train_s"] ** 2
+    assert gossip["fetches"] >= 3
+    assert gossip["answer_s"] > 0
+    assert gossip["stream_s"] > 0
+
+
 def test_a_process_that_is_killed_leaves_whole_lines(tmp_path):
     program = (
         "import numpy as np, sys, time\n"

@@ -153,3 +153,11 @@ def test_one_step_takes_what_it_takes_among_others():
     for update in (0, 3, 63, 64, 200):
         all_steps = found.steps_s(np.arange(9), np.full(9, update), 2.5)
         assert [found.step_s(node, update, 2.5) for node in range(9)] == all_steps.tolist()
+
+
+def test_steps_of_each_node_begin_again_with_the_first_where_there_are_more_nodes():
+    compute = {"step_ms": 1.0, "spread": 1.0, "steps_ms": [10.0, 20.0, 60.0]}
+    conditions = Conditions(run_spec(5, rounds=1, compute=compute))
+    taken = [conditions.step_s(node, 0, 0.0) for node in range(5)]
+    assert taken == pytest.approx([0.01, 0.02, 0.06, 0.01, 0.02])
+    assert conditions.usual_step_s == pytest.approx(0.02)

@@ -276,3 +276,13 @@ def test_nodes_that_start_together_find_each_other_at_once():
     made, samples = played(BY_EVENTS, spec)
     assert [node.merges for node in made.fleet.figures()] == [1] * 4
     assert samples[0].nodes == 4
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+def test_what_nodes_do_themselves_is_added_to_each_step(schedule):
+    costs = {"round_ms": 10.0, "publish_ms_per_mb": 1.0, "merge_ms_per_mb": 2.0}
+    run = simulated(
+        4, {"fetch_probability": 0.0}, rounds=20, model_mb=40.0, schedule=schedule, costs=costs,
+        compute={"steps_ms": [50.0]},
+    )  # fmt: skip
+    assert run.samples[-1].time_s == pytest.approx(20 * (0.05 + 0.01 + 0.04), rel=0.01)

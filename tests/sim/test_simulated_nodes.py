@@ -18,7 +18,6 @@ from dpwa.membership.members import Members
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.node import Node
 from dpwa.node.serving.rx_thread import RxThread
-from dpwa.sim.nodes.engine import NodeCosts, NodesRun
 
 PACKAGE = Path(dpwa.__file__).parent
 HARSH = {
@@ -101,13 +100,27 @@ def test_a_fetch_takes_what_its_bytes_take():
         assert node.bytes_sent == pytest.approx(5 * 10e6 * 1.046, rel=0.01)
 
 
+def test_nodes_keep_to_their_upload_whatever_their_links_can():
+    limit = {"max_upload_mbps": 80, "timeout_ms": 60_000}
+    links = {"upload_mbps": 10_000, "download_mbps": 10_000}
+    for megabytes in (2.0, 12.0):  # of the larger one, each byte that is sent stands for three
+        run = nodes_run(
+            2, limit, seconds=40, model_mb=megabytes, network=links, compute={"step_ms": 1.0}
+        )
+        for node in run.run().nodes:
+            assert node.bytes_sent / 40 == pytest.approx(10e6 * 1.046, rel=0.15)
+
+
 def test_what_nodes_do_themselves_takes_time_if_it_is_said_to():
-    run = nodes_run(2, rounds=10, compute={"step_ms": 0.0})
-    costs = NodeCosts(round_s=0.5, publish_s_per_byte=1e-3, merge_s_per_byte=1e-3)
-    outcome = NodesRun(run.spec, lambda sample: True, costs).run()
-    merges = outcome.nodes[0].merges
-    expected_s = 10 * (0.5 + 64e-3) + merges * 64e-3
+    costs = {"round_ms": 500.0, "publish_ms_per_mb": 10.0, "merge_ms_per_mb": 20.0}
+    links = {"upload_mbps": 1e5, "download_mbps": 1e5}
+    outcome = nodes_run(
+        2, rounds=10, model_mb=2.0, compute={"step_ms": 0.0}, costs=costs, network=links
+    ).run()
+    node = outcome.nodes[0]
+    expected_s = 10 * (0.5 + 20e-3) + node.merges * 40e-3
     assert outcome.samples[-1].time_s == pytest.approx(expected_s, rel=0.05)
+    assert node.trained_s == pytest.approx(expected_s, rel=0.05)
 
 
 def test_in_lockstep_nobody_is_ahead_and_else_slow_ones_hold_up_nobody():

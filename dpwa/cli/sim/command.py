@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpwa.cli import exit_codes, screen
 from dpwa.cli.completion import scenario_names
+from dpwa.cli.help import HelpGroup
+from dpwa.cli.sim.calibrate import calibrate
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,6 +25,42 @@ INTERRUPTED = 130
 MOST_REPEATS = 1000
 
 
+class SimGroup(HelpGroup):
+    """`dpwa sim SCENARIO`, unless the first word is one of its own commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Leave all that follows the name of a command to that one."""
+        if args and args[0] in self.commands:
+            ctx._protected_args, ctx.args = args[:1], args[1:]
+            return list(args[1:])
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return what the usage line has: own commands stand below."""
+        return [piece for piece in super().collect_usage_pieces(ctx) if piece]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run that command, or else simulate."""
+        if not ctx._protected_args:
+            return super().invoke(ctx)
+        words: list[str] = [*ctx._protected_args, *ctx.args]
+        name, args = words[0], words[1:]
+        command: Any = self.commands[name]
+        with ctx, command.make_context(name, args, parent=ctx) as below:
+            return command.invoke(below)
+
+
+app = typer.Typer(
+    cls=SimGroup,
+    invoke_without_command=True,
+    subcommand_metavar="",
+    rich_markup_mode=None,
+    context_settings={"allow_interspersed_args": True},
+)
+app.command()(calibrate)
+
+
+@app.callback()
 def sim(
     scenario: Annotated[
         str,
@@ -93,6 +131,7 @@ def sim(
         dpwa sim one-straggler
         dpwa sim one-straggler --sweep algorithm=gossip,lsgd,symmetric --out results
         dpwa sim datacenter --set nodes=1000 --sweep topology=random,ring,exponential --json
+        dpwa sim calibrate runs/1 --out ours.yaml
     """
     from dpwa.sim.shipped import scenario_file
 

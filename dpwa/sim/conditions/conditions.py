@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from dpwa.sim.conditions.churn import NodeChange, node_changes
 from dpwa.sim.conditions.draws import Purpose, drawn_nodes, generator, share_of_nodes
 from dpwa.sim.noise import normal
 from dpwa.sim.run_spec import RunSpec
-from dpwa.sim.scenario import SiteSpec, StragglerSpec
+from dpwa.sim.scenario import ComputeSpec, Scenario, SiteSpec, StragglerSpec
 
 JITTER_BLOCK = 64
 RETRANSMISSIONS = 50  # of one message, at the most
@@ -49,10 +50,13 @@ class Conditions:
         nodes: N, how many there are.
         sites: their names; one without a name if the scenario has none.
         upload_bytes_per_s: of each node, as its link and `max_upload_mbps` allow.
+        link_bytes_per_s: that its link sends, whatever `max_upload_mbps` says.
         download_bytes_per_s: of each node.
         between_sites_bytes_per_s: that the nodes of a site send to other sites together, `inf` for
             no limit.
         site_of: the position of each node's site in `sites`, shape (N,).
+        usual_step_s: of a node in the middle.
+        own_work_s: what a round costs a node beside its step, in the mean.
 
     Raises:
         UserError: there are more stragglers than nodes.
@@ -66,6 +70,7 @@ class Conditions:
         limit = spec.config.max_upload_mbps
         mbps = network.upload_mbps if limit is None else min(limit, network.upload_mbps)
         self.upload_bytes_per_s = mbps * BYTES_PER_MBIT
+        self.link_bytes_per_s = network.upload_mbps * BYTES_PER_MBIT
         self.download_bytes_per_s = network.download_mbps * BYTES_PER_MBIT
         between = network.between_sites_mbps
         self.between_sites_bytes_per_s = math.inf if between is None else between * BYTES_PER_MBIT
@@ -87,6 +92,10 @@ class Conditions:
         spread = generator(self._seed, Purpose.SPEED).normal(size=self.nodes)
         compute = scenario.compute
         self._usual_s: Floats = compute.step_ms / 1000.0 * np.exp(compute.spread * spread)
+        if compute.steps_ms:
+            self._usual_s = np.resize(np.array(compute.steps_ms), self.nodes) / 1000.0
+        self.usual_step_s = _usual_step_s(compute)
+        self.own_work_s = _own_work_s(scenario, spec.config.fetch_probability)
 
     def step_s(self, node: int, update: int, now_s: float) -> float:
         """Return how long a node's step of this number takes that begins now."""
@@ -213,6 +222,17 @@ class Conditions:
 
     def _drawn(self, purpose: Purpose, index: int, count: int) -> Mask:
         return drawn_nodes(generator(self._seed, purpose, index), self.nodes, count)
+
+
+def _usual_step_s(compute: ComputeSpec) -> float:
+    return (median(compute.steps_ms) if compute.steps_ms else compute.step_ms) / 1000.0
+
+
+def _own_work_s(scenario: Scenario, merges: float) -> float:
+    """Return what a round with so many merges costs a node in the mean, beside its step."""
+    costs = scenario.costs
+    per_mb_ms = costs.publish_ms_per_mb + merges * costs.merge_ms_per_mb
+    return (costs.round_ms + (scenario.model_mb or 0.0) * per_mb_ms) / 1000.0
 
 
 def _straggler_count(spec: StragglerSpec, nodes: int, index: int) -> int:

@@ -33,8 +33,8 @@ class ConditionLinks:
         return client == server or not self._conditions.is_behind_nat(self._index[server])
 
     def upload(self, node: str) -> float:  # noqa: ARG002
-        """Return bytes per second."""
-        return self._conditions.upload_bytes_per_s
+        """Return bytes per second; nodes keep to `max_upload_mbps` themselves."""
+        return self._conditions.link_bytes_per_s
 
     def download(self, node: str) -> float:  # noqa: ARG002
         """Return bytes per second."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -18,6 +17,7 @@ from dpwa.config import Config
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError
 from dpwa.node.logs import only_errors
+from dpwa.node.training_figures import Activity
 from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind
 from dpwa.sim.nodes.condition_links import ConditionLinks
 from dpwa.sim.nodes.runtime import VirtualRuntime
@@ -36,43 +36,32 @@ LOOK_EVERY_S = 0.1  # if it is not
 MOST_FILLED_BYTES = 4 * 1024 * 1024  # a larger snapshot has so many bytes, each of which is several
 
 
-@dataclass(frozen=True)
-class NodeCosts:
-    """What a node's own work takes, beside its training steps, in virtual time.
-
-    Attributes:
-        round_s: of each round.
-        publish_s_per_byte: of publishing a snapshot.
-        merge_s_per_byte: of merging one.
-    """
-
-    round_s: float = 0.0
-    publish_s_per_byte: float = 0.0
-    merge_s_per_byte: float = 0.0
-
-
-NO_COSTS = NodeCosts()
-
-
-def run(spec: RunSpec, watch: Watch, costs: NodeCosts = NO_COSTS) -> Outcome:
+def run(spec: RunSpec, watch: Watch) -> Outcome:
     """Simulate a run.
 
     Args:
         spec: of the run; the same one has the same outcome, to the byte.
         watch: is shown each sample as it is taken; returns whether to go on.
-        costs: of the nodes' own work.
 
     Raises:
         UserError: the scenario asks for what cannot be.
     """
-    return NodesRun(spec, watch, costs).run()
+    return NodesRun(spec, watch).run()
 
 
-def _of_simulated_nodes(config: Config, seed: int) -> Config:
-    """Return a configuration without what reaches out of the simulation."""
+def _of_simulated_nodes(config: Config, seed: int, scale: float) -> Config:
+    """Return a configuration without what reaches out of the simulation.
+
+    Args:
+        config: of the run.
+        seed: of its chance.
+        scale: how many bytes on the wire each byte of a snapshot stands for.
+    """
+    limit = config.max_upload_mbps
     return config.model_copy(
         update={
             "seed": seed,
+            "max_upload_mbps": None if limit is None else limit / scale,
             "transport": "tcp",
             "security": "none",
             "run_log": "",
@@ -87,7 +76,8 @@ class NodesRun:
     """One run.
 
     Args:
-        spec, watch, costs: see `run`.
+        spec, watch: see `run`.
+        filled_bytes: at most, of a snapshot: if it is larger, each byte stands for several.
 
     Attributes:
         spec: as given.
@@ -99,10 +89,9 @@ class NodesRun:
         is_calm: whether no node comes or goes any more, but those who were to return.
     """
 
-    def __init__(self, spec: RunSpec, watch: Watch, costs: NodeCosts = NO_COSTS) -> None:
+    def __init__(self, spec: RunSpec, watch: Watch, filled_bytes: int = MOST_FILLED_BYTES) -> None:
         scenario = spec.scenario
         self.spec = spec
-        self._costs = costs
         self._conditions = Conditions(spec)
         self._task = make_task(spec)
         self.parameters: Floats = self._task.starts()
@@ -111,15 +100,19 @@ class NodesRun:
         self.network = VirtualNetwork(scenario.seed)
         links = ConditionLinks(self._conditions, random.Random(f"{scenario.seed}/links"))
         wanted = (scenario.model_mb or 0.0) * 1e6 or self._task.dimension * VALUE_BYTES
-        filled = max(self._task.dimension * VALUE_BYTES, min(wanted, MOST_FILLED_BYTES))
+        filled = max(self._task.dimension * VALUE_BYTES, min(wanted, filled_bytes))
         self._elements = max(1, round(filled / VALUE_BYTES))
         self.tcp = VirtualTcp(self.network, links, wanted / (self._elements * VALUE_BYTES))
         self.nodes = [SimulatedNode(index) for index in range(scenario.nodes)]
         for node in spec.config.nodes:
             self.tcp.hosts[node.connect_endpoint] = node.name
-        self._base = _of_simulated_nodes(spec.config, scenario.seed)
-        per_byte_s = costs.publish_s_per_byte + 1.0 / self._conditions.upload_bytes_per_s
-        round_s = scenario.compute.step_ms / 1000.0 + costs.round_s + wanted * per_byte_s
+        self._base = _of_simulated_nodes(spec.config, scenario.seed, self.tcp.scale)
+        costs, megabytes = scenario.costs, (scenario.model_mb or 0.0)
+        self._round_s = costs.round_ms / 1000.0
+        self._publish_s = costs.publish_ms_per_mb * megabytes / 1000.0
+        self._merge_s = costs.merge_ms_per_mb * megabytes / 1000.0
+        round_s = self._conditions.usual_step_s + self._conditions.own_work_s
+        round_s += wanted / self._conditions.upload_bytes_per_s
         round_s += 2.0 * self._conditions.longest_latency_s
         rounds_s = (scenario.rounds or 0) * round_s
         self._look_every_s = (scenario.seconds or rounds_s) / LOOKS or LOOK_EVERY_S
@@ -266,14 +259,13 @@ class NodesRun:
     def _update(
         self, node: SimulatedNode, runtime: VirtualRuntime, training: ArrayTraining, x: Floats
     ) -> None:
-        costs, nbytes = self._costs, self._elements * VALUE_BYTES * self.tcp.scale
+        began, figures = runtime.now(), training.rounds.figures
+        if self._publish_s:
+            with figures.doing(Activity.PUBLISH):
+                runtime.sleep(self._publish_s)
         training.send(node.loss)
-        began = runtime.now()
-        runtime.sleep(
-            costs.round_s
-            + costs.publish_s_per_byte * nbytes
-            + self._conditions.step_s(node.index, node.updates, began)
-        )
+        step_s = self._conditions.step_s(node.index, node.updates, runtime.now())
+        runtime.sleep(self._round_s + step_s)
         losses = self._task.step(x, np.array([node.index]))
         node.loss = None if losses is None else float(losses[0])
         node.updates += 1
@@ -284,8 +276,10 @@ class NodesRun:
         node.pace += 1
         self._keep_pace(node)
         node.waited_s += runtime.now() - trained
-        if training.rounds.merges > merges and costs.merge_s_per_byte:
-            runtime.sleep(costs.merge_s_per_byte * nbytes)
+        if training.rounds.merges > merges and self._merge_s:
+            with figures.doing(Activity.MERGE):
+                runtime.sleep(self._merge_s)
+            node.trained_s += self._merge_s
 
     def _keep_pace(self, node: SimulatedNode) -> None:
         """Wait until all have taken this round, if they take them together."""

@@ -148,6 +148,7 @@ class ArrayRounds:
 
     def _pass_time(self, readers: Integers, fetch_s: Floats) -> None:
         step_s = self._conditions.steps_s(self._all, np.full(len(self.x), self.rounds), self.time_s)
+        step_s = step_s + self._conditions.own_work_s
         taken_s = step_s.copy()
         taken_s[readers] = np.maximum(
             taken_s[readers], np.minimum(fetch_s, self._config.timeout_ms / 1000)

@@ -162,7 +162,7 @@ class AsynchronousRun:
             self._pass_on_news(node)
         ask = node.asks()
         step_s = self._conditions.step_s(number, int(self.fleet.updates[number]), now)
-        step_s = max(LEAST_STEP_S, step_s)
+        step_s = max(LEAST_STEP_S, step_s + self._conditions.own_work_s)
         round_ = _Round(node, process, now + step_s)
         if ask is not None:
             round_.fetch = self._fetches.begin(node, ask, lambda: self._fetched(round_))

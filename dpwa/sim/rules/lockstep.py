@@ -270,6 +270,7 @@ class LockstepRounds:
     def _pass_time(self, living: NDArray[np.int64], waits_s: NDArray[np.float64]) -> None:
         fleet = self.fleet
         step_s = self._conditions.steps_s(living, fleet.updates[living] - 1, self.time_s)
+        step_s = step_s + self._conditions.own_work_s
         round_s = float(np.maximum(step_s, waits_s[living]).max())
         fleet.trained_s[living] += step_s
         fleet.waited_s[living] += round_s - step_s

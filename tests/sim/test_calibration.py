@@ -1,0 +1,246 @@
+"""A scenario out of run logs: known parameters are found again, and logs that tell too little."""
+
+import json
+
+import pytest
+import yaml
+from support.commands import run_dpwa
+from support.run_logs import write_log
+from support.simulated_logs import write_simulated_logs
+
+from dpwa.errors import UserError
+from dpwa.observe.run_reading import read_run
+from dpwa.sim.calibration.calibrate import calibrate
+from dpwa.sim.calibration.fit import fit
+from dpwa.sim.calibration.observed import observe
+from dpwa.sim.calibration.yaml_text import yaml_text
+from dpwa.sim.load import load_scenario
+
+KNOWN = {
+    "nodes": 4,
+    "seconds": 40,
+    "model_mb": 0.3,
+    "compute": {"steps_ms": [50, 50, 60, 150], "jitter": 0.2},
+    "costs": {"publish_ms_per_mb": 20.0, "merge_ms_per_mb": 40.0},
+    "network": {"latency_ms": 8, "upload_mbps": 40, "download_mbps": 40},
+    "merge": "delta",
+    "fetch_probability": 0.9,
+}
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    return write_simulated_logs(tmp_path_factory.mktemp("run"), KNOWN)
+
+
+@pytest.fixture(scope="module")
+def calibration(logs):
+    return calibrate(read_run(logs))
+
+
+def test_what_computing_takes_is_found_again(calibration):
+    compute, costs = calibration.scenario["compute"], calibration.scenario["costs"]
+    assert compute["steps_ms"] == pytest.approx([50, 50, 60, 150], rel=0.04)
+    assert compute["jitter"] == pytest.approx(0.2, abs=0.03)
+    assert costs["publish_ms_per_mb"] == pytest.approx(20.0, rel=0.05)
+    assert costs["merge_ms_per_mb"] == pytest.approx(40.0, rel=0.05)
+    assert calibration.scenario["model_mb"] == pytest.approx(0.3, rel=1e-3)
+
+
+def test_links_are_found_again_though_streams_have_shared_them(logs, calibration):
+    network = calibration.scenario["network"]
+    at_once = fit(observe(read_run(logs))).links
+    assert at_once.mbps < 33
+    assert network["upload_mbps"] == pytest.approx(40, rel=0.08)
+    assert network["latency_ms"] == pytest.approx(8, abs=2)
+
+
+def test_settings_are_those_of_the_run_that_are_not_the_defaults(calibration):
+    scenario = calibration.scenario
+    assert (scenario["merge"], scenario["fetch_probability"]) == ("delta", 0.9)
+    own = {"nodes", "seconds", "detail", "model_mb", "compute", "costs", "network"}
+    assert scenario.keys() == own | {"merge", "fetch_probability"}
+
+
+def test_the_simulation_comes_close_to_the_run(calibration):
+    run, simulated = calibration.run, calibration.simulated
+    assert run.waiting_share > 0.15
+    assert simulated.waiting_share == pytest.approx(run.waiting_share, rel=0.1)
+    assert simulated.steps_per_s == pytest.approx(run.steps_per_s, rel=0.05)
+
+
+def test_the_file_is_a_scenario_that_can_be_read(calibration):
+    text = yaml_text(calibration, "runs/1")
+    assert "n0, n1, n2, n3" in text
+    loaded = load_scenario(yaml.safe_load(text))
+    assert loaded.scenario.compute.steps_ms == tuple(calibration.scenario["compute"]["steps_ms"])
+    assert loaded.config.merge == "delta"
+    assert loaded.config.fetch_probability == 0.9
+
+
+def test_nodes_of_a_group_are_a_site(tmp_path):
+    sites = [{"name": "east"}, {"name": "west"}]
+    known = {"nodes": 4, "seconds": 8, "network": {"sites": sites}, "algorithm": "lsgd"}
+    found = calibrate(read_run(write_simulated_logs(tmp_path, known)))
+    assert [site["share"] for site in found.scenario["network"]["sites"]] == [2.0, 2.0]
+    loaded = load_scenario(found.scenario)
+    assert [node.group for node in loaded.config.nodes] == ["east", "east", "west", "west"]
+
+
+# Logs that tell too little
+
+
+def told(folder):
+    with pytest.raises(UserError) as error:
+        observe(read_run(folder))
+    assert error.value.message_code
+    return error.value.text
+
+
+def lines_of(path):
+    return [json.loads(line) for path in [path] for line in path.read_text().splitlines()]
+
+
+def rewrite(path, change, keep=lambda line: True):
+    lines = [change(line) for line in lines_of(path) if keep(line)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def copy(logs, tmp_path):
+    for path in logs.glob("*.jsonl"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def test_one_node_is_no_run(copy):
+    for path in sorted(copy.glob("*.jsonl"))[1:]:
+        path.unlink()
+    assert "expected the run logs of 2 nodes or more (got n0)" in told(copy)
+
+
+def test_logs_of_before_there_were_settings_are_told(tmp_path):
+    for name in ("w1", "w2"):
+        path = write_log(tmp_path, name)
+        rewrite(path, lambda line: {k: v for k, v in line.items() if k != "step_changes_s2"})
+    assert "expected logs that have the settings of the run (got w1, of an older dpwa)" in told(
+        tmp_path
+    )
+
+
+def test_logs_of_nodes_with_other_settings_are_not_of_one_run(copy):
+    def changed(line):
+        return line | ({"settings": line["settings"] | {"merge": "interpolate"}}
+                       if line["type"] == "start" else {})  # fmt: skip
+
+    rewrite(next(copy.glob("n2-*")), changed)
+    assert "expected the logs of one run (n0 and n2 differ in merge)" in told(copy)
+
+
+def test_a_run_may_be_too_short(copy):
+    for name in ("n1", "n3"):
+        (path,) = copy.glob(f"{name}-*")
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[:3]))
+    assert "too short to tell: expected 5 steps of each node" in told(copy)
+    assert "(too few of n1, n3)" in told(copy)
+
+
+def test_torn_lines_and_samples_that_are_missing_change_little(copy, calibration):
+    for path in copy.glob("*.jsonl"):
+        lines = path.read_text().splitlines(keepends=True)
+        del lines[10:13]
+        path.write_text("".join(lines[:-1]) + '{"type":"sam')
+    found = observe(read_run(copy))
+    for node, before in zip(found.nodes, calibration.run.nodes, strict=True):
+        assert node.step_s == pytest.approx(before.step_s, rel=0.02)
+
+
+def test_what_came_after_the_last_step_is_no_training(copy, calibration):
+    for path in copy.glob("*.jsonl"):
+        last = lines_of(path)[-2]
+        idle = [{**last, "time": last["time"] + s, "train_s": last["train_s"] + s} for s in (1, 2)]
+        path.write_text(path.read_text() + "".join(json.dumps(line) + "\n" for line in idle))
+    found = observe(read_run(copy))
+    assert [n.step_s for n in found.nodes] == [n.step_s for n in calibration.run.nodes]
+
+
+def test_nodes_that_map_each_others_memory_tell_nothing_of_links(copy):
+    nothing = dict.fromkeys(("fetches", "answer_s", "stream_s", "received_bytes"), 0)
+    for path in copy.glob("*.jsonl"):
+        rewrite(path, lambda line: line | (nothing if line["type"] == "sample" else {}))
+    found = calibrate(read_run(copy))
+    assert "network" not in found.scenario
+    assert any("nothing was streamed" in remark for remark in found.remarks())
+
+
+def test_a_started_again_node_and_missing_ones_are_remarks(copy):
+    (path,) = copy.glob("n3-*")
+    path.unlink()
+    (path,) = copy.glob("n2-*")
+    again = path.read_text().replace('"pid": 1', '"pid": 2')
+    lines = [json.loads(line) for line in again.splitlines()]
+    for line in lines:
+        line["time"] += 50.0
+    (copy / "n2-20260919T120050-2.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
+    rewrite(path, lambda line: line, lambda line: line["type"] != "end")
+    remarks = observe(read_run(copy)).remarks
+    assert "4 nodes are listed, and 3 of them have logs here" in remarks
+    assert any("started again: n2" in remark for remark in remarks)
+
+
+# The command
+
+
+@pytest.fixture
+def _one_try(monkeypatch):
+    monkeypatch.setattr("dpwa.sim.calibration.refine.MOST_TRIES", 1)
+    monkeypatch.setattr("dpwa.sim.calibration.refine.STEPS", 300)
+
+
+@pytest.mark.usefixtures("_one_try")
+def test_the_command_writes_a_scenario_that_runs(logs, tmp_path):
+    file = tmp_path / "ours.yaml"
+    result = run_dpwa("sim", "calibrate", logs, "--out", file)
+    assert (result.exit_code, result.stderr) == (0, f"{file}: written\n")
+    shown = {line.split()[0]: line for line in result.stdout.splitlines()}
+    assert "a straggler" in shown["n3"]
+    assert "Mbit/s" in shown["bandwidth"]
+    assert "in the run it was" in shown["waiting"]
+    again = run_dpwa("sim", "calibrate", logs, "--out", file)
+    assert again.exit_code == 2
+    assert "--force overwrites it" in again.stderr
+    ran = run_dpwa("sim", file, "--seed", 3, "--set", "seconds=5", "--json")
+    assert json.loads(ran.stdout)["rounds"] > 20
+
+
+@pytest.mark.usefixtures("_one_try")
+def test_without_a_file_the_scenario_is_printed_and_programs_get_an_object(logs):
+    printed = run_dpwa("sim", "calibrate", logs).stdout
+    assert load_scenario(yaml.safe_load(printed[printed.index("# A scenario") :])).config.merge
+    found = json.loads(run_dpwa("sim", "calibrate", logs, "--json").stdout)
+    assert found["nodes"] == ["n0", "n1", "n2", "n3"]
+    assert found["simulated"]["steps_per_s"] > 0
+    assert load_scenario(found["scenario"]).scenario.nodes == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("none", "it does not exist"), ("empty", "no run logs"), ("file", "it is a file")],
+)
+def test_what_is_no_run_directory_is_one_clear_error(name, text, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    result = run_dpwa("sim", "calibrate", tmp_path / name)
+    assert result.exit_code == 2
+    assert text in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_logs_of_a_newer_version_are_told(copy):
+    rewrite(next(copy.glob("n1-*")), lambda line: line | {"run_log": 99})
+    result = run_dpwa("sim", "calibrate", copy)
+    assert result.exit_code == 2
+    assert "a newer dpwa has written it" in result.stderr
