@@ -251,6 +251,16 @@ class NodesRun:
             self.network.call_later(0.0, lambda: self._over(node, runtime))
             return
         node.connection = connection
+        self.work(node, runtime, connection)
+        node.is_done = True
+        self._pass_turns()
+        while True:
+            runtime.sleep(1.0)  # it goes on serving those who still train
+
+    def work(
+        self, node: SimulatedNode, runtime: VirtualRuntime, connection: DpwaConnection
+    ) -> None:
+        """Train, as the program of a node does once it has a connection."""
         x = self.parameters[node.index : node.index + 1]
         training = ArrayTraining(connection, x[0], self._elements)
         training.take_over()
@@ -258,10 +268,6 @@ class NodesRun:
         rounds = self.spec.scenario.rounds or math.inf
         while connection.updates < rounds:
             self._update(node, runtime, training, x)
-        node.is_done = True
-        self._pass_turns()
-        while True:
-            runtime.sleep(1.0)  # it goes on serving those who still train
 
     def _update(
         self, node: SimulatedNode, runtime: VirtualRuntime, training: ArrayTraining, x: Floats
