@@ -263,15 +263,16 @@ class NodesRun:
         """Train, as the program of a node does once it has a connection."""
         x = self.parameters[node.index : node.index + 1]
         training = ArrayTraining(connection, x[0], self._elements)
-        training.take_over()
+        node.has_taken_over = training.take_over()
         node.turn, node.pace, node.has_joined = runtime.condition(), self._slowest(), True
         rounds = self.spec.scenario.rounds or math.inf
         while connection.updates < rounds:
-            self._update(node, runtime, training, x)
+            self.update(node, runtime, training, x)
 
-    def _update(
+    def update(
         self, node: SimulatedNode, runtime: VirtualRuntime, training: ArrayTraining, x: Floats
     ) -> None:
+        """Take one update: send, train a step, wait."""
         costs, nbytes = self._costs, self._elements * VALUE_BYTES * self.tcp.scale
         training.send(node.loss)
         began = runtime.now()
@@ -280,8 +281,7 @@ class NodesRun:
             + costs.publish_s_per_byte * nbytes
             + self._conditions.step_s(node.index, node.updates, began)
         )
-        losses = self._task.step(x, np.array([node.index]))
-        node.loss = None if losses is None else float(losses[0])
+        node.loss = self.step(node, x)
         node.updates += 1
         trained = runtime.now()
         node.trained_s += trained - began
@@ -292,6 +292,11 @@ class NodesRun:
         node.waited_s += runtime.now() - trained
         if training.rounds.merges > merges and costs.merge_s_per_byte:
             runtime.sleep(costs.merge_s_per_byte * nbytes)
+
+    def step(self, node: SimulatedNode, x: Floats) -> float | None:
+        """Take a training step, in place; return its loss, if the task has any."""
+        losses = self._task.step(x, np.array([node.index]))
+        return None if losses is None else float(losses[0])
 
     def _keep_pace(self, node: SimulatedNode) -> None:
         """Wait until all have taken this round, if they take them together."""

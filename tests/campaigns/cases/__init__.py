@@ -1,0 +1,1 @@
+"""What the campaigns in virtual time do with one seed each."""
