@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpwa.data.segments import ByteArray
-from dpwa.errors import ClosedError, MismatchError, UserError
+from dpwa.errors import MismatchError, UserError
 from dpwa.runtime import Runtime, Turn
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.key_value import as_keys, split_keys
@@ -136,7 +136,8 @@ class PendingGet:
     def __init__(self, get: Callable[[], np.ndarray], runtime: Runtime) -> None:
         self._get = get
         self._ended = runtime.event()
-        self._found: np.ndarray | BaseException | None = None
+        self._values = np.empty(0)
+        self._error: BaseException | None = None
         runtime.thread(self._run, "dpwa-get").start()
 
     @property
@@ -151,15 +152,15 @@ class PendingGet:
             As for `get`.
         """
         self._ended.wait()
-        if isinstance(self._found, np.ndarray):
-            return self._found
-        raise self._found or ClosedError("the process of this node has ended")
+        if self._error is not None:
+            raise self._error
+        return self._values
 
     def _run(self) -> None:
         try:
-            self._found = self._get()
+            self._values = self._get()
         except BaseException as error:  # noqa: BLE001
-            self._found = error
+            self._error = error
         finally:
             self._ended.set()
 

@@ -266,9 +266,7 @@ def members_of(run: Run, index: int) -> list[str]:
     return json.loads(path.read_text())["members"] if path.exists() else ["?"] * WORKERS
 
 
-def what_is_wrong(
-    found: dict[str, list], left_out: int | None, workers: int = WORKERS
-) -> str:
+def what_is_wrong(found: dict[str, list], left_out: int | None, workers: int = WORKERS) -> str:
     """Compare what one worker has seen with what there is to see.
 
     Args:

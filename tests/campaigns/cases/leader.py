@@ -2,8 +2,14 @@
 
 import random
 
-from cases.situation import FORMED_WITHIN_S, LOOK_EVERY_S, WatchedRun, address
-from cases.situation import drawn_compute, drawn_network
+from cases.situation import (
+    FORMED_WITHIN_S,
+    LOOK_EVERY_S,
+    WatchedRun,
+    address,
+    drawn_compute,
+    drawn_network,
+)
 
 ONE_LEADER_WITHIN_S = 15.0  # a few updates, in each of which a node hears what another one knows
 HEARS_S = 1.0  # beside the silence: ages leave out what news take on their way

@@ -2,12 +2,14 @@
 
 import math
 
-from dpwa.sim.nodes.engine import NodesRun
 from support.simulations import run_spec
+
+from dpwa.sim.nodes.engine import NodesRun
 
 REPORT_S = 0.02  # that `update_wait` may take after its timeout, for its thread to report
 FORMED_WITHIN_S = 40.0  # all nodes see each other
 LOOK_EVERY_S = 0.5
+APART = 1e-3  # of the first variance; nobody trains, so all that is left is what was not averaged
 
 
 def drawn_network(rng):
@@ -65,6 +67,16 @@ class WatchedRun(NodesRun):
             self.breaks(f"not within {within_s:g} s: {what}")
         return is_so
 
+    def must_agree(self, after_s):
+        """Let time pass; then all see each other, and have the same parameters."""
+        self.until(self.network.clock.now() + after_s)
+        if not self.all_see(self.names):
+            seen = {node.name: self.sees(node) for node in self.members}
+            self.breaks(f"they do not see each other: {seen}")
+        variance = float(self.parameters.var(axis=0).sum() / self._starts.var(axis=0).sum())
+        if variance > APART:
+            self.breaks(f"they do not agree: {variance:.2g} of the first variance")
+
     def breaks(self, text):
         """Note that a promise was broken."""
         self.broken.append(f"{self.network.clock.now():.1f} s: {text}")
@@ -95,7 +107,3 @@ class WatchedRun(NodesRun):
     def names(self):
         """All of them."""
         return [node.name for node in self.nodes]
-
-    def variance_ratio(self):
-        """Return the variance between nodes, by that of their first values."""
-        return float(self.parameters.var(axis=0).sum() / self._starts.var(axis=0).sum())

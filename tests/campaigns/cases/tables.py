@@ -2,12 +2,12 @@
 
 import random
 
-from cases.situation import drawn_network
-from table_starts import BASE, ROUNDS, SIZE, what_is_wrong
-
-from dpwa.tables.tables import Tables
 from support.simulated_nodes import ProgramRun
 from support.simulations import run_spec
+from table_starts import BASE, ROUNDS, SIZE, what_is_wrong
+
+from cases.situation import drawn_network
+from dpwa.tables.tables import Tables
 
 LATEST_S = 10.0
 TIMEOUT_S = 30.0
