@@ -6,7 +6,7 @@ from cases.situation import FORMED_WITHIN_S, WatchedRun, address, drawn_compute,
 
 SPLIT_WITHIN_S = 16.0  # each part sees itself alone
 HEAL_WITHIN_S = 10.0
-AGREE_S = 15.0
+QUIET_S = 10.0
 
 
 class Partition(WatchedRun):
@@ -43,7 +43,8 @@ class Partition(WatchedRun):
             self._cut()
             self.network.heal()
             self.must_come_to(lambda: self.all_see(self.names), HEAL_WITHIN_S, "one view again")
-            self.must_agree(AGREE_S)
+            self.until(self.network.clock.now() + QUIET_S)
+            self.must_agree()
         self.end()
         return self.broken
 
