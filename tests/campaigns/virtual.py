@@ -3,8 +3,8 @@
 Usage: virtual.py {churn,tables,partition,leader,all} [--seeds 0:1000] [-j 2] [-v]
 
 Each seed is one situation: how many nodes, which links, how long steps take, who is killed when.
-churn: every four seconds one member or two are killed; their processes are started again and connect
-    up to 10 s later, with one address of a node that was a member then.
+churn: every four seconds one member or two are killed; their processes are started again, and
+    connect up to 10 s later, with one address of a node that was a member then.
 tables: workers that start up to 10 s apart make the same tables and add to them; in a third of the
     seeds one of them is killed, in another third one is cut off for up to 8 s.
 partition: a cluster is cut in two parts for a while.
