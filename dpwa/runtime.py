@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from queue import SimpleQueue
+from typing import Any, Protocol
 
 import zmq
 
@@ -43,6 +44,10 @@ class Runtime(Clock, Protocol):
 
     def event(self) -> threading.Event:
         """Return what threads wait for."""
+        ...
+
+    def queue(self) -> SimpleQueue[Any]:
+        """Return what threads leave things in for each other."""
         ...
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
@@ -88,6 +93,10 @@ class SystemRuntime(SystemClock):
         """Return an event of `threading`."""
         return threading.Event()
 
+    def queue(self) -> SimpleQueue[Any]:
+        """Return a `queue.SimpleQueue`."""
+        return SimpleQueue()
+
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         """Return a thread of the operating system, a daemon."""
         return threading.Thread(target=run, name=name, daemon=True)
@@ -114,3 +123,33 @@ class SystemRuntime(SystemClock):
 
 
 SYSTEM: Runtime = SystemRuntime()
+
+
+class Turn:
+    """Belongs to one thread at a time, which may wait for others while it has it.
+
+    A lock must not be held so long: in virtual time nobody waits for locks.
+
+    Args:
+        runtime: of the threads.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._changed = runtime.condition()
+        self._holder: threading.Thread | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the thread that asks has it."""
+        return self._holder is self._runtime.current_thread()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._holder is None)
+            self._holder = self._runtime.current_thread()
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._holder = None
+            self._changed.notify()

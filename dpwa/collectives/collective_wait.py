@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -70,19 +69,28 @@ class CollectiveWait:
         Raises:
             DecidedError: the collective is over, one way or the other.
         """
-        began = time.perf_counter()
+        began = self._clock.now()
         while True:
             self.look()
             found = check()
             if found is not None:
                 return found
-            waited_s = time.perf_counter() - began
+            if not self._group.has_board:
+                self._doze(check)
+                continue
+            waited_s = self._clock.now() - began
             if waited_s < SPIN_S:
                 os.sched_yield()
                 continue
             patience_s = min(max(waited_s / 16, SHORTEST_SLEEP_S), LONGEST_SLEEP_S)
             with self._group.changed:
                 self._group.changed.wait(patience_s)
+
+    def _doze(self, check: Callable[[], T | None]) -> None:
+        """Wait for a message: without a board, all that others say comes in one."""
+        with self._group.changed:
+            if check() is None and self._group.decision is None:
+                self._group.changed.wait(LOOK_EVERY_S)
 
     def look(self) -> None:
         """Do what has become due meanwhile.

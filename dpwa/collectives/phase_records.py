@@ -28,6 +28,11 @@ class PhaseRecords:
         self._boards: dict[str, tuple[bytes, BoardReader]] = {}
         self._board: BoardWriter | None = None
 
+    @property
+    def has_board(self) -> bool:
+        """Whether this node shares memory, so that others may post on boards, too."""
+        return self._board is not None
+
     def open(self) -> None:
         """Make this node's board, if it shares memory."""
         if self._contacts.share() and self._board is None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import queue
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ class PullListener(Listener):
         self._contacts = contacts
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._asked: dict[int, tuple[WantedRange, queue.SimpleQueue[Arrived]]] = {}
+        self._asked: dict[int, tuple[WantedRange, SimpleQueue[Arrived]]] = {}
         self.received_bytes = 0
 
     def link_changed(self, peer: str, *, is_up: bool) -> None:
@@ -83,7 +83,7 @@ class PullListener(Listener):
             self.received_bytes += data.nbytes
             arrived.put(Arrived(wanted, data))
 
-    def ask(self, wanted: WantedRange, arrived: queue.SimpleQueue[Arrived]) -> int:
+    def ask(self, wanted: WantedRange, arrived: SimpleQueue[Arrived]) -> int:
         """Return a number for a request, whose answer goes into `arrived`."""
         number = next(self._numbers)
         with self._lock:
@@ -103,15 +103,22 @@ class Puller:
     Args:
         listener: which hears of what arrives.
         contacts: through whom messages go.
+        arrived: a queue for what comes.
         header: fields that all pulls of the collective have in common.
     """
 
-    def __init__(self, listener: PullListener, contacts: Contacts, header: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        listener: PullListener,
+        contacts: Contacts,
+        arrived: SimpleQueue[Arrived],
+        header: dict[str, Any],
+    ) -> None:
         self._listener = listener
         self._contacts = contacts
         self._header = header
         self._lanes: dict[str, _PeerQueue] = {}
-        self._arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
+        self._arrived = arrived
         self._numbers: set[int] = set()
         self.missing = 0
 
@@ -129,7 +136,7 @@ class Puller:
         """Return the next piece that has come; `None` if there is none in time."""
         try:
             arrived = self._arrived.get(timeout=timeout_s)
-        except queue.Empty:
+        except Empty:
             return None
         self.missing -= 1
         lane = self._lanes[arrived.wanted.peer]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dpwa import fault_points
-from dpwa.clock import Clock, Deadline
+from dpwa.clock import Deadline
 from dpwa.collectives.collective_wait import CollectiveWait, DecidedError
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.entries import (
@@ -36,6 +35,7 @@ from dpwa.errors import (
 from dpwa.lifecycle import Closeable
 from dpwa.policy.groups.ballots import Decision
 from dpwa.policy.groups.views import Member
+from dpwa.runtime import Runtime, Turn
 
 ASK_EVERY_S = 0.2
 MEET_S = 5.0  # for others to begin, too, where each begins alone: joining may take seconds
@@ -46,23 +46,13 @@ class _EvictedError(Exception):
     """This node has no part in what the others do."""
 
 
-class _Calls:
+class _Calls(Turn):
     """One call at a time; one within another, as of a signal handler, would wait for ever."""
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._is_taken = False
-
     def __enter__(self) -> None:
-        self._lock.acquire()
-        if self._is_taken:
-            self._lock.release()
+        if self.is_own:
             raise UserError("this thread is in a collective of this tag already: expected another")
-        self._is_taken = True
-
-    def __exit__(self, *_: object) -> None:
-        self._is_taken = False
-        self._lock.release()
+        super().__enter__()
 
 
 @dataclass
@@ -80,7 +70,7 @@ class Runner(Closeable):
     Args:
         group: the state that is shared with the network threads.
         contacts, listener, pull_source: of the node.
-        clock: time source.
+        runtime: of the node.
         groups: returns those of all tags, to say what members wait in instead.
     """
 
@@ -90,17 +80,19 @@ class Runner(Closeable):
         contacts: Contacts,
         listener: PullListener,
         pull_source: PullSource,
-        clock: Clock,
+        runtime: Runtime,
         groups: Callable[[], list[Group]] = list,
     ) -> None:
         self.group = group
         self._own = contacts.own.name
-        self._clock = clock
+        self._runtime = runtime
         self._groups = groups
-        self._calls = _Calls()
+        self._calls = _Calls(runtime)
         self._buffers = StagingBuffer(contacts), StagingBuffer(contacts)
         mapped = MappedBuffers(contacts)
-        self._space = Workspace(group, contacts, listener, pull_source, self._buffers, mapped)
+        self._space = Workspace(
+            group, contacts, listener, pull_source, self._buffers, mapped, runtime
+        )
 
     @property
     def nbytes(self) -> int:
@@ -117,8 +109,8 @@ class Runner(Closeable):
             LeftBehindError: the others have gone on without this node, or do not let it in.
         """
         with self._calls:
-            self._meet(Deadline(self._clock, min(MEET_S, timeout_s / 2)))
-            deadline = Deadline(self._clock, timeout_s)
+            self._meet(Deadline(self._runtime, min(MEET_S, timeout_s / 2)))
+            deadline = Deadline(self._runtime, timeout_s)
             while True:
                 self.group.begin()
                 if self.group.told():
@@ -126,7 +118,7 @@ class Runner(Closeable):
                 if self.group.is_evicted:
                     self._get_in(deadline, timeout_s)
                     # Or who was let in late would take those who let it in for late.
-                    deadline = Deadline(self._clock, timeout_s)
+                    deadline = Deadline(self._runtime, timeout_s)
                 try:
                     return self._attempt(operation, deadline, timeout_s)
                 except _EvictedError:
@@ -142,7 +134,7 @@ class Runner(Closeable):
         with self._calls:
             self.group.told()
             if self.group.is_evicted:
-                self._get_in(Deadline(self._clock, timeout_s), timeout_s)
+                self._get_in(Deadline(self._runtime, timeout_s), timeout_s)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -151,7 +143,7 @@ class Runner(Closeable):
 
     def _attempt(self, operation: Operation, deadline: Deadline, timeout_s: float) -> Called:
         progress = _Progress()
-        wait = CollectiveWait(self.group, self._clock, deadline)
+        wait = CollectiveWait(self.group, self._runtime, deadline)
         try:
             decision = self._take_part(operation, wait, progress)
         except BaseException as error:

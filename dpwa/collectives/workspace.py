@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from dpwa.collectives.pulling import Puller, PullListener
 from dpwa.collectives.staging import MappedBuffers, StagingBuffer
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
+from dpwa.runtime import Runtime
 
 SETTLE_S = 0.2
 SETTLE_POLL_S = 0.001
@@ -46,6 +46,7 @@ class Workspace:
         contacts, listener, pull_source: of the node.
         buffers: memory for what this node brings, and for what it reduces.
         mapped: those of peers on this host.
+        runtime: of the node.
     """
 
     group: Group
@@ -54,6 +55,7 @@ class Workspace:
     pull_source: PullSource
     buffers: tuple[StagingBuffer, StagingBuffer]
     mapped: MappedBuffers
+    runtime: Runtime
 
     @property
     def own(self) -> str:
@@ -68,9 +70,10 @@ class Workspace:
         if not self.contacts.share():
             return
         others = [name for name in self.group.view.names if name != self.own]
-        end = time.monotonic() + SETTLE_S
-        while not self.contacts.are_settled(others) and time.monotonic() < end:
-            time.sleep(SETTLE_POLL_S)
+        runtime = self.runtime
+        end = runtime.now() + SETTLE_S
+        while not self.contacts.are_settled(others) and runtime.now() < end:
+            runtime.sleep(SETTLE_POLL_S)
 
     def room(self, brought: int, reduced: int) -> tuple[ByteArray, ByteArray]:
         """Return both buffers with room for so many bytes."""
@@ -112,4 +115,4 @@ class Workspace:
             "view": group.view.identity,
             "number": group.number,
         }
-        return Puller(self.listener, self.contacts, header)
+        return Puller(self.listener, self.contacts, self.runtime.queue(), header)

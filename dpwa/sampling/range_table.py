@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
-from dpwa.clock import Clock, Deadline, SystemClock
+from dpwa.clock import Deadline
 from dpwa.errors import TableLostError, TableTimeoutError
 from dpwa.message_codes import get_log
 from dpwa.policy.sampling.leases import COLUMNS, Leases, holder_id
@@ -34,7 +33,6 @@ class RangeTable:
         ranges: of the data set; the same on all nodes.
         replicas: copies of each row besides the first.
         lease_s: after how long a range is taken from a node that lives.
-        clock: time source.
 
     Raises:
         MismatchError: another node hands out another data set, or in another way.
@@ -48,12 +46,11 @@ class RangeTable:
         *,
         replicas: int,
         lease_s: float,
-        clock: Clock | None = None,
     ) -> None:
         self.tables = tables
         self.ranges = ranges
         self.acknowledged = self.refused = 0
-        self._clock = SystemClock() if clock is None else clock
+        self._runtime = tables.runtime
         self._replicas = replicas
         own = tables.own_life
         self._name = own.name
@@ -111,7 +108,7 @@ class RangeTable:
             number = self.take()
             if number is not None or (self.leases.is_over and self.is_over()):
                 return number
-            time.sleep(pause_s)
+            self._runtime.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_LOOK_S)
 
     def is_over(self) -> bool:
@@ -138,7 +135,7 @@ class RangeTable:
 
     def look(self) -> None:
         """Read all rows; what was acknowledged before is in all copies then."""
-        self.leases.see(self._steadily(self._table.get), self._clock.now())
+        self.leases.see(self._steadily(self._table.get), self._runtime.now())
         for number in self._unconfirmed:
             self.leases.handed_out.discard(number)
             if self.leases.is_refused(number):
@@ -162,7 +159,7 @@ class RangeTable:
         if numbers:
             wanted = np.repeat(self.leases.remembered(), len(numbers), axis=0)
             self._change(sorted(numbers), wanted)
-        deadline = Deadline(self._clock, self.tables.timeout_s)
+        deadline = Deadline(self._runtime, self.tables.timeout_s)
         self.look()
         while not (self.leases.has_holders or deadline.expired()):
             try:
@@ -175,12 +172,12 @@ class RangeTable:
     def _candidate(self) -> int | None:
         lives = self.tables.lives
         living = None if lives is None else {holder_id(m.name, m.incarnation) for m in lives}
-        return self.leases.candidate(living, self._clock.now())
+        return self.leases.candidate(living, self._runtime.now())
 
     def _claim(self, number: int) -> bool:
         self._change([number], self.leases.claim(number))
         row = self._steadily(lambda: self._table.get([number]))[0]
-        self.leases.see_one(number, row, self._clock.now())
+        self.leases.see_one(number, row, self._runtime.now())
         if not self.leases.is_own(number):
             return False
         self.leases.handed_out.add(number)

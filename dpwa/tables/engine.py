@@ -8,15 +8,14 @@ It is a thread of its own, because large additions take a while, and the RxThrea
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from queue import Empty, SimpleQueue
 
 from dpwa import fault_points
-from dpwa.clock import AwakeClock, Clock
+from dpwa.clock import AwakeClock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.collectives.runner import ASK_EVERY_S, MEET_S
@@ -24,6 +23,7 @@ from dpwa.errors import ProtocolError
 from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Reply
 from dpwa.policy.groups.views import GroupView
+from dpwa.runtime import Runtime
 from dpwa.tables.answers import ReadAnswer
 from dpwa.tables.barriers import Barriers
 from dpwa.tables.channels import STALLED_S, ReliableChannels, Tell
@@ -64,19 +64,19 @@ class Settings:
     """What an `Engine` is told.
 
     Attributes:
-        clock: time source.
+        runtime: of the node.
         startup_s: how long to wait for all nodes at first.
         answer: takes the answer to a read, to send it.
         wake: has the RxThread look after a ballot.
     """
 
-    clock: Clock
+    runtime: Runtime
     startup_s: float
     answer: Callable[[ReadAnswer], None]
     wake: Callable[[], None]
 
 
-class Engine(threading.Thread):
+class Engine:
     """Does what members and users want of tables.
 
     Args:
@@ -98,13 +98,13 @@ class Engine(threading.Thread):
         tell: Tell,
         settings: Settings,
     ) -> None:
-        own = contacts.own
-        super().__init__(name=f"dpwa-tables-{own.name}", daemon=True)
+        own, runtime = contacts.own, settings.runtime
+        self._thread = runtime.thread(self._run, f"dpwa-tables-{own.name}")
         self._own = own.name
         self._pending = pending
         self._group = group
         self._settings = settings
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._inbox: SimpleQueue[Callable[[], None] | None] = runtime.queue()
         self._most_messages = 2 * WINDOW * (len(group.ranks) or limits.MAX_MEMBERS)
         self._mail = ReliableChannels(group, contacts, tell)
         self._store = ShardStore(contacts)
@@ -118,12 +118,20 @@ class Engine(threading.Thread):
         self._is_first_view = True
         self._has_company = bool(group.ranks)  # others are there, as far as this node knows
         self._was_left_out = False
-        self._awake = AwakeClock(settings.clock, IDLE_S, STOOD_STILL_S)
+        self._awake = AwakeClock(runtime, IDLE_S, STOOD_STILL_S)
         self._doubted_at = self._asked_at = 0.0
         self._is_busy = False
         self._is_stopping = False
 
     # Any thread
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join(timeout_s)
 
     def view_changed(self, view: GroupView) -> None:
         """Take note of a view; called with the lock of the group held."""
@@ -157,11 +165,11 @@ class Engine(threading.Thread):
 
     # This thread
 
-    def run(self) -> None:
+    def _run(self) -> None:
         """Work until told to stop."""
         patience_s = IDLE_S
         while not self._is_stopping:
-            with suppress(queue.Empty):
+            with suppress(Empty):
                 self._do(self._inbox.get(timeout=patience_s))
                 for _ in range(self._inbox.qsize()):
                     self._do(self._inbox.get_nowait())

@@ -5,7 +5,6 @@ Users leave additions, and wait; the engine takes them, and lays out what holds 
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import numpy as np
 from dpwa.data.segments import ByteArray
 from dpwa.errors import DpwaError, MismatchError, TableLostError
 from dpwa.policy.groups.views import GroupView
+from dpwa.runtime import Runtime
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.storage import ShardMemory
 
@@ -79,14 +79,18 @@ class PendingRead:
 class PendingOperations:
     """What users and the engine share.
 
+    Args:
+        view: who takes part at first.
+        runtime: of the node.
+
     Attributes:
         changed: guards it, and is notified when users may go on.
         present: what holds now.
         memories: of this node's own copies.
     """
 
-    def __init__(self, view: GroupView) -> None:
-        self.changed = threading.Condition(threading.RLock())
+    def __init__(self, view: GroupView, runtime: Runtime) -> None:
+        self.changed = runtime.condition()
         self.present = Present(view)
         self.memories: dict[Key, ShardMemory] = {}
         self._counters: dict[Key, int] = {}

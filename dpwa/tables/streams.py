@@ -146,12 +146,20 @@ class IncomingStream:
     def __init__(self) -> None:
         self.last = 0
         self.is_owed = self.wants = False
+        self._needs_none_after = -1  # the next one has come, or was asked for: this was `last` then
         self._data = bytearray()
 
     def is_next(self, number: int) -> bool:
-        """Tell whether a message is the next one; take note if it is not."""
+        """Tell whether a message is the next one; take note if it is not.
+
+        What is missing is asked for once; if that is in vain, it is sent again after a while. What
+        has come and cannot be taken yet is not asked for: all that follows would come again and
+        again, each time with more answers that ask for it.
+        """
         self.is_owed = True
-        self.wants |= number > self.last + 1
+        if number > self.last and self._needs_none_after != self.last:
+            self._needs_none_after = self.last
+            self.wants |= number > self.last + 1
         return number == self.last + 1
 
     def take(self, message: Numbered, payload: Frame, most_bytes: int) -> Frame | None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
 from dpwa.data.segments import ByteArray
 from dpwa.errors import MismatchError, UserError
+from dpwa.runtime import Runtime, Turn
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.key_value import as_keys, split_keys
 from dpwa.tables.rows import ShardRows, accumulate, as_row_ids, as_values, check_size, split
@@ -48,7 +47,7 @@ class Table:
         self._number = number
         self.spec = spec
         self._is_in_step = is_in_step
-        self._calls = threading.Lock()
+        self._turn = Turn(user.runtime)
         self._is_inside = False  # in step: between the two barriers of a `get`
         self._unended: tuple[bytes, np.ndarray] | None = None  # what was read there: ids, values
         self._shards = self._make(first)
@@ -104,7 +103,7 @@ class Table:
 
     def _read(self, parts: list[ShardRows], wanted: np.ndarray | None, rows: int) -> np.ndarray:
         """Return rows; in step, a call that timed out goes on from where it was."""
-        with self._calls:
+        with self._turn:
             user, deadline = self._user, self._user.deadline()
             ids = b"all" if wanted is None else wanted.tobytes()
             if self._unended is not None and self._unended[0] != ids:
@@ -131,17 +130,20 @@ class PendingGet:
 
     Args:
         get: does it, on a thread of its own.
+        runtime: of the node.
     """
 
-    def __init__(self, get: Callable[[], np.ndarray]) -> None:
-        self._future: Future[np.ndarray] = Future()
+    def __init__(self, get: Callable[[], np.ndarray], runtime: Runtime) -> None:
         self._get = get
-        threading.Thread(target=self._run, name="dpwa-get", daemon=True).start()
+        self._ended = runtime.event()
+        self._values = np.empty(0)
+        self._error: BaseException | None = None
+        runtime.thread(self._run, "dpwa-get").start()
 
     @property
     def done(self) -> bool:
         """Whether `wait` returns, or raises, at once."""
-        return self._future.done()
+        return self._ended.is_set()
 
     def wait(self) -> np.ndarray:
         """Return what `get` returns, once it is there.
@@ -149,13 +151,18 @@ class PendingGet:
         Raises:
             As for `get`.
         """
-        return self._future.result()
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self._values
 
     def _run(self) -> None:
         try:
-            self._future.set_result(self._get())
+            self._values = self._get()
         except BaseException as error:  # noqa: BLE001
-            self._future.set_exception(error)
+            self._error = error
+        finally:
+            self._ended.set()
 
 
 class ArrayTable(Table):
@@ -195,7 +202,7 @@ class ArrayTable(Table):
         if self._is_in_step:
             raise UserError("get_async: nodes that are in step (`sync=True`) call get() instead")
         ids = None if row_ids is None else as_row_ids(row_ids, self.spec.rows).copy()
-        return PendingGet(lambda: self.get(ids))
+        return PendingGet(lambda: self.get(ids), self._user.runtime)
 
     def add(self, data: Any, row_ids: Any = None, *, sync: bool = False) -> None:
         """Add to all rows, or to some; rows that come several times are added up.

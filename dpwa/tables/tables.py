@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dpwa.clock import SystemClock
 from dpwa.collectives.group import Group
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, UserError
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.message_codes import get_log
 from dpwa.policy.groups.views import Member
+from dpwa.runtime import Runtime
 from dpwa.tables.answers import Answers
 from dpwa.tables.engine import Engine, Settings
 from dpwa.tables.pending import PendingOperations
@@ -65,12 +65,12 @@ class Tables(Closeable):
         self._sync = sync
         self._made = 0
         self._runner = collectives.runner(TAG, admits_at_once=True)
-        group, contacts, clock = self._runner.group, collectives.contacts, SystemClock()
+        group, contacts, runtime = self._runner.group, collectives.contacts, node.runtime
         patience_s = node.config.collective_timeout_s if timeout_s is None else timeout_s
         contacts.share()
-        pending, node_handle = PendingOperations(group.view), node.node_handle
+        pending, node_handle = PendingOperations(group.view, runtime), node.node_handle
         answers = Answers(node_handle.wake)
-        settings = Settings(clock, patience_s, answers.put, node_handle.wake)
+        settings = Settings(runtime, patience_s, answers.put, node_handle.wake)
         engine = Engine(pending, group, contacts, node_handle.tell, settings)
         with group.changed:  # no view may come in between
             group.watch(engine.view_changed)
@@ -146,6 +146,11 @@ class Tables(Closeable):
         met = {Member(name, contacts.incarnation(name)) for name in view.names}
         lives = frozenset(m for m in {contacts.own, *met, *view.members} if m.incarnation)
         return lives if {life.name for life in lives} >= set(view.names) else None
+
+    @property
+    def runtime(self) -> Runtime:
+        """That of the node."""
+        return self._connection.node.runtime
 
     @property
     def timeout_s(self) -> float:

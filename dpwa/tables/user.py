@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from dpwa.clock import Deadline, SystemClock
+from dpwa.clock import Deadline
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.runner import Runner
 from dpwa.data.segments import ByteArray
@@ -79,6 +78,7 @@ class User:
         contacts: whose memory is shared.
 
     Attributes:
+        runtime: of the node.
         timeout_s: how long anything may take.
     """
 
@@ -95,7 +95,7 @@ class User:
         self._engine = engine
         self._runner = runner
         self._contacts = contacts
-        self._clock = SystemClock()
+        self.runtime = node.runtime
         self._mapped: dict[tuple[bytes, Key], ShardMemory] = {}
         self.timeout_s = node.config.collective_timeout_s
         self.is_closed = False
@@ -108,7 +108,7 @@ class User:
             ForkedError: this is a fork of the process that has made the tables.
         """
         self._node.check_process()
-        return Deadline(self._clock, self.timeout_s if timeout_s is None else timeout_s)
+        return Deadline(self.runtime, self.timeout_s if timeout_s is None else timeout_s)
 
     def wait(self, check: Callable[[], T | None], deadline: Deadline, what: str) -> T:
         """Return the first value of `check` that is not `None`; it is called with the lock held.
@@ -285,11 +285,11 @@ class User:
         memory = self._memory(reading.table, part.shard, present)
         if memory is None:
             return False
-        end = time.perf_counter() + READ_FOR_S
+        end = self.runtime.now() + READ_FOR_S
         while not memory.read_into(reading.result, part.where, part.rows):
-            if time.perf_counter() > end:
+            if self.runtime.now() > end:
                 return False
-            time.sleep(SHORTEST_SLEEP_S)
+            self.runtime.sleep(SHORTEST_SLEEP_S)
         return True
 
     def _memory(self, number: int, shard: int, present: Present) -> ShardMemory | None:
@@ -312,14 +312,14 @@ class User:
         for request, (part, ask) in asks.items():
             primary = present.tables[reading.table].placement.primary(part.shard)
             self._engine.order(partial(self._engine.order_rows, request, ask, primary))
-        patience, got_bytes = Deadline(self._clock, ASK_AGAIN_S), 0
+        patience, got_bytes = Deadline(self.runtime, ASK_AGAIN_S), 0
 
         def is_over() -> bool | None:
             nonlocal patience, got_bytes
             self.pending.check(reading.table)
             now_bytes = sum(ask.got_bytes for _, ask in asks.values())
             if now_bytes > got_bytes:  # it is on its way
-                patience, got_bytes = Deadline(self._clock, ASK_AGAIN_S), now_bytes
+                patience, got_bytes = Deadline(self.runtime, ASK_AGAIN_S), now_bytes
             is_other = self._present() is not present
             is_done = all(ask.is_answered for _, ask in asks.values())
             return True if is_done or is_other or patience.expired() else None

@@ -266,26 +266,27 @@ def members_of(run: Run, index: int) -> list[str]:
     return json.loads(path.read_text())["members"] if path.exists() else ["?"] * WORKERS
 
 
-def what_is_wrong(found: dict[str, list], left_out: int | None) -> str:
+def what_is_wrong(found: dict[str, list], left_out: int | None, workers: int = WORKERS) -> str:
     """Compare what one worker has seen with what there is to see.
 
     Args:
         found: by the worker.
         left_out: who was, and has said so: for the others it is as if it had died.
+        workers: how many there are.
     """
     for round_, values in enumerate(found["read"], start=1):
         if left_out is None and len(set(values)) > 1:
             return f"read {round_} is in part {set(values)}"
         for value in set(values):
-            first, *counts = digits(value)
-            expected = [first if left_out == 0 else 1, *[round_] * WORKERS]
+            first, *counts = digits(value, workers)
+            expected = [first if left_out == 0 else 1, *[round_] * workers]
             if left_out is not None:
                 expected[1 + left_out] = min(round_, counts[left_out])
-            if [first, *counts] != expected or first not in (1, 2, 3):
+            if [first, *counts] != expected or not 1 <= first <= workers:
                 return f"read {round_} has {[first, *counts]}, expected {expected}"
     for row, values in enumerate(found["rows"]):
-        for counts in (digits(value)[1:] for value in set(values)):
-            expected = [ROUNDS * (worker % 2 == row) for worker in range(WORKERS)]
+        for counts in (digits(value, workers)[1:] for value in set(values)):
+            expected = [ROUNDS * (worker % 2 == row) for worker in range(workers)]
             if left_out is not None:
                 expected[left_out] = min(expected[left_out], counts[left_out])
             if counts != expected:
@@ -293,10 +294,10 @@ def what_is_wrong(found: dict[str, list], left_out: int | None) -> str:
     return ""
 
 
-def digits(value: float) -> list[int]:
+def digits(value: float, workers: int) -> list[int]:
     """Return whose first value it is, and how often each worker has added to it."""
-    counts = [int(value) // BASE**worker % BASE for worker in range(WORKERS)]
-    return [int(value) // BASE**WORKERS, *counts]
+    counts = [int(value) // BASE**worker % BASE for worker in range(workers)]
+    return [int(value) // BASE**workers, *counts]
 
 
 def run_all(options: argparse.Namespace, folder: Path) -> Counter[str]:

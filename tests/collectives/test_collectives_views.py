@@ -2,10 +2,10 @@
 
 import pytest
 
-from dpwa.clock import SystemClock
 from dpwa.collectives.contacts import REMEMBERED_DEPARTED, Contacts
 from dpwa.collectives.group import ENTERED, READY, Group
 from dpwa.policy.groups.views import VIEW_ID_BYTES, Member
+from dpwa.runtime import SYSTEM
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Hello, Post, Vote
 
 RANKS = ("w1", "w2", "w3")
@@ -31,7 +31,7 @@ def contacts(told):
 @pytest.fixture
 def group(contacts):
     """A group in which the node is alone."""
-    made = Group("", RANKS, contacts, SystemClock())
+    made = Group("", RANKS, contacts, SYSTEM)
     made.start_alone()
     return made
 
@@ -69,7 +69,7 @@ def test_a_node_that_is_met_hears_of_a_collective_only_if_it_has_part(group, tol
 
 
 def test_a_first_collective_is_told_to_members_as_they_are_met(contacts, told):
-    group = Group("", RANKS, contacts, SystemClock())
+    group = Group("", RANKS, contacts, SYSTEM)
     group.enter(b"record")
     told.clear()
     group.contact_changed("w3")
@@ -81,7 +81,7 @@ def test_who_hears_that_others_are_further_asks_them_how_the_collective_ended(
     contacts, told, number, asks
 ):
     """Somebody may have stopped when it had told only some of the others that it is ready."""
-    group = Group("", RANKS, contacts, SystemClock())
+    group = Group("", RANKS, contacts, SYSTEM)
     group.enter(b"record")
     group.ready(b"record")
     fields = {"view": group.view.identity, "number": number, "phase": ENTERED, "record": b"record"}
@@ -152,7 +152,7 @@ def test_who_has_been_let_in_is_no_reason_to_move(group):
 def open_group(contacts):
     """A group in which the node begins alone, and hears of another node."""
     contacts.link_changed("w3", is_up=True)
-    return Group("", (), contacts, SystemClock())
+    return Group("", (), contacts, SYSTEM)
 
 
 def ask_to_join(size=0, ended=0, first=""):
@@ -241,7 +241,7 @@ def test_a_peer_that_introduces_itself_while_its_board_is_looked_for_is_a_member
     )
     with of_peer, Contacts(OWN, lambda: RANKS, ignore, ignore, may_map=True) as contacts:
         of_peer.link_changed("w1", is_up=True)
-        Group("", RANKS, of_peer, SystemClock()).enter(b"of w2")
+        Group("", RANKS, of_peer, SYSTEM).enter(b"of w2")
         introduction = [message for message in hellos if isinstance(message, Hello)][-1]
         board_of = contacts.board_of
 
@@ -251,7 +251,7 @@ def test_a_peer_that_introduces_itself_while_its_board_is_looked_for_is_a_member
             return board_of(name, tag)
 
         contacts.board_of = introduced
-        group = Group("", RANKS, contacts, SystemClock())
+        group = Group("", RANKS, contacts, SYSTEM)
         group.enter(b"of w1")
         for _ in range(3):
             assert group.records(ENTERED) == {"w1": b"of w1", "w2": b"of w2"}

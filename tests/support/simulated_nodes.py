@@ -2,6 +2,7 @@
 
 import hashlib
 
+from dpwa.errors import DpwaError
 from dpwa.sim.nodes.engine import NodesRun
 from support.simulations import run_spec
 
@@ -40,3 +41,27 @@ def peers_of(run):
 def all_know_each_other(run):
     known = peers_of(run)
     return all(peers == known.keys() - {name} for name, peers in known.items())
+
+
+class ProgramRun(NodesRun):
+    """A run whose nodes do something else than to train.
+
+    Args:
+        spec: of the run.
+        program: takes the node, its runtime and its connection; what it returns is in `results`.
+
+    Attributes:
+        results: of programs that have ended, by name of the node.
+        errors: of those that have raised an error of dpwa, likewise.
+    """
+
+    def __init__(self, spec, program):
+        super().__init__(spec, lambda sample: True)
+        self._program = program
+        self.results, self.errors = {}, {}
+
+    def work(self, node, runtime, connection):
+        try:
+            self.results[node.name] = self._program(node, runtime, connection)
+        except DpwaError as error:
+            self.errors[node.name] = error

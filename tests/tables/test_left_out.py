@@ -6,6 +6,7 @@ from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.errors import TableLostError
 from dpwa.policy.groups.views import GroupView, Member
+from dpwa.runtime import SystemRuntime
 from dpwa.tables.channels import STALLED_S, UNREACHABLE_S
 from dpwa.tables.directory import Told
 from dpwa.tables.engine import DOUBT_EVERY_S, Engine, Settings
@@ -20,7 +21,7 @@ STARTUP_S = 60.0
 STEP_S = 0.05
 
 
-class Time:
+class Time(SystemRuntime):
     seconds = 0.0
 
     def now(self):
@@ -34,7 +35,7 @@ class Node:
         self.time, self.told = Time(), []
         self.contacts = Contacts(OWN, lambda: RANKS, self._tell, lambda peer: None, may_map=False)
         self.group = Group("", RANKS, self.contacts, self.time)
-        self.pending = PendingOperations(self.group.view)
+        self.pending = PendingOperations(self.group.view, self.time)
         settings = Settings(self.time, STARTUP_S, lambda answer: None, lambda: None)
         self.engine = Engine(self.pending, self.group, self.contacts, self._tell, settings)
         self.group.watch(self.engine.view_changed)

@@ -77,6 +77,27 @@ def test_only_so_much_is_under_way_and_nothing_is_taken_before():
     assert [message.table for message, _ in wire.sent] == list(range(WINDOW, 2 * WINDOW))
 
 
+def test_what_is_missing_is_asked_for_once_and_not_what_cannot_be_taken_yet():
+    incoming = IncomingStream()
+    wants = []
+
+    def come(*numbers):
+        for number in numbers:
+            incoming.is_next(number)
+            wants.append(incoming.wants)
+            incoming.wants = False
+        found = wants.copy()
+        wants.clear()
+        return found
+
+    assert come(2, 3, 4) == [True, False, False]
+    assert come(1, 2, 3, 4, 1, 2) == [False] * 6  # has come, and was not taken
+    assert incoming.is_next(1)
+    incoming.take(TableReady(**HEADER, table=0, number=1), b"", 0)
+    assert come(3, 4) == [True, False]
+    assert come(1, 2, 3) == [False] * 3
+
+
 def test_silence_is_counted_from_when_there_was_something_to_see():
     wire = Wire()
     wire.outgoing.pump(5.0)

@@ -244,21 +244,28 @@ class NodesRun:
             self.network.call_later(0.0, lambda: self._over(node, runtime))
             return
         node.connection = connection
-        x = self.parameters[node.index : node.index + 1]
-        training = ArrayTraining(connection, x[0], self._elements)
-        training.take_over()
-        node.turn, node.pace, node.has_joined = runtime.condition(), self._slowest(), True
-        rounds = self.spec.scenario.rounds or math.inf
-        while connection.updates < rounds:
-            self._update(node, runtime, training, x)
+        self.work(node, runtime, connection)
         node.is_done = True
         self._pass_turns()
         while True:
             runtime.sleep(1.0)  # it goes on serving those who still train
 
-    def _update(
+    def work(
+        self, node: SimulatedNode, runtime: VirtualRuntime, connection: DpwaConnection
+    ) -> None:
+        """Train, as the program of a node does once it has a connection."""
+        x = self.parameters[node.index : node.index + 1]
+        training = ArrayTraining(connection, x[0], self._elements)
+        node.has_taken_over = training.take_over()
+        node.turn, node.pace, node.has_joined = runtime.condition(), self._slowest(), True
+        rounds = self.spec.scenario.rounds or math.inf
+        while connection.updates < rounds:
+            self.update(node, runtime, training, x)
+
+    def update(
         self, node: SimulatedNode, runtime: VirtualRuntime, training: ArrayTraining, x: Floats
     ) -> None:
+        """Take one update: send, train a step, wait."""
         began, figures = runtime.now(), training.rounds.figures
         if self._publish_s:
             with figures.doing(Activity.PUBLISH):
@@ -266,8 +273,7 @@ class NodesRun:
         training.send(node.loss)
         step_s = self._conditions.step_s(node.index, node.updates, runtime.now())
         runtime.sleep(self._round_s + step_s)
-        losses = self._task.step(x, np.array([node.index]))
-        node.loss = None if losses is None else float(losses[0])
+        node.loss = self.step(node, x)
         node.updates += 1
         trained = runtime.now()
         node.trained_s += trained - began
@@ -280,6 +286,11 @@ class NodesRun:
             with figures.doing(Activity.MERGE):
                 runtime.sleep(self._merge_s)
             node.trained_s += self._merge_s
+
+    def step(self, node: SimulatedNode, x: Floats) -> float | None:
+        """Take a training step, in place; return its loss, if the task has any."""
+        losses = self._task.step(x, np.array([node.index]))
+        return None if losses is None else float(losses[0])
 
     def _keep_pace(self, node: SimulatedNode) -> None:
         """Wait until all have taken this round, if they take them together."""

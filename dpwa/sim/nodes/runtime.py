@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, TypeVar, cast
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dpwa.errors import UserError
 from dpwa.sim.nodes.sockets import VirtualPoller
@@ -78,6 +80,10 @@ class VirtualRuntime:
     def event(self) -> threading.Event:
         """Return an event of greenlets."""
         return VirtualEvent(self)
+
+    def queue(self) -> SimpleQueue[Any]:
+        """Return a queue of greenlets."""
+        return cast("SimpleQueue[Any]", VirtualQueue(self))
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
         """Return a greenlet that can be used like a thread."""
@@ -295,6 +301,48 @@ class VirtualCondition(threading.Condition):
     def notify_all(self) -> None:
         """Wake all."""
         _wake(self._sleepers)
+
+
+class VirtualQueue:
+    """A queue of greenlets, as `queue.SimpleQueue`."""
+
+    def __init__(self, runtime: VirtualRuntime) -> None:
+        self._runtime = runtime
+        self._sleepers: list[Sleeper] = []
+        self._items: deque[Any] = deque()
+
+    def put(self, item: Any) -> None:
+        """Leave something."""
+        self._items.append(item)
+        _wake(self._sleepers, 1)
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Take what was left first, as soon as there is something.
+
+        Raises:
+            Empty: there was nothing in time.
+        """
+        if not self._items:
+            _sleep(self._runtime, self._sleepers, timeout)
+        return self.get_nowait()
+
+    def get_nowait(self) -> Any:
+        """Take what was left first.
+
+        Raises:
+            Empty: there is nothing.
+        """
+        if not self._items:
+            raise Empty
+        return self._items.popleft()
+
+    def qsize(self) -> int:
+        """Return how much was left and not taken."""
+        return len(self._items)
+
+    def empty(self) -> bool:
+        """Tell whether that is nothing."""
+        return not self._items
 
 
 def _current_thread() -> GreenletThread | None:

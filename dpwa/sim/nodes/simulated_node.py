@@ -19,6 +19,7 @@ class SimulatedNode:
         trained_s, waited_s: likewise.
         is_done: whether it has taken all its updates.
         has_joined: whether its process has come so far as to train.
+        has_taken_over: whether it has begun where its peers had come to.
         pace: in which round it is, where all take them together.
         turn: notified when others have come further.
     """
@@ -32,7 +33,7 @@ class SimulatedNode:
         self.trained_s = self.waited_s = 0.0
         self.is_done = False
         self.pace = 0
-        self.has_joined = False
+        self.has_joined = self.has_taken_over = False
         self.turn: threading.Condition | None = None
         self.runtime: VirtualRuntime | None = None
         self.connection: DpwaConnection | None = None
@@ -60,7 +61,7 @@ class SimulatedNode:
         runtime, connection = self.runtime, self.connection
         self._merges, self._served = self.report()
         self.runtime = self.connection = self.turn = None
-        self.has_joined = self.is_done = False
+        self.has_joined = self.has_taken_over = self.is_done = False
         if runtime is not None:
             runtime.end()
         if connection is not None:

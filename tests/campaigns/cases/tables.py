@@ -1,0 +1,107 @@
+"""Workers of tables that start far apart; in some runs one is killed, or cut off for long."""
+
+import random
+
+from support.simulated_nodes import ProgramRun
+from support.simulations import run_spec
+from table_starts import BASE, ROUNDS, SIZE, what_is_wrong
+
+from cases.situation import drawn_network
+from dpwa.errors import TableLostError
+from dpwa.tables.tables import Tables
+
+LATEST_S = 10.0
+TIMEOUT_S = 30.0
+LONGEST_CUT_S = 8.0
+OVER_WITHIN_S = LATEST_S + TIMEOUT_S
+
+
+class TableWorkers:
+    """Workers that make tables and add to them, each in its own time.
+
+    Args:
+        seed: of all chance.
+    """
+
+    def __init__(self, seed):
+        self._rng = rng = random.Random(f"tables {seed}")
+        self.workers = rng.randint(3, 6)
+        self._is_sync = rng.random() < 0.5
+        self._starts = [rng.uniform(0.0, rng.choice([1.0, LATEST_S])) for _ in range(self.workers)]
+        self._pauses = [rng.choice([0.0, 0.0, rng.uniform(0.0, 2.0)]) for _ in range(self.workers)]
+        self._thinks_s = rng.choice([0.0, rng.uniform(0.0, 0.5)])
+        self._fault = rng.choice(["none", "kill", "cut"])
+        self._victim = rng.randrange(self.workers)
+        self._left_out = None  # whose additions need not all be there
+        settings = {"collective_timeout_s": TIMEOUT_S}
+        spec = run_spec(self.workers, settings, seed=seed, seconds=1e6, network=drawn_network(rng))
+        self.run = ProgramRun(spec, self._work)
+        self.network, self.tcp, self.events = self.run.network, self.run.tcp, self.run.events
+
+    def play(self):
+        """Let all of it happen; return what promises were broken."""
+        run = self.run
+        run.begin()
+        late_s = self._rng.uniform(0.0, self._rng.choice([0.5, 3.0]))
+        if self._fault != "none":
+            act = self._kill if self._fault == "kill" else self._cut
+            run.network.call_later(max(self._starts) + late_s, act)
+        run.network.run_until(OVER_WITHIN_S)
+        broken = self._judge()
+        run.end()
+        return broken
+
+    def _kill(self):
+        node = self.run.nodes[self._victim]
+        if node.name not in self.run.results:
+            self._left_out = self._victim
+            self.run.kill(node)
+
+    def _cut(self):
+        self.network.partition({self.run.nodes[self._victim].name})
+        self.network.call_later(self._rng.uniform(0.2, LONGEST_CUT_S), self.network.heal)
+
+    def _work(self, node, runtime, connection):
+        """Do what `table_starts.work` does."""
+        me, read = node.index, []
+        runtime.sleep(self._starts[me])
+        tables = Tables(connection, sync=self._is_sync)
+        runtime.sleep(self._pauses[me])
+        first = [(me + 1) * BASE**self.workers] * SIZE
+        table = tables.array(SIZE, first, dtype="float64")
+        matrix = tables.matrix(2, 3, dtype="float64")
+        wait = (lambda: None) if self._is_sync else tables.barrier
+        wait()
+        for _ in range(ROUNDS):
+            table.add([BASE**me] * SIZE)
+            matrix.add([[BASE**me] * 3], [me % 2])
+            runtime.sleep(self._thinks_s)
+            wait()
+            read.append(table.get().tolist())
+            wait()
+        tables.barrier()
+        rows = matrix.get().tolist()
+        members = list(tables.members)  # whoever has passed the last barrier leaves
+        tables.barrier()
+        tables.close()
+        return {"read": read, "rows": rows, "members": members}
+
+    def _judge(self):
+        run, broken = self.run, []
+        victim = run.nodes[self._victim].name
+        if isinstance(run.errors.get(victim), TableLostError):
+            self._left_out = self._victim  # it has been told
+        for index, node in enumerate(run.nodes):
+            if index == self._left_out:
+                continue
+            found = run.results.get(node.name)
+            if found is None:
+                broken.append(f"{node.name}: {run.errors.get(node.name, 'hangs')}")
+            elif problem := what_is_wrong(found, self._left_out, self.workers):
+                broken.append(f"{node.name}: {problem}")
+        living = [run.results[n.name] for n in run.nodes if n.name in run.results]
+        if any(found["read"] != living[0]["read"] for found in living):
+            broken.append("they have read different values after the same barrier")
+        if self._fault == "none" and any(len(f["members"]) < self.workers for f in living):
+            broken.append(f"members at the end: {[found['members'] for found in living]}")
+        return broken

@@ -1,0 +1,80 @@
+"""Campaigns in virtual time: a few seeds of each by default, more of them when asked for."""
+
+import hashlib
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import virtual
+
+PROGRAM = Path(virtual.__file__)
+FOUND = [
+    ("tables", 121, 10_000),  # what could not be taken yet was asked for again with every message
+]
+every_campaign = pytest.mark.parametrize("name", virtual.CASES)
+
+
+def digest_of(name, seed):
+    """Play a seed; return a digest of every byte that its nodes have sent, and when."""
+    case, digest = virtual.CASES[name](seed), hashlib.sha256()
+
+    def tap(time_s, sender, to, frames):
+        digest.update(f"{time_s!r} {sender} {to}".encode())
+        for frame in frames:
+            digest.update(frame)
+
+    case.tcp.tap = tap
+    with virtual.silence():
+        assert case.play() == []
+    return digest.hexdigest()
+
+
+@every_campaign
+def test_no_promise_is_broken(name):
+    for seed in range(3):
+        played = virtual.play(name, seed)
+        assert played.broken == [], f"seed {seed}"
+
+
+@pytest.mark.parametrize(("name", "seed", "messages"), FOUND)
+def test_what_was_found_once_does_not_come_back(name, seed, messages):
+    case, sent = virtual.CASES[name](seed), itertools.count(1)
+
+    def tap(*_):
+        assert next(sent) <= messages, "a storm of messages"
+
+    case.tcp.tap = tap
+    with virtual.silence():
+        assert case.play() == []
+
+
+@pytest.mark.slow
+@every_campaign
+def test_no_promise_is_broken_with_more_seeds(name):
+    assert virtual.campaign(name, range(100), processes=2) == []
+
+
+@every_campaign
+def test_a_seed_is_the_same_run_to_the_byte_whatever_ran_before(name):
+    assert digest_of(name, 5) == digest_of(name, 5)
+
+
+def test_a_broken_promise_is_told_with_its_seed_and_the_command_that_plays_it_again(
+    capsys, monkeypatch
+):
+    monkeypatch.setattr("cases.churn.SEEN_WITHIN_S", 0.1)
+    (failed,) = virtual.campaign("churn", range(3, 4), processes=1)
+    assert "have not seen it" in failed.broken[0]
+    told = capsys.readouterr().out
+    assert "python tests/campaigns/virtual.py churn --seeds 3 -v" in told
+    assert "churn: 0 of 1 seeds are right" in told
+
+
+def test_one_seed_is_played_again_with_a_log_of_its_nodes():
+    command = [sys.executable, str(PROGRAM), "leader", "--seeds", "0", "-v"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert ": kill" in done.stdout
+    assert "listening on tcp://10.0.0.0:7000" in done.stdout

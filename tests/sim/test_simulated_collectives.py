@@ -1,0 +1,164 @@
+"""Collectives, tables and shared ranges among whole nodes in virtual time."""
+
+import numpy as np
+import pytest
+from support.simulated_nodes import ProgramRun, traced
+from support.simulations import run_spec
+
+from dpwa.errors import PeerLost
+from dpwa.policy.sampling.ranges import DatasetRanges
+from dpwa.sampling.range_table import RangeTable
+from dpwa.tables.tables import Tables
+
+LINKS = {"latency_ms": 5.0, "jitter_ms": 4.0, "loss": 0.02}
+MANY = 200_000  # values of an array that goes in many pieces
+
+
+def run_of(nodes, program, seed=1, **scenario):
+    return ProgramRun(
+        run_spec(nodes, seed=seed, **{"network": LINKS, "seconds": 60.0, **scenario}), program
+    )
+
+
+def finished(run):
+    """Let a run happen; return what its programs have returned, by name of the node."""
+    run.run()
+    assert not run.errors
+    return run.results
+
+
+def all_reduced(connection, value):
+    array = np.full(MANY, value)
+    connection.all_reduce(array)
+    assert (array == array[0]).all()
+    return array[0]
+
+
+def test_a_barrier_waits_for_the_last():
+    def program(node, runtime, connection):
+        runtime.sleep(3.0 * node.index)
+        connection.barrier()
+        return runtime.now()
+
+    for passed_at in finished(run_of(3, program)).values():
+        assert 6.0 < passed_at < 6.2
+
+
+def test_arrays_are_reduced_and_objects_gathered():
+    def program(node, runtime, connection):
+        total = all_reduced(connection, node.index + 1.0)
+        told = connection.all_gather({"i am": node.name, "bytes": bytes(100_000)})
+        return total, {name: value["i am"] for name, value in told.items()}
+
+    names = [f"n{index}" for index in range(4)]
+    found = finished(run_of(4, program))
+    assert found == dict.fromkeys(names, (10.0, {name: name for name in names}))
+
+
+def test_a_large_array_takes_what_its_bytes_take():
+    def program(node, runtime, connection):
+        connection.barrier()
+        began = runtime.now()
+        all_reduced(connection, 1.0)
+        return runtime.now() - began
+
+    links = {"latency_ms": 1.0, "upload_mbps": 8.0, "download_mbps": 8.0}
+    for took_s in finished(run_of(4, program, network=links)).values():
+        # 1.6 MB: three quarters go out and come in twice, of 1 MB/s.
+        assert took_s == pytest.approx(2.4, rel=0.15)
+
+
+def mixed(node, runtime, connection):
+    """Call a bit of everything."""
+    with Tables(connection) as tables:
+        table = tables.array(10, [7.0] * 10, dtype="float64")
+        total = all_reduced(connection, float(node.index))
+        table.add([1.0] * 10)
+        tables.barrier()
+        return total, table.get().tolist()
+
+
+def test_the_same_seed_is_the_same_run_of_collectives_to_the_byte():
+    one, again, other = (traced(run_of(4, mixed, seed))[1] for seed in (1, 1, 2))
+    assert one == again != other
+
+
+@pytest.mark.parametrize("killed_at_s", [1.0, 1.03, 1.1, 1.17])
+def test_who_is_killed_in_the_middle_is_left_behind_by_all_others_alike(killed_at_s):
+    def program(node, runtime, connection):
+        runtime.sleep(1.0 - runtime.now())
+        found = []
+        for _ in range(6):
+            try:
+                found.append(all_reduced(connection, 10.0**node.index))
+            except PeerLost as lost:
+                found.append(lost.names)
+        return found
+
+    run = run_of(4, program)
+    run.network.call_later(killed_at_s, lambda: run.kill(run.nodes[1]))
+    found = finished(run)
+    assert found.keys() == {"n0", "n2", "n3"}
+    (told,) = {tuple(each) for each in found.values()}
+    assert set(told) <= {1111.0, ("n1",), 1101.0}
+    assert told[-1] == 1101.0
+    assert told.count(("n1",)) == 1
+
+
+@pytest.mark.parametrize("killed_at_s", [1.0, 1.2, 1.5, 2.0])
+def test_what_was_added_to_a_table_survives_a_node_that_is_killed(killed_at_s):
+    def program(node, runtime, connection):
+        tables = Tables(connection)
+        table = tables.array(12, [0.5] * 12, dtype="float64", replicas=1)
+        runtime.sleep(1.0 - runtime.now())
+        for _ in range(20):
+            table.add([100.0**node.index] * 12, sync=True)
+        if node.index == 1:
+            return None
+        runtime.sleep(10.0 - runtime.now())
+        tables.barrier()
+        return table.get().tolist()
+
+    run = run_of(3, program)
+    run.network.call_later(killed_at_s, lambda: run.kill(run.nodes[1]))
+    found = finished(run)
+    assert found["n0"] == found["n2"]
+    for value in found["n0"]:
+        rest = value - 0.5 - 20.0 - 20.0 * 100.0**2
+        assert 0.0 <= rest <= 20.0 * 100.0
+        assert rest % 100.0 == 0.0
+
+
+def test_one_process_may_read_a_table_twice_at_a_time_but_not_call_a_collective_twice():
+    def program(node, runtime, connection):
+        tables = Tables(connection)
+        table = tables.array(4, [3.0] * 4)
+        asked = [table.get_async(), table.get_async()]
+        values = [table.get(), *(get.wait() for get in asked)]
+        passed = []
+        for number in range(2):
+            call = lambda number=number: (connection.barrier(), passed.append(number))  # noqa: E731
+            runtime.thread(call, f"call-{number}").start()
+        runtime.sleep(2.0)
+        return [value.tolist() for value in values], passed
+
+    for values, passed in finished(run_of(2, program)).values():
+        assert values == [[3.0] * 4] * 3
+        assert passed == [0, 1]  # two threads take turns
+
+
+def test_ranges_are_shared_and_each_is_acknowledged_once():
+    def program(node, runtime, connection):
+        ranges = DatasetRanges(40, 4, True, 0)
+        table = RangeTable(Tables(connection), ranges, replicas=2, lease_s=100.0)
+        table.begin(0)
+        taken = []
+        while (number := table.wait()) is not None:
+            runtime.sleep(0.2 + 0.1 * node.index)
+            table.acknowledge(number)
+            taken.append(number)
+        return taken
+
+    found = finished(run_of(3, program)).values()
+    assert sorted(number for taken in found for number in taken) == list(range(10))
+    assert all(found)
