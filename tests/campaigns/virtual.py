@@ -1,6 +1,6 @@
 """Campaigns of whole nodes in virtual time: a thousand different situations in minutes.
 
-Usage: virtual.py {churn,tables,partition,leader,all} [--seeds 0:1000] [-j 2] [-v]
+Usage: virtual.py {churn,tables,partition,leader,collectives,all} [--seeds 0:1000] [-j 2] [-v]
 
 Each seed is one situation: how many nodes, which links, how long steps take, who is killed when.
 churn: every four seconds one member or two are killed; their processes are started again, and
@@ -9,6 +9,7 @@ tables: workers that start up to 10 s apart make the same tables and add to them
     seeds one of them is killed, in another third one is cut off for up to 8 s.
 partition: a cluster is cut in two parts for a while.
 leader: the leader of lsgd, or of `interpolation: leader`, dies.
+collectives: nodes add up values all the time; they are killed and come back, or are cut off.
 
 Prints what went wrong with which seed, and the command that plays it again with a log of its nodes;
 exits with 1 if a promise was broken.
@@ -28,11 +29,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from cases.churn import Churn
+from cases.collectives import CollectiveCallers
 from cases.leader import Leader
 from cases.partition import Partition
 from cases.tables import TableWorkers
 
-CASES = {"churn": Churn, "tables": TableWorkers, "partition": Partition, "leader": Leader}
+CASES = {
+    "churn": Churn,
+    "tables": TableWorkers,
+    "partition": Partition,
+    "leader": Leader,
+    "collectives": CollectiveCallers,
+}
 MOST_SEEDS_AT_ONCE = 10  # by one process: then it tells
 
 

@@ -65,3 +65,13 @@ class ProgramRun(NodesRun):
             self.results[node.name] = self._program(node, runtime, connection)
         except DpwaError as error:
             self.errors[node.name] = error
+
+    def until_over(self, end_s):
+        """Let time pass until all programs of nodes that live have ended, at most until a moment."""
+        while self.network.clock.now() < end_s and not self.is_over:
+            self.network.run_for(1.0)
+
+    @property
+    def is_over(self):
+        """Whether they have."""
+        return all(node.is_done for node in self.nodes if node.lives_now)

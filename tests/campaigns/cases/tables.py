@@ -46,7 +46,8 @@ class TableWorkers:
         if self._fault != "none":
             act = self._kill if self._fault == "kill" else self._cut
             run.network.call_later(max(self._starts) + late_s, act)
-        run.network.run_until(OVER_WITHIN_S)
+        run.network.run_until(LATEST_S + 4.0)  # all have started, and what is to happen has
+        run.until_over(OVER_WITHIN_S)
         broken = self._judge()
         run.end()
         return broken
