@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dpwa.algorithms import Terms
 from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind
+from dpwa.sim.memory import no_search_for_cycles
 from dpwa.sim.rules.exchanges import Exchanges
 from dpwa.sim.rules.fetches import AsyncFetch, Fetches
 from dpwa.sim.rules.fleet import Fleet
@@ -81,10 +82,11 @@ class AsynchronousRun:
             The end.
         """
         self._recorder, self._rounds = recorder, rounds
-        self._next_change()
-        self._network.run_until(0.0)
-        self._look(is_due=True)
-        self._network.run_until(seconds)
+        with no_search_for_cycles():
+            self._next_change()
+            self._network.run_until(0.0)
+            self._look(is_due=True)
+            self._network.run_until(seconds)
         return self._end or self.fleet.moment(self._network.clock.now())
 
     def _next_change(self) -> None:
@@ -193,7 +195,7 @@ class AsynchronousRun:
 
     def _finish(self, round_: _Round) -> None:
         """Merge what has come, and go on."""
-        node = round_.node
+        node, round_.fetch = round_.node, None  # that knows of the round: no cycle is to remain
         self.fleet.waited_s[node.number] += self._network.clock.now() - round_.step_ends_s
         node.merge()
         self._updates += 1
