@@ -113,16 +113,17 @@ class FlowControl:
             exclude: peers not to choose.
             shares: with which probability peers that are slow take part in a draw.
         """
-        allowed = {peer: score for peer, score in self.scores.items() if peer not in exclude}
-        resting = {peer for peer in self.back_offs if self.rests(peer, now)}
-        scores = {peer: score for peer, score in allowed.items() if peer not in resting}
+        allowed = _without(self.scores, exclude)
+        scores = _without(allowed, {peer for peer in self.back_offs if self.rests(peer, now)})
         if allowed and not scores:
             return self._try_one_that_rests(rng, now, allowed)
         starved = [peer for peer, score in scores.items() if score < STARVED_BELOW]
         if starved and now - self.retried_at >= RETRY_EVERY_S:
             peer = rng.choice(starved)
             return peer, replace(self, retried_at=now, retrying=peer)
-        taking_part = [p for p in scores if p not in shares or rng.random() < shares[p]]
+        taking_part = list(scores)
+        if shares:
+            taking_part = [p for p in scores if p not in shares or rng.random() < shares[p]]
         candidates = taking_part or list(scores)
         drawn = {
             peer: scores[peer] + number
@@ -146,6 +147,10 @@ class FlowControl:
         if self.scores.get(peer) == score:
             return self
         return replace(self, scores={**self.scores, peer: score})
+
+
+def _without(scores: Mapping[str, int], peers: Collection[str]) -> Mapping[str, int]:
+    return {p: score for p, score in scores.items() if p not in peers} if peers else scores
 
 
 def _numbers(rng: random.Random, count: int) -> list[int]:
