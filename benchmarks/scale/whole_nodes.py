@@ -27,7 +27,6 @@ BASE_S = 6.0  # of merges, before half are lost
 FULL_RATE = 0.9  # of what a living node merged in a second before
 WINDOW_S = 4.0
 WORST_OF_S = 5.0
-RUNS = 64  # of one node: so many nodes are seen in all, at least
 _KINDS = get_args(MemberMessage)
 _MARKS = tuple(pack("type") + pack(kind.model_fields["type"].default) for kind in _KINDS)
 
@@ -89,7 +88,9 @@ class Watched:
         now = self._run.network.clock.now()
         living = [node for node in self._run.nodes if node.connection is not None]
         names = {node.name for node in living}
-        views = [set(node.connection.peers) for node in living if node.connection is not None]
+        views = [
+            set(node.connection.node.names()[1:]) for node in living if node.connection is not None
+        ]
         self.merges.append((now, sum(map(_merges, living)), len(living)))
         self.unaware.append((now, sum(len(view - names) for view in views)))
         self.unknown.append((now, sum(len(names) - 1 - len(view & names) for view in views)))
@@ -106,43 +107,41 @@ def _merges(node: SimulatedNode) -> int:
     return 0 if node.connection is None else node.connection.node.rounds.merges
 
 
-def study(nodes: int, seed: int, *, lost: bool = True) -> dict[str, float | int | None]:
-    """Simulate so many nodes, few of them several times; return the figures."""
-    seen = [simulated(nodes, seed + again, lost=lost) for again in range(max(1, RUNS // nodes))]
+def study(nodes: int, seed: int, runs: int = 1) -> dict[str, float | int]:
+    """Simulate so many nodes several times; return the figures, of several the worst."""
+    seen = [simulated(nodes, seed + again) for again in range(runs)]
     steady = [traffic.between(STEADY_FROM_S, LOST_AT_S, nodes) for traffic, _ in seen]
-    found: dict[str, float | int | None] = {"nodes": nodes, "runs": len(seen)}
+    found: dict[str, float | int] = {"nodes": nodes, "runs": len(seen)}
     found |= {key: max(each[key] for each in steady) for key in steady[0]}
     found["all_known_s"] = max(_first(watched.unknown, 1.0) for _, watched in seen)
-    if lost:
-        left = nodes - nodes // 2
-        after = range(int(LOST_AT_S), int(END_S - WORST_OF_S))
-        found["bytes_per_s_after_loss"] = max(
-            traffic.between(at, at + WORST_OF_S, left)["bytes_per_s"]
-            for at in after
-            for traffic, _ in seen
-        )
-        found["dead_known_s"] = max(
-            _first(watched.unaware, LOST_AT_S + 0.5) - LOST_AT_S for _, watched in seen
-        )
-        found["full_rate_s"] = _recovered([watched.rates() for _, watched in seen])
+    left = nodes - nodes // 2
+    after = range(int(LOST_AT_S), int(END_S - WORST_OF_S))
+    found["bytes_per_s_after_loss"] = max(
+        traffic.between(at, at + WORST_OF_S, left)["bytes_per_s"]
+        for at in after
+        for traffic, _ in seen
+    )
+    found["dead_known_s"] = max(
+        _first(watched.unaware, LOST_AT_S + 0.5) - LOST_AT_S for _, watched in seen
+    )
+    found["full_rate_s"] = _recovered([watched.rates() for _, watched in seen])
     return found
 
 
-def simulated(nodes: int, seed: int, *, lost: bool) -> tuple[MemberTraffic, Watched]:
+def simulated(nodes: int, seed: int) -> tuple[MemberTraffic, Watched]:
     """Simulate so many nodes once."""
     scenario = {
         "nodes": nodes,
         "seed": seed,
-        "seconds": END_S if lost else LOST_AT_S,
+        "seconds": END_S,
         "task": "quadratic",
         "detail": "nodes",
         "membership": "open",
         "compute": {"step_ms": STEP_MS, "jitter": 0.3},
         "network": {"latency_ms": 2},
-        "churn": {"start_spread_s": 1.0},
+        "churn": {"start_spread_s": 1.0, "lost": [{"at_s": LOST_AT_S, "share": 0.5}]},
     }
-    overrides = {"churn.lost": [{"at_s": LOST_AT_S, "share": 0.5}]} if lost else {}
-    run = NodesRun(load_scenario(scenario, overrides), lambda _: True)
+    run = NodesRun(load_scenario(scenario), lambda _: True)
     traffic, watched = MemberTraffic(), Watched(run)
     run.tcp.tap = traffic.tap
     run.run()

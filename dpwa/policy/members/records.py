@@ -21,7 +21,7 @@ DIGEST_BYTES = 8
 MOST_REPEATED = 3  # questions, at once
 OTHERS_ASKED = 3  # about a member that is uncertain
 FEW_REMEMBERED = 16
-MOST_TRIED = 1  # dead node at once: however many there are, trials take no more of a node
+MOST_TRIED = 1  # dead node at once
 
 
 @dataclass(eq=False)

@@ -24,6 +24,7 @@ from dpwa.testing.network import VirtualNetwork
 
 LEAST_STEP_S = 1e-6  # time passes, however fast nodes are
 LOOKS_PER_ROUND = 4  # at whether the target is reached
+ASK_AFTER = 256  # updates of all nodes: whether to go on
 
 
 @dataclass(eq=False)
@@ -208,7 +209,11 @@ class AsynchronousRun:
 
     def _look(self, *, is_due: bool) -> None:
         """Show the run to the recorder, now and then."""
-        if self._end is not None or (not is_due and self._updates < self._looks_at):
+        if self._end is not None:
+            return
+        if not is_due and self._updates < self._looks_at:
+            if self._updates % ASK_AFTER == 0 and not self._recorder.is_wanted():
+                self._end = self.fleet.moment(self._network.clock.now())
             return
         self._looks_at = self._updates + max(1, self.fleet.living // LOOKS_PER_ROUND)
         moment = self.fleet.moment(self._network.clock.now())
