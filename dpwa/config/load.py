@@ -259,7 +259,7 @@ class _Loading:
             if isinstance(entry.value, BrokenNode) and key not in known:
                 self._problems.add(entry.value.place, joined("", key), entry.value.message)
             elif key not in known:
-                message = unknown_key(key, [*self._beside, *known])
+                message = unknown_key(key, list(dict.fromkeys([*self._beside, *known])))
                 self._problems.add(entry.place, joined("", key), message)
 
     def _options(self) -> dict[str, StrictModel]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable
@@ -22,6 +23,7 @@ SUSPECT_TOLD_BY = 3.0  # members that hear of it, on average
 MOST_BETWEEN_TICKS_S = 0.4  # counts: who gets no turn on a busy machine suspects others later
 ASLEEP_AFTER_S = 2.0
 NEWS_ENTRIES = 32  # in one message, unless the reader knows other members
+ALL_ENTRIES_PER_S = 64  # at most, in messages with all that is known to who knows other members
 
 
 class MemberList:
@@ -47,6 +49,7 @@ class MemberList:
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self._changes = 0
+        self._tells_all_at = -math.inf
         self._untold = False
         self._suspects: set[str] = set()
         self.waits = False
@@ -107,10 +110,13 @@ class MemberList:
             return self._members.digest()
 
     def news(self, to: str | None = None, their_digest: bytes | None = None) -> bytes:
-        """Pack what to tell a node; all that is known if it knows other members."""
+        """Pack what to tell a node; all that is known if it knows other members.
+
+        While news spreads, many know other members for a moment. So of many members all are told
+        now and then only, but always to who has just come (an empty digest).
+        """
         with self._lock:
-            agrees = their_digest is None or their_digest == self._members.digest()
-            most = NEWS_ENTRIES if agrees else limits.MAX_ROSTER_ENTRIES
+            most = limits.MAX_ROSTER_ENTRIES if self._tells_all(their_digest) else NEWS_ENTRIES
             return pack_entries(self._members.news(self._rng, most, to))
 
     def roster(self, to: str, *, asks: bool) -> tuple[Roster, bytes]:
@@ -242,6 +248,15 @@ class MemberList:
             "changes": self._changes,
             "view": digest.hex(),
         }
+
+    def _tells_all(self, their_digest: bytes | None) -> bool:
+        now = self._clock.now()
+        if their_digest is None or their_digest == self._members.digest():
+            return False
+        if their_digest and now < self._tells_all_at:
+            return False
+        self._tells_all_at = now + len(self._members.peers) / ALL_ENTRIES_PER_S
+        return True
 
     def _tell(self, changes: list[Change]) -> None:
         for change in changes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from dpwa.errors import ProtocolError
 from dpwa.message_codes import get_log
@@ -139,8 +139,7 @@ class LeaderTable:
     def has_groups(self, peers: Collection[str]) -> bool:
         """Tell whether any of these peers is known to be of another group."""
         with self._lock:
-            known: Iterable[LossReport] = self._reports.known(self._clock.now())
-            return any(r.group != self._group for r in known if r.node in peers)
+            return self._reports.has_groups(self._clock.now(), peers)
 
     def report(self) -> JsonObject:
         """Describe what is known in plain data."""

@@ -206,6 +206,13 @@ class LossReports:
         told = (heard.version for heard in self._current(now) if heard.loss < math.inf)
         return max(told, default=0)
 
+    def has_groups(self, now: float, among: Collection[str] | None = None) -> bool:
+        """Tell whether any of the others is of another group; `among`: those that count."""
+        return any(
+            heard.group != self._group and (among is None or heard.node in among)
+            for heard in self._current(now)
+        )
+
     def known(self, now: float) -> tuple[LossReport, ...]:
         """Return all that is known, this node included, by name."""
         known = (heard.report(now) for heard in self._fresh(now))

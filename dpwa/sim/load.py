@@ -33,6 +33,7 @@ from dpwa.types import StrictModel
 
 PORT = 7000
 NO_OTHERS = "expected no such key: a scenario has its own nodes, addresses and files"
+_MAPPINGS = ("network", "compute", "costs", "churn", "target")
 _NOTHING = ("null", "~", "")  # of YAML
 
 ScenarioSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]
@@ -99,7 +100,10 @@ class _Reading:
         return _with_groups(RunSpec(scenario, config, chosen))
 
     def _part(self, keys: Collection[str]) -> MapNode:
-        return MapNode(self.root.place, tuple(e for e in self.root.entries if e.key in keys))
+        """Return these keys; a mapping without anything in it is as one that is not there."""
+        found = (entry for entry in self.root.entries if entry.key in keys)
+        kept = (e for e in found if not (e.key in _MAPPINGS and _is_empty(e.value)))
+        return MapNode(self.root.place, tuple(kept))
 
     def _task_options(self, name: str) -> StrictModel | None:
         found = value_at(self.root, [name])
@@ -148,6 +152,10 @@ class _Reading:
                 self.problems.add_line(line)
         churn = scenario.churn.model_copy(update={"trace": trace})
         return scenario.model_copy(update={"churn": churn})
+
+
+def _is_empty(value: Node) -> bool:
+    return isinstance(value, ScalarNode) and value.value is None
 
 
 def _with_groups(spec: RunSpec) -> RunSpec:

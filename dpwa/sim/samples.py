@@ -76,4 +76,4 @@ class Outcome:
 
 
 Watch = Callable[[Sample], bool]
-"""Is shown each sample as it is taken; returns whether to go on."""
+"""Is shown each sample, and in between the last one again; returns whether to go on."""

@@ -28,7 +28,7 @@ def run(name, *arguments, **environment):
 
 
 def test_all_scripts_are_here():
-    assert len(NAMES) == 13
+    assert len(NAMES) == 15
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.flow_control import TRIED_EVERY_S, FlowControl
+from dpwa.policy.flow_control import HIGHEST_SCORE, LOWEST_SCORE, TRIED_EVERY_S, FlowControl
 from dpwa.policy.health import Health, Outcome, health_after, is_failure
 
 PEERS = ("a", "b", "c")
@@ -212,3 +212,13 @@ def test_not_ready_is_neither_success_nor_failure():
 )
 def test_a_peer_that_has_not_started_yet_is_not_called_unreachable(before, is_starting, after):
     assert health_after(Outcome.UNREACHABLE, before, is_starting=is_starting) is after
+
+
+def test_draws_are_those_of_randint():
+    ours, theirs = random.Random(3), random.Random(3)
+    flow, names = FlowControl(dict.fromkeys("abc", 1000)), []
+    for _ in range(50):
+        names.append(flow.choose(ours, 0.0)[0])
+        drawn = {name: theirs.randint(LOWEST_SCORE, HIGHEST_SCORE) for name in "abc"}
+        assert names[-1] == max(drawn, key=drawn.__getitem__)
+    assert set(names) == set("abc")

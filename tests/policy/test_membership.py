@@ -15,6 +15,7 @@ import doctest
 import itertools
 import random
 import statistics
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +31,7 @@ from support.membership_network import Cluster
 
 import dpwa.policy.members.view
 from dpwa.policy.members.claims import CHECK_WITHIN_S
-from dpwa.policy.members.records import FEW_REMEMBERED
+from dpwa.policy.members.records import FEW_REMEMBERED, MOST_TRIED
 from dpwa.policy.members.states import (
     HIGHEST,
     HIGHEST_HEARSAY,
@@ -41,7 +42,7 @@ from dpwa.policy.members.states import (
     after,
     news_event,
 )
-from dpwa.policy.members.view import Membership
+from dpwa.policy.members.view import TRIED_EVERY_S, Membership
 from dpwa.testing.network import Link
 
 ALIVE, SUSPECT, DEAD, LEFT = MemberStatus
@@ -722,8 +723,16 @@ def test_the_dead_are_tried_again_after_longer_and_longer_pauses(count, most_s):
     pauses = [later - sooner for sooner, later in itertools.pairwise([0.0, *times])]
     longest = [TIMES.retry_first_s, *(min(most_s, 2.0**power) for power in range(20))]
     for pause, most in zip(pauses, longest, strict=False):
-        assert 0.5 * most - 0.11 <= pause <= most + 0.11
+        assert 0.5 * most - 0.11 <= pause <= most + 0.21 * count  # one after the other
     assert max(pauses) > 0.6 * most_s
+
+
+def test_however_many_are_dead_few_are_tried_at_once_and_each_has_its_turn():
+    found = trials(200, 100.0)
+    counts = Counter(name for _, name in found)
+    assert len(counts) == 200
+    assert max(counts.values()) - min(counts.values()) <= 2
+    assert len(found) <= 100.0 / TRIED_EVERY_S * MOST_TRIED
 
 
 def test_who_is_back_is_not_tried_again():

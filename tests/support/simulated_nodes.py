@@ -67,7 +67,7 @@ class ProgramRun(NodesRun):
             self.errors[node.name] = error
 
     def until_over(self, end_s):
-        """Let time pass until all programs of nodes that live have ended, at most until a moment."""
+        """Let time pass until the programs of all living nodes have ended, or until a moment."""
         while self.network.clock.now() < end_s and not self.is_over:
             self.network.run_for(1.0)
 

@@ -66,6 +66,7 @@ from dpwa.policy.members.states import (
     news_event,
 )
 
+TRIED_EVERY_S = 0.15  # dead nodes, one after the other
 TELLS = 3  # how often a change is passed on, times log2 of the number of nodes
 
 
@@ -94,6 +95,7 @@ class Membership:
         self._graves = Graves(self._times.grave_s, most)
         self._health = LocalHealth()
         self._claims = Claims()
+        self._next_trial_at = -math.inf
         self._digest: bytes | None = None
         self._peers: tuple[MemberEntry, ...] | None = None  # until something changes
 
@@ -302,7 +304,12 @@ class Membership:
 
     def to_retry(self, now: float, rng: random.Random) -> list[MemberEntry]:
         """Return the dead nodes whose endpoints are to be tried now, and note that they were."""
-        return to_retry(self._records.values(), now, rng, self._times)
+        if now < self._next_trial_at:
+            return []
+        found = to_retry(self._records.values(), now, rng, self._times)
+        if found:
+            self._next_trial_at = now + TRIED_EVERY_S
+        return found
 
     # How
 

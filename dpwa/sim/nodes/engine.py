@@ -27,12 +27,14 @@ from dpwa.sim.nodes.training import VALUE_BYTES, ArrayTraining, Floats
 from dpwa.sim.rules.recorder import Moment, Recorder
 from dpwa.sim.run_spec import RunSpec, node_name
 from dpwa.sim.samples import NodeFigures, Outcome, Watch
+from dpwa.sim.summary import has_target
 from dpwa.sim.tasks import make_task
 from dpwa.testing.network import VirtualNetwork
 
 NAME = "nodes"
 LOOKS = 1000  # at a run, if its length is about known: its samples are some of them
 LOOK_EVERY_S = 0.1  # if it is not
+LOOKS_PER_ROUND = 4  # at least, if there is a target
 MOST_FILLED_BYTES = 4 * 1024 * 1024  # a larger snapshot has so many bytes, each of which is several
 
 
@@ -115,7 +117,10 @@ class NodesRun:
         round_s += wanted / self._conditions.upload_bytes_per_s
         round_s += 2.0 * self._conditions.longest_latency_s
         rounds_s = (scenario.rounds or 0) * round_s
-        self._look_every_s = (scenario.seconds or rounds_s) / LOOKS or LOOK_EVERY_S
+        # Each round: somebody may want to stop. A target is to be seen when it is reached.
+        looks = LOOKS_PER_ROUND if has_target(scenario.target) else 1
+        longest_s = round_s / looks or LOOK_EVERY_S
+        self._look_every_s = min(longest_s, (scenario.seconds or rounds_s) / LOOKS or LOOK_EVERY_S)
         self._is_lockstep = scenario.schedule == "lockstep"
         self.events: list[tuple[float, str]] = []
         self._changes: Iterator[NodeChange] = self._conditions.events()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dpwa.algorithms import Terms
 from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind
+from dpwa.sim.memory import no_search_for_cycles
 from dpwa.sim.rules.exchanges import Exchanges
 from dpwa.sim.rules.fetches import AsyncFetch, Fetches
 from dpwa.sim.rules.fleet import Fleet
@@ -23,6 +24,7 @@ from dpwa.testing.network import VirtualNetwork
 
 LEAST_STEP_S = 1e-6  # time passes, however fast nodes are
 LOOKS_PER_ROUND = 4  # at whether the target is reached
+ASK_AFTER = 256  # updates of all nodes: whether to go on
 
 
 @dataclass(eq=False)
@@ -81,10 +83,11 @@ class AsynchronousRun:
             The end.
         """
         self._recorder, self._rounds = recorder, rounds
-        self._next_change()
-        self._network.run_until(0.0)
-        self._look(is_due=True)
-        self._network.run_until(seconds)
+        with no_search_for_cycles():
+            self._next_change()
+            self._network.run_until(0.0)
+            self._look(is_due=True)
+            self._network.run_until(seconds)
         return self._end or self.fleet.moment(self._network.clock.now())
 
     def _next_change(self) -> None:
@@ -193,7 +196,7 @@ class AsynchronousRun:
 
     def _finish(self, round_: _Round) -> None:
         """Merge what has come, and go on."""
-        node = round_.node
+        node, round_.fetch = round_.node, None  # that knows of the round: no cycle is to remain
         self.fleet.waited_s[node.number] += self._network.clock.now() - round_.step_ends_s
         node.merge()
         self._updates += 1
@@ -206,7 +209,11 @@ class AsynchronousRun:
 
     def _look(self, *, is_due: bool) -> None:
         """Show the run to the recorder, now and then."""
-        if self._end is not None or (not is_due and self._updates < self._looks_at):
+        if self._end is not None:
+            return
+        if not is_due and self._updates < self._looks_at:
+            if self._updates % ASK_AFTER == 0 and not self._recorder.is_wanted():
+                self._end = self.fleet.moment(self._network.clock.now())
             return
         self._looks_at = self._updates + max(1, self.fleet.living // LOOKS_PER_ROUND)
         moment = self.fleet.moment(self._network.clock.now())

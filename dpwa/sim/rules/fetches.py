@@ -56,6 +56,19 @@ class AsyncFetch:
     is_over: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class _Flow:
+    """A snapshot on its way; see `Fetches.stream`."""
+
+    sender: int
+    receiver: int
+    process: int  # of the sender
+    began_at: float
+    least_s: float
+    done: Callable[[float], None]
+    lost: Callable[[], None] | None
+
+
 class Fetches:
     """All fetches of a run.
 
@@ -187,24 +200,23 @@ class Fetches:
             done: is told how many seconds it took after the first byte.
             lost: is called if the sender has ended meanwhile.
         """
-        fleet, nbytes, began_at = self.fleet, self.sizes.answer, self.now
         least_s = self._turns * 2 * self.conditions.latency_s(sender, receiver)
-        process = fleet.incarnations[sender]
-        fleet.served[sender] += 1
+        process = self.fleet.incarnations[sender]
+        self.fleet.served[sender] += 1
+        flow = _Flow(sender, receiver, process, self.now, least_s, done, lost)
+        self._bandwidth.begin(sender, receiver, self.sizes.answer, lambda: self._sent(flow))
 
-        def sent() -> None:
-            stream_s = self.now - began_at
-            if stream_s < least_s:  # it had to wait for credit
-                self.network.call_later(least_s - stream_s, sent)
-                return
-            is_there = fleet.is_alive[sender] and fleet.incarnations[sender] == process
-            if is_there:
-                fleet.count(sender, receiver, nbytes)
-                self.later(sender, receiver, lambda: done(stream_s))
-            elif lost is not None:
-                lost()
-
-        self._bandwidth.begin(sender, receiver, nbytes, sent)
+    def _sent(self, flow: _Flow) -> None:
+        """Let a snapshot arrive whose last byte was sent."""
+        fleet, sender, receiver = self.fleet, flow.sender, flow.receiver
+        stream_s = self.now - flow.began_at
+        if stream_s < flow.least_s:  # it had to wait for credit
+            self.network.call_later(flow.least_s - stream_s, lambda: self._sent(flow))
+        elif fleet.is_alive[sender] and fleet.incarnations[sender] == flow.process:
+            fleet.count(sender, receiver, self.sizes.answer)
+            self.later(sender, receiver, lambda: flow.done(stream_s))
+        elif flow.lost is not None:
+            flow.lost()
 
     def refused(self, fetch: AsyncFetch, peer: Participant, *, is_known: bool = False) -> None:
         """Take that a peer has nothing for this node; ask another one."""

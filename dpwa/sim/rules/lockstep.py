@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dpwa.algorithms import Ask, Terms
 from dpwa.policy.transactions import Acceptance
 from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind
+from dpwa.sim.memory import no_search_for_cycles
 from dpwa.sim.rules.ask_rules import AskRules
 from dpwa.sim.rules.fleet import Fleet
 from dpwa.sim.rules.links import Links
@@ -79,6 +80,11 @@ class LockstepRounds:
         Returns:
             The end.
         """
+        with no_search_for_cycles():
+            self._go_on(recorder, rounds, seconds)
+        return self._moment()
+
+    def _go_on(self, recorder: Recorder, rounds: float, seconds: float) -> None:
         self._change_nodes()
         while recorder.observe(self._moment()) and self.rounds < rounds and self.time_s < seconds:
             if not self.fleet.living:
@@ -88,7 +94,6 @@ class LockstepRounds:
             else:
                 self._round()
             self._change_nodes()
-        return self._moment()
 
     def _moment(self) -> Moment:
         return self.fleet.moment(self.time_s)

@@ -275,7 +275,7 @@ class Participant:
 
     def has_groups(self) -> bool:
         """Tell whether the nodes belong to more than one group, as far as is known."""
-        return any(report.group != self.group for report in self.reports.known(self._now()))
+        return self.reports.has_groups(self._now())
 
     def total_updates(self) -> float:
         """Return how many updates all have made together, as far as the news goes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from dpwa.sim.tasks import TrainingTask
 
 SAMPLES = 200  # of a run whose length is known
 ROUNDING = 1e-9
+ASK_EVERY_S = 0.2  # of real time
 MOST_SAMPLES = 2 * SAMPLES  # of one that is not
 
 
@@ -44,7 +46,8 @@ class Recorder:
         spec: of the run.
         task: that is trained.
         starts: where all nodes begin, shape (N, D).
-        watch: is shown each sample; returns whether to go on.
+        watch: is shown each sample, and the last one again while nothing comes after it; returns
+            whether to go on.
 
     Attributes:
         samples: those that were taken.
@@ -67,6 +70,7 @@ class Recorder:
         self._first_variance = 1.0 if are_alike else _variance(starts, starts.mean(axis=0))
         self._interval = 1.0
         self._due = 0.0
+        self._asked_at = 0.0
 
     def observe(self, moment: Moment) -> bool:
         """Look at the run as it goes on, and take a sample if it is time to.
@@ -77,13 +81,20 @@ class Recorder:
         position = self._position(moment)
         is_due = position >= self._due
         if not is_due and not self._has_target:
-            return True
+            return self.is_wanted()
         sample = self._sample(moment, needs_accuracy=is_due or self._target.accuracy is not None)
         self.is_reached = self._has_target and _reaches(sample, self._target)
         if is_due or self.is_reached:
             self._take(sample)
             self._due = (math.floor(position / self._interval) + 1) * self._interval
-        return not self.is_reached and not self.was_stopped
+        return not self.is_reached and self.is_wanted()
+
+    def is_wanted(self) -> bool:
+        """Tell whether to go on; whoever watches is asked now and then, between samples too."""
+        now = time.monotonic()
+        if self.samples and not self.was_stopped and now - self._asked_at >= ASK_EVERY_S:
+            self._ask(self.samples[-1])
+        return not self.was_stopped
 
     def end(self, moment: Moment) -> tuple[Sample, ...]:
         """Take the last sample, unless there is one of this moment; return all of them."""
@@ -103,11 +114,14 @@ class Recorder:
 
     def _take(self, sample: Sample) -> None:
         self.samples.append(sample)
-        if not self._watch(sample):
-            self.was_stopped = True
+        self._ask(sample)
         if len(self.samples) >= MOST_SAMPLES:
             self.samples = self.samples[::2]
             self._interval *= 2.0
+
+    def _ask(self, sample: Sample) -> None:
+        self._asked_at = time.monotonic()
+        self.was_stopped = not self._watch(sample) or self.was_stopped
 
     def _sample(self, moment: Moment, *, needs_accuracy: bool) -> Sample:
         nodes = len(moment.x)

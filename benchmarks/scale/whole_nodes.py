@@ -1,0 +1,166 @@
+"""Whole nodes with `membership: open`: what their membership sends, and how they recover.
+
+Every message of every node, in virtual time. All nodes start within a second; at `LOST_AT_S` half
+of them are killed at one moment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+from dpwa.sim.framing import wire_bytes
+from dpwa.sim.load import load_scenario
+from dpwa.sim.nodes.engine import NodesRun
+from dpwa.sim.nodes.simulated_node import SimulatedNode
+from dpwa.wire.members import MemberMessage
+from dpwa.wire.messages import pack
+
+STEADY_FROM_S = 12.0
+LOST_AT_S = 22.0
+END_S = 60.0
+STEP_MS = 500  # seldom, as it is membership that is looked at
+BASE_S = 6.0  # of merges, before half are lost
+FULL_RATE = 0.9  # of what a living node merged in a second before
+WINDOW_S = 4.0
+WORST_OF_S = 5.0
+_KINDS = get_args(MemberMessage)
+_MARKS = tuple(pack("type") + pack(kind.model_fields["type"].default) for kind in _KINDS)
+
+
+@dataclass
+class MemberTraffic:
+    """Bytes and messages of membership, by second and by node.
+
+    Attributes:
+        nbytes: sent, by (second, node).
+        messages: how many, by second.
+    """
+
+    nbytes: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
+    messages: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    def tap(self, time_s: float, sender: str, to: str, frames: Sequence[bytes]) -> None:  # noqa: ARG002
+        """Count a message, if it is one of membership."""
+        if not is_of_membership(frames):
+            return
+        self.nbytes[int(time_s), sender] += wire_bytes([len(frame) for frame in frames])
+        self.messages[int(time_s)] += 1
+
+    def between(self, begin_s: float, end_s: float, nodes: int) -> dict[str, float]:
+        """Return bytes and messages of a node in a second, and bytes of the busiest."""
+        by_node: dict[str, int] = defaultdict(int)
+        for (second, sender), nbytes in self.nbytes.items():
+            if begin_s <= second < end_s:
+                by_node[sender] += nbytes
+        length_s = end_s - begin_s
+        messages = sum(n for second, n in self.messages.items() if begin_s <= second < end_s)
+        return {
+            "bytes_per_s": sum(by_node.values()) / nodes / length_s,
+            "most_bytes_per_s": max(by_node.values(), default=0) / length_s,
+            "messages_per_s": messages / nodes / length_s,
+        }
+
+
+def is_of_membership(frames: Sequence[bytes]) -> bool:
+    """Tell what a message is about. News of members that others carry counts as theirs."""
+    return any(mark in frames[0] for mark in _MARKS)
+
+
+class Watched:
+    """What is seen of a run, each second.
+
+    Args:
+        run: of whole nodes, before it begins.
+    """
+
+    def __init__(self, run: NodesRun) -> None:
+        self._run = run
+        self.merges: list[tuple[float, int, int]] = []  # second, merges of living nodes, how many
+        self.unaware: list[tuple[float, int]] = []  # second, pairs of a living node and a dead peer
+        self.unknown: list[tuple[float, int]] = []  # second, pairs of which one is not in view
+        run.network.call_later(0.0, self._look)
+
+    def _look(self) -> None:
+        now = self._run.network.clock.now()
+        living = [node for node in self._run.nodes if node.connection is not None]
+        names = {node.name for node in living}
+        views = [
+            set(node.connection.node.names()[1:]) for node in living if node.connection is not None
+        ]
+        self.merges.append((now, sum(map(_merges, living)), len(living)))
+        self.unaware.append((now, sum(len(view - names) for view in views)))
+        self.unknown.append((now, sum(len(names) - 1 - len(view & names) for view in views)))
+        self._run.network.call_later(1.0, self._look)
+
+    def rates(self) -> list[tuple[float, float]]:
+        """Return merges of a living node in a second, in the mean of `WINDOW_S`."""
+        width = int(WINDOW_S)
+        pairs = zip(self.merges, self.merges[width:], strict=False)
+        return [(b[0], (b[1] - a[1]) / WINDOW_S / b[2]) for a, b in pairs if a[2] == b[2]]
+
+
+def _merges(node: SimulatedNode) -> int:
+    return 0 if node.connection is None else node.connection.node.rounds.merges
+
+
+def study(nodes: int, seed: int, runs: int = 1) -> dict[str, float | int]:
+    """Simulate so many nodes several times; return the figures, of several the worst."""
+    seen = [simulated(nodes, seed + again) for again in range(runs)]
+    steady = [traffic.between(STEADY_FROM_S, LOST_AT_S, nodes) for traffic, _ in seen]
+    found: dict[str, float | int] = {"nodes": nodes, "runs": len(seen)}
+    found |= {key: max(each[key] for each in steady) for key in steady[0]}
+    found["all_known_s"] = max(_first(watched.unknown, 1.0) for _, watched in seen)
+    left = nodes - nodes // 2
+    after = range(int(LOST_AT_S), int(END_S - WORST_OF_S))
+    found["bytes_per_s_after_loss"] = max(
+        traffic.between(at, at + WORST_OF_S, left)["bytes_per_s"]
+        for at in after
+        for traffic, _ in seen
+    )
+    found["dead_known_s"] = max(
+        _first(watched.unaware, LOST_AT_S + 0.5) - LOST_AT_S for _, watched in seen
+    )
+    found["full_rate_s"] = _recovered([watched.rates() for _, watched in seen])
+    return found
+
+
+def simulated(nodes: int, seed: int) -> tuple[MemberTraffic, Watched]:
+    """Simulate so many nodes once."""
+    scenario = {
+        "nodes": nodes,
+        "seed": seed,
+        "seconds": END_S,
+        "task": "quadratic",
+        "detail": "nodes",
+        "membership": "open",
+        "compute": {"step_ms": STEP_MS, "jitter": 0.3},
+        "network": {"latency_ms": 2},
+        "churn": {"start_spread_s": 1.0, "lost": [{"at_s": LOST_AT_S, "share": 0.5}]},
+    }
+    run = NodesRun(load_scenario(scenario), lambda _: True)
+    traffic, watched = MemberTraffic(), Watched(run)
+    run.tcp.tap = traffic.tap
+    run.run()
+    return traffic, watched
+
+
+def _first(values: Sequence[tuple[float, int]], after_s: float) -> float:
+    """Return when there are none left for the first time; infinity if there always are."""
+    return next((at for at, left in values if at >= after_s and not left), math.inf)
+
+
+def _recovered(runs: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """Return after how many seconds the living merge at the rate of before, for good."""
+    by_second = [{round(at): rate for at, rate in rates} for rates in runs]
+    seconds = sorted(set.intersection(*map(set, by_second)))
+    rates = [(at, sum(each[at] for each in by_second) / len(by_second)) for at in seconds]
+    before = [rate for at, rate in rates if LOST_AT_S - BASE_S <= at < LOST_AT_S]
+    wanted = FULL_RATE * sum(before) / len(before)
+    slow = [at for at, rate in rates if at > LOST_AT_S and rate < wanted]
+    if not slow:
+        return 0.0
+    return math.inf if slow[-1] == rates[-1][0] else slow[-1] + 1.0 - WINDOW_S - LOST_AT_S

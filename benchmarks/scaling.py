@@ -1,0 +1,208 @@
+"""How dpwa scales, from 8 to 10,000 nodes: training, traffic of membership, half of them lost.
+
+Simulated, with the classes of real nodes; docs/scaling.md says what is run with how many nodes. The
+same seed gives the same figures. It takes about a quarter of an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from common import print_table
+
+PARTS = Path(__file__).resolve().parent / "scale"
+MOST_IN_A_VIEW = 256  # of real nodes: of more, the limit is raised for the study
+LIVES_S = 600.0  # of a member that comes to its end, where they do one by one
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of nodes.
+
+    Attributes:
+        training, whole, alone: of each part.
+        recovery: where half are lost in training.
+        seen: whole nodes in all, at least: few of them are simulated several times.
+    """
+
+    training: Sequence[int] = (8, 32, 128, 512, 2048, 10_000)
+    whole: Sequence[int] = (8, 16, 32, 64, 128)
+    alone: Sequence[int] = (64, 128, 256, 512, 1024)
+    recovery: Sequence[int] = (32, 256, 2048)
+    seen: int = 64
+
+
+QUICK = Sizes(training=(8, 16), whole=(8,), alone=(16, 32), recovery=(16,), seen=8)
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Run the study; print tables, and JSON or Markdown."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0, help="of all chance (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="a short form, of seconds")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write figures and pictures there")
+    parser.add_argument("--markdown", action="store_true", help="the tables of docs/scaling.md")
+    options = parser.parse_args()
+    found = study(QUICK if options.quick else Sizes(), options.seed)
+    for title, headings, rows in tables(found):
+        if options.markdown:
+            print(f"\n{title}\n")
+            for cells in (headings, ["--:"] * len(headings), *rows):
+                print(f"| {' | '.join(cells)} |")
+        else:
+            print_table(headings, rows)
+    if not options.markdown:
+        print(json.dumps(found))
+    if options.out is not None:
+        write(found, options.out)
+
+
+def study(sizes: Sizes, seed: int) -> dict[str, list[Row]]:
+    """Run all parts, as many at once as there are cores; return their rows by part."""
+    jobs: list[tuple[str, Callable[..., Row], tuple[Any, ...]]] = []
+    for nodes in sorted(sizes.alone, reverse=True):  # the longest first
+        jobs.append(("alone", alone, (nodes, seed, 0.0)))
+        jobs.append(("ending", alone, (nodes, seed, LIVES_S)))
+    jobs += [
+        ("whole", whole, (nodes, seed, sizes.seen)) for nodes in sorted(sizes.whole, reverse=True)
+    ]
+    topologies = ("random", "exponential", "ring")
+    for nodes in sorted(sizes.training, reverse=True):
+        jobs += [("training", training, (nodes, topology, seed)) for topology in topologies]
+        jobs.append(("consensus", consensus, (nodes, seed)))
+    jobs += [("recovery", recovery, (nodes, seed)) for nodes in sizes.recovery]
+    found: dict[str, list[Row]] = {name: [] for name, _, _ in jobs}
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), _begin) as pool:
+        futures = [(name, pool.submit(act, *arguments)) for name, act, arguments in jobs]
+        for name, future in futures:
+            row = future.result()
+            never = {key for key, value in row.items() if value == math.inf}
+            found[name].append({**row, **dict.fromkeys(never)})
+    return {name: sorted(rows, key=lambda row: row["nodes"]) for name, rows in found.items()}
+
+
+def _begin() -> None:
+    sys.path.insert(0, str(PARTS))
+
+
+def training(nodes: int, topology: str, seed: int) -> Row:
+    """Simulate a training."""
+    from training import study as study_training
+
+    return study_training(nodes, topology, seed)
+
+
+def consensus(nodes: int, seed: int) -> Row:
+    """Average in lockstep."""
+    from training import consensus as study_consensus
+
+    return study_consensus(nodes, seed)
+
+
+def recovery(nodes: int, seed: int) -> Row:
+    """Lose half of the nodes of a training."""
+    from training import recovery as study_recovery
+
+    return study_recovery(nodes, seed)
+
+
+def whole(nodes: int, seed: int, seen: int) -> Row:
+    """Simulate whole nodes."""
+    from whole_nodes import study as study_whole
+
+    return dict(study_whole(nodes, seed, max(1, seen // nodes)))
+
+
+def alone(nodes: int, seed: int, lives_s: float) -> Row:
+    """Let membership run alone, in a process whose limits are raised if they are too low."""
+    command = [sys.executable, str(PARTS / "views.py"), "--nodes", str(nodes), "--seed", str(seed)]
+    command += ["--lives-s", str(lives_s)]
+    if nodes > MOST_IN_A_VIEW:
+        command += ["--most", str(nodes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def tables(found: Mapping[str, Sequence[Row]]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Return the tables: title, headings, rows."""
+    rounds = {row["nodes"]: row["rounds"] for row in found["consensus"]}
+    by_size: dict[int, dict[str, Row]] = {}
+    for row in found["training"]:
+        by_size.setdefault(row["nodes"], {})[row["topology"]] = row
+    names = list(next(iter(by_size.values())))
+    training_rows = [
+        [
+            str(nodes),
+            *(_text(of[name]["seconds_to_target"], 1) for name in names),
+            *(_text(of[name]["busiest_by_mean"], 2) for name in names),
+            _text(of["random"]["mb_per_step"], 1),
+            _text(rounds[nodes], 0),
+        ]
+        for nodes, of in by_size.items()
+    ]
+    headings = ["nodes", *(f"{name}, s" for name in names), *(f"busiest, {name}" for name in names)]
+    return [
+        ("Training", [*headings, "MB/step", "rounds of consensus"], training_rows),
+        ("Half lost in training", *_columns(found["recovery"], _RECOVERY)),
+        ("Membership, whole nodes", *_columns(found["whole"], _WHOLE)),
+        ("Membership alone", *_columns(found["alone"], _ALONE)),
+        (f"Membership alone, a node lives {LIVES_S:g} s", *_columns(found["ending"], _ENDING)),
+    ]
+
+
+_TRAFFIC = {
+    "nodes": ("nodes", 0),
+    "bytes/s": ("bytes_per_s", 0),
+    "busiest": ("most_bytes_per_s", 0),
+    "messages/s": ("messages_per_s", 1),
+}
+_LOSS = {"bytes/s, half lost": ("bytes_per_s_after_loss", 0), "dead known, s": ("dead_known_s", 1)}
+_RECOVERY = {"nodes": ("nodes", 0), "without, s": ("without_s", 1), "with, s": ("with_s", 1)}
+_WHOLE = {
+    **_TRAFFIC,
+    **_LOSS,
+    "full rate, s": ("full_rate_s", 0),
+    "all known, s": ("all_known_s", 0),
+}
+_ALONE = {**_TRAFFIC, **_LOSS, "trials/s": ("trials_per_s", 1)}
+_ENDING = {**_TRAFFIC, "trials/s": ("trials_per_s", 1), "ended": ("killed", 0)}
+
+
+def _columns(
+    rows: Sequence[Row], columns: Mapping[str, tuple[str, int]]
+) -> tuple[list[str], list[list[str]]]:
+    return list(columns), [[_text(row[key], n) for key, n in columns.values()] for row in rows]
+
+
+def _text(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def write(found: Mapping[str, Sequence[Row]], folder: Path) -> None:
+    """Write the figures, and pictures of them."""
+    sys.path.insert(0, str(PARTS))
+    from pictures import draw_membership, draw_training
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "scaling.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    pictures = [
+        draw_training(found["training"], folder),
+        draw_membership(found["whole"], found["alone"], folder),
+    ]
+    sys.stderr.write(f"{folder}: scaling.json, {', '.join(p.name for p in pictures)}\n")
+
+
+if __name__ == "__main__":
+    main()
