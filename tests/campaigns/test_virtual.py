@@ -76,5 +76,5 @@ def test_one_seed_is_played_again_with_a_log_of_its_nodes():
     command = [sys.executable, str(PROGRAM), "leader", "--seeds", "0", "-v"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    assert ": kill" in done.stdout
+    assert " is killed" in done.stdout
     assert "listening on tcp://10.0.0.0:7000" in done.stdout

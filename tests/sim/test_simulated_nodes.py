@@ -160,7 +160,7 @@ def test_a_node_that_is_killed_returns_with_what_the_others_have_come_to():
     assert all(p["health"] == "alive" for p in others[0].node.report()["peers"])
     outcome = run.end()
     assert next(n for n in outcome.nodes if n.name == lost.name).updates < 130
-    assert f"{lost.name}: kill" in [text for _, text in outcome.events]
+    assert f"{lost.name} is killed" in [text for _, text in outcome.events]
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.0011, 0.0025, 0.2, 0.5])

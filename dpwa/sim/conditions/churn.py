@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from enum import Enum
 from typing import NamedTuple
 
@@ -19,6 +19,23 @@ class NodeChangeKind(Enum):
     KILL = "kill"  # without a word
     RETURN = "return"  # as a new process, after a kill or a leave
     LEAVE = "leave"  # it says goodbye
+
+    def told_of(self, name: str) -> str:
+        """Say what happens to a node of this name."""
+        return f"{name} {_IN_WORDS[self]}"
+
+
+_IN_WORDS = {
+    NodeChangeKind.START: "starts",
+    NodeChangeKind.KILL: "is killed",
+    NodeChangeKind.RETURN: "is back",
+    NodeChangeKind.LEAVE: "leaves",
+}
+
+
+def cut_in_words(nodes: Sized | None) -> str:
+    """Say that these nodes are cut off from the others; `None`: that a partition is over."""
+    return "a partition ends" if nodes is None else f"{len(nodes)} nodes are cut off"
 
 
 class NodeChange(NamedTuple):

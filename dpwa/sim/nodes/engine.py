@@ -18,7 +18,7 @@ from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError
 from dpwa.node.logs import only_errors
 from dpwa.node.training_figures import Activity
-from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind
+from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind, cut_in_words
 from dpwa.sim.nodes.condition_links import ConditionLinks
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.sim.nodes.simulated_node import SimulatedNode
@@ -143,8 +143,8 @@ class NodesRun:
 
     def begin(self) -> None:
         """Plan what is to happen; it does when the network is run."""
-        for time_s, _ in self._conditions.partition_changes():
-            self.network.call_later(time_s, self._partition)
+        for time_s, nodes in self._conditions.partition_changes():
+            self.network.call_later(time_s, partial(self._partition, cut_in_words(nodes)))
         self._plan_next_change()
         self.network.call_later(0.0, self._look)
 
@@ -170,7 +170,7 @@ class NodesRun:
 
     # What is planned
 
-    def _partition(self) -> None:
+    def _partition(self, told: str) -> None:
         """Cut links as they are cut now."""
         now, parts = self.network.clock.now(), list[list[int]]()
         for node in range(self._conditions.nodes):
@@ -181,8 +181,7 @@ class NodesRun:
             else:
                 part.append(node)
         self.network.partition(*([node_name(index) for index in part] for part in parts))
-        sizes = " and ".join(str(len(part)) for part in parts)
-        self._note(f"partition: {sizes} nodes" if len(parts) > 1 else "no partition any more")
+        self._note(told)
 
     def _plan_next_change(self) -> None:
         """Let happen what does at this moment, and plan what comes after it."""
@@ -229,7 +228,8 @@ class NodesRun:
 
     def start(self, node: SimulatedNode) -> None:
         """Start a process of a node, in the place of the one that there is, if any."""
-        self._note(f"{node.name}: {'return' if node.lives else 'start'}")
+        kind = NodeChangeKind.RETURN if node.lives else NodeChangeKind.START
+        self._note(kind.told_of(node.name))
         if node.lives_now:  # it is leaving still
             self._end(node)
         chance = random.Random(f"{self.spec.scenario.seed}/{node.name}/{node.lives}")
@@ -245,7 +245,7 @@ class NodesRun:
         try:
             connection = DpwaConnection(node.name, self.config_of(node), runtime=runtime)
         except DpwaError as error:
-            self._note(f"{node.name}: did not start: {error}")
+            self._note(f"{node.name} did not start: {error}")
             self.network.call_later(0.0, lambda: self._over(node, runtime))
             return
         node.connection = connection
@@ -316,12 +316,12 @@ class NodesRun:
 
     def kill(self, node: SimulatedNode) -> None:
         """End a node without a word."""
-        self._note(f"{node.name}: kill")
+        self._note(NodeChangeKind.KILL.told_of(node.name))
         self._end(node)
 
     def leave(self, node: SimulatedNode) -> None:
         """End a node in good order: it says goodbye."""
-        self._note(f"{node.name}: leave")
+        self._note(NodeChangeKind.LEAVE.told_of(node.name))
         runtime, connection = node.runtime, node.connection
         if runtime is None or connection is None:  # it is still starting
             self._end(node)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpwa.policy.beginners import is_far_behind
-from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind
+from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind, cut_in_words
 from dpwa.sim.rules.participant import NodeRules, Participant
 from dpwa.sim.rules.peer_book import Neighbourhood, PeerBook
 from dpwa.sim.rules.recorder import Moment
@@ -21,13 +21,6 @@ from dpwa.sim.tasks import TrainingTask
 DONORS_TRIED = 8
 
 Floats = NDArray[np.float64]
-
-_IN_WORDS = {
-    NodeChangeKind.START: "starts",
-    NodeChangeKind.KILL: "is killed",
-    NodeChangeKind.RETURN: "is back",
-    NodeChangeKind.LEAVE: "leaves",
-}
 
 
 class Fleet:
@@ -110,7 +103,7 @@ class Fleet:
         """
         node, starts = change.node, change.kind in (NodeChangeKind.START, NodeChangeKind.RETURN)
         if change.time_s > 0.0:
-            self.events.append((change.time_s, f"{node_name(node)} {_IN_WORDS[change.kind]}"))
+            self.events.append((change.time_s, change.kind.told_of(node_name(node))))
         self.is_alive[node] = starts
         self.living += 1 if starts else -1
         self.trains[node] = False
@@ -200,7 +193,7 @@ def told(
 ) -> tuple[tuple[float, str], ...]:
     """Return what happened to nodes, with the partitions until the end, in order of time."""
     partitions = [
-        (time_s, "a partition ends" if nodes is None else f"{len(nodes)} nodes are cut off")
+        (time_s, cut_in_words(nodes))
         for time_s, nodes in conditions.partition_changes()
         if time_s <= end_s
     ]

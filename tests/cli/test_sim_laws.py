@@ -1,0 +1,115 @@
+"""Laws of averaging, as somebody finds them who writes scenario files and runs `dpwa sim`."""
+
+import json
+import statistics
+
+import pytest
+from support.commands import run_dpwa
+
+CONSENSUS = """\
+nodes: {nodes}
+rounds: 60
+task: consensus
+schedule: {schedule}
+target: {{variance_ratio: 1e-6}}
+interpolation: constant
+constant: {{value: 0.5}}
+"""
+EXACT = 1e-25
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Runs a scenario of consensus; returns its figures, of several seeds a list."""
+
+    def run(nodes, schedule, *settings, seeds=1):
+        path = tmp_path / "scenario.yaml"
+        path.write_text(CONSENSUS.format(nodes=nodes, schedule=schedule))
+        words = (word for text in settings for word in ("--set", text))
+        result = run_dpwa("sim", path, *words, "--repeat", seeds, "-j", 1, "--json")
+        assert result.exit_code == 0, result.stderr
+        told = json.loads(result.stdout)
+        return told["runs"] if seeds > 1 else told
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("nodes", "seeds", "low", "high"),
+    [(8, 16, 13.5, 16.5), (64, 8, 18.5, 20.5), (1024, 2, 19.5, 20.5)],
+)
+def test_rounds_of_pulls_to_consensus(found, nodes, seeds, low, high):
+    runs = found(nodes, "lockstep", seeds=seeds)
+    assert all(run["reached"] for run in runs)
+    assert low <= statistics.mean(run["rounds_to_target"] for run in runs) <= high
+    rounds = [run["rounds_to_target"] for run in runs]
+    assert [run["seconds_to_target"] for run in runs] == pytest.approx([0.1 * r for r in rounds])
+
+
+@pytest.mark.parametrize("detail", ["rules", "nodes"])
+def test_it_takes_as_many_rounds_if_nobody_waits(found, detail):
+    run = found(16, "asynchronous", f"detail={detail}")
+    assert run["detail"] == detail
+    assert 14 <= run["rounds_to_target"] <= 20
+
+
+def test_a_target_is_seen_when_it_is_reached_however_long_the_run_may_be(found):
+    short, long = (found(16, "asynchronous", f"seconds={s}", "rounds=null") for s in (3, 3600))
+    assert short["detail"] == long["detail"] == "nodes"
+    assert long["rounds_to_target"] == pytest.approx(short["rounds_to_target"], abs=0.5)
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+@pytest.mark.parametrize("detail", ["rules", "nodes"])
+@pytest.mark.parametrize(("nodes", "is_exact"), [(16, True), (12, False)])
+def test_one_peer_exponential_is_exact_after_four_rounds(found, schedule, detail, nodes, is_exact):
+    settings = ("topology=one_peer_exponential", "target=null", "rounds=4", f"detail={detail}")
+    run = found(nodes, schedule, *settings)
+    assert run["rounds"] == 4
+    assert not run["reached"]
+    assert (run["variance_ratio"] < EXACT) is is_exact
+
+
+def test_one_peer_exponential_is_exact_with_1024_nodes(found):
+    run = found(1024, "lockstep", "topology=one_peer_exponential", "target=null", "rounds=10")
+    assert run["variance_ratio"] < EXACT
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+@pytest.mark.parametrize("topology", ["random", "exponential"])
+def test_push_sum_brings_all_to_one_value(found, schedule, topology):
+    settings = ("algorithm=push_sum", f"topology={topology}", "push_sum.probability=1")
+    run = found(16, schedule, *settings, "detail=rules", "rounds=200", "target=null")
+    assert run["variance_ratio"] < 1e-24
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+@pytest.mark.parametrize("detail", ["rules", "nodes"])
+def test_symmetric_exchanges_come_to_consensus(found, schedule, detail):
+    run = found(16, schedule, "algorithm=symmetric", f"detail={detail}")
+    assert run["reached"]
+    assert 10 <= run["rounds_to_target"] <= 40
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
+def test_one_node_agrees_with_itself_and_two_agree_at_once(found, schedule):
+    assert found(1, schedule)["rounds_to_target"] == 0
+    assert found(1, schedule, "target=null")["bytes_per_node"] == 0
+    assert found(2, schedule)["rounds_to_target"] == 1
+
+
+def test_what_never_moves_never_gets_there(found):
+    run = found(8, "lockstep", "constant.value=0")
+    assert (run["reached"], run["rounds_to_target"], run["seconds_to_target"]) == (
+        False,
+        None,
+        None,
+    )
+    assert run["rounds"] == 60
+    assert run["variance_ratio"] == 1
+
+
+def test_whichever_comes_first_ends_the_run(found):
+    by_time = found(8, "lockstep", "target=null", "seconds=0.95")
+    by_rounds = found(8, "lockstep", "target=null", "seconds=95")
+    assert (by_time["rounds"], by_rounds["rounds"]) == (10, 60)
