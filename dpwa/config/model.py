@@ -34,20 +34,6 @@ from dpwa.types import Fraction, JsonObject, StrictModel
 
 MAX_TIMEOUT_MS = 3_600_000
 MAX_SEED = 2**63 - 1
-# Settings about addresses and files, who may come in and who is told: of real runs only.
-OF_REAL_RUNS = (
-    "advertise",
-    "allow",
-    "alone",
-    "checkpoint",
-    "join",
-    "keys",
-    "listen",
-    "metrics",
-    "run_log",
-    "security",
-    "state_dir",
-)
 
 CLASH = "dpwa_clash"
 _YAML: Any = {"sort_keys": False, "default_flow_style": None, "width": 1000, "allow_unicode": True}

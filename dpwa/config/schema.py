@@ -11,6 +11,21 @@ from dpwa.config.model import Config
 from dpwa.data.codecs import codec_names
 from dpwa.types import JsonObject, StrictModel
 
+# Settings about addresses and files, who may come in and who is told: of real runs only.
+OF_REAL_RUNS = (
+    "advertise",
+    "allow",
+    "alone",
+    "checkpoint",
+    "join",
+    "keys",
+    "listen",
+    "metrics",
+    "run_log",
+    "security",
+    "state_dir",
+)
+
 
 def setting_names() -> tuple[str, ...]:
     """Return the keys that a configuration may have, beside the names of the methods."""

@@ -62,7 +62,7 @@ class PeerTable:
         self._flow = FlowControl()
         self._quarantined: frozenset[str] = frozenset()
         self._has_told_absent = False
-        self._fetches, self._answer_s, self._stream_s = 0, 0.0, 0.0
+        self._answered = {"fetches": 0, "answer_s": 0.0, "stream_s": 0.0}
         self.merged = MergedVersions()
 
     @property
@@ -245,8 +245,8 @@ class PeerTable:
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
-                self._fetches += 1
-                self._answer_s += latency_s
+                self._answered["fetches"] += 1
+                self._answered["answer_s"] += latency_s
                 peer.link = peer.link.answered(latency_s)
                 peer.heard = self._clock.now()
 
@@ -255,7 +255,7 @@ class PeerTable:
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
-                self._stream_s += elapsed_s
+                self._answered["stream_s"] += elapsed_s
                 peer.link = peer.link.streamed(nbytes, elapsed_s)
 
     def received(self, name: str, nbytes: int) -> None:
@@ -372,11 +372,7 @@ class PeerTable:
     def fetch_report(self) -> JsonObject:
         """Describe all fetches that were answered so far: how many, and what they took."""
         with self._lock:
-            return {
-                "fetches": self._fetches,
-                "answer_s": self._answer_s,
-                "stream_s": self._stream_s,
-            }
+            return dict(self._answered)
 
     def report(self) -> list[JsonObject]:
         """Describe every peer: endpoint, score, health, its link and counts of outcomes.

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from dpwa.config.model import OF_REAL_RUNS, Config
+from dpwa.config.model import Config
+from dpwa.config.schema import OF_REAL_RUNS
 from dpwa.lifecycle import Closeable
 from dpwa.node.node import Node
 from dpwa.node.serving.service import Listener, Reply, Service

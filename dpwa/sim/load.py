@@ -15,11 +15,12 @@ from typing import Any
 
 from dpwa.config.graphs import absolute
 from dpwa.config.load import Document, config_of, read_document
-from dpwa.config.model import OF_REAL_RUNS, Config
+from dpwa.config.model import Config
 from dpwa.config.problems import Place, Problems, joined_all, shown
 from dpwa.config.python_source import ARGUMENTS, PythonSource
 from dpwa.config.reading import note_duplicates, read_model
 from dpwa.config.scalars import means_off
+from dpwa.config.schema import OF_REAL_RUNS
 from dpwa.config.tree import ConfigValue, ListNode, MapNode, Node, ScalarNode, value_at
 from dpwa.config.yaml_source import parse_yaml
 from dpwa.errors import ConfigError

@@ -42,6 +42,7 @@ class ReliableChannels:
         self._out: dict[str, OutgoingStream] = {}
         self._in: dict[str, IncomingStream] = {}
         self._missing_since: dict[str, float] = {}
+        self._wanted_at = 0.0
         self._elsewhere_at: float | None = None
         self._told_elsewhere: dict[str, float] = {}
         self.view: GroupView = group.view
@@ -54,7 +55,7 @@ class ReliableChannels:
         others = [name for name in view.names if name != self._own.name]
         self._in = {name: IncomingStream() for name in others}
         self._out = {name: OutgoingStream(header, partial(self._tell, name)) for name in others}
-        self._missing_since, self._elsewhere_at = {}, None
+        self._missing_since, self._elsewhere_at, self._wanted_at = {}, None, self.now
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -97,6 +98,16 @@ class ReliableChannels:
         """Have everybody send again what could not be taken until now."""
         for incoming in self._in.values():
             incoming.is_owed = incoming.wants = True
+
+    def want_in_vain(self) -> None:
+        """Ask all now and then what they have to say, as this node waits for them.
+
+        Who has gone on without it says so; else it would not hear of it if all that it has said
+        itself had come.
+        """
+        if self.now - self._wanted_at >= STALLED_S:
+            self._wanted_at = self.now
+            self.want_all()
 
     def pump(self) -> bool:
         """Send what is due; return whether anything is under way."""
@@ -148,7 +159,8 @@ class ReliableChannels:
     def _tell_elsewhere(self, message: FromMember) -> None:
         name, last = message.name, self._told_elsewhere.get(message.name, -TELL_ELSEWHERE_S)
         is_known = name in self._group.others
-        if is_known and self.now - last >= TELL_ELSEWHERE_S and isinstance(message, Numbered):
+        waits = isinstance(message, Numbered) or (isinstance(message, TableSeen) and message.wants)
+        if is_known and self.now - last >= TELL_ELSEWHERE_S and waits:
             self._told_elsewhere[name] = self.now
             fields = {"request": 0, **self._signed, "view": message.view}
             self._tell(name, TableElsewhere(**fields), None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -88,6 +88,7 @@ class Engine:
 
     Attributes:
         requests: additions to shards and reads of them.
+        barriers: which members wait in one.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Engine:
         self._store = ShardStore(contacts)
         self.requests = Requests(own, pending, self._store, self._say, settings.answer)
         self._replication = Replication(self._store, self._mail, self._say, group.note_work)
-        self._barriers = Barriers(own.name, self._mail.say_to_all)
+        self.barriers = Barriers(own.name, self._mail.say_to_all)
         self._exits = 0
         self._told: dict[str, Told] = {}
         self._began: float | None = None
@@ -120,8 +121,7 @@ class Engine:
         self._was_left_out = False
         self._awake = AwakeClock(runtime, IDLE_S, STOOD_STILL_S)
         self._doubted_at = self._asked_at = 0.0
-        self._is_busy = False
-        self._is_stopping = False
+        self._is_busy = self._is_stopping = False
 
     # Any thread
 
@@ -156,7 +156,7 @@ class Engine:
 
     def absent(self) -> list[str]:
         """Return which members have not come to the barrier that this node waits in."""
-        return self._barriers.absent()
+        return self.barriers.absent()
 
     def stop(self) -> None:
         """Ask the thread to end, which gives all memory back."""
@@ -202,10 +202,11 @@ class Engine:
         now = self._mail.now
         if not self._has_begun:
             self._start_if_told()
+            self._mail.want_in_vain()
         if self._has_begun:
             for addition in self._pending.take_fresh():
                 self.requests.route(addition)
-            if self._barriers.advance(now):
+            if self.barriers.advance(now):
                 self._publish()
             if self._group.look_out() and self.requests.acknowledged and self._has_company:
                 self._pending.note_parted(self._own)
@@ -218,7 +219,7 @@ class Engine:
             log.info("%s: a member does not answer; the others are asked", self._own)
             self._group.doubt()
             self._settings.wake()
-        self._is_busy = is_under_way or self._barriers.is_waiting or not self._has_begun
+        self._is_busy = is_under_way or self.barriers.is_waiting or not self._has_begun
         self._is_busy |= self._group.is_evicted
 
     def _has_doubts(self) -> bool:
@@ -256,7 +257,7 @@ class Engine:
         self._store.drop_incomplete()
         self._began, self._has_begun, self._told = self._mail.now, False, {}
         self._publish()
-        own = Told(self._store.known(), self._barriers.known, self._barriers.is_waiting)
+        own = Told(self._store.known(), self.barriers.known, self.barriers.is_waiting)
         self._mail.say_to_all(Item(TableHoldings, {}, own.pack()))
         fault_points.reached("table.holdings.told")
         self._hear_told(self._own, own)
@@ -283,12 +284,12 @@ class Engine:
         """Go on, as all members have told what they have."""
         view = self._mail.view
         self._has_begun, self._is_first_view = True, False
-        is_old = self._barriers.known is not None or self._has_stood_still
-        missed = self._barriers.missed(self._told)
+        is_old = self.barriers.known is not None or self._has_stood_still
+        missed = self.barriers.missed(self._told)
         if self._was_left_out and is_old and missed:
             self._pending.note_missed_barriers(self._own, missed)
         self._was_left_out = False
-        self._barriers.begin(self._told)
+        self.barriers.begin(self._told)
         for number, plan in plans(view.names, self._told).items():
             self._store.settle(number, plan, view.since)
             self._replication.copy(number, plan, self._own)
@@ -300,7 +301,7 @@ class Engine:
 
     def _publish(self) -> None:
         self._pending.memories = self._store.memories()
-        tables, passed = dict(self._store.tables), self._barriers.passed
+        tables, passed = dict(self._store.tables), self.barriers.passed
         self._pending.publish(Present(self._mail.view, self._has_begun, tables, passed))
 
     # Messages
@@ -336,7 +337,7 @@ class Engine:
             case TableReady():
                 self._be_ready(message.table)
             case TableArrived():
-                self._barriers.hear(message.name, message.passed, is_waiting=message.is_waiting)
+                self.barriers.hear(message.name, message.passed, is_waiting=message.is_waiting)
             case TableAddition(is_forwarded=False):
                 self._replication.add(message, data)
             case TableAddition():
@@ -374,11 +375,7 @@ class Engine:
 
     def arrive(self) -> None:
         """Wait in a barrier."""
-        self._barriers.arrive(self._mail.now)
-
-    def give_up_barrier(self) -> None:
-        """Wait no longer."""
-        self._barriers.give_up()
+        self.barriers.arrive(self._mail.now)
 
     def order_rows(self, request: int, ask: PendingRead, primary: str) -> None:
         """Ask the primary of a shard for rows."""
@@ -399,7 +396,5 @@ class Engine:
         self._mail.want_all()  # something may have come before
 
     def _be_ready(self, number: int) -> None:
-        plan = self._store.tables.get(number)
-        if plan is not None:
-            self._store.tables[number] = replace(plan, is_ready=True)
+        if self._store.be_ready(number):
             self._publish()

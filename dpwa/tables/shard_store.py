@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dpwa.collectives.contacts import Contacts
 from dpwa.errors import ProtocolError
 from dpwa.tables.directory import HeldShard, Known, TablePlan, digest_of
@@ -84,6 +86,13 @@ class ShardStore:
             copy = self._place((number, shard), plan, is_to_come=shard in to_come)
             copy.epoch = epoch
             copy.rank = plan.placement.holders[shard].index(self._own)
+
+    def be_ready(self, number: int) -> bool:
+        """Take note that the first values of a table are in place; return whether there is one."""
+        plan = self.tables.get(number)
+        if plan is not None:
+            self.tables[number] = replace(plan, is_ready=True)
+        return plan is not None
 
     def holders(self, key: Key) -> tuple[str, ...]:
         """Return who holds a shard, the primary first.

@@ -372,11 +372,11 @@ class User:
             self.wait(has_passed, deadline, "a barrier")
         except TableTimeoutError as error:
             absent = self._engine.absent()
-            self._engine.order(self._engine.give_up_barrier)
+            self._engine.order(self._engine.barriers.give_up)
             if not absent:
                 raise
             raise TableTimeoutError(f"{error.text}; waited for: {', '.join(absent)}") from None
         except BaseException:
-            self._engine.order(self._engine.give_up_barrier)
+            self._engine.order(self._engine.barriers.give_up)
             raise
         self._waited_at = None

@@ -65,6 +65,7 @@ class ProgramRun(NodesRun):
             self.results[node.name] = self._program(node, runtime, connection)
         except DpwaError as error:
             self.errors[node.name] = error
+        connection.close()  # as whoever ends does, one way or the other
 
     def until_over(self, end_s):
         """Let time pass until the programs of all living nodes have ended, or until a moment."""

@@ -1,7 +1,7 @@
 """Graves: what is known of those who are forgotten, so that old news does not bring them back.
 
 Dead nodes are remembered for `remember_s`, and tried again: at first after 1 s, then twice as long
-each time, up to 2.5 s, or 30 s if there are 16 or more (`records.to_retry`). When they are
+each time, up to 2.5 s, or 30 s if there are 16 or more (`Trials`). When they are
 forgotten, a grave remains for `grave_s`: of who lies there, only what is newer is listened to. So
 old news brings nobody back, unless somebody passes it on who has not listened for as long as that,
 or never did before; then it lasts until the dead node does not answer. Gone nodes that this one

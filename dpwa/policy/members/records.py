@@ -9,7 +9,6 @@ import hashlib
 import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import nsmallest
 
 import msgpack
 
@@ -20,8 +19,6 @@ from dpwa.policy.near_peers import is_among_all
 DIGEST_BYTES = 8
 MOST_REPEATED = 3  # questions, at once
 OTHERS_ASKED = 3  # about a member that is uncertain
-FEW_REMEMBERED = 16
-MOST_TRIED = 1  # dead node at once
 
 
 @dataclass(eq=False)
@@ -140,22 +137,3 @@ def to_ask_others(
         record.probe.helpers = frozenset(helpers)
         asked += [(record.entry, helper) for helper in helpers]
     return asked
-
-
-def to_retry(
-    records: Iterable[MemberRecord], now: float, rng: random.Random, times: Times
-) -> list[MemberEntry]:
-    """Choose the dead nodes whose endpoints are to be tried now, and note that they were.
-
-    Of many that are due, those that have waited longest; the others are due the next time.
-    """
-    dead = [record for record in records if record.entry.status is MemberStatus.DEAD]
-    is_few = len(dead) < FEW_REMEMBERED
-    longest_s = times.retry_few_s if is_few else times.retry_many_s
-    due = [record for record in dead if now >= record.retry_at]
-    due = nsmallest(MOST_TRIED, due, key=lambda record: record.retry_at)
-    for record in due:
-        record.pause_s = min(longest_s, max(2 * record.pause_s, times.retry_first_s))
-        # The jitter keeps nodes that died together from being tried together.
-        record.retry_at = now + rng.uniform(0.5, 1.0) * record.pause_s
-    return [record.entry for record in due]

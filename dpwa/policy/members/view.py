@@ -53,7 +53,6 @@ from dpwa.policy.members.records import (
     to_ask,
     to_ask_others,
     to_pass_on,
-    to_retry,
 )
 from dpwa.policy.members.states import (
     NEWER,
@@ -65,8 +64,8 @@ from dpwa.policy.members.states import (
     after,
     news_event,
 )
+from dpwa.policy.members.trials import Trials
 
-TRIED_EVERY_S = 0.15  # dead nodes, one after the other
 TELLS = 3  # how often a change is passed on, times log2 of the number of nodes
 
 
@@ -93,9 +92,8 @@ class Membership:
         self._most = most
         self._records: dict[str, MemberRecord] = {}
         self._graves = Graves(self._times.grave_s, most)
-        self._health = LocalHealth()
-        self._claims = Claims()
-        self._next_trial_at = -math.inf
+        self._health, self._claims = LocalHealth(), Claims()
+        self._trials = Trials(self._times)
         self._digest: bytes | None = None
         self._peers: tuple[MemberEntry, ...] | None = None  # until something changes
 
@@ -304,12 +302,7 @@ class Membership:
 
     def to_retry(self, now: float, rng: random.Random) -> list[MemberEntry]:
         """Return the dead nodes whose endpoints are to be tried now, and note that they were."""
-        if now < self._next_trial_at:
-            return []
-        found = to_retry(self._records.values(), now, rng, self._times)
-        if found:
-            self._next_trial_at = now + TRIED_EVERY_S
-        return found
+        return self._trials.due(self._records.values(), now, rng)
 
     # How
 

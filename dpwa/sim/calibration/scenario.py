@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from dpwa.config import Config, load_config
-from dpwa.config.model import OF_REAL_RUNS
+from dpwa.config.schema import OF_REAL_RUNS
 from dpwa.sim.calibration.fit import Fit
 from dpwa.sim.calibration.observed import ObservedRun
 from dpwa.sim.run_spec import node_name

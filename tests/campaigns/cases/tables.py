@@ -7,13 +7,14 @@ from support.simulations import run_spec
 from table_starts import BASE, ROUNDS, SIZE, what_is_wrong
 
 from cases.situation import drawn_network
-from dpwa.errors import TableLostError
+from dpwa.errors import TableLostError, TableTimeoutError
 from dpwa.tables.tables import Tables
 
 LATEST_S = 10.0
 TIMEOUT_S = 30.0
 LONGEST_CUT_S = 8.0
-OVER_WITHIN_S = LATEST_S + TIMEOUT_S
+ASKED_WITHIN_S = 6.0  # who waits for the others asks them
+OVER_WITHIN_S = LATEST_S + LONGEST_CUT_S + TIMEOUT_S
 
 
 class TableWorkers:
@@ -33,6 +34,9 @@ class TableWorkers:
         self._fault = rng.choice(["none", "kill", "cut"])
         self._victim = rng.randrange(self.workers)
         self._left_out = None  # whose additions need not all be there
+        self._has_begun = False  # the victim, before it was cut off or later
+        self._healed_at = 0.0
+        self._ended = {}  # when, by index
         settings = {"collective_timeout_s": TIMEOUT_S}
         spec = run_spec(self.workers, settings, seed=seed, seconds=1e6, network=drawn_network(rng))
         self.run = ProgramRun(spec, self._work)
@@ -60,7 +64,11 @@ class TableWorkers:
 
     def _cut(self):
         self.network.partition({self.run.nodes[self._victim].name})
-        self.network.call_later(self._rng.uniform(0.2, LONGEST_CUT_S), self.network.heal)
+        self.network.call_later(self._rng.uniform(0.2, LONGEST_CUT_S), self._heal)
+
+    def _heal(self):
+        self._healed_at = self.network.clock.now()
+        self.network.heal()
 
     def _work(self, node, runtime, connection):
         """Do what `table_starts.work` does."""
@@ -70,6 +78,7 @@ class TableWorkers:
         runtime.sleep(self._pauses[me])
         first = [(me + 1) * BASE**self.workers] * SIZE
         table = tables.array(SIZE, first, dtype="float64")
+        self._has_begun |= me == self._victim
         matrix = tables.matrix(2, 3, dtype="float64")
         wait = (lambda: None) if self._is_sync else tables.barrier
         wait()
@@ -85,13 +94,21 @@ class TableWorkers:
         members = list(tables.members)  # whoever has passed the last barrier leaves
         tables.barrier()
         tables.close()
+        self._ended[me] = runtime.now()
         return {"read": read, "rows": rows, "members": members}
+
+    def _is_told(self, error):
+        """Tell whether the victim knows that it was left out, by whoever was there to say so."""
+        if isinstance(error, TableTimeoutError) and not self._has_begun:
+            # It waits for the others as at any start, and they have ended.
+            return max(self._ended.values()) < self._healed_at + ASKED_WITHIN_S
+        return isinstance(error, TableLostError)
 
     def _judge(self):
         run, broken = self.run, []
         victim = run.nodes[self._victim].name
-        if isinstance(run.errors.get(victim), TableLostError):
-            self._left_out = self._victim  # it has been told
+        if self._fault == "cut" and self._is_told(run.errors.get(victim)):
+            self._left_out = self._victim
         for index, node in enumerate(run.nodes):
             if index == self._left_out:
                 continue
