@@ -207,12 +207,17 @@ class Fetches:
         self._bandwidth.begin(sender, receiver, self.sizes.answer, lambda: self._sent(flow))
 
     def _sent(self, flow: _Flow) -> None:
-        """Let a snapshot arrive whose last byte was sent."""
-        fleet, sender, receiver = self.fleet, flow.sender, flow.receiver
+        """Let a snapshot arrive whose last byte would be sent by now, but for waits for credit."""
         stream_s = self.now - flow.began_at
-        if stream_s < flow.least_s:  # it had to wait for credit
-            self.network.call_later(flow.least_s - stream_s, lambda: self._sent(flow))
-        elif fleet.is_alive[sender] and fleet.incarnations[sender] == flow.process:
+        if stream_s < flow.least_s:
+            waits_s = flow.least_s - stream_s
+            self.network.call_later(waits_s, lambda: self._leave(flow, flow.least_s))
+        else:
+            self._leave(flow, stream_s)
+
+    def _leave(self, flow: _Flow, stream_s: float) -> None:
+        fleet, sender, receiver = self.fleet, flow.sender, flow.receiver
+        if fleet.is_alive[sender] and fleet.incarnations[sender] == flow.process:
             fleet.count(sender, receiver, self.sizes.answer)
             self.later(sender, receiver, lambda: flow.done(stream_s))
         elif flow.lost is not None:
