@@ -119,13 +119,13 @@ def cost_of(config: Config, payloads: Payloads, setting: Setting) -> RoundCost:
         UserError: the topology of the configuration does not fit the number of nodes.
     """
     asks = asks_per_round(config, setting.nodes)
-    peers = _peers_of(config, setting.nodes)
+    peers = peers_of(config, setting.nodes)
     link = setting.link
     if link is None:
         return _mapped(config, payloads, setting, asks)
     kinds = [
         (share, work.nbytes, _seconds(config, link, work, _readers(config, asks, setting.nodes)))
-        for share, work in _fetches(config, payloads, peers)
+        for share, work in fetches_of(config, payloads, peers)
     ]
     timeout_s = config.timeout_ms / 1000
     taken = [(share, min(seconds, timeout_s)) for share, _, seconds in kinds]
@@ -174,7 +174,7 @@ def _mapped(config: Config, payloads: Payloads, setting: Setting, asks: float) -
     return RoundCost(asks, 0.0, 0.0, 0.0, 0.0, 0.0, setting.step_s, least, most, is_late=False)
 
 
-def _fetches(config: Config, payloads: Payloads, peers: int) -> list[tuple[float, Work]]:
+def fetches_of(config: Config, payloads: Payloads, peers: int) -> list[tuple[float, Work]]:
     """Return the kinds of fetches there are: their share of all, and what they cost."""
     usual = payloads.fetch(config.codec, config.fraction)
     if not payloads.is_delta(config.codec):
@@ -204,7 +204,7 @@ def _seconds(config: Config, link: LinkFigures, work: Work, readers: float) -> f
     return link.latency_s + stream_s
 
 
-def _peers_of(config: Config, nodes: int) -> int:
+def peers_of(config: Config, nodes: int) -> int:
     """Return from how many others a node fetches in the course of time, at the most."""
     if config.topology in ("random", "full", "file") or config.is_open:
         return nodes - 1

@@ -21,6 +21,7 @@ def impossible(scenario: Scenario) -> Iterator[Clash]:
     yield from _network(scenario.network, scenario.nodes)
     yield from _compute(scenario.compute, scenario.nodes)
     yield from _churn(scenario.churn, scenario.nodes)
+    yield from _without_effect(scenario)
 
 
 def _end(scenario: Scenario) -> Iterator[Clash]:
@@ -56,6 +57,9 @@ def _target(scenario: Scenario) -> Iterator[Clash]:
         reason = "as nothing is trained with task: consensus"
         yield ("target", "loss"), f"expected nothing, {reason} (got {target.loss:g})"
     ratio = target.variance_ratio
+    if ratio is not None and scenario.nodes < 2:
+        expected = "expected nothing, as a single node has none to be compared with"
+        yield ("target", "variance_ratio"), f"{expected} (got {ratio:g})"
     if ratio is not None and ratio >= 1.0 and task == "consensus":
         expected = "expected a number below 1, which is where it begins"
         yield ("target", "variance_ratio"), f"{expected} (got {ratio:g})"
@@ -94,3 +98,19 @@ def _churn(churn: ChurnSpec, nodes: int) -> Iterator[Clash]:
         if share_of_nodes(nodes, loss.share) >= nodes and churn.return_after_s is None:
             expected = "expected a share that leaves a node, or `return_after_s`"
             yield ("churn", "lost", index, "share"), f"{expected} (got {loss.share:g})"
+
+
+def _without_effect(scenario: Scenario) -> Iterator[Clash]:
+    """Find what would be left out without a word."""
+    churn, costs, network = scenario.churn, scenario.costs, scenario.network
+    if churn.return_after_s is not None and churn.kill_every_s is None and not churn.lost:
+        expected = "expected `kill_every_s` or `lost` beside it, as nobody is killed"
+        yield ("churn", "return_after_s"), f"{expected} (got {churn.return_after_s:g})"
+    for key in ("publish_ms_per_mb", "merge_ms_per_mb"):
+        value = getattr(costs, key)
+        if value and scenario.model_mb is None:
+            yield ("costs", key), f"expected `model_mb` beside it (got {value:g})"
+    is_limited = network.between_sites_mbps is not None
+    if is_limited and not network.sites:
+        expected = "expected `sites` beside it"
+        yield ("network", "between_sites_mbps"), f"{expected} (got {network.between_sites_mbps:g})"

@@ -120,9 +120,11 @@ class ChurnSpec(StrictModel):
         default=None, description="mean time from one kill of a random node to the next"
     )
     return_after_s: Positive | None = Field(
-        default=None, description="mean time until it is started again; null: never"
+        default=None, description="mean time until who was killed or lost starts again; null: never"
     )
-    lost: tuple[LossOfNodes, ...] = Field(default=(), description="many nodes that end at once")
+    lost: tuple[LossOfNodes, ...] = Field(
+        default=(), description="many nodes that are killed at once"
+    )
     trace: str = Field(
         default="",
         description="CSV file with columns time_s, node (a number) and event (start, kill or "

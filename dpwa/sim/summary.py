@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from dpwa.sim.run_spec import RunSpec
-from dpwa.sim.samples import Outcome, Sample
-from dpwa.sim.scenario import TargetSpec
+from dpwa.sim.samples import Outcome
+from dpwa.sim.targets import meets
 from dpwa.types import JsonObject
 
 
@@ -58,14 +59,17 @@ class SimulationFigures:
     was_stopped: bool
 
     def to_json(self) -> JsonObject:
-        """Return all figures by name."""
-        return asdict(self)
+        """Return all figures by name; `None` for what is no finite number, as JSON has none."""
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
 
 
 def figures_of(spec: RunSpec, outcome: Outcome) -> SimulationFigures:
     """Return the figures of a run that has ended."""
-    target, nodes, last = spec.scenario.target, outcome.nodes, outcome.samples[-1]
-    first = next((sample for sample in outcome.samples if meets(target, sample)), None)
+    nodes, last = outcome.nodes, outcome.samples[-1]
+    first = next((sample for sample in outcome.samples if meets(spec.scenario, sample)), None)
     waited = sum(node.waited_s for node in nodes)
     spent = waited + sum(node.trained_s for node in nodes)
     served = [node.served for node in nodes]
@@ -90,24 +94,6 @@ def figures_of(spec: RunSpec, outcome: Outcome) -> SimulationFigures:
         detail=outcome.detail,
         seed=spec.scenario.seed,
         was_stopped=outcome.was_stopped,
-    )
-
-
-def has_target(target: TargetSpec) -> bool:
-    """Tell whether anything is to be reached."""
-    return any(value is not None for _, value in target)
-
-
-def meets(target: TargetSpec, sample: Sample) -> bool:
-    """Tell whether all that is to be reached is reached; false if nothing is."""
-    return has_target(target) and all(
-        (
-            sample.nodes > 0,
-            target.variance_ratio is None or sample.variance_ratio <= target.variance_ratio,
-            target.loss is None or (sample.loss is not None and sample.loss <= target.loss),
-            target.accuracy is None
-            or (sample.accuracy is not None and sample.accuracy >= target.accuracy),
-        )
     )
 
 

@@ -225,6 +225,10 @@ class VirtualNetwork:
         """Have `run_until` return after what happens now; what is due later can go on after it."""
         self._is_stopped = True
 
+    def forget_all(self) -> None:
+        """Forget all that is due."""
+        self._queue.clear()
+
     def run_for(self, duration_s: float) -> None:
         """Let everything happen that is due within a time."""
         self.run_until(self.clock.now() + duration_s)

@@ -38,7 +38,7 @@ def test_a_run_is_the_same_to_the_byte_whatever_happens_in_it(schedule, algorith
         if algorithm in ("elastic", "noloco", "local"):
             settings[algorithm] = {"period": 2}
         spec = run_spec(
-            6, settings, task="quadratic", schedule=schedule, seconds=4.0, seed=seed, **HARSH
+            6, settings, task="quadratic", schedule=schedule, seconds=5.0, seed=seed, **HARSH
         )
         return engine.run(spec, lambda _: True)
 

@@ -12,8 +12,9 @@ from dpwa.cli import screen
 from dpwa.report.wording import duration, share, size
 from dpwa.sim.files import run_as_object
 from dpwa.sim.plots import DrawnRun
-from dpwa.sim.summary import SimulationFigures, has_target
+from dpwa.sim.summary import SimulationFigures
 from dpwa.sim.sweep import SimulatedRun
+from dpwa.sim.targets import has_target
 from dpwa.types import JsonObject
 
 BEST = "best"
@@ -49,7 +50,8 @@ class Case:
     def middle(self, figure: str) -> float | None:
         """Return the median of a figure over the runs; `None` if most have none."""
         values = [getattr(figures, figure) for figures in self.figures]
-        found = median(math.inf if value is None else value for value in values) if values else None
+        known = [math.inf if value is None or math.isnan(value) else value for value in values]
+        found = median(known) if known else None
         return None if found == math.inf else found
 
 

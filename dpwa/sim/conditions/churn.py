@@ -101,13 +101,15 @@ def _planned(scenario: Scenario) -> list[NodeChange]:
         for node in range(nodes)
         if first.get(node) is not NodeChangeKind.START
     ]
-    lost = [
-        NodeChange(loss.at_s, int(node), NodeChangeKind.KILL)
-        for index, loss in enumerate(churn.lost)
-        for node in generator(seed, Purpose.LOSS, index).choice(
-            nodes, size=share_of_nodes(nodes, loss.share), replace=False
-        )
-    ]
+    lost = []
+    for index, loss in enumerate(churn.lost):
+        rng = generator(seed, Purpose.LOSS, index)
+        drawn = rng.choice(nodes, size=share_of_nodes(nodes, loss.share), replace=False).tolist()
+        lost += [NodeChange(loss.at_s, node, NodeChangeKind.KILL) for node in drawn]
+        if churn.return_after_s is not None:
+            back_s = loss.at_s + rng.exponential(churn.return_after_s, len(drawn))
+            returns = zip(back_s.tolist(), drawn, strict=True)
+            lost += [NodeChange(at_s, node, NodeChangeKind.RETURN) for at_s, node in returns]
     return sorted([*starts, *lost, *traced], key=lambda change: change.time_s)
 
 

@@ -27,7 +27,7 @@ from dpwa.sim.nodes.training import VALUE_BYTES, ArrayTraining, Floats
 from dpwa.sim.rules.recorder import Moment, Recorder
 from dpwa.sim.run_spec import RunSpec, node_name
 from dpwa.sim.samples import NodeFigures, Outcome, Watch
-from dpwa.sim.summary import has_target
+from dpwa.sim.targets import has_target
 from dpwa.sim.tasks import make_task
 from dpwa.testing.network import VirtualNetwork
 

@@ -88,7 +88,7 @@ class ArrayRounds:
             The end.
         """
         while recorder.observe(self._moment()) and self.rounds < rounds and self.time_s < seconds:
-            self._round()
+            self._round(seconds)
         return self._moment()
 
     def figures(self) -> tuple[NodeFigures, ...]:
@@ -119,16 +119,17 @@ class ArrayRounds:
             bytes_per_node=asked * (self._sizes.request + self._sizes.answer),
         )
 
-    def _round(self) -> None:
-        """Publish, ask, train and merge, all nodes together."""
+    def _round(self, ends_s: float) -> None:
+        """Publish, ask, train and merge, all nodes together; nothing if there is no time for it."""
+        readers, peers = self._asking()
+        fetch_s = self._links.fetch_s(readers, peers)
+        if not self._pass_time(readers, fetch_s, ends_s):
+            return
         published, before = self.x.copy(), self._losses
         self._clocks += 1.0
         clocks = self._clocks.copy()
-        readers, peers = self._asking()
         losses = self._task.step(self.x, self._all)
         self._losses = None if losses is None else losses.copy()
-        fetch_s = self._links.fetch_s(readers, peers)
-        self._pass_time(readers, fetch_s)
         self._asked[readers] += 1
         self._served += np.bincount(peers, minlength=len(self.x))
         in_time = fetch_s <= self._config.timeout_ms / 1000
@@ -146,7 +147,8 @@ class ArrayRounds:
             nodes, peers = nodes[asks], peers[asks]
         return nodes, peers
 
-    def _pass_time(self, readers: Integers, fetch_s: Floats) -> None:
+    def _pass_time(self, readers: Integers, fetch_s: Floats, ends_s: float) -> bool:
+        """Let a round pass; return whether it ends in time."""
         step_s = self._conditions.steps_s(self._all, np.full(len(self.x), self.rounds), self.time_s)
         step_s = step_s + self._conditions.own_work_s
         taken_s = step_s.copy()
@@ -154,9 +156,13 @@ class ArrayRounds:
             taken_s[readers], np.minimum(fetch_s, self._config.timeout_ms / 1000)
         )
         round_s = float(taken_s.max())
+        if self.time_s + round_s > ends_s:
+            self.time_s = ends_s
+            return False
         self._trained_s += step_s
         self._waited_s += round_s - step_s
         self.time_s += round_s
+        return True
 
     def _merge(
         self,

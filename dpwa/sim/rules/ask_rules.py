@@ -7,6 +7,13 @@ from dpwa.config import Config
 from dpwa.sim.rules.arrays import part_of
 from dpwa.sim.rules.participant import WHOLE, ArraySnapshot, Participant
 from dpwa.sim.rules.peer_book import PeerBook
+from dpwa.wire.shards import WHOLE as WHOLE_SHARD
+from dpwa.wire.shards import Shard
+
+
+def shard_of(part: slice) -> Shard:
+    """Return what a node calls this part of the parameters: one piece for each of them."""
+    return WHOLE_SHARD if part == WHOLE else Shard(1, part.start, part.stop - part.start)
 
 
 class AskRules:
@@ -29,8 +36,10 @@ class AskRules:
             return WHOLE
         return part_of(self._fraction, node.updates - 1, len(node.x))
 
-    def is_known(self, book: PeerBook, peer: str, snapshot: ArraySnapshot, ask: Ask) -> bool:
-        """Tell whether a snapshot was merged before, and is not to be merged again."""
+    def is_known(
+        self, book: PeerBook, peer: str, snapshot: ArraySnapshot, ask: Ask, part: slice
+    ) -> bool:
+        """Tell whether this part of a snapshot was merged before, and is not wanted again."""
         if self._repeats or ask.terms is not Terms.PULL:
             return False
-        return book.merged.get(peer) == snapshot.version
+        return book.merged.of(peer, shard_of(part)) == snapshot.version

@@ -74,7 +74,7 @@ class AsynchronousRun:
         self._rounds = math.inf
         self._looks_at = math.inf  # updates of all nodes
         self._updates = 0
-        self._end: Moment | None = None
+        self._is_over = False
 
     def run(self, recorder: Recorder, rounds: float, seconds: float) -> Moment:
         """Let time pass until all have taken so many rounds, or the recorder has enough.
@@ -84,11 +84,17 @@ class AsynchronousRun:
         """
         self._recorder, self._rounds = recorder, rounds
         with no_search_for_cycles():
+            for time_s, cut_off in self._conditions.partition_changes():
+                if cut_off is not None:
+                    self._network.call_later(time_s, self._fetches.streams.cut)
             self._next_change()
             self._network.run_until(0.0)
             self._look(is_due=True)
-            self._network.run_until(seconds)
-        return self._end or self.fleet.moment(self._network.clock.now())
+            if not self._is_over:
+                self._network.run_until(seconds)
+        self._fetches.streams.stop_all()
+        self._network.forget_all()
+        return self.fleet.moment(self._network.clock.now())
 
     def _next_change(self) -> None:
         """Wait for the next node that starts or ends."""
@@ -99,7 +105,7 @@ class AsynchronousRun:
 
     def _change_nodes(self, until_s: float) -> None:
         """Let nodes start and end; those that start together see each other from the beginning."""
-        if self._end is not None:
+        if self._is_over:
             return
         starting: dict[int, Participant | None] = {}
         while self._next is not None and self._next.time_s <= until_s:
@@ -126,6 +132,7 @@ class AsynchronousRun:
         else:
             starting.pop(node.number, None)
             self._training.discard(node.number)
+            self._fetches.streams.end_of(node.number)
             for parted in fleet.books if change.kind is NodeChangeKind.LEAVE else ():
                 parted.down(node.name, fleet.incarnations[node.number])
 
@@ -141,17 +148,17 @@ class AsynchronousRun:
                 self.fleet.take_over(node.number, donor)
                 self._begin(node, process)
 
-        def look_for_another() -> None:
+        def look_for_another(_: bool) -> None:
             if self._is_same(node, process):
                 self._start(node, self.fleet.donor_for(node.number))
 
-        self._fetches.stream(donor.number, node.number, come, look_for_another)
+        self._fetches.streams.begin(donor.number, node.number, come, look_for_another)
 
     def _is_same(self, node: Participant, process: int) -> bool:
         """Tell whether a process is still there, and the run is not over."""
         is_there = self.fleet.is_alive[node.number]
         return bool(
-            self._end is None and is_there and self.fleet.incarnations[node.number] == process
+            not self._is_over and is_there and self.fleet.incarnations[node.number] == process
         )
 
     def _begin(self, node: Participant, process: int) -> None:
@@ -204,23 +211,26 @@ class AsynchronousRun:
             self._training.discard(node.number)
         self._look(is_due=False)
         self._stop_if_all_is_done()
-        if self._end is None:
+        if not self._is_over:
             self._begin(node, round_.process)
 
     def _look(self, *, is_due: bool) -> None:
         """Show the run to the recorder, now and then."""
-        if self._end is not None:
+        if self._is_over:
             return
         if not is_due and self._updates < self._looks_at:
             if self._updates % ASK_AFTER == 0 and not self._recorder.is_wanted():
-                self._end = self.fleet.moment(self._network.clock.now())
+                self._stop()
             return
         self._looks_at = self._updates + max(1, self.fleet.living // LOOKS_PER_ROUND)
-        moment = self.fleet.moment(self._network.clock.now())
-        if not self._recorder.observe(moment):
-            self._end = moment
+        if not self._recorder.observe(self.fleet.moment(self._network.clock.now())):
+            self._stop()
 
     def _stop_if_all_is_done(self) -> None:
         is_done = not self._training and (not self._still_to_start or self._next is None)
-        if is_done and self._end is None and (self.fleet.living or self._next is None):
-            self._end = self.fleet.moment(self._network.clock.now())
+        if is_done and (self.fleet.living or self._next is None):
+            self._stop()
+
+    def _stop(self) -> None:
+        self._is_over = True
+        self._network.stop()

@@ -13,10 +13,11 @@ _Link = tuple[str, int]  # a kind of link, and whose it is
 
 
 @dataclass(eq=False)
-class _Transfer:
-    """Bytes on their way."""
+class Transfer:
+    """Bytes on their way from one node to another."""
 
     links: tuple[_Link, ...]
+    nbytes: float
     left: float
     done: Callable[[], None]
     rate: float = 0.0
@@ -44,19 +45,32 @@ class Bandwidth:
             "download": conditions.download_bytes_per_s,
             "site": conditions.between_sites_bytes_per_s,
         }
-        self._on: dict[_Link, dict[_Transfer, None]] = {}  # in the order of their beginning
+        self._on: dict[_Link, dict[Transfer, None]] = {}  # in the order of their beginning
 
-    def begin(self, sender: int, receiver: int, nbytes: float, done: Callable[[], None]) -> None:
+    def begin(
+        self, sender: int, receiver: int, nbytes: float, done: Callable[[], None]
+    ) -> Transfer:
         """Begin a transfer; `done` is called when the last byte is sent."""
         conditions = self._conditions
         links: tuple[_Link, ...] = ("upload", sender), ("download", receiver)
         site = conditions.site(sender)
         if conditions.between_sites_bytes_per_s < math.inf and site != conditions.site(receiver):
             links = (*links, ("site", site))
-        transfer = _Transfer(links, nbytes, done, counted_at=self._network.clock.now())
+        now = self._network.clock.now()
+        transfer = Transfer(links, nbytes, nbytes, done, counted_at=now)
         for link in links:
             self._on.setdefault(link, {})[transfer] = None
         self._share(links)
+        return transfer
+
+    def stop(self, transfer: Transfer) -> float:
+        """Send no more of a transfer that is under way; return how many bytes were sent."""
+        if transfer.timer is not None:
+            transfer.timer.cancel()
+        taken_s = self._network.clock.now() - transfer.counted_at
+        left = max(0.0, transfer.left - transfer.rate * taken_s)
+        self._leave(transfer)
+        return transfer.nbytes - left
 
     def _share(self, links: Iterable[_Link]) -> None:
         """Deal out links anew, as there is one transfer more or less."""
@@ -69,16 +83,19 @@ class Bandwidth:
                 transfer.rate, transfer.counted_at = rate, now
                 self._wait(transfer)
 
-    def _wait(self, transfer: _Transfer) -> None:
+    def _wait(self, transfer: Transfer) -> None:
         if transfer.timer is not None:
             transfer.timer.cancel()
         left_s = max(0.0, transfer.left) / transfer.rate
         transfer.timer = self._network.call_later(left_s, lambda: self._end(transfer))
 
-    def _end(self, transfer: _Transfer) -> None:
+    def _end(self, transfer: Transfer) -> None:
+        self._leave(transfer)
+        transfer.done()
+
+    def _leave(self, transfer: Transfer) -> None:
         for link in transfer.links:
             del self._on[link][transfer]
             if not self._on[link]:
                 del self._on[link]
         self._share(transfer.links)
-        transfer.done()

@@ -8,6 +8,7 @@ from typing import Any
 from dpwa.policy.transactions import Acceptance, Verdict
 from dpwa.sim.rules.fetches import TRANSACTION_BYTES, AsyncFetch, Fetches
 from dpwa.sim.rules.participant import ArrayArrival, ArraySnapshot, Participant
+from dpwa.sim.rules.streams import Stream
 
 
 @dataclass(eq=False)
@@ -42,6 +43,7 @@ class Exchanges(Fetches):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._traded: dict[int, int] = {}  # the version of each node that was exchanged last
+        self._to_peers: dict[bytes, Stream] = {}  # of transactions, to who was asked
 
     def _is_traded(self, node: Participant, snapshot: ArraySnapshot) -> bool:
         return snapshot.version <= self._traded.get(node.number, 0)
@@ -96,7 +98,9 @@ class Exchanges(Fetches):
             return
         theirs, expires = peer.snapshot, self.now + self.timeout_s
         peer.transactions.expire(self.now)
+        # Both ends fetch, so each must be able to connect to the other.
         is_new = theirs is not None and not self._is_traded(peer, theirs)
+        is_new = is_new and not self.conditions.is_behind_nat(node.number)
         accepts = is_new and (
             peer.transactions.accept(transaction, node.name, self.now, expires)
             is Acceptance.ACCEPTED
@@ -109,11 +113,14 @@ class Exchanges(Fetches):
         exchange = AsyncExchange(transaction, fetch, peer, mine, theirs)
         self.later(peer.number, node.number, lambda: self._agreed(exchange))
         fleet.count(peer.number, node.number, self.sizes.request)
-        self.later(
-            peer.number,
-            node.number,
-            lambda: self.stream(node.number, peer.number, lambda _: self._ready(exchange)),
-        )
+        self.later(peer.number, node.number, lambda: self._send_mine(exchange))
+
+    def _send_mine(self, exchange: AsyncExchange) -> None:
+        """Send as the asking side what the other one fetches."""
+        if self.is_current(exchange.fetch, exchange.peer):
+            self._to_peers[exchange.transaction] = self.streams.begin(
+                exchange.fetch.node.number, exchange.peer.number, lambda _: self._ready(exchange)
+            )
 
     def _nobody(self, fetch: AsyncFetch, peer: Participant, transaction: bytes) -> None:
         if self.is_current(fetch, peer):
@@ -141,11 +148,14 @@ class Exchanges(Fetches):
             exchange.has_theirs, exchange.stream_s = True, stream_s
             self._decide(exchange)
 
-        self.later(
-            number,
-            peer.number,
-            lambda: self.stream(peer.number, number, come, lambda: self._lost(fetch, peer)),
-        )
+        def send_theirs() -> None:
+            if self.is_current(fetch, peer):
+                fetch.stream = self.streams.begin(peer.number, number, come, lost)
+
+        def lost(has_ended: bool) -> None:
+            self._lost(fetch, peer, has_ended=has_ended)
+
+        self.later(number, peer.number, send_theirs)
 
     def _ready(self, exchange: AsyncExchange) -> None:
         """Say as the serving node that the other's snapshot is there."""
@@ -188,6 +198,7 @@ class Exchanges(Fetches):
         commit: bool,
         exchange: AsyncExchange | None = None,
     ) -> None:
+        self.streams.stop(self._to_peers.pop(transaction, None))
         if not self.fleet.is_alive[peer.number]:
             return
         verdict = peer.transactions.decided(transaction, commit=commit)

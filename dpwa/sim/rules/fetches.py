@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,13 +9,12 @@ from dataclasses import dataclass, field
 from dpwa.algorithms import Ask, Terms
 from dpwa.config import Config
 from dpwa.sim.conditions import Conditions
-from dpwa.sim.rules.ask_rules import AskRules
-from dpwa.sim.rules.bandwidth import Bandwidth
+from dpwa.sim.rules.ask_rules import AskRules, shard_of
 from dpwa.sim.rules.fleet import Fleet
 from dpwa.sim.rules.participant import ArrayArrival, ArraySnapshot, ArrayValues, Participant
+from dpwa.sim.rules.streams import Stream, Streams
 from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.testing.network import Timer, VirtualNetwork
-from dpwa.wire import limits
 
 TRANSACTION_BYTES = 8
 
@@ -37,6 +35,7 @@ class AsyncFetch:
         tried: who was asked.
         timer: of the patience with that peer.
         transaction: that is under way with it.
+        stream: of its snapshot.
     """
 
     node: Participant
@@ -53,20 +52,8 @@ class AsyncFetch:
     tried: set[str] = field(default_factory=set)
     timer: Timer | None = None
     transaction: bytes = b""
+    stream: Stream | None = None
     is_over: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class _Flow:
-    """A snapshot on its way; see `Fetches.stream`."""
-
-    sender: int
-    receiver: int
-    process: int  # of the sender
-    began_at: float
-    least_s: float
-    done: Callable[[float], None]
-    lost: Callable[[], None] | None
 
 
 class Fetches:
@@ -94,8 +81,7 @@ class Fetches:
         self.conditions = conditions
         self.timeout_s = config.timeout_ms / 1000
         self._rules = AskRules(config, type(fleet.participants[0].algorithm))
-        self._bandwidth = Bandwidth(conditions, network)
-        self._turns = max(0, math.ceil(sizes.pieces / limits.CREDIT_CHUNKS) - 1)
+        self.streams = Streams(conditions, fleet, sizes, network, self.later)
         self._is_tagged = fleet.neighbourhood.changes
         self._slots = config.slots
         self._published: dict[int, deque[ArraySnapshot]] = defaultdict(
@@ -170,8 +156,7 @@ class Fetches:
         if fetch.is_over:
             return
         fetch.is_over = True
-        if fetch.timer is not None:
-            fetch.timer.cancel()
+        self._stop_waiting(fetch)
         if self.lives(fetch):
             fetch.done()
 
@@ -184,44 +169,6 @@ class Fetches:
                 act()
 
         self.network.call_later(delay_s, arrive)
-
-    def stream(
-        self,
-        sender: int,
-        receiver: int,
-        done: Callable[[float], None],
-        lost: Callable[[], None] | None = None,
-    ) -> None:
-        """Send a snapshot.
-
-        Args:
-            sender: who sends it.
-            receiver: who gets it.
-            done: is told how many seconds it took after the first byte.
-            lost: is called if the sender has ended meanwhile.
-        """
-        least_s = self._turns * 2 * self.conditions.latency_s(sender, receiver)
-        process = self.fleet.incarnations[sender]
-        self.fleet.served[sender] += 1
-        flow = _Flow(sender, receiver, process, self.now, least_s, done, lost)
-        self._bandwidth.begin(sender, receiver, self.sizes.answer, lambda: self._sent(flow))
-
-    def _sent(self, flow: _Flow) -> None:
-        """Let a snapshot arrive whose last byte would be sent by now, but for waits for credit."""
-        stream_s = self.now - flow.began_at
-        if stream_s < flow.least_s:
-            waits_s = flow.least_s - stream_s
-            self.network.call_later(waits_s, lambda: self._leave(flow, flow.least_s))
-        else:
-            self._leave(flow, stream_s)
-
-    def _leave(self, flow: _Flow, stream_s: float) -> None:
-        fleet, sender, receiver = self.fleet, flow.sender, flow.receiver
-        if fleet.is_alive[sender] and fleet.incarnations[sender] == flow.process:
-            fleet.count(sender, receiver, self.sizes.answer)
-            self.later(sender, receiver, lambda: flow.done(stream_s))
-        elif flow.lost is not None:
-            flow.lost()
 
     def refused(self, fetch: AsyncFetch, peer: Participant, *, is_known: bool = False) -> None:
         """Take that a peer has nothing for this node; ask another one."""
@@ -238,10 +185,15 @@ class Fetches:
         book.fetched(peer.name, self.sizes.answer, max(0.0, elapsed_s - stream_s), stream_s)
 
     def _next_peer(self, fetch: AsyncFetch) -> None:
-        if fetch.timer is not None:
-            fetch.timer.cancel()
+        self._stop_waiting(fetch)
         fetch.peer = None
         self.ask_next(fetch)
+
+    def _stop_waiting(self, fetch: AsyncFetch) -> None:
+        if fetch.timer is not None:
+            fetch.timer.cancel()
+        stream, fetch.stream = fetch.stream, None  # which knows of the fetch: no cycle remains
+        self.streams.stop(stream)
 
     def _late(self, fetch: AsyncFetch, peer: Participant) -> None:
         if not self.is_current(fetch, peer):
@@ -272,12 +224,13 @@ class Fetches:
             book.down(peer.name, self.fleet.incarnations[peer.number])
             self._next_peer(fetch)
 
-    def _lost(self, fetch: AsyncFetch, peer: Participant) -> None:
-        """Take that a peer has ended while it was sending."""
+    def _lost(self, fetch: AsyncFetch, peer: Participant, *, has_ended: bool) -> None:
+        """Take that a peer, or the connection to it, has ended while it was sending."""
         if self.is_current(fetch, peer):
             book = self.fleet.books[fetch.node.number]
             book.failed(peer.name, self.now, is_late=False)
-            book.down(peer.name, fetch.peer_process)
+            if has_ended:
+                book.down(peer.name, fetch.peer_process)
             self._next_peer(fetch)
 
     def _serve(self, fetch: AsyncFetch, peer: Participant) -> None:
@@ -290,7 +243,7 @@ class Fetches:
             self._parked[peer.number].append(fetch)
             return
         is_known = snapshot is not None and self._rules.is_known(
-            book, peer.name, snapshot, fetch.ask
+            book, peer.name, snapshot, fetch.ask, fetch.part
         )
         units = 0
         if snapshot is not None and fetch.ask.terms is Terms.SHARE:
@@ -302,11 +255,11 @@ class Fetches:
             return
         found = self._of_round(fetch, peer, snapshot)
         transaction = fetch.transaction
-        self.stream(
+        fetch.stream = self.streams.begin(
             peer.number,
             number,
             lambda stream_s: self._arrived(fetch, peer, found, units, transaction, stream_s),
-            lambda: self._lost(fetch, peer),
+            lambda has_ended: self._lost(fetch, peer, has_ended=has_ended),
         )
         if units:  # at the latest when nobody waits any more, it is known what became of it
             left_s = max(0.0, fetch.deadline_s - self.now) + self.timeout_s
@@ -336,7 +289,8 @@ class Fetches:
             self.hear(peer, node)
         if units:
             peer.mass.delivered(transaction)
-        self.fleet.books[node.number].merged[peer.name] = snapshot.version
+        book = self.fleet.books[node.number]
+        book.merged.add(peer.name, snapshot.version, shard_of(fetch.part))
         node.inbox.append(ArrayArrival(peer, snapshot, fetch.published, fetch.part, units))
         self.end(fetch)
 

@@ -6,6 +6,7 @@ round, or not at all; the round lasts until the slowest node has its step and wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from dpwa.algorithms import Ask, Terms
 from dpwa.policy.transactions import Acceptance
 from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind
 from dpwa.sim.memory import no_search_for_cycles
-from dpwa.sim.rules.ask_rules import AskRules
+from dpwa.sim.rules.ask_rules import AskRules, shard_of
 from dpwa.sim.rules.fleet import Fleet
 from dpwa.sim.rules.links import Links
 from dpwa.sim.rules.participant import WHOLE, ArrayArrival, ArraySnapshot, Participant
@@ -72,6 +73,7 @@ class LockstepRounds:
         self._changes: Iterator[NodeChange] = conditions.events()
         self._next = next(self._changes, None)
         self._fetches: list[_Fetch] = []
+        self._ends_s = math.inf
         self._lost_s = np.zeros(len(x))  # what each node waits in vain in this round
 
     def run(self, recorder: Recorder, rounds: float, seconds: float) -> Moment:
@@ -85,6 +87,7 @@ class LockstepRounds:
         return self._moment()
 
     def _go_on(self, recorder: Recorder, rounds: float, seconds: float) -> None:
+        self._ends_s = seconds
         self._change_nodes()
         while recorder.observe(self._moment()) and self.rounds < rounds and self.time_s < seconds:
             if not self.fleet.living:
@@ -125,12 +128,11 @@ class LockstepRounds:
             if ask is not None:
                 self._ask(node, ask)
         living = np.flatnonzero(fleet.is_alive)
-        fleet.step(living)
-        fetch_s = self._fetched()
-        self._pass_time(living, fetch_s)
-        for node in alive:
-            node.merge()
-        self.rounds += 1
+        if self._pass_time(living, self._fetched()):
+            fleet.step(living)
+            for node in alive:
+                node.merge()
+            self.rounds += 1
 
     def _trade_news(self, alive: list[Participant]) -> None:
         """Let every node trade news with another one."""
@@ -180,14 +182,16 @@ class LockstepRounds:
         if ask.terms is Terms.EXCHANGE:
             return self._exchange(node, peer, turns)
         self.fleet.count(node.number, peer.number, self._sizes.request)
-        book = self.fleet.books[node.number]
-        is_known = snapshot is not None and self._rules.is_known(book, peer.name, snapshot, ask)
+        book, part = self.fleet.books[node.number], self._rules.part(node, ask)
+        is_known = snapshot is not None and self._rules.is_known(
+            book, peer.name, snapshot, ask, part
+        )
         if snapshot is None or is_known:
             self.fleet.count(peer.number, node.number, self._sizes.refusal)
             if is_known:
                 book.succeeded(peer.name)
             return False
-        fetch = _Fetch(node, peer, snapshot, lost_s, turns, self._rules.part(node, ask))
+        fetch = _Fetch(node, peer, snapshot, lost_s, turns, part)
         if ask.terms is Terms.SHARE:
             transaction = self.fleet.rng.randbytes(_TRANSACTION_BYTES)
             units = peer.mass.share(transaction)
@@ -204,7 +208,9 @@ class LockstepRounds:
         if not node.transactions.propose(transaction, peer.name, now, expires):
             return True  # it is in another exchange itself
         fleet.count(node.number, peer.number, sizes.asks_exchange)
+        # Both ends fetch, so each must be able to connect to the other.
         accepts = peer.snapshot is not None and node.snapshot is not None
+        accepts = accepts and not self._conditions.is_behind_nat(node.number)
         if accepts:
             answer = peer.transactions.accept(transaction, node.name, now, expires)
             accepts = answer is Acceptance.ACCEPTED
@@ -259,7 +265,7 @@ class LockstepRounds:
         book.fetched(server.name, self._sizes.answer, answered_s, taken_s - answered_s)
         if fetch.units:
             server.mass.delivered(transaction)
-        book.merged[server.name] = fetch.snapshot.version
+        book.merged.add(server.name, fetch.snapshot.version, shard_of(fetch.part))
         arrival = ArrayArrival(server, fetch.snapshot, reader.published, fetch.part, fetch.units)
         reader.inbox.append(arrival)
 
@@ -272,11 +278,16 @@ class LockstepRounds:
             answerer.transactions.decided(fetch.transaction, commit=made)
             asker.transactions.noted(fetch.transaction)
 
-    def _pass_time(self, living: NDArray[np.int64], waits_s: NDArray[np.float64]) -> None:
+    def _pass_time(self, living: NDArray[np.int64], waits_s: NDArray[np.float64]) -> bool:
+        """Let a round pass; return whether it ends in time."""
         fleet = self.fleet
-        step_s = self._conditions.steps_s(living, fleet.updates[living] - 1, self.time_s)
+        step_s = self._conditions.steps_s(living, fleet.updates[living], self.time_s)
         step_s = step_s + self._conditions.own_work_s
         round_s = float(np.maximum(step_s, waits_s[living]).max())
+        if self.time_s + round_s > self._ends_s:
+            self.time_s = self._ends_s
+            return False
         fleet.trained_s[living] += step_s
         fleet.waited_s[living] += round_s - step_s
         self.time_s += round_s
+        return True

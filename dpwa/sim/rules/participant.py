@@ -318,17 +318,18 @@ class Participant:
         self.begin()
 
     def _merge(self, arrival: ArrayArrival) -> None:
-        theirs = arrival.snapshot.standing
+        theirs, factor = arrival.snapshot.standing, self._factor(arrival)
         if self._rules.minds_beginners and not arrival.units:
             if is_far_behind(theirs.clock, self.clock):
                 return
-            if is_far_behind(self.clock, theirs.clock):
+            is_refused = self.algorithm.uses_rule and factor == 0.0
+            if is_far_behind(self.clock, theirs.clock) and not is_refused:
                 self._jump_to(arrival)
                 return
         published = self.model if arrival.published is None else arrival.published
         received = ArrayReceived(
             arrival.peer.name,
-            self._factor(arrival),
+            factor,
             published,
             arrival.snapshot,
             self,

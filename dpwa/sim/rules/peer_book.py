@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 from dpwa.config import Config
 from dpwa.config.graphs import topology_of
+from dpwa.node.repeats import MergedVersions
 from dpwa.policy.deadlines import FLOOR_S, FetchTimes
 from dpwa.policy.flow_control import HIGHEST_SCORE, FlowControl
 from dpwa.policy.link_estimates import LinkEstimate, shares
@@ -98,7 +99,7 @@ class PeerBook:
         self._links: dict[str, LinkEstimate] = {}
         self._slowest_s = 0.0  # of all links there ever were
         self._down: dict[str, int] = {}  # and which process of it was
-        self.merged: dict[str, int] = {}  # the version of each peer that was merged last
+        self.merged = MergedVersions()
 
     def choose(
         self, now: float, round_number: int, exclude: Collection[str], budget_s: float
@@ -154,7 +155,7 @@ class PeerBook:
     def down(self, peer: str, incarnation: int) -> None:
         """Note that a process of a peer is not there."""
         self._down[peer] = incarnation
-        self.merged.pop(peer, None)
+        self.merged.forget(peer)
 
     def look_again(self, incarnations: Sequence[int]) -> None:
         """Note which peers are back, as another process."""
@@ -168,7 +169,7 @@ class PeerBook:
         self._times.pop(peer, None)
         self._links.pop(peer, None)
         self._down.pop(peer, None)
-        self.merged.pop(peer, None)
+        self.merged.forget(peer)
 
     def _slow(self, barred: Collection[str], budget_s: float) -> dict[str, float]:
         if self._slowest_s <= min(FLOOR_S, budget_s):

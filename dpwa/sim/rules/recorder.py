@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpwa.sim.run_spec import RunSpec
 from dpwa.sim.samples import Sample, Watch
-from dpwa.sim.scenario import TargetSpec
+from dpwa.sim.targets import has_target, meets
 from dpwa.sim.tasks import TrainingTask
 
 SAMPLES = 200  # of a run whose length is known
@@ -61,8 +61,8 @@ class Recorder:
         self.samples: list[Sample] = []
         self.was_stopped = False
         self.is_reached = False
-        self._target = spec.scenario.target
-        self._has_target = self._target != TargetSpec()
+        self._scenario = spec.scenario
+        self._has_target = has_target(spec.scenario.target)
         self._rounds, self._seconds = spec.scenario.rounds, spec.scenario.seconds
         self._task = task
         self._watch = watch
@@ -82,8 +82,9 @@ class Recorder:
         is_due = position >= self._due
         if not is_due and not self._has_target:
             return self.is_wanted()
-        sample = self._sample(moment, needs_accuracy=is_due or self._target.accuracy is not None)
-        self.is_reached = self._has_target and _reaches(sample, self._target)
+        by_accuracy = self._scenario.target.accuracy is not None
+        sample = self._sample(moment, needs_accuracy=is_due or by_accuracy)
+        self.is_reached = meets(self._scenario, sample)
         if is_due or self.is_reached:
             self._take(sample)
             self._due = (math.floor(position / self._interval) + 1) * self._interval
@@ -101,6 +102,8 @@ class Recorder:
         last = self.samples[-1] if self.samples else None
         if last is None or (last.time_s, last.round) != (moment.time_s, moment.round):
             self._take(self._sample(moment, needs_accuracy=True))
+        else:  # with what was on its way
+            self.samples[-1] = replace(last, bytes_per_node=moment.bytes_per_node)
         return tuple(self.samples)
 
     def _position(self, moment: Moment) -> float:
@@ -147,14 +150,3 @@ def _variance(x: NDArray[np.float64], mean: NDArray[np.float64]) -> float:
     """Return sum |x_i - mean|^2 by the number of nodes; 0 if there are none."""
     offset = x - mean
     return float(np.einsum("nd,nd->", offset, offset)) / max(1, len(x))
-
-
-def _reaches(sample: Sample, target: TargetSpec) -> bool:
-    """Tell whether all that is wanted is there."""
-    wanted = [
-        target.variance_ratio is None or sample.variance_ratio <= target.variance_ratio,
-        target.loss is None or (sample.loss is not None and sample.loss <= target.loss),
-        target.accuracy is None
-        or (sample.accuracy is not None and sample.accuracy >= target.accuracy),
-    ]
-    return sample.nodes > 0 and all(wanted)

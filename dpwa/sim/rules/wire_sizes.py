@@ -23,7 +23,7 @@ from dpwa.wire.transaction_messages import (
     TransactionDecision,
 )
 
-VALUE_BYTES = 8  # parameters of the tasks are float64
+VALUE_BYTES = 4  # of a model of `model_mb`: float32
 _COUNTER = 10_000  # requests and versions of a run in the mean
 _CHECKSUM = 2**31
 
@@ -127,8 +127,10 @@ class WireSizes:
 def _layout(spec: RunSpec, dimension: int) -> Layout:
     """Return the layout of a snapshot: the task's parameters, or as large as the scenario says."""
     megabytes = spec.scenario.model_mb
-    count = dimension if megabytes is None else max(1, round(megabytes * 1e6 / VALUE_BYTES))
-    return Layout((TensorSpec("parameters", "float64", (count,), VALUE_BYTES),))
+    if megabytes is None:
+        return Layout((TensorSpec("parameters", "float64", (dimension,), 8),))
+    count = max(1, round(megabytes * 1e6 / VALUE_BYTES))
+    return Layout((TensorSpec("parameters", "float32", (count,), VALUE_BYTES),))
 
 
 def _payload_bytes(config: Config, layout: Layout, shards: int) -> float:
@@ -137,13 +139,12 @@ def _payload_bytes(config: Config, layout: Layout, shards: int) -> float:
     if config.codec == "none":
         return whole
     from dpwa.node.assembly import codec_of  # brings torch
+    from dpwa.plan.costs import fetches_of, peers_of
     from dpwa.plan.payloads import Payloads
 
     payloads = Payloads(layout, partial(codec_of, config))
-    coded = payloads.fetch(config.codec, config.fraction).nbytes
-    if not payloads.is_delta(config.codec):
-        return coded
-    return coded + (whole - coded) / config.topk.resync_every
+    fetches = fetches_of(config, payloads, max(1, peers_of(config, len(config.nodes))))
+    return sum(share * work.nbytes for share, work in fetches)
 
 
 def _news(nodes: int) -> tuple[tuple[str, str, float, int, int, float], ...]:
