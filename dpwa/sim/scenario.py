@@ -136,7 +136,9 @@ class TargetSpec(StrictModel):
     """What the run is to reach; it is told when, and the simulation ends there."""
 
     variance_ratio: Positive | None = Field(
-        default=None, description="variance between nodes, by that of the beginning"
+        default=None,
+        description="variance between nodes, by that of the beginning; of tasks that begin alike "
+        "(quadratic, digits) the variance itself",
     )
     loss: float | None = Field(
         default=None, allow_inf_nan=False, description="mean loss of the living nodes"

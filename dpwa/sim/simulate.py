@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dpwa.sim.run_spec import RunSpec
 from dpwa.sim.samples import Outcome, Sample, Watch
 from dpwa.sim.scenario import Scenario
@@ -28,12 +30,11 @@ def simulate(spec: RunSpec, watch: Watch | None = None) -> Outcome:
         UserError: the engine cannot simulate this, or a library that it needs is missing.
     """
     if engine_of(spec.scenario) == "nodes":
-        from dpwa.sim.nodes.engine import run as run_nodes
-
-        return run_nodes(spec, watch or _go_on)
-    from dpwa.sim.rules.engine import run as run_rules
-
-    return run_rules(spec, watch or _go_on)
+        from dpwa.sim.nodes.engine import run
+    else:
+        from dpwa.sim.rules.engine import run
+    with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its figures say so
+        return run(spec, watch or _go_on)
 
 
 def _go_on(sample: Sample) -> bool:  # noqa: ARG001
