@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from dpwa.config.methods import method
 from dpwa.config.model import Config
 from dpwa.config.schema import OF_REAL_RUNS
 from dpwa.lifecycle import Closeable
@@ -27,6 +28,7 @@ from dpwa.observe.figures import (
 )
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_log import RunLog
+from dpwa.policy.topology.rules import FileOptions
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.messages import pack
@@ -185,12 +187,7 @@ class Recorder(Closeable):
             "topology": config.topology,
             "group": config.group_of(node.name),
         }
-        run = {
-            "membership": "open" if config.is_open else "listed",
-            "listed": len(config.nodes),
-            "settings": settings_told(config),
-        }
-        self._log = RunLog(config.run_log, told | run) if config.run_log else None
+        self._log = RunLog(config.run_log, told | _told_of_run(config)) if config.run_log else None
         self._owner, self._runtime = os.getpid(), node.runtime
         self.record = NodeRecord(node.weak_report, told, wall_from(node.runtime), self._log)
         node.attach(self.record, Listener())
@@ -203,10 +200,31 @@ class Recorder(Closeable):
                 self._log.close()
 
 
+def _told_of_run(config: Config) -> JsonObject:
+    return {
+        "membership": "open" if config.is_open else "listed",
+        "listed": len(config.nodes),
+        "settings": settings_told(config),
+    }
+
+
 def settings_told(config: Config) -> JsonObject:
-    """Return what a run log tells of a configuration: no addresses, no files, no keys."""
+    """Return what a run log tells of a configuration: no addresses, no files, no keys.
+
+    Options of methods of plugins may be any of these, so they are left out.
+    """
     hidden = {"nodes", *OF_REAL_RUNS}
-    return {key: value for key, value in config.to_mapping().items() if key not in hidden}
+    told = {key: value for key, value in config.to_mapping().items() if key not in hidden}
+    return {key: value for key, value in told.items() if _may_be_told(key)}
+
+
+def _may_be_told(key: str) -> bool:
+    """Tell whether a key is no method's, or a method of dpwa has it whose options are no files."""
+    found = method(key)
+    if found is None:
+        return True
+    is_own = found.described_by.__module__.partition(".")[0] == "dpwa"
+    return is_own and not issubclass(found.options, FileOptions)
 
 
 def _packed(history: SampleHistory, since: float) -> bytes:
