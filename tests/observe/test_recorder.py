@@ -143,6 +143,7 @@ def test_figures_tell_how_alike_steps_are_and_what_fetches_took():
     assert 0.8 * 0.1**2 * (steps - 1) < gossip["step_changes_s2"] < gossip["train_s"] ** 2
     assert gossip["fetches"] >= 3
     assert gossip["answer_s"] > 0
+    assert gossip["streams"] >= 3
     assert gossip["stream_s"] > 0
 
 

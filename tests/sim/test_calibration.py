@@ -195,12 +195,19 @@ def test_what_came_after_the_last_step_is_no_training(copy, calibration):
 
 
 def test_nodes_that_map_each_others_memory_tell_nothing_of_links(copy):
-    nothing = dict.fromkeys(("fetches", "answer_s", "stream_s", "received_bytes"), 0)
+    nothing = dict.fromkeys(("answer_s", "streams", "stream_s", "received_bytes"), 0)
     for path in copy.glob("*.jsonl"):
         rewrite(path, lambda line: line | (nothing if line["type"] == "sample" else {}))
     found = calibrate(read_run(copy))
     assert "network" not in found.scenario
     assert any("nothing was streamed" in remark for remark in found.remarks())
+
+
+def test_logs_of_before_streams_were_counted_tell_as_much_as_they_did(copy, calibration):
+    for path in copy.glob("*.jsonl"):
+        rewrite(path, lambda line: {k: v for k, v in line.items() if k != "streams"})
+    links = fit(observe(read_run(copy))).links
+    assert links == fit(calibration.run).links
 
 
 def test_a_started_again_node_and_missing_ones_are_remarks(copy):
