@@ -6,7 +6,7 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dpwa.config.methods import method
@@ -137,21 +137,27 @@ class NodeRecord(Service):
 
     def _hear_of(self, at: float, peers: list[JsonObject]) -> None:
         there = {peer["name"] for peer in peers if not is_gone(peer["health"])}
+        long_gone = self._long_gone(at, there)
         for peer in filter(is_alive, peers):
             name, values = peer["name"], figures_of_peer(peer)
             if name not in self._others:
-                if all(math.isnan(value) for value in values) or not self._has_room(at, there):
+                if all(math.isnan(value) for value in values) or not self._has_room(long_gone):
                     continue
                 self._others[name] = SampleHistory(len(OTHER_NAMES), OTHER_NODE)
             self._others[name].add(at, values)
 
-    def _has_room(self, at: float, there: set[str]) -> bool:
+    def _long_gone(self, at: float, there: set[str]) -> Iterator[str]:
+        """Return who makes room for others, whoever is gone longest first."""
+        last = {name: other.last for name, other in self._others.items() if name not in there}
+        gone = [name for name, last_at in last.items() if at - last_at >= GONE_S]
+        return iter(sorted(gone, key=last.__getitem__))
+
+    def _has_room(self, long_gone: Iterator[str]) -> bool:
         """Whether one history more may be kept; if need be, that of who is gone longest goes."""
         if len(self._others) < MOST_OTHERS:
             return True
-        gone = [name for name in self._others if name not in there]
-        longest = min(gone, key=lambda name: self._others[name].last, default=None)
-        if longest is None or at - self._others[longest].last < GONE_S:
+        longest = next(long_gone, None)
+        if longest is None:
             return False
         del self._others[longest]
         return True
