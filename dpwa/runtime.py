@@ -38,8 +38,12 @@ class Runtime(Clock, Protocol):
         """Let the current thread wait."""
         ...
 
-    def condition(self) -> threading.Condition:
-        """Return what threads wait with until others have changed something."""
+    def condition(self, lock: threading.RLock | None = None) -> threading.Condition:
+        """Return what threads wait with until others have changed something.
+
+        Args:
+            lock: of what changes; `None`: one of its own.
+        """
         ...
 
     def event(self) -> threading.Event:
@@ -85,9 +89,9 @@ class SystemRuntime(SystemClock):
     thread_time = staticmethod(time.thread_time)  # for every message that comes
     sleep = staticmethod(time.sleep)
 
-    def condition(self) -> threading.Condition:
+    def condition(self, lock: threading.RLock | None = None) -> threading.Condition:
         """Return a condition of `threading`."""
-        return threading.Condition()
+        return threading.Condition(lock)
 
     def event(self) -> threading.Event:
         """Return an event of `threading`."""

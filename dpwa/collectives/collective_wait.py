@@ -72,25 +72,26 @@ class CollectiveWait:
         began = self._clock.now()
         while True:
             self.look()
-            found = check()
+            found = check() if self._group.has_boards else self._doze(check)
             if found is not None:
                 return found
-            if not self._group.has_board:
-                self._doze(check)
+            if not self._group.has_boards:
                 continue
             waited_s = self._clock.now() - began
             if waited_s < SPIN_S:
                 os.sched_yield()
                 continue
             patience_s = min(max(waited_s / 16, SHORTEST_SLEEP_S), LONGEST_SLEEP_S)
-            with self._group.changed:
+            with self._group.lock:
                 self._group.changed.wait(patience_s)
 
-    def _doze(self, check: Callable[[], T | None]) -> None:
-        """Wait for a message: without a board, all that others say comes in one."""
-        with self._group.changed:
-            if check() is None and self._group.decision is None:
+    def _doze(self, check: Callable[[], T | None]) -> T | None:
+        """Check, and wait for a message: without boards, all that others say comes in one."""
+        with self._group.lock:
+            found = check()
+            if found is None and self._group.decision is None:
                 self._group.changed.wait(LOOK_EVERY_S)
+            return found
 
     def look(self) -> None:
         """Do what has become due meanwhile.

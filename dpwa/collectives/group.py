@@ -33,7 +33,8 @@ class Group:
 
     Attributes:
         tag, ranks: as given.
-        changed: is told of everything that somebody may wait for; has the lock of the group.
+        lock: of all that is here.
+        changed: waits with that lock, and is told of everything that somebody may wait for.
         hearing: takes in what the others say.
     """
 
@@ -49,9 +50,8 @@ class Group:
         self.ranks = tuple(ranks)
         self._are_known = are_known
         self._own = contacts.own
-        # Reentrant: a signal handler may close the node while its thread is in here.
-        self.changed = runtime.condition()
-        self._state = GroupState(tag, ranks, contacts, runtime, self.changed)
+        self._state = GroupState(tag, ranks, contacts, runtime)
+        self.lock, self.changed = self._state.lock, self._state.changed
         self.hearing = Hearing(self._state, contacts)
         self._is_closed = False
 
@@ -81,9 +81,9 @@ class Group:
         return self._state.progress.number
 
     @property
-    def has_board(self) -> bool:
+    def has_boards(self) -> bool:
         """Whether members of this host may post records that no message tells of."""
-        return self._state.records.has_board
+        return self._state.records.has_boards
 
     # The training thread
 
@@ -92,7 +92,7 @@ class Group:
 
         For a node that begins alone: others may be about to call their first one, too.
         """
-        with self.changed:
+        with self.lock:
             self._state.is_used = True
             if self.ranks or self.number or self.is_evicted or self.is_outranked:
                 return False
@@ -102,7 +102,7 @@ class Group:
 
     def meet(self) -> None:
         """Let in, before the first collective, who has asked for it by now."""
-        with self.changed:
+        with self.lock:
             is_first = not (self.ranks or self.number or self.is_evicted or self.is_outranked)
             if is_first and self.join_requests():
                 self._state.open_ballot()
@@ -110,7 +110,7 @@ class Group:
 
     def begin(self) -> None:
         """Make ready for a collective."""
-        with self.changed:
+        with self.lock:
             if self.is_outranked and self._state.called == self.number:
                 had_part = self._state.has_part
                 self.leave()
@@ -118,7 +118,7 @@ class Group:
 
     def enter(self, record: bytes) -> None:
         """Say that this node has called the next collective, unless that is over already."""
-        with self.changed:
+        with self.lock:
             if self._state.called < self.number or self.is_evicted:
                 return
             self._state.records.open()
@@ -130,7 +130,7 @@ class Group:
 
     def ready(self, record: bytes) -> None:
         """Say that this node has done its part, unless it has voted already."""
-        with self.changed:
+        with self.lock:
             if (
                 self._state.voting.ballot is None
                 and self._state.called == self.number
@@ -141,7 +141,7 @@ class Group:
 
     def records(self, phase: int) -> dict[str, bytes]:
         """Return what members have posted of the collective, by name; this node's too."""
-        with self.changed:
+        with self.lock:
             return self._state.progress.records(phase)
 
     def end(self, joiners: Iterable[Member]) -> None:
@@ -149,7 +149,7 @@ class Group:
 
         If a ballot is under way, it can only decide likewise, and is to be waited for.
         """
-        with self.changed:
+        with self.lock:
             if (
                 self._state.voting.ballot is None
                 and self._state.called == self.number
@@ -160,7 +160,7 @@ class Group:
     @property
     def decision(self) -> Decision | None:
         """What became of the collective that this node has called; `None` if it is not known."""
-        with self.changed:
+        with self.lock:
             if self.is_evicted and self._state.called == self.number:
                 return Decision(holds=False, lost=(self._own.name,))
             return self._state.decided.get(self._state.called)
@@ -172,37 +172,37 @@ class Group:
             Its number, and the records of those who had entered it, by name; `None`: no ballot
             was held since this node has entered.
         """
-        with self.changed:
+        with self.lock:
             return self._state.voting.calls
 
     def call_of(self, name: str) -> tuple[int, bytes] | None:
         """Return which collective a member waits in, and its record; `None` if in none."""
-        with self.changed:
+        with self.lock:
             record = self._state.progress.records(ENTERED).get(name)
             return None if record is None else (self.number, record)
 
     def finish(self) -> None:
         """Go on to the next collective, after the decision was taken note of."""
-        with self.changed:
+        with self.lock:
             if self._state.called < self.number:
                 self._state.decided.pop(self._state.called, None)
                 self._state.called += 1
 
     def told(self) -> bool:
         """Return, once, whether this node has lost its part in a view."""
-        with self.changed:
+        with self.lock:
             was_untold, self._state.is_untold = self._state.is_untold, False
             return was_untold
 
     def expire(self) -> None:
         """Hold a ballot, as the time of this node is over."""
-        with self.changed:
+        with self.lock:
             if self._state.called == self.number:
                 self._state.open_ballot(expired=True)
 
     def look_around(self) -> None:
         """Hold a ballot if a member is gone, or has gone on without this node."""
-        with self.changed:
+        with self.lock:
             if (
                 self._state.voting.ballot is not None
                 or self._state.called < self.number
@@ -214,7 +214,7 @@ class Group:
 
     def doubt(self) -> None:
         """Hold a ballot although no collective is under way: somebody does not answer."""
-        with self.changed:
+        with self.lock:
             self._state.open_ballot()
 
     def look_out(self) -> bool:
@@ -225,7 +225,7 @@ class Group:
         Returns:
             Whether this node has left its view.
         """
-        with self.changed:
+        with self.lock:
             self._state.is_used = True
             self._state.skip()
             has_to_leave = self.is_outranked
@@ -240,12 +240,12 @@ class Group:
 
         So who is alone gives up nothing for a newcomer who is alone, too.
         """
-        with self.changed:
+        with self.lock:
             self._state.progress.work += 1
 
     def admit_at_once(self) -> None:
         """Let in by a ballot who asks for it, not only when the next collective ends."""
-        with self.changed:
+        with self.lock:
             self._state.admits_at_once = self._state.is_used = True
 
     @property
@@ -259,29 +259,29 @@ class Group:
 
         It is looked at again at that moment: what this view has ended meanwhile counts.
         """
-        with self.changed:
+        with self.lock:
             return not self.is_evicted and self._state.around.is_outranked(
                 self._state.progress.rank
             )
 
     def gone(self) -> tuple[str, ...]:
         """Return which members were there, and are not any more."""
-        with self.changed:
+        with self.lock:
             return self._state.progress.gone()
 
     def is_member(self, name: str, incarnation: bytes) -> bool:
         """Tell whether this life of a node is a member, and this node is one too."""
-        with self.changed:
+        with self.lock:
             return not self.is_evicted and self._state.progress.knows(name, incarnation)
 
     def watch(self, watcher: Watcher) -> None:
         """Have a function told of every view from now on; it is called with the lock held."""
-        with self.changed:
+        with self.lock:
             self._state.watchers.append(watcher)
 
     def leave(self) -> None:
         """Tell the others that this node takes no part any more, so that nobody waits for it."""
-        with self.changed:
+        with self.lock:
             self._state.leave()
 
     def say_goodbye(self) -> None:
@@ -289,7 +289,7 @@ class Group:
 
         Whoever is in one now, or calls one, gets `ClosedError`.
         """
-        with self.changed:
+        with self.lock:
             self._is_closed = True
             self.changed.notify_all()
             if self._state.ended.last is not None:
@@ -306,7 +306,7 @@ class Group:
 
     def ask_to_join(self) -> list[str]:
         """Ask all who can be reached to be let in; return whom."""
-        with self.changed:
+        with self.lock:
             if not self.is_evicted:
                 return []
             self._state.asks_to_join = True
@@ -315,23 +315,23 @@ class Group:
 
     def start_alone(self) -> None:
         """Go on in a view of this node only: there is nobody else."""
-        with self.changed:
+        with self.lock:
             self._state.enter_view(GroupView((self._own,), self.number), self.number)
 
     def join_requests(self) -> tuple[Member, ...]:
         """Return who wants to be let in."""
-        with self.changed:
+        with self.lock:
             return self._state.around.join_requests()
 
     def contact_changed(self, peer: str) -> None:
         """Tell a peer that has been met, or has come back, where this node is."""
-        with self.changed:
+        with self.lock:
             self._state.progress.repeat(peer)
             self.changed.notify_all()
 
     def tick(self, now: float) -> bool:
         """Go on with a ballot; return whether there is one."""
-        with self.changed:
+        with self.lock:
             self._state.voting.pass_time(now)
             self._state.decide()
             return self._state.voting.ballot is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.ended import EndedCollectives
 from dpwa.collectives.group_sender import GroupSender
@@ -16,6 +15,7 @@ from dpwa.collectives.voting import Voting
 from dpwa.message_codes import get_log
 from dpwa.policy.groups.ballots import Decision
 from dpwa.policy.groups.views import GroupView, Member
+from dpwa.runtime import Runtime
 from dpwa.wire.collecting import CollectiveOutcome
 
 log = get_log("dpwa.collectives")
@@ -30,12 +30,12 @@ class GroupState:
         tag: of its collectives.
         ranks: names of all nodes in the order of the configuration, if there are any.
         contacts: of this node.
-        clock: time source.
-        changed: is told of everything that somebody may wait for.
+        runtime: of the node.
 
     Attributes:
         own: this node.
-        ranks, changed: as given.
+        ranks: as given.
+        lock, changed: see `Group`.
         sender, records, progress, around, voting, ended: the parts.
         is_evicted: whether this node was left behind, and must be let in again.
         is_answered: whether it has heard of a view since then.
@@ -56,19 +56,21 @@ class GroupState:
         tag: str,
         ranks: Sequence[str],
         contacts: Contacts,
-        clock: Clock,
-        changed: threading.Condition,
+        runtime: Runtime,
     ) -> None:
         self.own = contacts.own
         self.ranks = tuple(ranks)
-        self.changed = changed
+        # Reentrant: a signal handler may close the node while its thread is in here. It is what all
+        # enter, not the condition: Ctrl-C in the middle of that would leave the lock held.
+        self.lock = threading.RLock()
+        self.changed = runtime.condition(self.lock)
         self.sender = GroupSender(tag, contacts)
         self.records = PhaseRecords(tag, contacts, self.sender)
         view = GroupView(tuple(Member(name) for name in self.ranks) or (self.own,))
         self.progress = ViewProgress(view, contacts, self.records)
-        self.around = ViewDiscovery(contacts, self.sender, self.ranks, clock)
+        self.around = ViewDiscovery(contacts, self.sender, self.ranks, runtime)
         self.voting = Voting(
-            self.own.name, self.progress, self.sender, self.around.join_requests, clock
+            self.own.name, self.progress, self.sender, self.around.join_requests, runtime
         )
         self.ended = EndedCollectives(self.sender)
         self.is_evicted = self.is_answered = self.asks_to_join = False

@@ -26,7 +26,7 @@ class Hearing:
     def post(self, post: Post) -> None:
         """Take in that a member has entered, or is ready."""
         state = self._state
-        with state.changed:
+        with state.lock:
             if self._answers_late(post.name, post.incarnation, post.view, post.number):
                 return
             if post.view == state.view.identity and not state.progress.knows(
@@ -41,7 +41,7 @@ class Hearing:
     def vote(self, vote: Vote) -> None:
         """Take in a vote, and vote too."""
         state = self._state
-        with state.changed:
+        with state.lock:
             if self._answers_late(vote.name, vote.incarnation, vote.view, vote.number):
                 has_left = vote.name in vote.suspects and vote.view == state.view.identity
                 if has_left and state.progress.knows(vote.name, vote.incarnation):
@@ -59,7 +59,7 @@ class Hearing:
     def outcome(self, outcome: CollectiveOutcome) -> None:
         """Adopt what others have decided, if this node has not."""
         state = self._state
-        with state.changed:
+        with state.lock:
             members = tuple(Member(name, life) for name, life in outcome.members)
             view = GroupView(members, outcome.since)
             if state.is_evicted:
@@ -75,7 +75,7 @@ class Hearing:
     def evicted(self, message: Evicted | AskToJoinView) -> None:
         """Take note of a view that this node has no part in."""
         state = self._state
-        with state.changed:
+        with state.lock:
             is_of_view = message.name in state.view.names
             state.is_answered |= state.is_evicted
             if isinstance(message, Evicted) and is_of_view and not state.is_evicted:
@@ -92,7 +92,7 @@ class Hearing:
     def join_request(self, request: AskToJoinView) -> None:
         """Take note of a node that wants to be let in."""
         state = self._state
-        with state.changed:
+        with state.lock:
             if request.size:
                 self.evicted(request)
             elif not state.is_evicted and self._contacts.knows(request.name):

@@ -29,9 +29,9 @@ class PhaseRecords:
         self._board: BoardWriter | None = None
 
     @property
-    def has_board(self) -> bool:
-        """Whether this node shares memory, so that others may post on boards, too."""
-        return self._board is not None
+    def has_boards(self) -> bool:
+        """Whether others may post on boards: this node shares memory, or reads that of others."""
+        return self._board is not None or bool(self._boards)
 
     def open(self) -> None:
         """Make this node's board, if it shares memory."""

@@ -243,7 +243,7 @@ class Runner(Closeable):
         """Begin together with others that begin, if they come in time."""
         while self.group.may_meet() and not deadline.expired():
             self.group.check_open()
-            with self.group.changed:
+            with self.group.lock:
                 self.group.changed.wait(LOOK_EVERY_S)
         self.group.meet()
 
@@ -253,7 +253,7 @@ class Runner(Closeable):
         while group.is_evicted:
             group.check_open()
             reached = group.ask_to_join()
-            with group.changed:
+            with group.lock:
                 group.changed.wait_for(lambda: not group.is_evicted, ASK_EVERY_S)
             if group.is_evicted and deadline.expired():
                 if not group.is_answered:

@@ -25,7 +25,7 @@ from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Listener
 from dpwa.policy.members.states import HIGHEST_HEARSAY, MemberEntry
 from dpwa.transport.addresses import is_name
-from dpwa.transport.calls import Calls, Question
+from dpwa.transport.calls import MOST_CALLS, Calls, Question
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame
 from dpwa.wire.members import (
@@ -47,7 +47,8 @@ TELL_EVERY_S = 0.1
 TOLD_AT_ONCE = 3  # members that hear of a change before they would be asked
 CALL_TIMEOUT_S = 3.0
 JOIN_TIMEOUT_S = 6.0  # with the call back
-TO_JOIN = "to join"  # what a question is for
+TO_JOIN, TRIAL = "to join", "trial"  # what a question is for; trials ask the dead to join, too
+MOST_TRIALS = MOST_CALLS // 2  # at once: others are to be called meanwhile
 
 
 class Asking(Listener):
@@ -207,8 +208,9 @@ class Asking(Listener):
             known.update(place for place in self._told if known.issuperset(self._addresses(place)))
         for seed in self._seeds.due(now, known, is_alone=waits or not peers):
             self._ask_at_seed(seed, known)
-        for entry in () if waits else self._member_list.to_retry():
-            self._ask_at(entry.name, entry.endpoint)
+        if not waits and self._calls.has_room(TRIAL, MOST_TRIALS):
+            for entry in self._member_list.to_retry():
+                self._ask_at(entry.name, entry.endpoint, TRIAL)
 
     def _addresses(self, place: str) -> tuple[str, ...]:
         return self.verdict.addresses(place)
@@ -231,7 +233,7 @@ class Asking(Listener):
             if address not in located.known:
                 self._ask_at(located.seed.name, address)
 
-    def _ask_at(self, name: str, endpoint: str) -> None:
+    def _ask_at(self, name: str, endpoint: str, purpose: str = TO_JOIN) -> None:
         stamp = self._member_list.own.stamp
 
         def message() -> tuple[Message, Frame]:
@@ -253,7 +255,7 @@ class Asking(Listener):
                     if (
                         self._member_list.own.stamp != stamp
                     ):  # it has to hear what this node contradicts
-                        self._ask_at(name, endpoint)
+                        self._ask_at(name, endpoint, purpose)
                 case TurnedAway():
                     self._turned_away(endpoint, message)
                 case _:
@@ -267,7 +269,7 @@ class Asking(Listener):
                 answered,
                 lambda failure: self._failed(endpoint, JoinAnswer(failure.problem)),
                 JOIN_TIMEOUT_S,
-                purpose=TO_JOIN,
+                purpose=purpose,
             )
         )
 
@@ -328,7 +330,7 @@ class Asking(Listener):
         if self._call(entry, found, partial(self._called_back, who)):
             return True
         question = self._calls.question_at(entry.endpoint)
-        asks_to_join = question is not None and question.purpose == TO_JOIN
+        asks_to_join = question is not None and question.purpose in (TO_JOIN, TRIAL)
         is_of_it = question is not None and question.name in ("", entry.name)
         if asks_to_join and is_of_it and entry.incarnation <= HIGHEST_HEARSAY:
             self._called_back(who, "")  # two that ask each other: that call tells who is there

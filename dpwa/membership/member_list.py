@@ -253,7 +253,9 @@ class MemberList:
         now = self._clock.now()
         if their_digest is None or their_digest == self._members.digest():
             return False
-        if their_digest and now < self._tells_all_at:
+        if not their_digest:
+            return True
+        if now < self._tells_all_at:
             return False
         self._tells_all_at = now + len(self._members.peers) / ALL_ENTRIES_PER_S
         return True

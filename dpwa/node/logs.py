@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 FORMAT = "%(asctime)s %(levelname)s dpwa: %(message)s"
 
@@ -20,15 +18,3 @@ def configure_logging(level: str) -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter(FORMAT))
         logger.addHandler(handler)
-
-
-@contextmanager
-def only_errors() -> Iterator[None]:
-    """Keep back the warnings of nodes that are simulated: they are no faults of this process."""
-    logger = logging.getLogger("dpwa")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -62,7 +62,7 @@ class PeerTable:
         self._flow = FlowControl()
         self._quarantined: frozenset[str] = frozenset()
         self._has_told_absent = False
-        self._answered = {"fetches": 0, "answer_s": 0.0, "stream_s": 0.0}
+        self._timed = {"fetches": 0, "answer_s": 0.0, "streams": 0, "stream_s": 0.0}
         self.merged = MergedVersions()
 
     @property
@@ -245,8 +245,8 @@ class PeerTable:
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
-                self._answered["fetches"] += 1
-                self._answered["answer_s"] += latency_s
+                self._timed["fetches"] += 1
+                self._timed["answer_s"] += latency_s
                 peer.link = peer.link.answered(latency_s)
                 peer.heard = self._clock.now()
 
@@ -255,7 +255,8 @@ class PeerTable:
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
-                self._answered["stream_s"] += elapsed_s
+                self._timed["streams"] += 1
+                self._timed["stream_s"] += elapsed_s
                 peer.link = peer.link.streamed(nbytes, elapsed_s)
 
     def received(self, name: str, nbytes: int) -> None:
@@ -370,9 +371,9 @@ class PeerTable:
                     peer.heard = self._clock.now()
 
     def fetch_report(self) -> JsonObject:
-        """Describe all fetches that were answered so far: how many, and what they took."""
+        """Describe answers and streams that were timed so far: how many, and what they took."""
         with self._lock:
-            return dict(self._answered)
+            return dict(self._timed)
 
     def report(self) -> list[JsonObject]:
         """Describe every peer: endpoint, score, health, its link and counts of outcomes.

@@ -18,6 +18,7 @@ from dpwa.node.fetching.commands import (
 )
 from dpwa.node.fetching.connections import affordable
 from dpwa.node.fetching.tx_thread import TxThread
+from dpwa.node.node_thread import NodeThread
 from dpwa.node.own_address import is_beyond_this_machine
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.node.serving.rx_thread import RxThread
@@ -103,6 +104,7 @@ class NodeThreads:
 
     def __init__(self, endpoint: str, context: NodeContext) -> None:
         self.endpoint = endpoint
+        self._name = context.name
         keep_freed_memory()
         self.authorizer = authorizer_of(context.config, context.name)
         self._runtime = runtime = context.runtime
@@ -141,7 +143,7 @@ class NodeThreads:
             log.warning(
                 "%s: whoever can connect to %s may read and change what is trained here: set "
                 "`security: curve`, unless the network is your own",
-                self.rx.name,
+                self._name,
                 self.rx.endpoint,
             )
 
@@ -151,7 +153,7 @@ class NodeThreads:
         if self._stop(self.rx) and tx_stopped:
             self._zmq_context.term()
 
-    def _stop(self, thread: RxThread | TxThread) -> bool:
+    def _stop(self, thread: NodeThread) -> bool:
         if thread.is_current:  # it has dropped the last reference to the node
             thread.end()
             return False

@@ -37,9 +37,16 @@ FIGURES = (
         "squares of the seconds by which each step was longer or shorter than the one before, "
         "added up",
     ),
-    FigureSpec("fetches", "counter", "requests for snapshots that peers have answered"),
+    FigureSpec(
+        "fetches",
+        "counter",
+        "requests for snapshots whose answers were timed; those that wait for others are not",
+    ),
     FigureSpec("answer_s", "counter", "seconds from these requests to their answers, added up"),
-    FigureSpec("stream_s", "counter", "seconds in which snapshots were streamed, added up"),
+    FigureSpec(
+        "streams", "counter", "snapshots that were streamed until all was there, or time was up"
+    ),
+    FigureSpec("stream_s", "counter", "seconds that these streams took, added up"),
     FigureSpec(
         "sent_bytes",
         "counter",
@@ -99,6 +106,7 @@ def figures_of(report: JsonObject) -> tuple[float, ...]:
         "step_changes_s2": gossip["step_changes_s2"],
         "fetches": gossip["fetches"],
         "answer_s": gossip["answer_s"],
+        "streams": gossip["streams"],
         "stream_s": gossip["stream_s"],
         "sent_bytes": report["bytes_sent"],
         "received_bytes": report["bytes_received"],

@@ -6,9 +6,10 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from dpwa.config.methods import method
 from dpwa.config.model import Config
 from dpwa.config.schema import OF_REAL_RUNS
 from dpwa.lifecycle import Closeable
@@ -27,6 +28,7 @@ from dpwa.observe.figures import (
 )
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_log import RunLog
+from dpwa.policy.topology.rules import FileOptions
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.messages import pack
@@ -135,21 +137,27 @@ class NodeRecord(Service):
 
     def _hear_of(self, at: float, peers: list[JsonObject]) -> None:
         there = {peer["name"] for peer in peers if not is_gone(peer["health"])}
+        long_gone = self._long_gone(at, there)
         for peer in filter(is_alive, peers):
             name, values = peer["name"], figures_of_peer(peer)
             if name not in self._others:
-                if all(math.isnan(value) for value in values) or not self._has_room(at, there):
+                if all(math.isnan(value) for value in values) or not self._has_room(long_gone):
                     continue
                 self._others[name] = SampleHistory(len(OTHER_NAMES), OTHER_NODE)
             self._others[name].add(at, values)
 
-    def _has_room(self, at: float, there: set[str]) -> bool:
+    def _long_gone(self, at: float, there: set[str]) -> Iterator[str]:
+        """Return who makes room for others, whoever is gone longest first."""
+        last = {name: other.last for name, other in self._others.items() if name not in there}
+        gone = [name for name, last_at in last.items() if at - last_at >= GONE_S]
+        return iter(sorted(gone, key=last.__getitem__))
+
+    def _has_room(self, long_gone: Iterator[str]) -> bool:
         """Whether one history more may be kept; if need be, that of who is gone longest goes."""
         if len(self._others) < MOST_OTHERS:
             return True
-        gone = [name for name in self._others if name not in there]
-        longest = min(gone, key=lambda name: self._others[name].last, default=None)
-        if longest is None or at - self._others[longest].last < GONE_S:
+        longest = next(long_gone, None)
+        if longest is None:
             return False
         del self._others[longest]
         return True
@@ -185,12 +193,7 @@ class Recorder(Closeable):
             "topology": config.topology,
             "group": config.group_of(node.name),
         }
-        run = {
-            "membership": "open" if config.is_open else "listed",
-            "listed": len(config.nodes),
-            "settings": settings_told(config),
-        }
-        self._log = RunLog(config.run_log, told | run) if config.run_log else None
+        self._log = RunLog(config.run_log, told | _told_of_run(config)) if config.run_log else None
         self._owner, self._runtime = os.getpid(), node.runtime
         self.record = NodeRecord(node.weak_report, told, wall_from(node.runtime), self._log)
         node.attach(self.record, Listener())
@@ -203,10 +206,31 @@ class Recorder(Closeable):
                 self._log.close()
 
 
+def _told_of_run(config: Config) -> JsonObject:
+    return {
+        "membership": "open" if config.is_open else "listed",
+        "listed": len(config.nodes),
+        "settings": settings_told(config),
+    }
+
+
 def settings_told(config: Config) -> JsonObject:
-    """Return what a run log tells of a configuration: no addresses, no files, no keys."""
+    """Return what a run log tells of a configuration: no addresses, no files, no keys.
+
+    Options of methods of plugins may be any of these, so they are left out.
+    """
     hidden = {"nodes", *OF_REAL_RUNS}
-    return {key: value for key, value in config.to_mapping().items() if key not in hidden}
+    told = {key: value for key, value in config.to_mapping().items() if key not in hidden}
+    return {key: value for key, value in told.items() if _may_be_told(key)}
+
+
+def _may_be_told(key: str) -> bool:
+    """Tell whether a key is no method's, or a method of dpwa has it whose options are no files."""
+    found = method(key)
+    if found is None:
+        return True
+    is_own = found.described_by.__module__.partition(".")[0] == "dpwa"
+    return is_own and not issubclass(found.options, FileOptions)
 
 
 def _packed(history: SampleHistory, since: float) -> bytes:

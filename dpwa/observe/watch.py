@@ -109,6 +109,8 @@ class Watch(Closeable):
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._nodes: dict[str, _Followed] = {}  # by endpoint
+        self._names: dict[str, _Followed] = {}  # the same ones, by name
+        self._none_gone_until = -math.inf  # when the one that was there longest ago is gone
         self._events: deque[RunEvent] = deque(maxlen=MOST_EVENTS)
         self._seen: dict[tuple[str, str, str, int], str] = {}  # events, when, and who told
         self._asked: dict[int, str] = {}  # of whom, by the number of the question
@@ -220,7 +222,7 @@ class Watch(Closeable):
 
     def _ask_of_silent(self) -> None:
         """Ask the node that tells of others of those that do not answer, each now and then."""
-        now, node = self._clock.now(), self._named(self._through)
+        now, node = self._clock.now(), self._names.get(self._through)
         if node is None or node.link is None:
             return
         for other in self._nodes.values():
@@ -250,14 +252,14 @@ class Watch(Closeable):
         if message.request == 1:
             self._take_own(node, answer)
             return
-        other = self._named(self._asked.pop(message.request, ""))
+        other = self._names.get(self._asked.pop(message.request, ""))
         if other is not None:
             for row in answer.rows(OTHER_NAMES):
                 other.told.add(row[0] - node.ahead_s, row[1:])
 
     def _take_own(self, node: _Followed, answer: HistoryAnswer) -> None:
         now, rows, before = self._clock.now(), answer.rows(NAMES), node.answer
-        namesake = self._named(answer.name)
+        namesake = self._names.get(answer.name)
         if namesake is not None and namesake is not node:
             self._require_same(namesake, answer)
             self._drop(namesake)
@@ -265,7 +267,9 @@ class Watch(Closeable):
         if is_new:
             ahead_s = answer.now - time.time()
             node.ahead_s = ahead_s if abs(ahead_s) > NO_SKEW_S else 0.0
+        del self._names[node.name]
         node.name, node.answer = answer.name, answer
+        self._names[node.name] = node
         node.answered_at = node.there_at = now
         node.problem, node.waits = "", False
         if is_new and before is not None:
@@ -310,30 +314,30 @@ class Watch(Closeable):
         """Follow a node from now on, unless that is so already."""
         if endpoint in self._nodes or (split_tcp(endpoint) is None and ipc_path(endpoint) is None):
             return
-        now, known = self._clock.now(), self._named(name)
+        now, known = self._clock.now(), self._names.get(name)
         if known is None:
             if len(self._nodes) < MOST_NODES or (is_there and self._drop_longest_gone(now)):
-                self._nodes[endpoint] = _Followed(name, endpoint, now, now)
+                self._nodes[endpoint] = self._names[name] = _Followed(name, endpoint, now, now)
         elif known.silent_s(now) and now - known.moved_at >= MOVE_S:  # it is back, elsewhere
             self._drop(known)
             known.endpoint, known.linked_at, known.moved_at = endpoint, -math.inf, now
-            self._nodes[endpoint] = known
+            self._nodes[endpoint] = self._names[name] = known
 
     def _drop_longest_gone(self, now: float) -> bool:
         """Follow the node no more that is gone longest; return whether there is one."""
+        if now < self._none_gone_until:  # asked for each node that there is no room for
+            return False
         longest = min(self._nodes.values(), key=lambda node: node.there_at)
         if now - longest.there_at < GONE_S:
+            self._none_gone_until = longest.there_at + GONE_S
             return False
         self._drop(longest)
         return True
 
-    def _named(self, name: str) -> _Followed | None:
-        return next((node for node in self._nodes.values() if node.name == name), None)
-
     def _drop(self, node: _Followed | None) -> None:
         """Follow a node no more at the address that it has."""
         if node is not None:
-            del self._nodes[node.endpoint]
+            del self._nodes[node.endpoint], self._names[node.name]
             if node.link is not None:
                 node.link.close()
                 node.link = None

@@ -72,7 +72,7 @@ class Tables(Closeable):
         answers = Answers(node_handle.wake)
         settings = Settings(runtime, patience_s, answers.put, node_handle.wake)
         engine = Engine(pending, group, contacts, node_handle.tell, settings)
-        with group.changed:  # no view may come in between
+        with group.lock:  # no view may come in between
             group.watch(engine.view_changed)
             engine.view_changed(group.view)
         self._user = User(node, pending, engine, self._runner, contacts)

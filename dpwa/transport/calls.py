@@ -89,6 +89,11 @@ class Calls:
         call = self._calls.get(endpoint)
         return None if call is None else call.question
 
+    def has_room(self, purpose: str, most: int) -> bool:
+        """Tell whether there is room for a call, and fewer than `most` have this purpose."""
+        alike = sum(call.question.purpose == purpose for call in self._calls.values())
+        return len(self._calls) < self._most and alike < most
+
     def start(self, question: Question) -> bool:
         """Begin a call; return whether there was room for it, and none to that address."""
         if self._zmq_context is None or len(self._calls) >= self._most:

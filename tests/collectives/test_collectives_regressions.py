@@ -254,7 +254,7 @@ def test_a_forked_child_closes_although_a_lock_was_held_when_it_was_forked():
         is_held, is_forked = threading.Event(), threading.Event()
 
         def hold(node):
-            with node.collectives.runner("").group.changed:
+            with node.collectives.runner("").group.lock:
                 is_held.set()
                 is_forked.wait(HANGS_AFTER_S)
 

@@ -72,7 +72,8 @@ def test_what_is_logged_goes_through_loggers_that_add_codes():
         for path in PACKAGE.rglob("*.py")
         if "logging.getLogger(" in path.read_text("utf-8")
     ]
-    assert sorted(direct) == ["message_codes.py", "node/logs.py"], "log = get_log(NAME)"
+    setting_levels = ["node/logs.py", "sim/nodes/logs.py"]
+    assert sorted(direct) == ["message_codes.py", *setting_levels], "log = get_log(NAME)"
 
 
 def test_messages_are_found_in_all_forms():

@@ -57,6 +57,16 @@ def test_who_knows_others_is_told_all_now_and_then(members, clock):
     assert told(members, OTHER_VIEW) == PEERS + 1
 
 
+def test_who_knows_others_is_told_all_however_many_come_meanwhile(members, clock):
+    assert told(members, OTHER_VIEW) == PEERS + 1
+    counts = []
+    for _ in range(round(2 * PEERS / ALL_ENTRIES_PER_S)):
+        pass_time(members, clock, 0.6)
+        assert told(members, b"") == PEERS + 1
+        counts.append(told(members, OTHER_VIEW))
+    assert counts.count(PEERS + 1) == 1
+
+
 def test_a_message_with_all_is_read_again(clock):
     members = MemberList(MemberEntry("own", "tcp://h:1", 1), clock, random.Random(1), lambda: None)
     members.believe(MemberEntry("n0", "tcp://h:2", 1))

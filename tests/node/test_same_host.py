@@ -64,6 +64,8 @@ def test_nodes_of_one_host_merge_without_a_byte_on_the_wire():
             assert (report["bytes_received"], report["bytes_sent"]) == (0, 0)
             assert report["memory"]["mapped_bytes"] == PAGE_BYTES + NBYTES
             assert report["memory"]["is_shared"]
+            assert report["gossip"]["fetches"] > 0
+            assert (report["gossip"]["streams"], report["gossip"]["stream_s"]) == (0, 0.0)
 
 
 def test_over_tcp_nothing_is_shared_or_mapped():

@@ -11,6 +11,7 @@ from support.told_reports import SetClock, ToldReport
 
 from dpwa.config.joining import seed_of
 from dpwa.observe.figures import GONE_S, NAMES
+from dpwa.observe.history import SampleHistory
 from dpwa.observe.recorder import NodeRecord
 from dpwa.observe.watch import MOVE_S, Watch
 from dpwa.wire.messages import encode, pack, unpack
@@ -124,6 +125,52 @@ def test_of_whom_a_node_keeps_a_history_makes_room_once_it_is_gone(monkeypatch):
     assert sampled(2, **there, w5="alive", w6="alive") == {"w5", "w3", "w4"}
     odd = {"w3": "diverged", "w4": "alive", "w5": "alive"}  # which is there, too
     assert sampled(GONE_S + 1, **odd, w6="alive") == {"w5", "w3", "w4"}
+
+
+def test_however_many_there_is_no_room_for_nodes_are_looked_through_once(monkeypatch):
+    """Of a run with more nodes than are followed, each node tells of all, every second."""
+    monkeypatch.setattr("dpwa.observe.watch.MOST_NODES", 3)
+    clock, looks = AheadClock(), []
+
+    class CountedNodes(dict):
+        def values(self):
+            looks.append(1)
+            return super().values()
+
+    with Watch([], None, 60.0, clock) as watch, watch._lock:
+        watch._nodes = CountedNodes()
+
+        def follow_all():
+            looks.clear()
+            for port in range(1, 200):
+                watch._follow(f"w{port}", f"tcp://127.0.0.1:{port}")
+            return set(watch._nodes)
+
+        followed = {f"tcp://127.0.0.1:{port}" for port in (1, 2, 3)}
+        assert follow_all() == follow_all() == followed
+        assert len(looks) <= 1
+        clock.ahead_s += GONE_S
+        assert not follow_all() & followed
+        assert len(looks) <= 3 + 1
+        watch._nodes.clear()  # nothing was connected
+
+
+def test_however_many_there_is_no_room_for_histories_are_looked_through_once(monkeypatch):
+    monkeypatch.setattr("dpwa.observe.recorder.MOST_OTHERS", 3)
+    looks = []
+
+    def last(history):
+        looks.append(1)
+        return history._last
+
+    clock, report = SetClock(), ToldReport(w2="alive", w3="alive", w4="alive")
+    record = NodeRecord(report, {"name": "w1"}, clock.now)
+    record.sample()
+    monkeypatch.setattr(SampleHistory, "last", property(last))
+    report.healths = {f"v{index}": "alive" for index in range(100)}
+    clock.time += 1
+    record.sample()
+    assert len(looks) == 3
 
 
 def has_history(record, name):

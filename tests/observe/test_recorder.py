@@ -13,8 +13,11 @@ from support.nodes import config_of
 from support.strangers import question_and_payload
 
 from dpwa import DpwaConnection
+from dpwa.config import load_config
 from dpwa.errors import UserError
 from dpwa.observe.figures import INDEX, NAMES
+from dpwa.policy.interpolation import register_interpolation
+from dpwa.types import StrictModel
 from dpwa.wire.messages import AskStatus, unpack
 from dpwa.wire.watching import AskHistory
 
@@ -93,6 +96,38 @@ def test_a_run_log_has_the_settings_of_the_run_and_no_addresses_or_keys(tmp_path
     assert str(tmp_path) not in json.dumps(start)
 
 
+class PluginOptions(StrictModel):
+    token: str = "none"
+
+
+@register_interpolation("of_a_plugin", PluginOptions)
+def of_a_plugin(options, own, peer):
+    return 0.5
+
+
+def test_a_run_log_tells_no_files_and_nothing_of_what_plugins_are_set_to(tmp_path):
+    graph = tmp_path / "edges.txt"
+    graph.write_text("w1 w2\n")
+    config = load_config(
+        config_of(2, run_log=str(tmp_path / "run"), interpolation="of_a_plugin", topology="file")
+        | {"of_a_plugin": {"token": "secret"}, "file": {"path": str(graph)}}
+    )
+    with DpwaConnection("w1", config):
+        pass
+    (start, *_) = lines_of(tmp_path / "run")
+    settings = start["settings"]
+    assert (settings["interpolation"], settings["topology"]) == ("of_a_plugin", "file")
+    assert not {"of_a_plugin", "file"} & settings.keys()
+    assert str(tmp_path) not in json.dumps(start)
+    assert "secret" not in json.dumps(start)
+
+
+def test_without_a_run_log_nothing_is_made_for_it(monkeypatch):
+    monkeypatch.setattr("dpwa.observe.recorder.settings_told", pytest.fail)
+    with DpwaConnection("w1", config_of(1)):
+        pass
+
+
 def test_figures_tell_how_alike_steps_are_and_what_fetches_took():
     config = config_of(2, transport="tcp")
     with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
@@ -108,6 +143,7 @@ def test_figures_tell_how_alike_steps_are_and_what_fetches_took():
     assert 0.8 * 0.1**2 * (steps - 1) < gossip["step_changes_s2"] < gossip["train_s"] ** 2
     assert gossip["fetches"] >= 3
     assert gossip["answer_s"] > 0
+    assert gossip["streams"] >= 3
     assert gossip["stream_s"] > 0
 
 

@@ -10,11 +10,13 @@ from support.simulated_logs import write_simulated_logs
 
 from dpwa.errors import UserError
 from dpwa.observe.run_reading import read_run
+from dpwa.policy.interpolation import register_interpolation
 from dpwa.sim.calibration.calibrate import calibrate
 from dpwa.sim.calibration.fit import fit
 from dpwa.sim.calibration.observed import observe
 from dpwa.sim.calibration.yaml_text import yaml_text
 from dpwa.sim.load import load_scenario
+from dpwa.types import StrictModel
 
 KNOWN = {
     "nodes": 4,
@@ -85,6 +87,33 @@ def test_nodes_of_a_group_are_a_site(tmp_path):
     assert [site["share"] for site in found.scenario["network"]["sites"]] == [2.0, 2.0]
     loaded = load_scenario(found.scenario)
     assert [node.group for node in loaded.config.nodes] == ["east", "east", "west", "west"]
+
+
+class PluginOptions(StrictModel):
+    share: float = 0.5
+
+
+@register_interpolation("of_a_plugin_that_is_fitted", PluginOptions)
+def of_a_plugin(options, own, peer):
+    return options.share
+
+
+@pytest.mark.usefixtures("_one_try")
+@pytest.mark.parametrize("options", [{}, {"file": {"path": "/of/another/machine"}}])
+def test_what_logs_do_not_tell_and_what_has_names_of_nodes_is_left_out(copy, options):
+    settings = {"topology": "file", "interpolation": "of_a_plugin_that_is_fitted", **options}
+
+    def changed(line):
+        is_first = line["type"] == "start"
+        return line | ({"settings": line["settings"] | settings} if is_first else {})
+
+    for path in copy.glob("*.jsonl"):
+        rewrite(path, changed)
+    found = calibrate(read_run(copy))
+    assert not {"topology", "file"} & found.scenario.keys()
+    assert load_scenario(found.scenario).config.interpolation == "of_a_plugin_that_is_fitted"
+    assert "`topology: file` is left out: its edges have names of nodes" in found.remarks()
+    assert any("options of of_a_plugin_that_is_fitted" in remark for remark in found.remarks())
 
 
 # Logs that tell too little
@@ -166,12 +195,19 @@ def test_what_came_after_the_last_step_is_no_training(copy, calibration):
 
 
 def test_nodes_that_map_each_others_memory_tell_nothing_of_links(copy):
-    nothing = dict.fromkeys(("fetches", "answer_s", "stream_s", "received_bytes"), 0)
+    nothing = dict.fromkeys(("answer_s", "streams", "stream_s", "received_bytes"), 0)
     for path in copy.glob("*.jsonl"):
         rewrite(path, lambda line: line | (nothing if line["type"] == "sample" else {}))
     found = calibrate(read_run(copy))
     assert "network" not in found.scenario
     assert any("nothing was streamed" in remark for remark in found.remarks())
+
+
+def test_logs_of_before_streams_were_counted_tell_as_much_as_they_did(copy, calibration):
+    for path in copy.glob("*.jsonl"):
+        rewrite(path, lambda line: {k: v for k, v in line.items() if k != "streams"})
+    links = fit(observe(read_run(copy))).links
+    assert links == fit(calibration.run).links
 
 
 def test_a_started_again_node_and_missing_ones_are_remarks(copy):

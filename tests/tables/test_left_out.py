@@ -87,7 +87,7 @@ class Node:
         """Go on in a view of these."""
         lives = {"w1": OWN.incarnation}
         members = [Member(n, lives.get(n, b"life--" + n.encode())) for n in names]
-        with self.group.changed:
+        with self.group.lock:
             self.group._state.enter_view(GroupView(tuple(members), self.group.number + 1), 1)
         self.step()
 

@@ -325,7 +325,7 @@ def test_parts_that_went_on_by_themselves_find_each_other_again(monkeypatch):
         monkeypatch.setattr(ViewDiscovery, "seek", lambda *_: None)  # until both have gone on
         for worker in made:  # each takes the other for lost
             group = worker.connection.collectives.runner("dpwa.tables").group
-            with group.changed:
+            with group.lock:
                 group._state.enter_view(
                     GroupView((worker.connection.collectives.contacts.own,), 1), 1
                 )

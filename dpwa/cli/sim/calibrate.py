@@ -114,6 +114,7 @@ def _rows(found: Calibration) -> Iterator[Row]:
         answers = _between(run, "answer_s")
         streams = _between(run, "stream_s")
         told = f"nodes answered after {answers} in the mean, of {fetches} fetches"
+        told = told if answers else "all answers waited for other nodes, so none was timed"
         yield "latency", f"{fit.links.latency_ms:.3g} ms", told
         told = f"between two nodes alone; streams took {streams}"
         yield "bandwidth", f"{screen.number(fit.links.mbps)} Mbit/s", told
@@ -166,5 +167,5 @@ def _check_rows(found: Calibration) -> Iterator[Row]:
 def _between(run: ObservedRun, figure: str) -> str:
     from dpwa.sim.calibration.fit import between_nodes
 
-    least, most = between_nodes(run, figure)
-    return f"{1000.0 * least:.3g} to {1000.0 * most:.3g} ms"
+    found = between_nodes(run, figure)
+    return "{:.3g} to {:.3g} ms".format(*(1000.0 * seconds for seconds in found)) if found else ""

@@ -23,7 +23,7 @@ class Attempt:
         incoming: what has begun to come.
         asked_at: when the request left; `None` as long as the link is not up.
         deadline: when another peer is asked.
-        answered_at: when the header of a stream came.
+        answered_at: when the header of a stream came, as long as it lasts.
         streamed_bytes: of payload, since then.
     """
 

@@ -236,6 +236,7 @@ class Fetcher:
         if attempt.incoming is not None:
             attempt.incoming.add(arrived.piece, arrived.payload)
         if arrived.is_last:
+            self._measure_stream(attempt)
             self._all_arrived(attempt)
 
     def _all_arrived(self, attempt: Attempt) -> None:
@@ -275,6 +276,7 @@ class Fetcher:
         if active is None:
             return
         self._measure_latency(active.order, attempt)
+        attempt.answered_at = self._clock.now()
         if not channel.may_stream:
             self._cancel()
             self.attempt_failed(channel, Outcome.NOT_MAPPED)
@@ -321,23 +323,22 @@ class Fetcher:
         """All of it is there; whether it can be merged is for the node to tell and to record."""
         if attempt.asked_at is not None:
             self._peer_table.fetched_in(attempt.channel.peer, self._clock.now() - attempt.asked_at)
-        self._measure_stream(attempt)
         if self.active is not None:
             self.active.order.end()
             self.active = None
 
     def _measure_latency(self, order: FetchRequest, attempt: Attempt) -> None:
         """Learn how long the peer took to answer, if it did not wait for others to catch up."""
-        attempt.answered_at = self._clock.now()
         waited = order.wanted.version > 0 and not is_of_transaction(order, attempt)
         if attempt.asked_at is not None and not waited:
-            latency_s = attempt.answered_at - attempt.asked_at
+            latency_s = self._clock.now() - attempt.asked_at
             self._peer_table.answered_in(attempt.channel.peer, latency_s)
 
     def _measure_stream(self, attempt: Attempt) -> None:
         """Learn how fast the peer sends, from all that has come or from what came in time."""
         if attempt.answered_at is not None:
             elapsed_s = self._clock.now() - attempt.answered_at
+            attempt.answered_at = None  # for what else this may wait is no part of the stream
             self._peer_table.streamed(attempt.channel.peer, attempt.streamed_bytes, elapsed_s)
 
     def fetch(self, active: FetchTask, attempt: Attempt) -> None:

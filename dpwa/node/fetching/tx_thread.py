@@ -31,6 +31,7 @@ from dpwa.node.fetching.fetcher import Fetcher
 from dpwa.node.fetching.incoming import BrokenFetchError
 from dpwa.node.fetching.listeners import Listeners
 from dpwa.node.fetching.peer_channel import PeerChannel
+from dpwa.node.node_thread import NodeThread
 from dpwa.policy.health import Outcome
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState
@@ -50,7 +51,7 @@ GONE_AFTER_S = 5.0  # after which the connection of a peer that has ended is gon
 ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers have theirs
 
 
-class TxThread:
+class TxThread(NodeThread):
     """Talks to the peers, as the one who asks."""
 
     def __init__(
@@ -60,13 +61,11 @@ class TxThread:
         keyring: Keyring | None,
         most_connections: int,
     ) -> None:
-        self.name = context.name
-        self._runtime = context.runtime
-        self._thread = self._runtime.thread(self._run, f"dpwa-tx-{context.name}")
+        self._commands: Mailbox[Command] = Mailbox(zmq_context)
+        super().__init__(context.runtime, f"dpwa-tx-{context.name}", self._commands)
         self._looked_at_links = context.clock.now()
         self._context = context
         self._rng = context.rng("other")
-        self._commands: Mailbox[Command] = Mailbox(zmq_context)
         self._poller = self._runtime.poller()
         self._connections = Connections(
             zmq_context,
@@ -102,32 +101,9 @@ class TxThread:
         """Begin."""
         self._thread.start()
 
-    @property
-    def is_current(self) -> bool:
-        """Whether it is the thread that asks."""
-        return self._thread is self._runtime.current_thread()
-
-    @property
-    def was_started(self) -> bool:
-        """Whether it runs, or has run."""
-        return self._thread.ident is not None
-
-    def discard(self) -> None:
-        """Give up a thread that was never started."""
-        self._commands.close()
-
     def end(self) -> None:
         """Ask the thread to end."""
         self.order(Stop())
-
-    def stop(self, timeout_s: float) -> bool:
-        """Ask the thread to end; return whether it did within the time."""
-        self.end()
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            return False
-        self._commands.close()
-        return True
 
     def _run(self) -> None:
         """Own the links from here to the end."""

@@ -11,6 +11,7 @@ import zmq
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.message_codes import get_log
 from dpwa.node.fetching.connections import Visitors
+from dpwa.node.node_thread import NodeThread
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.node.serving.service import Reply, Service
 from dpwa.runtime import Runtime
@@ -39,7 +40,7 @@ BUSY_POLL_MS = 10
 _TO_ONLOOKERS = (Status, HistoryMessage)  # who watch the run and take no part in it
 
 
-class RxThread:
+class RxThread(NodeThread):
     """Serves peers until it is stopped. A foreign message can never end it.
 
     Attributes:
@@ -58,9 +59,8 @@ class RxThread:
         keys_changed: Callable[[], None],
         most_visitors: int,
     ) -> None:
-        self.name = name
-        self._runtime = runtime
-        self._thread = runtime.thread(self._run, f"dpwa-rx-{name}")
+        self._wakes: Mailbox[None] = Mailbox(zmq_context)
+        super().__init__(runtime, f"dpwa-rx-{name}", self._wakes)
         self.admission = admission
         self._keys_changed = keys_changed
         self._zmq_context = zmq_context
@@ -68,7 +68,6 @@ class RxThread:
         self.endpoint = endpoint
         self._services: dict[type[Any], Service] = {}
         self._ticking: tuple[Service, ...] = ()  # each of them once
-        self._wakes: Mailbox[None] = Mailbox(zmq_context)
         self._visitors = Visitors(most_visitors)
         self._is_stopping = False
         self._listening = runtime.event()
@@ -94,33 +93,10 @@ class RxThread:
             self.stop(timeout_s=1.0)
             raise self._listen_error
 
-    @property
-    def is_current(self) -> bool:
-        """Whether it is the thread that asks."""
-        return self._thread is self._runtime.current_thread()
-
-    @property
-    def was_started(self) -> bool:
-        """Whether it runs, or has run."""
-        return self._thread.ident is not None
-
-    def discard(self) -> None:
-        """Give up a thread that was never started."""
-        self._wakes.close()
-
     def end(self) -> None:
         """Ask the thread to end."""
         self._is_stopping = True
         self.wake()
-
-    def stop(self, timeout_s: float) -> bool:
-        """Ask the thread to end; return whether it did within the time."""
-        self.end()
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            return False
-        self._wakes.close()
-        return True
 
     def wake(self) -> None:
         """Have the services look at once whether something has become due; from any thread."""

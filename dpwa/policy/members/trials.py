@@ -31,9 +31,11 @@ class Trials:
 
         Of many that are due, the one that has waited longest.
         """
+        if now < self._next_at:
+            return []
         dead = [record for record in records if record.entry.status is MemberStatus.DEAD]
         due = [record for record in dead if now >= record.retry_at]
-        if now < self._next_at or not due:
+        if not due:
             return []
         self._next_at = now + TRIED_EVERY_S
         chosen = min(due, key=lambda record: record.retry_at)

@@ -10,7 +10,7 @@ from dpwa.observe.run_data import Run
 from dpwa.sim.calibration.fit import Fit, fit
 from dpwa.sim.calibration.observed import ObservedRun, observe
 from dpwa.sim.calibration.refine import MOST_NODES, Simulated, refine
-from dpwa.sim.calibration.scenario import Settings, scenario_of
+from dpwa.sim.calibration.scenario import FILE, Settings, scenario_of, untold_options
 from dpwa.types import JsonObject
 
 
@@ -63,6 +63,11 @@ class Calibration:
             )
         if run.settings.get("links"):
             found.append("`links` are left out: they have names of nodes")
+        if run.settings.get("topology") == FILE:
+            found.append("`topology: file` is left out: its edges have names of nodes")
+        if untold := untold_options(run):
+            named = ", ".join(untold)
+            found.append(f"options of {named} are left out: run logs tell none of plugins")
         if self.simulated is None:
             found.append(f"more than {MOST_NODES} nodes: links were not refined by simulation")
         return tuple(found)

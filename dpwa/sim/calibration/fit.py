@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from dpwa.sim.calibration.observed import ObservedRun
 
 BITS_PER_MB = 8e6 / 1e6  # megabits in a megabyte
+COUNTED_BY = {"answer_s": "fetches", "stream_s": "streams"}  # seconds that are added up
 FAR_ABOVE = 10.0  # times `max_upload_mbps`, where that alone may be what streams take
 
 
@@ -83,21 +84,23 @@ def _model_mb(run: ObservedRun) -> float | None:
 
 
 def _links(run: ObservedRun) -> Links | None:
-    if not run.total("fetches") or not run.total("stream_s") or not run.total("received_bytes"):
+    if not run.total("streams") or not run.total("stream_s") or not run.total("received_bytes"):
         return None
-    latency_s = run.total("answer_s") / run.total("fetches") / 2.0
+    latency_s = (mean_s(run, "answer_s") or 0.0) / 2.0
     megabytes = run.total("received_bytes") / 1e6
     mbps = BITS_PER_MB * megabytes / run.total("stream_s")
     limit = run.settings.get("max_upload_mbps")
     return Links(1000.0 * latency_s, mbps if limit is None else max(mbps, FAR_ABOVE * limit))
 
 
-def between_nodes(run: ObservedRun, figure: str) -> tuple[float, float]:
-    """Return the least and the most that fetches of a node have taken, in seconds in the mean.
+def mean_s(run: ObservedRun, figure: str) -> float | None:
+    """Return the mean seconds of answers (`answer_s`) or streams (`stream_s`); `None`: no such."""
+    count = run.total(COUNTED_BY[figure])
+    return run.total(figure) / count if count else None
 
-    Args:
-        run: of the nodes.
-        figure: `answer_s` or `stream_s`.
-    """
-    means = [n.grown[figure] / n.grown["fetches"] for n in run.nodes if n.grown["fetches"]]
-    return min(means), max(means)
+
+def between_nodes(run: ObservedRun, figure: str) -> tuple[float, float] | None:
+    """Return the least and the most that such took a node in the mean, see `mean_s`."""
+    counted_by = COUNTED_BY[figure]
+    means = [n.grown[figure] / n.grown[counted_by] for n in run.nodes if n.grown[counted_by]]
+    return (min(means), max(means)) if means else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -179,6 +180,8 @@ def _observed(log: NodeLog) -> ObservedNode | None:
     # The last sample that has more steps than the one before may have been taken after the end.
     first, last = rows[max(begun[1], round(WARMING_UP * len(rows)))], rows[rising[-2]]
     grown = {name: float(last[1 + INDEX[name]] - first[1 + INDEX[name]]) for name in COUNTERS}
+    if math.isnan(grown["streams"]):  # logs of before it was there counted fetches alone
+        grown["streams"] = grown["fetches"]
     if last[0] <= first[0] or grown["steps"] < LEAST_STEPS:
         return None
     spent_s = sum(float(first[1 + INDEX[f"{name}_s"]]) for name in ACTIVITIES)

@@ -12,7 +12,7 @@ from typing import Any
 
 from dpwa.observe.figures import INDEX, figures_of
 from dpwa.observe.rates import ACTIVITIES
-from dpwa.sim.calibration.fit import Fit, Links
+from dpwa.sim.calibration.fit import COUNTED_BY, Fit, Links, mean_s
 from dpwa.sim.calibration.observed import ObservedRun, usual_step_s
 from dpwa.sim.calibration.scenario import scenario_of
 from dpwa.sim.load import load_scenario
@@ -38,7 +38,7 @@ class Simulated:
         stream_s: of a stream, in the mean.
         steps_per_s: of all nodes together.
         sent_bytes_per_s: by a node in the mean, with headers.
-        wait_s: of the trainer for each fetch, in the mean.
+        wait_s: of the trainer for each stream, in the mean.
         waiting_share: of the time of all nodes.
     """
 
@@ -68,19 +68,19 @@ def simulated(run: ObservedRun, fit: Fit) -> Simulated:
     def add_up() -> None:
         reports = [n.connection.node.report() for n in engine.nodes if n.connection is not None]
         for values in map(figures_of, reports):
-            for name in ("fetches", "answer_s", "stream_s", *(f"{a}_s" for a in ACTIVITIES)):
+            for name in (*COUNTED_BY, *COUNTED_BY.values(), *(f"{a}_s" for a in ACTIVITIES)):
                 totals[name] = totals.get(name, 0.0) + values[INDEX[name]]
 
     engine.network.call_later(settings["seconds"] * (1.0 - 1e-9), add_up)
     outcome = engine.run()
     figures = figures_of_outcome(spec, outcome)
-    fetches = max(1.0, totals.get("fetches", 0.0))
+    fetches, streams = (max(1.0, totals.get(name, 0.0)) for name in ("fetches", "streams"))
     return Simulated(
         answer_s=totals.get("answer_s", 0.0) / fetches,
-        stream_s=totals.get("stream_s", 0.0) / fetches,
+        stream_s=totals.get("stream_s", 0.0) / streams,
         steps_per_s=figures.steps_per_s,
         sent_bytes_per_s=figures.bytes_per_node / figures.seconds,
-        wait_s=totals.get("wait_s", 0.0) / fetches,
+        wait_s=totals.get("wait_s", 0.0) / streams,
         waiting_share=figures.waiting_share,
     )
 
@@ -132,10 +132,10 @@ def _difference(run: ObservedRun, found: Simulated) -> tuple[float, float]:
     The trainer waits also for threads to hand over, which shows in nothing but its waits. Where it
     hardly waits, they tell nothing, and answers have to do.
     """
-    if not run.total("stream_s"):
+    stream_s, answer_s = mean_s(run, "stream_s"), mean_s(run, "answer_s")
+    if not stream_s:
         return 1.0, 0.0
-    fetches = run.total("fetches")
-    ratio = found.stream_s * fetches / run.total("stream_s")
+    ratio = found.stream_s / stream_s
     if run.waiting_share < TELLING_WAITS:
-        return ratio, run.total("answer_s") / fetches - found.answer_s
-    return ratio, run.total("wait_s") / fetches - found.wait_s
+        return ratio, 0.0 if answer_s is None else answer_s - found.answer_s
+    return ratio, run.total("wait_s") / run.total("streams") - found.wait_s

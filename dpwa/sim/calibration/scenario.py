@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from dpwa.config import Config, load_config
+from dpwa.config.methods import KINDS, methods_in_use
 from dpwa.config.schema import OF_REAL_RUNS
 from dpwa.sim.calibration.fit import Fit
 from dpwa.sim.calibration.observed import ObservedRun
@@ -13,8 +14,11 @@ from dpwa.sim.run_spec import node_name
 
 LEAST_SPREAD_S = 0.5  # of starts: less is no matter
 DIGITS = 4  # of what is fitted
+FILE = "file"  # the topology, whose edges have names of nodes, and the key of its options
 # Of the machine, or of the simulation.
-_NOT_OF_SCENARIOS = {*OF_REAL_RUNS, "nodes", "seed", "transport", "log_level", "options", "links"}
+_NOT_OF_SCENARIOS = {
+    *(*OF_REAL_RUNS, "nodes", "seed", "transport", "log_level", "options", "links", FILE),
+}
 
 Settings = dict[str, Any]
 
@@ -65,7 +69,11 @@ def changed_settings(run: ObservedRun) -> Settings:
     Raises:
         ConfigError: see `scenario_of`.
     """
-    told = {key: value for key, value in run.settings.items() if key not in _NOT_OF_SCENARIOS}
+    told = {
+        key: value
+        for key, value in run.settings.items()
+        if key not in _NOT_OF_SCENARIOS and (key, value) != ("topology", FILE)
+    }
     nodes = [
         {"name": node_name(index), "host": "10.0.0.1", "port": 7000 + index}
         for index in range(len(run.nodes))
@@ -77,6 +85,12 @@ def changed_settings(run: ObservedRun) -> Settings:
         if name in told and getattr(config, name) != field.get_default(call_default_factory=True)
     }
     return found | {name: options.model_dump(mode="json") for name, options in _changed(config)}
+
+
+def untold_options(run: ObservedRun) -> list[str]:
+    """Return the methods of a run, once they are registered, whose options its logs do not tell."""
+    used = methods_in_use({kind.setting: run.settings.get(kind.setting) for kind in KINDS})
+    return [name for name in used if name not in run.settings and name != FILE]
 
 
 def _changed(config: Config) -> list[tuple[str, Any]]:

@@ -16,10 +16,10 @@ import numpy as np
 from dpwa.config import Config
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError
-from dpwa.node.logs import only_errors
 from dpwa.node.training_figures import Activity
 from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind, cut_in_words
 from dpwa.sim.nodes.condition_links import ConditionLinks
+from dpwa.sim.nodes.logs import only_errors
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.sim.nodes.simulated_node import SimulatedNode
 from dpwa.sim.nodes.tcp import Traffic, VirtualTcp

@@ -73,8 +73,8 @@ class VirtualRuntime:
         """Let virtual time pass."""
         Sleeper(self).sleep(seconds)
 
-    def condition(self) -> threading.Condition:
-        """Return a condition of greenlets."""
+    def condition(self, lock: threading.RLock | None = None) -> threading.Condition:  # noqa: ARG002
+        """Return a condition of greenlets; they are one thread, which no lock of it keeps out."""
         return VirtualCondition(self)
 
     def event(self) -> threading.Event:

@@ -1,0 +1,58 @@
+"""NodeThread: how one of the two threads of a node ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpwa.runtime import Runtime
+from dpwa.transport.mailbox import Mailbox
+
+
+class NodeThread:
+    """One thread of a node, which others tell through a mailbox what to do.
+
+    Args:
+        runtime: of the node.
+        name: of the thread.
+        mailbox: of the thread; closed when it has ended.
+
+    Attributes:
+        name: as given.
+    """
+
+    def __init__(self, runtime: Runtime, name: str, mailbox: Mailbox[Any]) -> None:
+        self.name = name
+        self._runtime = runtime
+        self._mailbox = mailbox
+        self._thread = runtime.thread(self._run, name)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is the thread that asks."""
+        return self._thread is self._runtime.current_thread()
+
+    @property
+    def was_started(self) -> bool:
+        """Whether it runs, or has run."""
+        return self._thread.ident is not None
+
+    def discard(self) -> None:
+        """Give up a thread that was never started."""
+        self._mailbox.close()
+
+    def end(self) -> None:
+        """Ask the thread to end."""
+        raise NotImplementedError
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask the thread to end; return whether it did within the time."""
+        self.end()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            return False
+        self._mailbox.close()
+        return True
+
+    def _run(self) -> None:
+        """Do its work, until it is asked to end."""
+        raise NotImplementedError

@@ -1,0 +1,85 @@
+"""The lock of a group: Ctrl-C leaves it free, and who waits for messages checks under it."""
+
+import contextlib
+import random
+import signal
+
+import pytest
+
+from dpwa.clock import Deadline
+from dpwa.collectives.collective_wait import CollectiveWait
+from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.group import ENTERED, Group
+from dpwa.collectives.phase_records import PhaseRecords
+from dpwa.policy.groups.views import Member
+from dpwa.runtime import SYSTEM
+
+OWN = Member("w1", b"own-life")
+RANKS = ("w1", "w2")
+INTERRUPTIONS = 1500
+SHORTEST_S, LONGEST_S = 20e-6, 120e-6
+
+
+class InterruptedInTheMiddleError(Exception):
+    """As KeyboardInterrupt, but pytest does not end for it."""
+
+
+@pytest.fixture
+def group():
+    told = []
+    with Contacts(OWN, lambda: RANKS, lambda *_: None, told.append, may_map=False) as contacts:
+        yield Group("", RANKS, contacts, SYSTEM)
+
+
+@pytest.fixture
+def interrupt_in():
+    """Raise `InterruptedInTheMiddleError` in this thread, so many seconds from now."""
+
+    def interrupt(number, frame):
+        raise InterruptedInTheMiddleError
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, former)
+
+
+def test_a_trainer_that_is_interrupted_while_it_polls_leaves_the_group_free(group, interrupt_in):
+    rng = random.Random(1)
+    for _ in range(INTERRUPTIONS):
+        with contextlib.suppress(InterruptedInTheMiddleError):
+            interrupt_in(rng.uniform(SHORTEST_S, LONGEST_S))
+            while group.decision is None:
+                group.records(ENTERED)
+        assert not group.changed._is_owned()
+
+
+def test_who_waits_for_messages_checks_once_each_time_and_under_the_lock(group):
+    are_under_lock = []
+
+    def check():
+        are_under_lock.append(group.changed._is_owned())
+        return len(are_under_lock) if len(are_under_lock) == 3 else None
+
+    assert CollectiveWait(group, SYSTEM, Deadline(SYSTEM, 60.0)).wait(check) == 3
+    assert are_under_lock == [True] * 3
+
+
+class ContactsWithBoard:
+    """Of a node that has no board, and reads that of w2."""
+
+    def incarnation(self, name):
+        return b"life-of-" + name.encode()
+
+    def board_of(self, name, tag):
+        return self.incarnation(name), self
+
+    def read(self, phase):
+        return None
+
+
+def test_a_board_that_this_node_only_reads_may_be_posted_on():
+    records = PhaseRecords("", ContactsWithBoard(), None)
+    assert not records.has_boards
+    records.on_board("w2", ENTERED)
+    assert records.has_boards
