@@ -229,7 +229,8 @@ class NodesRun:
     def start(self, node: SimulatedNode) -> None:
         """Start a process of a node, in the place of the one that there is, if any."""
         kind = NodeChangeKind.RETURN if node.lives else NodeChangeKind.START
-        self._note(kind.told_of(node.name))
+        if self.network.clock.now() > 0.0:
+            self._note(kind.told_of(node.name))
         if node.lives_now:  # it is leaving still
             self._end(node)
         chance = random.Random(f"{self.spec.scenario.seed}/{node.name}/{node.lives}")
@@ -264,7 +265,7 @@ class NodesRun:
         node.has_taken_over = training.take_over()
         node.turn, node.pace, node.has_joined = runtime.condition(), self._slowest(), True
         rounds = self.spec.scenario.rounds or math.inf
-        while connection.updates < rounds:
+        while node.updates < rounds:  # in all its lives
             self.update(node, runtime, training, x)
 
     def update(
