@@ -29,21 +29,23 @@ class DonorSnapshot:
         state: what was copied.
         taken: when.
         asked: when somebody last asked for something of it.
+        piece_bytes: of each piece but the last.
     """
 
     token: bytes
     state: State
     taken: float
     asked: float
+    piece_bytes: int = limits.CHUNK_BYTES
     _checksums: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def piece(self, part: str, index: int) -> tuple[ByteArray, int] | None:
         """Return a piece and its checksum; `None` if there is no such piece."""
         found = self.state.parts.get(part)
-        start = index * limits.CHUNK_BYTES
+        start = index * self.piece_bytes
         if found is None or start >= found.image.nbytes:
             return None
-        data = found.image[start : start + limits.CHUNK_BYTES]
+        data = found.image[start : start + self.piece_bytes]
         key = part, index
         if key not in self._checksums:
             self._checksums[key] = checksum(data)
@@ -88,7 +90,8 @@ class DonorSnapshots:
             self.is_wanted = False
             self.copies += 1
             token = self._runtime.token_bytes(limits.STATE_TOKEN_BYTES)
-            self._copy = DonorSnapshot(token, state, now, now)
+            piece_bytes = self._runtime.state_piece_bytes
+            self._copy = DonorSnapshot(token, state, now, now, piece_bytes)
 
     def current(self) -> DonorSnapshot | None:
         """Return the copy, if there is one."""

@@ -60,6 +60,7 @@ class States(Closeable):
             inbox,
             runtime,
             config.state_donors,
+            runtime.state_piece_bytes,
         )
         if is_settled is not None:
             self._joiner.is_settled = is_settled
