@@ -59,6 +59,7 @@ def simulated(run: ObservedRun, fit: Fit) -> Simulated:
 
     settings = scenario_of(run, fit)
     settings["seconds"] = STEPS / run.steps_per_s
+    settings.pop("churn", None)  # late starts would take most of so short a run
     spec = load_scenario(settings)
     engine = NodesRun(spec, lambda _: True)
     totals: dict[str, float] = {}
