@@ -18,19 +18,18 @@ import zmq
 
 from dpwa.clock import Clock, SystemClock
 from dpwa.lifecycle import uninterrupted
-from dpwa.wire import limits
 
 
 class Runtime(Clock, Protocol):
     """What a node runs on; itself the clock of all its parts.
 
     A simulated one returns what can be used like the types named here.
-
-    Attributes:
-        state_piece_bytes: in which pieces a state goes to those who join.
     """
 
-    state_piece_bytes: int
+    @property
+    def bytes_scale(self) -> float:
+        """How many bytes each byte of a state stands for: 1, but for simulated ones."""
+        ...
 
     def wall_time(self) -> float:
         """Seconds since the epoch."""
@@ -84,7 +83,7 @@ class Runtime(Clock, Protocol):
 class SystemRuntime(SystemClock):
     """The machine's own."""
 
-    state_piece_bytes = limits.CHUNK_BYTES
+    bytes_scale = 1.0
 
     def wall_time(self) -> float:
         """Return `time.time()`."""

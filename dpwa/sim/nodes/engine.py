@@ -231,7 +231,7 @@ class NodesRun:
         if node.lives_now:  # it is leaving still
             self._end(node)
         chance = random.Random(f"{self.spec.scenario.seed}/{node.name}/{node.lives}")
-        runtime = VirtualRuntime(self.tcp, node.name, chance, self._stand_in.state_piece_bytes)
+        runtime = VirtualRuntime(self.tcp, node.name, chance)
         node.lives += 1
         node.runtime = runtime
         self.parameters[node.index] = self._starts[node.index]

@@ -19,7 +19,6 @@ from dpwa.errors import UserError
 from dpwa.sim.nodes.sockets import VirtualPoller
 from dpwa.sim.nodes.zeromq import VirtualContext
 from dpwa.testing.network import VirtualNetwork
-from dpwa.wire import limits
 
 try:
     from greenlet import GreenletExit, getcurrent, greenlet
@@ -43,22 +42,16 @@ class VirtualRuntime:
         tcp: its network, and its time.
         host: where it runs.
         rng: what is random for it.
-        state_piece_bytes: see `dpwa.runtime.Runtime`.
 
     Attributes:
+        bytes_scale: see `dpwa.runtime.Runtime`.
         is_dead: whether it was killed; whoever waits for something of it needs to no more.
         cpu_s: seconds of a core that its network threads have used; the engine says what costs any.
     """
 
-    def __init__(
-        self,
-        tcp: VirtualTcp,
-        host: str,
-        rng: random.Random,
-        state_piece_bytes: int = limits.CHUNK_BYTES,
-    ) -> None:
+    def __init__(self, tcp: VirtualTcp, host: str, rng: random.Random) -> None:
+        self.bytes_scale = tcp.scale
         self.is_dead = False
-        self.state_piece_bytes = state_piece_bytes
         self.cpu_s = 0.0
         self.host = host
         self.tcp = tcp

@@ -86,11 +86,6 @@ class StandIn:
         return cls(StandInLayout((tensor,), most_piece_bytes=piece_bytes), elements, scale, real)
 
     @property
-    def state_piece_bytes(self) -> int:
-        """Of a piece of a state that goes to a joiner: as many as there are, for several donors."""
-        return math.ceil(limits.CHUNK_BYTES / self.scale)
-
-    @property
     def nbytes(self) -> int:
         """Size of a snapshot in memory."""
         return self.elements * VALUE_BYTES
