@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ SMALL_PIECE_BYTES = 16 * 1024  # below that, `topk` sends more than its share
 MOST_BYTES = 4 * 1024 * 1024  # of a snapshot, if its pieces are not tiny by then
 TINY_PIECE_BYTES = 1024  # a block of `int8`
 FEWEST_PIECES = 4  # of a snapshot in larger pieces
-ROUND_TRIPS = 2.0  # that what is granted at once lasts for, if no sender ever waits for more
+ROUND_TRIPS = 1.2  # that what is granted at once lasts for, if no sender ever waits for more
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -82,8 +83,7 @@ class StandIn:
             piece_bytes //= 2
         scale = real_piece / piece_bytes
         elements = max(dimension, math.ceil(real / scale / VALUE_BYTES))
-        tensor = TensorSpec("parameters", DTYPE, (elements,), VALUE_BYTES)
-        return cls(StandInLayout((tensor,), most_piece_bytes=piece_bytes), elements, scale, real)
+        return cls(_layout(elements, piece_bytes), elements, scale, real)
 
     @property
     def nbytes(self) -> int:
@@ -112,14 +112,31 @@ def _pieces_in_one(spec: RunSpec, conditions: Conditions, nbytes: float) -> int:
 
     It is one, unless all go alike in larger pieces: no sender ever stands still for want of credit,
     since what is granted at once keeps the fastest link busy until more is; none has to keep to its
-    upload; no piece is lost, or made smaller by a codec; and fetches are of all pieces.
+    upload; no piece is lost; and fetches are of all pieces.
     """
     network, config = spec.scenario.network, spec.config
-    is_cut = config.codec != "none" or config.fraction < 1.0
-    if is_cut or config.max_upload_mbps is not None or network.loss:
+    if config.fraction < 1.0 or config.max_upload_mbps is not None or network.loss:
         return 1
     rate = min(conditions.link_bytes_per_s, conditions.download_bytes_per_s)
     round_trip_s = 2.0 * (conditions.longest_latency_s + network.jitter_ms / 1000.0)
-    if ROUND_TRIPS * round_trip_s * rate > limits.GRANTED_CHUNKS * limits.CHUNK_BYTES:
+    if ROUND_TRIPS * round_trip_s * rate > limits.GRANTED_CHUNKS * _payload_bytes(spec, nbytes):
         return 1
     return max(1, math.ceil(nbytes / limits.CHUNK_BYTES) // FEWEST_PIECES)
+
+
+def _payload_bytes(spec: RunSpec, nbytes: float) -> float:
+    """Return what the codec makes of a piece of a snapshot of so many bytes."""
+    config = spec.config
+    if config.codec == "none":
+        return limits.CHUNK_BYTES
+    from dpwa.node.assembly import codec_of  # brings torch
+    from dpwa.plan.payloads import Payloads
+
+    layout = _layout(math.ceil(nbytes / VALUE_BYTES))
+    work = Payloads(layout, partial(codec_of, config)).fetch(config.codec, 1.0)
+    return work.nbytes / work.pieces
+
+
+def _layout(elements: int, most_piece_bytes: int = limits.CHUNK_BYTES) -> StandInLayout:
+    tensor = TensorSpec("parameters", DTYPE, (elements,), VALUE_BYTES)
+    return StandInLayout((tensor,), most_piece_bytes=most_piece_bytes)
