@@ -26,6 +26,11 @@ class Runtime(Clock, Protocol):
     A simulated one returns what can be used like the types named here.
     """
 
+    @property
+    def bytes_scale(self) -> float:
+        """How many bytes each byte of a state stands for: 1, but for simulated ones."""
+        ...
+
     def wall_time(self) -> float:
         """Seconds since the epoch."""
         ...
@@ -81,6 +86,8 @@ class Runtime(Clock, Protocol):
 
 class SystemRuntime(SystemClock):
     """The machine's own."""
+
+    bytes_scale = 1.0
 
     def wall_time(self) -> float:
         """Return `time.time()`."""

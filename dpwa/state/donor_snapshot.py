@@ -29,21 +29,23 @@ class DonorSnapshot:
         state: what was copied.
         taken: when.
         asked: when somebody last asked for something of it.
+        piece_bytes: of each piece but the last.
     """
 
     token: bytes
     state: State
     taken: float
     asked: float
+    piece_bytes: int = limits.CHUNK_BYTES
     _checksums: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def piece(self, part: str, index: int) -> tuple[ByteArray, int] | None:
         """Return a piece and its checksum; `None` if there is no such piece."""
         found = self.state.parts.get(part)
-        start = index * limits.CHUNK_BYTES
+        start = index * self.piece_bytes
         if found is None or start >= found.image.nbytes:
             return None
-        data = found.image[start : start + limits.CHUNK_BYTES]
+        data = found.image[start : start + self.piece_bytes]
         key = part, index
         if key not in self._checksums:
             self._checksums[key] = checksum(data)
@@ -56,6 +58,7 @@ class DonorSnapshots:
     Args:
         runtime: of the node.
         hold_s: how long a copy is kept that nobody asks for.
+        piece_bytes: of each piece but the last.
 
     Attributes:
         is_wanted: whether the training thread is to make a copy at its next update.
@@ -64,13 +67,16 @@ class DonorSnapshots:
         copies: how many were made.
     """
 
-    def __init__(self, runtime: Runtime, hold_s: float = HOLD_S) -> None:
+    def __init__(
+        self, runtime: Runtime, hold_s: float = HOLD_S, piece_bytes: int = limits.CHUNK_BYTES
+    ) -> None:
         self.is_wanted = False
         self.standing = TrainingProgress(clock=0.0)
         self.kinds: Mapping[str, Layout] = {}
         self.copies = 0
         self._clock = self._runtime = runtime
         self._hold_s = hold_s
+        self._piece_bytes = piece_bytes
         self._lock = threading.RLock()
         self._copy: DonorSnapshot | None = None
 
@@ -88,7 +94,7 @@ class DonorSnapshots:
             self.is_wanted = False
             self.copies += 1
             token = self._runtime.token_bytes(limits.STATE_TOKEN_BYTES)
-            self._copy = DonorSnapshot(token, state, now, now)
+            self._copy = DonorSnapshot(token, state, now, now, self._piece_bytes)
 
     def current(self) -> DonorSnapshot | None:
         """Return the copy, if there is one."""

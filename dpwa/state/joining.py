@@ -50,6 +50,7 @@ class Joiner:
         inbox: where the answers come.
         clock: time source.
         most_donors: how many give pieces at once.
+        piece_bytes: of each piece but the last.
 
     Attributes:
         is_settled: tells whether all peers that can be expected are in view; until then, nothing is
@@ -64,6 +65,7 @@ class Joiner:
         inbox: Inbox,
         clock: Clock,
         most_donors: int,
+        piece_bytes: int = limits.CHUNK_BYTES,
     ) -> None:
         self.links = links
         self.tell = tell
@@ -71,6 +73,7 @@ class Joiner:
         self.inbox = inbox
         self.clock = clock
         self.most_donors = most_donors
+        self.piece_bytes = piece_bytes
         self.is_settled: Callable[[], bool] = lambda: True
         self.numbers = itertools.count(1)
 
@@ -248,7 +251,7 @@ class _Attempt:
     def _begin(self, offer: StateOffer) -> Download:
         if self._download is None:
             self._image = np.empty(offer.nbytes, np.uint8)
-            self._download = Download(-(-offer.nbytes // limits.CHUNK_BYTES))
+            self._download = Download(-(-offer.nbytes // self._joiner.piece_bytes))
         return self._download
 
     def _arrived(self, peer: str, piece: StatePiece, payload: Frame, now: float) -> None:
@@ -256,7 +259,8 @@ class _Attempt:
         if asked is None or asked != (peer, piece.index) or self._download is None:
             return
         del self._asked[piece.request]
-        room = self._image[piece.index * limits.CHUNK_BYTES :][: limits.CHUNK_BYTES]
+        piece_bytes = self._joiner.piece_bytes
+        room = self._image[piece.index * piece_bytes :][:piece_bytes]
         data = np.frombuffer(payload, np.uint8)
         if data.nbytes != room.nbytes or checksum(data) != piece.checksum:
             if self._download.corrupted(peer, piece.index):

@@ -22,6 +22,7 @@ from dpwa.state.target import Origin, Target
 from dpwa.state.together import StateCompanions, TogetherRestore
 from dpwa.state.writer import CheckpointWriter
 from dpwa.types import JsonObject
+from dpwa.wire import limits
 
 log = get_log("dpwa.state")
 
@@ -48,7 +49,8 @@ class States(Closeable):
         config, runtime = node.config, node.runtime
         self._node = node
         self._config = config
-        self._donor_snapshots = DonorSnapshots(runtime)
+        piece_bytes = math.ceil(limits.CHUNK_BYTES / runtime.bytes_scale)
+        self._donor_snapshots = DonorSnapshots(runtime, piece_bytes=piece_bytes)
         self._service = StateService(
             self._donor_snapshots, runtime, config.state_serving, node.upload
         )
@@ -60,6 +62,7 @@ class States(Closeable):
             inbox,
             runtime,
             config.state_donors,
+            piece_bytes,
         )
         if is_settled is not None:
             self._joiner.is_settled = is_settled

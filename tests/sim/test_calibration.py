@@ -1,6 +1,7 @@
 """A scenario out of run logs: known parameters are found again, and logs that tell too little."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -14,6 +15,8 @@ from dpwa.policy.interpolation import register_interpolation
 from dpwa.sim.calibration.calibrate import calibrate
 from dpwa.sim.calibration.fit import fit
 from dpwa.sim.calibration.observed import observe
+from dpwa.sim.calibration.refine import simulated
+from dpwa.sim.calibration.scenario import scenario_of
 from dpwa.sim.calibration.yaml_text import yaml_text
 from dpwa.sim.load import load_scenario
 from dpwa.types import StrictModel
@@ -55,6 +58,18 @@ def test_links_are_found_again_though_streams_have_shared_them(logs, calibration
     assert at_once.mbps < 33
     assert network["upload_mbps"] == pytest.approx(40, rel=0.08)
     assert network["latency_ms"] == pytest.approx(8, abs=2)
+
+
+def test_links_are_fitted_to_the_time_in_which_all_nodes_train(logs, tmp_path):
+    late = write_simulated_logs(tmp_path, KNOWN | {"churn": {"start_spread_s": 35.0}})
+    run = observe(read_run(late))
+    assert run.start_spread_s > 12.0
+    assert {round(node.seconds) for node in run.nodes} < {10, 11, 12, 13}
+    calm = observe(read_run(logs))
+    starts = [replace(node, began=node.began + 30.0 * n) for n, node in enumerate(calm.nodes)]
+    spread = replace(calm, nodes=tuple(starts))
+    assert simulated(spread, fit(spread)) == simulated(calm, fit(calm))
+    assert scenario_of(spread, fit(spread))["churn"] == {"start_spread_s": 90.0}
 
 
 def test_settings_are_those_of_the_run_that_are_not_the_defaults(calibration):

@@ -252,6 +252,35 @@ def test_whoever_watches_can_end_a_run():
     assert 10.0 <= outcome.samples[-1].time_s < 11.0
 
 
+@pytest.mark.parametrize("settings", [{}, {"initial_state": "own"}])
+def test_rounds_are_those_of_all_lives(settings, tmp_path):
+    trace = tmp_path / "trace.csv"
+    lives = [f"{s}.5,1,kill\n{s}.6,1,start\n" for s in range(2, 30, 2)]
+    trace.write_text("".join(["time_s,node,event\n", *lives]))
+    run = nodes_run(3, settings, rounds=50, churn={"trace": str(trace)})
+    outcome = run.run()
+    assert [node.updates for node in outcome.nodes] == [50] * 3
+    assert run.nodes[1].lives > 2
+
+
+def test_lives_that_are_shorter_than_all_rounds_come_to_an_end():
+    churn = {"kill_every_s": 0.5, "return_after_s": 0.2}
+    run = nodes_run(3, {"initial_state": "own"}, rounds=50, seconds=600.0, churn=churn)
+    outcome = run.run()
+    assert outcome.samples[-1].time_s < 60.0
+    updates = sorted(node.updates for node in outcome.nodes)
+    assert updates[0] > 30  # one that is dead by then is not waited for
+    assert updates[-1] == 50
+
+
+def test_that_nodes_are_there_from_the_beginning_is_no_event(tmp_path):
+    assert nodes_run(2, rounds=3).run().events == ()
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_s,node,event\n1,1,start\n")
+    outcome = nodes_run(2, seconds=2.0, churn={"trace": str(trace)}).run()
+    assert [text for _, text in outcome.events] == ["n1 starts"]
+
+
 def test_a_run_ends_at_its_target():
     outcome = nodes_run(4, rounds=1000, target={"variance_ratio": 1e-3}).run()
     assert outcome.samples[-1].variance_ratio <= 1e-3

@@ -96,6 +96,24 @@ def test_a_transfer_has_no_more_than_its_share_at_either_end():
     assert wire.now - began == pytest.approx(2 * 1_047_000 / (100 * MBPS), rel=0.02)
 
 
+def test_who_stands_still_takes_nothing_from_the_others():
+    wire = Wire("a", "b", "c", links=PlainLinks(0.0, upload_mbps=8, download_mbps=8))
+    held, other = wire.connected("a", "b"), wire.connected("a", "c")
+    one_s = wire_bytes([6, 2_000_000]) / (8 * MBPS)
+    began = wire.now
+    request(held, bytes(2_000_000))
+    wire.network.run_for(0.5)
+    wire.network.partition({"b"}, {"a", "c"})
+    request(other, bytes(2_000_000))
+    assert wire.arrival(wire.routers["c"]) - began == pytest.approx(0.5 + one_s, abs=0.01)
+    taken(wire.routers["c"])
+    wire.network.heal()
+    began = wire.now
+    request(other, bytes(1_000_000))
+    assert wire.arrival(wire.routers["c"]) - began == pytest.approx(one_s, abs=0.01)  # by halves
+    assert wire.arrival(wire.routers["b"]) - began == pytest.approx(1.5 * one_s - 0.5, abs=0.01)
+
+
 def test_those_of_a_site_share_its_link_to_others():
     links = PlainLinks(0.0, upload_mbps=1000, download_mbps=1000)
     links.shared = "site", 10 * MBPS

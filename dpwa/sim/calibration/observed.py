@@ -122,6 +122,7 @@ def observe(run: Run) -> ObservedRun:
     observed = {log.name: _observed(log) for log in logs}
     _require_length(run, [name for name, node in observed.items() if node is None])
     nodes = [node for node in observed.values() if node is not None]
+    nodes = _together(logs, nodes) or nodes
     groups = list(dict.fromkeys(node.group for node in nodes))
     nodes.sort(key=lambda node: groups.index(node.group))
     return ObservedRun(
@@ -169,8 +170,19 @@ def _require_length(run: Run, too_short: Sequence[str]) -> None:
         )
 
 
-def _observed(log: NodeLog) -> ObservedNode | None:
-    """Return what a log says of a node; `None` if it has hardly trained."""
+def _together(logs: Sequence[NodeLog], nodes: Sequence[ObservedNode]) -> list[ObservedNode]:
+    """Return the nodes since the last of them began: before, fewer shared the links.
+
+    None, if that is too short a time.
+    """
+    all_began = max(node.began for node in nodes)
+    found = [_observed(log, all_began) for log in logs]
+    together = [node for node in found if node is not None]
+    return together if len(together) == len(found) else []
+
+
+def _observed(log: NodeLog, since: float = 0.0) -> ObservedNode | None:
+    """Return what a log says of a node since a moment; `None` if it has hardly trained."""
     rows = since_restart(log.rows)
     steps = _column(rows, "steps")
     begun = np.flatnonzero(steps > 0)
@@ -178,7 +190,8 @@ def _observed(log: NodeLog) -> ObservedNode | None:
     if len(begun) < 2 or len(rising) < 2:
         return None
     # The last sample that has more steps than the one before may have been taken after the end.
-    first, last = rows[max(begun[1], round(WARMING_UP * len(rows)))], rows[rising[-2]]
+    earliest = max(begun[1], round(WARMING_UP * len(rows)), np.searchsorted(rows[:, 0], since))
+    first, last = rows[min(earliest, len(rows) - 1)], rows[rising[-2]]
     grown = {name: float(last[1 + INDEX[name]] - first[1 + INDEX[name]]) for name in COUNTERS}
     if math.isnan(grown["streams"]):  # logs of before it was there counted fetches alone
         grown["streams"] = grown["fetches"]

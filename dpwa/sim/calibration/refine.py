@@ -25,7 +25,6 @@ MOST_NODES = 32  # more take minutes
 LARGEST_CHANGE = 4.0  # in one try
 MOST_MBPS = 1e5
 PATIENCE = 1.5  # a fetch that takes longer is not waited for by all trainers: so more is changed
-FILLED_BYTES = 512 * 1024  # of snapshots, each of which is several: to copy more takes minutes
 TELLING_WAITS = 0.02  # share of the time
 
 
@@ -56,13 +55,13 @@ def simulated(run: ObservedRun, fit: Fit) -> Simulated:
     Raises:
         UserError: greenlet is missing.
     """
-    from dpwa.sim.nodes.engine import MOST_FILLED_BYTES, NodesRun
+    from dpwa.sim.nodes.engine import NodesRun
 
     settings = scenario_of(run, fit)
     settings["seconds"] = STEPS / run.steps_per_s
+    settings.pop("churn", None)  # late starts would take most of so short a run
     spec = load_scenario(settings)
-    is_paced = spec.config.max_upload_mbps is not None  # so pieces must be as many as they are
-    engine = NodesRun(spec, lambda _: True, MOST_FILLED_BYTES if is_paced else FILLED_BYTES)
+    engine = NodesRun(spec, lambda _: True)
     totals: dict[str, float] = {}
 
     def add_up() -> None:

@@ -22,8 +22,9 @@ from dpwa.sim.nodes.condition_links import ConditionLinks
 from dpwa.sim.nodes.logs import only_errors
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.sim.nodes.simulated_node import SimulatedNode
+from dpwa.sim.nodes.stand_in import StandIn
 from dpwa.sim.nodes.tcp import Traffic, VirtualTcp
-from dpwa.sim.nodes.training import VALUE_BYTES, ArrayTraining, Floats
+from dpwa.sim.nodes.training import ArrayTraining, Floats
 from dpwa.sim.rules.recorder import Moment, Recorder
 from dpwa.sim.run_spec import RunSpec, node_name
 from dpwa.sim.samples import NodeFigures, Outcome, Watch
@@ -35,7 +36,6 @@ NAME = "nodes"
 LOOKS = 1000  # at a run, if its length is about known: its samples are some of them
 LOOK_EVERY_S = 0.1  # if it is not
 LOOKS_PER_ROUND = 4  # at least, if there is a target
-MOST_FILLED_BYTES = 4 * 1024 * 1024  # a larger snapshot has so many bytes, each of which is several
 
 
 def run(spec: RunSpec, watch: Watch) -> Outcome:
@@ -79,7 +79,6 @@ class NodesRun:
 
     Args:
         spec, watch: see `run`.
-        filled_bytes: at most, of a snapshot: if it is larger, each byte stands for several.
 
     Attributes:
         spec: as given.
@@ -91,7 +90,7 @@ class NodesRun:
         is_calm: whether no node comes or goes any more, but those who were to return.
     """
 
-    def __init__(self, spec: RunSpec, watch: Watch, filled_bytes: int = MOST_FILLED_BYTES) -> None:
+    def __init__(self, spec: RunSpec, watch: Watch) -> None:
         scenario = spec.scenario
         self.spec = spec
         self._conditions = Conditions(spec)
@@ -101,20 +100,18 @@ class NodesRun:
         self._recorder = Recorder(spec, self._task, self.parameters, watch)
         self.network = VirtualNetwork(scenario.seed)
         links = ConditionLinks(self._conditions, random.Random(f"{scenario.seed}/links"))
-        wanted = (scenario.model_mb or 0.0) * 1e6 or self._task.dimension * VALUE_BYTES
-        filled = max(self._task.dimension * VALUE_BYTES, min(wanted, filled_bytes))
-        self._elements = max(1, round(filled / VALUE_BYTES))
-        self.tcp = VirtualTcp(self.network, links, wanted / (self._elements * VALUE_BYTES))
+        self._stand_in = StandIn.of(spec, self._conditions, self._task.dimension)
+        self.tcp = VirtualTcp(self.network, links, self._stand_in.scale)
         self.nodes = [SimulatedNode(index) for index in range(scenario.nodes)]
         for node in spec.config.nodes:
             self.tcp.hosts[node.connect_endpoint] = node.name
         self._base = _of_simulated_nodes(spec.config, scenario.seed, self.tcp.scale)
-        costs, megabytes = scenario.costs, (scenario.model_mb or 0.0)
+        costs, megabytes = scenario.costs, self._stand_in.real_bytes / 1e6
         self._round_s = costs.round_ms / 1000.0
         self._publish_s = costs.publish_ms_per_mb * megabytes / 1000.0
         self._merge_s = costs.merge_ms_per_mb * megabytes / 1000.0
         round_s = self._conditions.usual_step_s + self._conditions.own_work_s
-        round_s += wanted / self._conditions.upload_bytes_per_s
+        round_s += self._stand_in.real_bytes / self._conditions.upload_bytes_per_s
         round_s += 2.0 * self._conditions.longest_latency_s
         rounds_s = (scenario.rounds or 0) * round_s
         # Each round: somebody may want to stop. A target is to be seen when it is reached.
@@ -229,7 +226,8 @@ class NodesRun:
     def start(self, node: SimulatedNode) -> None:
         """Start a process of a node, in the place of the one that there is, if any."""
         kind = NodeChangeKind.RETURN if node.lives else NodeChangeKind.START
-        self._note(kind.told_of(node.name))
+        if self.network.clock.now() > 0.0:
+            self._note(kind.told_of(node.name))
         if node.lives_now:  # it is leaving still
             self._end(node)
         chance = random.Random(f"{self.spec.scenario.seed}/{node.name}/{node.lives}")
@@ -260,11 +258,11 @@ class NodesRun:
     ) -> None:
         """Train, as the program of a node does once it has a connection."""
         x = self.parameters[node.index : node.index + 1]
-        training = ArrayTraining(connection, x[0], self._elements)
+        training = ArrayTraining(connection, x[0], self._stand_in)
         node.has_taken_over = training.take_over()
         node.turn, node.pace, node.has_joined = runtime.condition(), self._slowest(), True
         rounds = self.spec.scenario.rounds or math.inf
-        while connection.updates < rounds:
+        while node.updates < rounds:  # in all its lives
             self.update(node, runtime, training, x)
 
     def update(

@@ -57,6 +57,8 @@ class Transfer:
 class FairLinks:
     """All transfers: each has min(upload / transfers of its sender, download / those of its end).
 
+    Those that stand still have nothing, and take nothing from the others.
+
     Args:
         network: whose time it is.
         model: of the links.
@@ -65,29 +67,42 @@ class FairLinks:
     def __init__(self, network: VirtualNetwork, model: LinkModel) -> None:
         self._network = network
         self._model = model
-        self._on: dict[tuple[str, str], dict[Transfer, None]] = {}  # by link, in order of beginning
+        self._on: dict[tuple[str, str], dict[Transfer, None]] = {}  # by link
 
     def begin(self, transfer: Transfer) -> None:
         """Let a transfer have its share."""
         transfer.shared = self._model.shared_link(transfer.sender, transfer.to)
         transfer.looked_at = self._network.clock.now()
-        for link in _links(transfer):
-            self._on.setdefault(link, {})[transfer] = None
+        if not transfer.is_held:
+            self._join(transfer)
         self._share(transfer)
 
     def end(self, transfer: Transfer) -> None:
         """Let the others have what one had that is over, or given up."""
         if transfer.timer is not None:
             transfer.timer.cancel()
-        for link in _links(transfer):
-            self._on.get(link, {}).pop(transfer, None)
+        self._leave(transfer)
         self._share(transfer)
 
     def hold(self, transfer: Transfer, *, is_held: bool) -> None:
         """Let a transfer stand still, as nothing gets through; or go on."""
-        if transfer.is_held != is_held:
-            transfer.is_held = is_held
-            self._share(transfer)
+        if transfer.is_held == is_held:
+            return
+        transfer.is_held = is_held
+        if is_held:
+            self._leave(transfer)
+            self._go_on(transfer, 0.0)
+        else:
+            self._join(transfer)
+        self._share(transfer)
+
+    def _join(self, transfer: Transfer) -> None:
+        for link in _links(transfer):
+            self._on.setdefault(link, {})[transfer] = None
+
+    def _leave(self, transfer: Transfer) -> None:
+        for link in _links(transfer):
+            self._on.get(link, {}).pop(transfer, None)
 
     def _share(self, changed: Transfer) -> None:
         """Give all their shares that have a link in common with one."""
@@ -100,8 +115,6 @@ class FairLinks:
                 self._go_on(transfer, rate)
 
     def _rate(self, transfer: Transfer) -> float:
-        if transfer.is_held:
-            return 0.0
         model = self._model
         limits = [model.upload(transfer.sender), model.download(transfer.to)]
         if transfer.shared is not None:

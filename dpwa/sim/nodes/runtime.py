@@ -44,11 +44,13 @@ class VirtualRuntime:
         rng: what is random for it.
 
     Attributes:
+        bytes_scale: see `dpwa.runtime.Runtime`.
         is_dead: whether it was killed; whoever waits for something of it needs to no more.
         cpu_s: seconds of a core that its network threads have used; the engine says what costs any.
     """
 
     def __init__(self, tcp: VirtualTcp, host: str, rng: random.Random) -> None:
+        self.bytes_scale = tcp.scale
         self.is_dead = False
         self.cpu_s = 0.0
         self.host = host

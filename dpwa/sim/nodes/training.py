@@ -12,18 +12,16 @@ from numpy.typing import NDArray
 from dpwa.algorithms import Values
 from dpwa.connection import DpwaConnection
 from dpwa.data.arrays import is_finite
-from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import FinishedCopy
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl
+from dpwa.sim.nodes.stand_in import DTYPE, VALUE_BYTES, Singles, StandIn
 from dpwa.sim.rules.participant import ArrayValues
 from dpwa.state.target import Target
 from dpwa.state.values import values_of, values_part
 from dpwa.wire import limits
-
-VALUE_BYTES = 8
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +53,7 @@ class ArrivedValues:
         """What this node has published in the same round, or if it could not, its values."""
         own = self._arrival.published
         if own is not None:
-            return ArrayValues(own.data.view(np.float64)[: self._model.array.size])
+            return ArrayValues(_values(own.data, self._model.array.size))
         if self._stand_in is None:
             self._stand_in = self._model.clone()
         return self._stand_in
@@ -100,7 +98,7 @@ class ArrivedValues:
     def _part(self) -> tuple[slice, Floats]:
         """Return which of the values came, and what they are; what fills up is left out."""
         start, size = self._arrival.start // VALUE_BYTES, self._model.array.size
-        theirs = self._arrival.data.view(np.float64)[: max(0, size - start)]
+        theirs = _values(self._arrival.data, max(0, size - start))
         return slice(start, start + theirs.size), theirs
 
 
@@ -110,16 +108,16 @@ class ArrayTraining:
     Args:
         connection: of the node.
         x: its values, shape (D,); changed in place.
-        elements: of a snapshot, at least D: what is more is zeros.
+        stand_in: what its snapshots are like.
     """
 
-    def __init__(self, connection: DpwaConnection, x: Floats, elements: int) -> None:
+    def __init__(self, connection: DpwaConnection, x: Floats, stand_in: StandIn) -> None:
         config = connection.node.config
         self.rounds = connection.node.rounds
         self._states = connection.states
         self._values = ArrayValues(x)
-        self._elements = elements
-        self._layout = Layout((TensorSpec("parameters", "float64", (elements,), VALUE_BYTES),))
+        self._stand_in = stand_in
+        self._layout = stand_in.layout
         check = is_finite if config.guard == "finite" else None
         self._terms = FetchTerms(config.fraction, check)
         self._algorithm = self.rounds.algorithm
@@ -152,8 +150,8 @@ class ArrayTraining:
         view.model = self._values
         values, is_published = self._algorithm.publishes(view), True
         if isinstance(values, ArrayValues):
-            nbytes = self._elements * VALUE_BYTES
-            is_published = rounds.publish(self._layout, nbytes, partial(self._write, values))
+            write = partial(self._write, values)
+            is_published = rounds.publish(self._layout, self._stand_in.nbytes, write)
         ask = self._algorithm.asks(view)
         may_ask = is_published or values is view.model
         rounds.ask(ask if may_ask else None, self._layout, self._terms)
@@ -169,11 +167,9 @@ class ArrayTraining:
         self._states.turn(self._capture, saves=False)
 
     def _write(self, values: ArrayValues, slot: ByteArray) -> FinishedCopy:
-        array, size = slot.view(np.float64), values.array.size
-        array[:size] = values.array
-        array[size:] = 0.0
-        check = self._terms.is_finite
-        return FinishedCopy(None if check is None else check(slot[: size * VALUE_BYTES], "float64"))
+        self._stand_in.fill(slot.view(DTYPE), values.array)
+        check, nbytes = self._terms.is_finite, values.array.size * VALUE_BYTES
+        return FinishedCopy(None if check is None else check(slot[:nbytes], DTYPE))
 
     def _mix_more(self, control: ConsensusControl) -> None:
         """Gossip again at once, as long as the nodes are too far apart."""
@@ -188,7 +184,7 @@ class ArrayTraining:
         own = arrival.published
         if self._control is not None and own is not None:
             array = self._values.array
-            step = array - own.data.view(np.float64)[: array.size]
+            step = array - _values(own.data, array.size)
             self._control.observed(float(np.linalg.norm(step)))
         return self._merge_more(arrival)
 
@@ -205,12 +201,17 @@ class ArrayTraining:
     def _capture(self) -> dict[str, Any]:
         return dict(values_part(self._layout, self._image()))
 
-    def _image(self) -> Floats:
-        image = np.zeros(self._elements)
-        image[: self._values.array.size] = self._values.array
+    def _image(self) -> Singles:
+        image = np.empty(self._stand_in.elements, np.float32)
+        self._stand_in.fill(image, self._values.array)
         return image
 
     def _load(self, image: ByteArray, numbers: bytes) -> None:
         found = values_of(image, numbers)
         if isinstance(found, np.ndarray):
             self._values.array[...] = found[: self._values.array.size]
+
+
+def _values(data: ByteArray, count: int) -> Floats:
+    """Return the first values of a snapshot, or of a part of one."""
+    return data.view(np.float32)[:count].astype(np.float64)
