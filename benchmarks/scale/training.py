@@ -6,7 +6,7 @@ from typing import Any
 
 from dpwa.sim.load import load_scenario
 from dpwa.sim.run_spec import RunSpec
-from dpwa.sim.samples import Outcome
+from dpwa.sim.samples import RunOutcome
 from dpwa.sim.simulate import simulate
 from dpwa.sim.summary import figures_of
 
@@ -50,7 +50,7 @@ def consensus(nodes: int, seed: int) -> dict[str, Any]:
     return {"nodes": nodes, "rounds": figures_of(spec, simulate(spec)).rounds_to_target}
 
 
-def _figures(spec: RunSpec, outcome: Outcome) -> dict[str, Any]:
+def _figures(spec: RunSpec, outcome: RunOutcome) -> dict[str, Any]:
     found = figures_of(spec, outcome)
     sent = [node.bytes_sent for node in outcome.nodes]
     served = [node.served for node in outcome.nodes]

@@ -59,7 +59,7 @@ def load_scenario(source: ScenarioSource, overrides: Mapping[str, object] | None
     note_duplicates(root, "", problems)
     for key, value in (overrides or {}).items():
         root = _overridden(root, key, value, problems)
-    spec = _Reading(root, document.folder, problems).spec()
+    spec = _ScenarioReading(root, document.folder, problems).spec()
     if spec is None or problems.lines():
         raise ConfigError(problems.lines())
     return spec
@@ -71,7 +71,7 @@ def scenario_keys() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _ScenarioReading:
     """The steps from a tree to a `RunSpec`."""
 
     root: MapNode

@@ -27,7 +27,7 @@ from dpwa.report.style import (
     time_unit,
 )
 from dpwa.report.wording import duration, size
-from dpwa.sim.samples import Outcome, Sample
+from dpwa.sim.samples import RunOutcome, Sample
 from dpwa.sim.summary import SimulationFigures
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class DrawnRun:
 
     name: str
     figures: SimulationFigures
-    outcome: Outcome
+    outcome: RunOutcome
     is_best: bool
 
 

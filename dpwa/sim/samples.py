@@ -57,7 +57,7 @@ class NodeFigures:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The end of a simulated run.
 
     Attributes:

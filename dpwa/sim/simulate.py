@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpwa.sim.run_spec import RunSpec
-from dpwa.sim.samples import Outcome, Sample, Watch
+from dpwa.sim.samples import RunOutcome, Sample, Watch
 from dpwa.sim.scenario import Scenario
 
 MOST_AUTO_NODES = 32
@@ -19,7 +19,7 @@ def engine_of(scenario: Scenario) -> str:
     return "nodes" if is_small else "rules"
 
 
-def simulate(spec: RunSpec, watch: Watch | None = None) -> Outcome:
+def simulate(spec: RunSpec, watch: Watch | None = None) -> RunOutcome:
     """Simulate a run.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from dpwa.sim.run_spec import RunSpec
-from dpwa.sim.samples import Outcome
+from dpwa.sim.samples import RunOutcome
 from dpwa.sim.targets import meets
 from dpwa.types import JsonObject
 
@@ -66,7 +66,7 @@ class SimulationFigures:
         }
 
 
-def figures_of(spec: RunSpec, outcome: Outcome) -> SimulationFigures:
+def figures_of(spec: RunSpec, outcome: RunOutcome) -> SimulationFigures:
     """Return the figures of a run that has ended."""
     nodes, last = outcome.nodes, outcome.samples[-1]
     first = next((sample for sample in outcome.samples if meets(spec.scenario, sample)), None)

@@ -16,7 +16,7 @@ from typing import Any
 from dpwa.config.scalars import number
 from dpwa.errors import DpwaError, UserError
 from dpwa.sim.load import ScenarioSource, load_scenario
-from dpwa.sim.samples import Outcome, Sample, Watch
+from dpwa.sim.samples import RunOutcome, Sample, Watch
 from dpwa.sim.scenario import Scenario
 from dpwa.sim.simulate import simulate
 from dpwa.sim.summary import SimulationFigures, figures_of
@@ -55,7 +55,7 @@ class SimulatedRun:
 
     planned: PlannedRun
     figures: SimulationFigures | None = None
-    outcome: Outcome | None = None
+    outcome: RunOutcome | None = None
     error: str = ""
 
 

@@ -319,6 +319,6 @@ def test_the_simulator_has_no_class_of_a_node_of_its_own():
     rooms = ("node", "membership", "policy", "algorithms", "transport", "wire")
     rooms += ("collectives", "tables", "sampling")
     real = {name for room in rooms for name, _ in _classes(room) if not name.startswith("_")}
-    simulated = [found for found in _classes("sim") if found[0] != "Outcome"]  # of a whole run
+    simulated = [found for found in _classes("sim") if found[0] != "RunOutcome"]  # of a whole run
     assert not real & {name for name, _ in simulated}
     assert not real & set().union(*(bases for _, bases in simulated))

@@ -3,7 +3,7 @@
 import pytest
 
 from dpwa.sim.load import load_scenario
-from dpwa.sim.samples import NodeFigures, Outcome, Sample
+from dpwa.sim.samples import NodeFigures, RunOutcome, Sample
 from dpwa.sim.summary import figures_of, jain_index
 
 SPEC = {"nodes": 2, "rounds": 10, "target": {"variance_ratio": 0.1}}
@@ -19,7 +19,7 @@ def node(name, served, waited_s=1.0):
 
 def outcome(*samples):
     nodes = (node("n0", 6, 0.0), node("n1", 2, 2.0))
-    return Outcome(samples, nodes, ((1.0, "n1 was killed"),), "rules")
+    return RunOutcome(samples, nodes, ((1.0, "n1 was killed"),), "rules")
 
 
 def test_the_target_is_reached_with_the_first_sample_that_meets_it():

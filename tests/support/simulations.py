@@ -8,7 +8,7 @@ from dpwa.sim.rules import engine
 from dpwa.sim.rules.arrays import ArrayRounds
 from dpwa.sim.rules.asynchronous import AsynchronousRun
 from dpwa.sim.rules.lockstep import LockstepRounds
-from dpwa.sim.rules.recorder import Recorder
+from dpwa.sim.rules.recorder import RunRecorder
 from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.sim.run_spec import RunSpec, node_name
 from dpwa.sim.scenario import Scenario
@@ -44,7 +44,7 @@ def played(kind, spec, watch=lambda _: True):
     """Return an engine that has run to the end, and its samples."""
     made = engine_of(kind, spec)
     x = getattr(made, "x", None)
-    recorder = Recorder(spec, make_task(spec), made.fleet.x if x is None else x, watch)
+    recorder = RunRecorder(spec, make_task(spec), made.fleet.x if x is None else x, watch)
     scenario = spec.scenario
     end = made.run(recorder, scenario.rounds or math.inf, scenario.seconds or math.inf)
     return made, recorder.end(end)

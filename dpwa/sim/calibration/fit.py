@@ -24,7 +24,7 @@ FAR_ABOVE = 10.0  # times `max_upload_mbps`, where that alone may be what stream
 
 
 @dataclass(frozen=True)
-class Links:
+class FittedLinks:
     """The links of all nodes.
 
     Attributes:
@@ -53,7 +53,7 @@ class Fit:
     publish_ms_per_mb: float
     merge_ms_per_mb: float
     model_mb: float | None
-    links: Links | None
+    links: FittedLinks | None
 
 
 def fit(run: ObservedRun) -> Fit:
@@ -83,14 +83,14 @@ def _model_mb(run: ObservedRun) -> float | None:
     return shards * run.total("merged_bytes") / run.total("merges") / 1e6
 
 
-def _links(run: ObservedRun) -> Links | None:
+def _links(run: ObservedRun) -> FittedLinks | None:
     if not run.total("streams") or not run.total("stream_s") or not run.total("received_bytes"):
         return None
     latency_s = (mean_s(run, "answer_s") or 0.0) / 2.0
     megabytes = run.total("received_bytes") / 1e6
     mbps = BITS_PER_MB * megabytes / run.total("stream_s")
     limit = run.settings.get("max_upload_mbps")
-    return Links(1000.0 * latency_s, mbps if limit is None else max(mbps, FAR_ABOVE * limit))
+    return FittedLinks(1000.0 * latency_s, mbps if limit is None else max(mbps, FAR_ABOVE * limit))
 
 
 def mean_s(run: ObservedRun, figure: str) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dpwa.observe.figures import INDEX, figures_of
 from dpwa.observe.rates import ACTIVITIES
-from dpwa.sim.calibration.fit import COUNTED_BY, Fit, Links, mean_s
+from dpwa.sim.calibration.fit import COUNTED_BY, Fit, FittedLinks, mean_s
 from dpwa.sim.calibration.observed import ObservedRun, usual_step_s
 from dpwa.sim.calibration.scenario import scenario_of
 from dpwa.sim.load import load_scenario
@@ -118,7 +118,7 @@ def _changed(first: Fit, fit: Fit, ratio: float, missing_s: float) -> Fit | None
     ratio = min(max(ratio, 1.0 / LARGEST_CHANGE), LARGEST_CHANGE)
     latency_ms = fit.links.latency_ms + PATIENCE * 1000.0 * missing_s / 2.0
     latency_ms = max(first.links.latency_ms, latency_ms)  # answers do not come before that
-    return replace(fit, links=Links(latency_ms, min(MOST_MBPS, fit.links.mbps * ratio)))
+    return replace(fit, links=FittedLinks(latency_ms, min(MOST_MBPS, fit.links.mbps * ratio)))
 
 
 def _round_s(run: ObservedRun) -> float:

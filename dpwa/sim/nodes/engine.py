@@ -25,9 +25,9 @@ from dpwa.sim.nodes.simulated_node import SimulatedNode
 from dpwa.sim.nodes.stand_in import StandIn
 from dpwa.sim.nodes.tcp import Traffic, VirtualTcp
 from dpwa.sim.nodes.training import ArrayTraining, Floats
-from dpwa.sim.rules.recorder import Moment, Recorder
+from dpwa.sim.rules.recorder import Moment, RunRecorder
 from dpwa.sim.run_spec import RunSpec, node_name
-from dpwa.sim.samples import NodeFigures, Outcome, Watch
+from dpwa.sim.samples import NodeFigures, RunOutcome, Watch
 from dpwa.sim.targets import has_target
 from dpwa.sim.tasks import make_task
 from dpwa.testing.network import VirtualNetwork
@@ -38,7 +38,7 @@ LOOK_EVERY_S = 0.1  # if it is not
 LOOKS_PER_ROUND = 4  # at least, if there is a target
 
 
-def run(spec: RunSpec, watch: Watch) -> Outcome:
+def run(spec: RunSpec, watch: Watch) -> RunOutcome:
     """Simulate a run.
 
     Args:
@@ -97,7 +97,7 @@ class NodesRun:
         self._task = make_task(spec)
         self.parameters: Floats = self._task.starts()
         self._starts = self.parameters.copy()
-        self._recorder = Recorder(spec, self._task, self.parameters, watch)
+        self._recorder = RunRecorder(spec, self._task, self.parameters, watch)
         self.network = VirtualNetwork(scenario.seed)
         links = ConditionLinks(self._conditions, random.Random(f"{scenario.seed}/links"))
         self._stand_in = StandIn.of(spec, self._conditions, self._task.dimension)
@@ -124,7 +124,7 @@ class NodesRun:
         self._has_changes = True
         self.is_calm = False
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Let all of it happen."""
         was_interrupted = False
         self.begin()
@@ -145,14 +145,14 @@ class NodesRun:
         self._plan_next_change()
         self.network.call_later(0.0, self._look)
 
-    def end(self, *, was_interrupted: bool = False) -> Outcome:
+    def end(self, *, was_interrupted: bool = False) -> RunOutcome:
         """End all nodes, and tell what was."""
         moment = self._moment()
         figures = tuple(self._figures(node) for node in self.nodes if node.lives)
         self._end_all()
         samples = self._recorder.end(moment)
         was_stopped = self._recorder.was_stopped or was_interrupted
-        return Outcome(samples, figures, tuple(self.events), NAME, was_stopped)
+        return RunOutcome(samples, figures, tuple(self.events), NAME, was_stopped)
 
     def _end_all(self) -> None:
         for node in self.nodes:

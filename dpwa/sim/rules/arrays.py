@@ -17,7 +17,7 @@ from dpwa.sim.conditions import Conditions
 from dpwa.sim.noise import uniform
 from dpwa.sim.rules.links import Links
 from dpwa.sim.rules.neighbour_draws import NeighbourDraws
-from dpwa.sim.rules.recorder import Moment, Recorder
+from dpwa.sim.rules.recorder import Moment, RunRecorder
 from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.sim.run_spec import RunSpec, node_name
 from dpwa.sim.samples import NodeFigures
@@ -81,7 +81,7 @@ class ArrayRounds:
         self._merges, self._asked, self._served = (np.zeros(nodes, np.int64) for _ in range(3))
         self._trained_s, self._waited_s = np.zeros(nodes), np.zeros(nodes)
 
-    def run(self, recorder: Recorder, rounds: float, seconds: float) -> Moment:
+    def run(self, recorder: RunRecorder, rounds: float, seconds: float) -> Moment:
         """Take rounds until so many are over, so much time has passed, or the recorder has enough.
 
         Returns:

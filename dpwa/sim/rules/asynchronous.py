@@ -16,7 +16,7 @@ from dpwa.sim.rules.exchanges import Exchanges
 from dpwa.sim.rules.fetches import AsyncFetch, Fetches
 from dpwa.sim.rules.fleet import Fleet
 from dpwa.sim.rules.participant import Participant
-from dpwa.sim.rules.recorder import Moment, Recorder
+from dpwa.sim.rules.recorder import Moment, RunRecorder
 from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.sim.run_spec import RunSpec
 from dpwa.sim.tasks import TrainingTask
@@ -76,7 +76,7 @@ class AsynchronousRun:
         self._updates = 0
         self._is_over = False
 
-    def run(self, recorder: Recorder, rounds: float, seconds: float) -> Moment:
+    def run(self, recorder: RunRecorder, rounds: float, seconds: float) -> Moment:
         """Let time pass until all have taken so many rounds, or the recorder has enough.
 
         Returns:

@@ -13,7 +13,7 @@ _Link = tuple[str, int]  # a kind of link, and whose it is
 
 
 @dataclass(eq=False)
-class Transfer:
+class SharedTransfer:
     """Bytes on their way from one node to another."""
 
     links: tuple[_Link, ...]
@@ -45,11 +45,11 @@ class Bandwidth:
             "download": conditions.download_bytes_per_s,
             "site": conditions.between_sites_bytes_per_s,
         }
-        self._on: dict[_Link, dict[Transfer, None]] = {}  # in the order of their beginning
+        self._on: dict[_Link, dict[SharedTransfer, None]] = {}  # in the order of their beginning
 
     def begin(
         self, sender: int, receiver: int, nbytes: float, done: Callable[[], None]
-    ) -> Transfer:
+    ) -> SharedTransfer:
         """Begin a transfer; `done` is called when the last byte is sent."""
         conditions = self._conditions
         links: tuple[_Link, ...] = ("upload", sender), ("download", receiver)
@@ -57,13 +57,13 @@ class Bandwidth:
         if conditions.between_sites_bytes_per_s < math.inf and site != conditions.site(receiver):
             links = (*links, ("site", site))
         now = self._network.clock.now()
-        transfer = Transfer(links, nbytes, nbytes, done, counted_at=now)
+        transfer = SharedTransfer(links, nbytes, nbytes, done, counted_at=now)
         for link in links:
             self._on.setdefault(link, {})[transfer] = None
         self._share(links)
         return transfer
 
-    def stop(self, transfer: Transfer) -> float:
+    def stop(self, transfer: SharedTransfer) -> float:
         """Send no more of a transfer that is under way; return how many bytes were sent."""
         if transfer.timer is not None:
             transfer.timer.cancel()
@@ -83,17 +83,17 @@ class Bandwidth:
                 transfer.rate, transfer.counted_at = rate, now
                 self._wait(transfer)
 
-    def _wait(self, transfer: Transfer) -> None:
+    def _wait(self, transfer: SharedTransfer) -> None:
         if transfer.timer is not None:
             transfer.timer.cancel()
         left_s = max(0.0, transfer.left) / transfer.rate
         transfer.timer = self._network.call_later(left_s, lambda: self._end(transfer))
 
-    def _end(self, transfer: Transfer) -> None:
+    def _end(self, transfer: SharedTransfer) -> None:
         self._leave(transfer)
         transfer.done()
 
-    def _leave(self, transfer: Transfer) -> None:
+    def _leave(self, transfer: SharedTransfer) -> None:
         for link in transfer.links:
             del self._on[link][transfer]
             if not self._on[link]:

@@ -14,16 +14,16 @@ from dpwa.sim.rules.arrays import ArrayRounds, fits
 from dpwa.sim.rules.asynchronous import AsynchronousRun
 from dpwa.sim.rules.fleet import told
 from dpwa.sim.rules.lockstep import LockstepRounds
-from dpwa.sim.rules.recorder import Recorder
+from dpwa.sim.rules.recorder import RunRecorder
 from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.sim.run_spec import RunSpec
-from dpwa.sim.samples import Outcome, Watch
+from dpwa.sim.samples import RunOutcome, Watch
 from dpwa.sim.tasks import make_task
 
 NAME = "rules"
 
 
-def run(spec: RunSpec, watch: Watch) -> Outcome:
+def run(spec: RunSpec, watch: Watch) -> RunOutcome:
     """Simulate a run.
 
     Args:
@@ -38,19 +38,19 @@ def run(spec: RunSpec, watch: Watch) -> Outcome:
     task = make_task(spec)
     sizes = WireSizes.of(spec, task.dimension)
     x = task.starts()
-    recorder = Recorder(spec, task, x, watch)
+    recorder = RunRecorder(spec, task, x, watch)
     rounds, seconds = spec.scenario.rounds or math.inf, spec.scenario.seconds or math.inf
     is_lockstep = spec.scenario.schedule == "lockstep"
     if is_lockstep and fits(spec, conditions, sizes):
         arrays = ArrayRounds(spec, conditions, task, sizes, x)
         samples = recorder.end(arrays.run(recorder, rounds, seconds))
-        return Outcome(samples, arrays.figures(), (), NAME, recorder.was_stopped)
+        return RunOutcome(samples, arrays.figures(), (), NAME, recorder.was_stopped)
     schedule = LockstepRounds if is_lockstep else AsynchronousRun
     engine = schedule(spec, conditions, task, sizes, x)
     end = engine.run(recorder, rounds, seconds)
     fleet = engine.fleet
     events = told(fleet.events, conditions, end.time_s)
-    return Outcome(recorder.end(end), fleet.figures(), events, NAME, recorder.was_stopped)
+    return RunOutcome(recorder.end(end), fleet.figures(), events, NAME, recorder.was_stopped)
 
 
 def _check(spec: RunSpec) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from dpwa.policy.transactions import Acceptance, Verdict
 from dpwa.sim.rules.fetches import TRANSACTION_BYTES, AsyncFetch, Fetches
 from dpwa.sim.rules.participant import ArrayArrival, ArraySnapshot, Participant
-from dpwa.sim.rules.streams import Stream
+from dpwa.sim.rules.streams import SnapshotStream
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class Exchanges(Fetches):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._traded: dict[int, int] = {}  # the version of each node that was exchanged last
-        self._to_peers: dict[bytes, Stream] = {}  # of transactions, to who was asked
+        self._to_peers: dict[bytes, SnapshotStream] = {}  # of transactions, to who was asked
 
     def _is_traded(self, node: Participant, snapshot: ArraySnapshot) -> bool:
         return snapshot.version <= self._traded.get(node.number, 0)

@@ -12,7 +12,7 @@ from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.ask_rules import AskRules, shard_of
 from dpwa.sim.rules.fleet import Fleet
 from dpwa.sim.rules.participant import ArrayArrival, ArraySnapshot, ArrayValues, Participant
-from dpwa.sim.rules.streams import Stream, Streams
+from dpwa.sim.rules.streams import SnapshotStream, SnapshotStreams
 from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.testing.network import Timer, VirtualNetwork
 
@@ -52,7 +52,7 @@ class AsyncFetch:
     tried: set[str] = field(default_factory=set)
     timer: Timer | None = None
     transaction: bytes = b""
-    stream: Stream | None = None
+    stream: SnapshotStream | None = None
     is_over: bool = False
 
 
@@ -81,7 +81,7 @@ class Fetches:
         self.conditions = conditions
         self.timeout_s = config.timeout_ms / 1000
         self._rules = AskRules(config, type(fleet.participants[0].algorithm))
-        self.streams = Streams(conditions, fleet, sizes, network, self.later)
+        self.streams = SnapshotStreams(conditions, fleet, sizes, network, self.later)
         self._is_tagged = fleet.neighbourhood.changes
         self._slots = config.slots
         self._published: dict[int, deque[ArraySnapshot]] = defaultdict(

@@ -21,7 +21,7 @@ from dpwa.sim.rules.ask_rules import AskRules, shard_of
 from dpwa.sim.rules.fleet import Fleet
 from dpwa.sim.rules.links import Links
 from dpwa.sim.rules.participant import WHOLE, ArrayArrival, ArraySnapshot, Participant
-from dpwa.sim.rules.recorder import Moment, Recorder
+from dpwa.sim.rules.recorder import Moment, RunRecorder
 from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.sim.run_spec import RunSpec
 from dpwa.sim.tasks import TrainingTask
@@ -76,7 +76,7 @@ class LockstepRounds:
         self._ends_s = math.inf
         self._lost_s = np.zeros(len(x))  # what each node waits in vain in this round
 
-    def run(self, recorder: Recorder, rounds: float, seconds: float) -> Moment:
+    def run(self, recorder: RunRecorder, rounds: float, seconds: float) -> Moment:
         """Take rounds until so many are over, so much time has passed, or the recorder has enough.
 
         Returns:
@@ -86,7 +86,7 @@ class LockstepRounds:
             self._go_on(recorder, rounds, seconds)
         return self._moment()
 
-    def _go_on(self, recorder: Recorder, rounds: float, seconds: float) -> None:
+    def _go_on(self, recorder: RunRecorder, rounds: float, seconds: float) -> None:
         self._ends_s = seconds
         self._change_nodes()
         while recorder.observe(self._moment()) and self.rounds < rounds and self.time_s < seconds:

@@ -1,4 +1,4 @@
-"""Recorder: takes samples of a run, and tells when it is over."""
+"""RunRecorder: takes samples of a run, and tells when it is over."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Moment:
     bytes_per_node: float
 
 
-class Recorder:
+class RunRecorder:
     """The samples of one run.
 
     Args:

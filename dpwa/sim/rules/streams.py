@@ -1,4 +1,4 @@
-"""Streams: snapshots on their way, until they are there, or nobody can send or wants them."""
+"""SnapshotStreams: snapshots on their way, until they are there, or are sent or wanted no more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dpwa.sim.conditions import Conditions
-from dpwa.sim.rules.bandwidth import Bandwidth, Transfer
+from dpwa.sim.rules.bandwidth import Bandwidth, SharedTransfer
 from dpwa.sim.rules.fleet import Fleet
 from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.testing.network import VirtualNetwork
@@ -21,8 +21,8 @@ Later = Callable[[int, int, Callable[[], None]], None]
 
 
 @dataclass(eq=False)
-class Stream:
-    """A snapshot on its way; see `Streams.begin`."""
+class SnapshotStream:
+    """A snapshot on its way; see `SnapshotStreams.begin`."""
 
     sender: int
     receiver: int
@@ -30,7 +30,7 @@ class Stream:
     least_s: float
     done: Callable[[float], None]
     lost: Callable[[bool], None] | None
-    transfer: Transfer | None = None  # while bytes are sent
+    transfer: SharedTransfer | None = None  # while bytes are sent
     is_over: bool = False
 
 
@@ -38,7 +38,7 @@ def _nothing(_: float) -> None:
     """Take the place of what is called no more, so that no cycle remains."""
 
 
-class Streams:
+class SnapshotStreams:
     """All snapshots that are on their way.
 
     Args:
@@ -65,7 +65,7 @@ class Streams:
         self._bandwidth = Bandwidth(conditions, network)
         self._turns = max(0, math.ceil(sizes.pieces / limits.CREDIT_CHUNKS) - 1)
         # Of each node, those that it sends and receives, in the order of their beginning.
-        self._of: defaultdict[int, dict[Stream, None]] = defaultdict(dict)
+        self._of: defaultdict[int, dict[SnapshotStream, None]] = defaultdict(dict)
 
     def begin(
         self,
@@ -73,7 +73,7 @@ class Streams:
         receiver: int,
         done: Callable[[float], None],
         lost: Callable[[bool], None] | None = None,
-    ) -> Stream:
+    ) -> SnapshotStream:
         """Send a snapshot.
 
         Args:
@@ -86,7 +86,7 @@ class Streams:
         least_s = self._turns * 2 * self._conditions.latency_s(sender, receiver)
         now = self._network.clock.now()
         self._fleet.served[sender] += 1
-        stream = Stream(sender, receiver, now, least_s, done, lost)
+        stream = SnapshotStream(sender, receiver, now, least_s, done, lost)
         for node in (sender, receiver):
             self._of[node][stream] = None
         stream.transfer = self._bandwidth.begin(
@@ -94,7 +94,7 @@ class Streams:
         )
         return stream
 
-    def stop(self, stream: Stream | None) -> None:
+    def stop(self, stream: SnapshotStream | None) -> None:
         """Send no more of it, as nobody waits for it; nothing if it is over."""
         if stream is None or stream.is_over:
             return
@@ -132,7 +132,7 @@ class Streams:
             for stream in list(streams):
                 self.stop(stream)
 
-    def _sent(self, stream: Stream) -> None:
+    def _sent(self, stream: SnapshotStream) -> None:
         """Let it arrive, now that its last byte would be sent if there was no wait for credit."""
         stream.transfer = None
         stream_s = self._network.clock.now() - stream.began_at
@@ -142,13 +142,13 @@ class Streams:
         else:
             self._leave(stream, stream_s)
 
-    def _leave(self, stream: Stream, stream_s: float) -> None:
+    def _leave(self, stream: SnapshotStream, stream_s: float) -> None:
         if not stream.is_over:
             done = stream.done
             self._end(stream, self._sizes.answer)
             self._later(stream.sender, stream.receiver, lambda: done(stream_s))
 
-    def _end(self, stream: Stream, sent: float) -> None:
+    def _end(self, stream: SnapshotStream, sent: float) -> None:
         stream.is_over, stream.transfer, stream.done, stream.lost = True, None, _nothing, None
         self._fleet.count(stream.sender, stream.receiver, sent)
         for node in (stream.sender, stream.receiver):

@@ -23,7 +23,7 @@ from dpwa.wire.transaction_messages import (
     TransactionDecision,
 )
 
-VALUE_BYTES = 4  # of a model of `model_mb`: float32
+VALUE_BYTES = 4  # float32, as models have it
 _COUNTER = 10_000  # requests and versions of a run in the mean
 _CHECKSUM = 2**31
 
@@ -127,9 +127,7 @@ class WireSizes:
 def _layout(spec: RunSpec, dimension: int) -> Layout:
     """Return the layout of a snapshot: the task's parameters, or as large as the scenario says."""
     megabytes = spec.scenario.model_mb
-    if megabytes is None:
-        return Layout((TensorSpec("parameters", "float64", (dimension,), 8),))
-    count = max(1, round(megabytes * 1e6 / VALUE_BYTES))
+    count = dimension if megabytes is None else max(1, round(megabytes * 1e6 / VALUE_BYTES))
     return Layout((TensorSpec("parameters", "float32", (count,), VALUE_BYTES),))
 
 
