@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from dpwa import DpwaConnection
 from dpwa.config import load_config
 from dpwa.errors import UserError
 from dpwa.observe.figures import INDEX, NAMES
-from dpwa.policy.interpolation import register_interpolation
+from dpwa.policy import interpolation as registry
 from dpwa.types import StrictModel
 from dpwa.wire.messages import AskStatus, unpack
 from dpwa.wire.watching import AskHistory
@@ -100,12 +101,9 @@ class PluginOptions(StrictModel):
     token: str = "none"
 
 
-@register_interpolation("of_a_plugin", PluginOptions)
-def of_a_plugin(options, own, peer):
-    return 0.5
-
-
-def test_a_run_log_tells_no_files_and_nothing_of_what_plugins_are_set_to(tmp_path):
+def test_a_run_log_tells_no_files_and_nothing_of_what_plugins_are_set_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTRY", deepcopy(registry._REGISTRY))
+    registry.register_interpolation("of_a_plugin", PluginOptions)(lambda options, own, peer: 0.5)
     graph = tmp_path / "edges.txt"
     graph.write_text("w1 w2\n")
     config = load_config(

@@ -1,6 +1,7 @@
 """A scenario out of run logs: known parameters are found again, and logs that tell too little."""
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from support.simulated_logs import write_simulated_logs
 
 from dpwa.errors import UserError
 from dpwa.observe.run_reading import read_run
-from dpwa.policy.interpolation import register_interpolation
+from dpwa.policy import interpolation as registry
 from dpwa.sim.calibration.calibrate import calibrate
 from dpwa.sim.calibration.fit import fit
 from dpwa.sim.calibration.observed import observe
@@ -108,12 +109,14 @@ class PluginOptions(StrictModel):
     share: float = 0.5
 
 
-@register_interpolation("of_a_plugin_that_is_fitted", PluginOptions)
-def of_a_plugin(options, own, peer):
-    return options.share
+@pytest.fixture
+def _plugin(monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTRY", deepcopy(registry._REGISTRY))
+    register = registry.register_interpolation("of_a_plugin_that_is_fitted", PluginOptions)
+    register(lambda options, own, peer: options.share)
 
 
-@pytest.mark.usefixtures("_one_try")
+@pytest.mark.usefixtures("_one_try", "_plugin")
 @pytest.mark.parametrize("options", [{}, {"file": {"path": "/of/another/machine"}}])
 def test_what_logs_do_not_tell_and_what_has_names_of_nodes_is_left_out(copy, options):
     settings = {"topology": "file", "interpolation": "of_a_plugin_that_is_fitted", **options}
