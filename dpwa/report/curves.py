@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -104,7 +104,8 @@ def _draw(
     for name, (times, values) in curves.items():
         at, thinned = sparse(times, values, most)
         if len(at):
-            axes.plot((at - run.began) / length, thinned, **looks[name].line)
+            dots: dict[str, Any] = {"marker": "o", "markersize": 4} if len(at) == 1 else {}
+            axes.plot((at - run.began) / length, thinned, **looks[name].line, **dots)
     is_crowded = any(not look.label for look in looks.values())
     if is_crowded:
         at, middle = middle_of(curves, np.nanmedian)

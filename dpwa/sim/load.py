@@ -33,7 +33,7 @@ from dpwa.sim.tasks import TASKS
 from dpwa.types import StrictModel
 
 PORT = 7000
-NO_OTHERS = "expected no such key: a scenario has its own nodes, addresses and files"
+NO_OTHERS = "not allowed here: a scenario has its own nodes, addresses and files"
 _MAPPINGS = ("network", "compute", "costs", "churn", "target")
 _NOTHING = ("null", "~", "")  # of YAML
 

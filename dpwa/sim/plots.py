@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+PICTURES = ("progress", "bytes", "serving", "time_to_target")
 MOST_BARS = 40
 BAR_INCHES = 0.26
 WIDTH = 6.0  # inches
@@ -72,6 +73,8 @@ def draw_runs(runs: Sequence[DrawnRun], folder: Path) -> list[Path]:
     }
     if any(run.figures.reached for run in runs):
         pictures["time_to_target"] = (lambda figure: _draw_times(figure, runs), bars)
+    for name in PICTURES:  # of another run, in the same folder
+        (folder / f"{name}.png").unlink(missing_ok=True)
     with drawing():
         for name, (draw, height) in pictures.items():
             figure = new_figure(height, WIDTH)
@@ -160,5 +163,5 @@ def _draw_serving(figure: Figure, runs: Sequence[DrawnRun], looks: Looks) -> Non
         nothing(axes, "No node has served snapshots to others.")
         return
     axes.set_ylim(bottom=0)
-    label(axes, "nodes, the busiest first, in percent", "snapshots served, by the mean")
+    label(axes, "nodes, the busiest first, in percent", "snapshots served (1: an equal share)")
     legend(figure, line_handles(looks, drawn), 3)

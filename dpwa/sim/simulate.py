@@ -19,6 +19,16 @@ def engine_of(scenario: Scenario) -> str:
     return "nodes" if is_small else "rules"
 
 
+def require_engine(scenario: Scenario) -> None:
+    """Check that what the engine of a scenario needs is installed.
+
+    Raises:
+        UserError: it is not.
+    """
+    if engine_of(scenario) == "nodes":
+        import dpwa.sim.nodes.engine  # noqa: F401
+
+
 def simulate(spec: RunSpec, watch: Watch | None = None) -> RunOutcome:
     """Simulate a run.
 

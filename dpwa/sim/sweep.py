@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +19,7 @@ from dpwa.errors import DpwaError, UserError
 from dpwa.sim.load import ScenarioSource, load_scenario
 from dpwa.sim.samples import RunOutcome, Sample, Watch
 from dpwa.sim.scenario import Scenario
-from dpwa.sim.simulate import simulate
+from dpwa.sim.simulate import require_engine, simulate
 from dpwa.sim.summary import SimulationFigures, figures_of
 
 MOST_RUNS = 10_000
@@ -134,8 +135,10 @@ def run_all(
 
     Raises:
         DpwaError: there is one run, and it cannot be simulated.
-        UserError: a process of the sweep has died.
+        UserError: a library is missing, or a process of the sweep has died.
     """
+    for run in planned:
+        require_engine(run.scenario)
     if len(planned) == 1:
         return [_simulated(source, planned[0], _here([0.0], 0, progress, stop))]
     if processes == 1:
@@ -155,6 +158,7 @@ def ctrl_c(stop: StopRequest) -> Iterator[None]:
 
     def pressed(number: int, frame: FrameType | None) -> None:
         if stop.is_set:
+            sys.stderr.write("stopped at once; nothing was written\n")
             for child in multiprocessing.active_children():
                 child.kill()
             signal.default_int_handler(number, frame)
@@ -214,6 +218,16 @@ def _begin_process(done: Any, stop: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells all; the first one decides
 
 
+@contextmanager
+def _processes_without_ctrl_c() -> Iterator[None]:
+    """Have processes that begin meanwhile, and are told of Ctrl-C by the terminal, never see it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _in_process(source: ScenarioSource, planned: PlannedRun, index: int) -> SimulatedRun | None:
     assert _shared is not None  # noqa: S101 - `_begin_process` comes first
     done, stop = _shared
@@ -239,7 +253,9 @@ def _in_processes(
     ended = context.Event()
     with ProcessPoolExecutor(processes, context, _begin_process, (done, ended)) as pool:
         try:
-            futures = [pool.submit(_in_process, source, run, i) for i, run in enumerate(planned)]
+            with _processes_without_ctrl_c():
+                tasks = enumerate(planned)
+                futures = [pool.submit(_in_process, source, run, index) for index, run in tasks]
             _wait_for(futures, lambda: progress(list(done)), stop, ended)
             ran = [future.result() for future in futures if not future.cancelled()]
             return [run for run in ran if run is not None]

@@ -89,7 +89,7 @@ def test_all_mistakes_of_both_kinds_come_at_once_with_their_places(written):
         ":4:27: network.los: unknown key; did you mean loss?",
         ":5:13: consensus.dimensions: unknown key; did you mean dimension?",
         ":6:19: constant.value: expected a number from 0 to 1 (got 3)",
-        ":7:1: run_log: expected no such key: a scenario has its own nodes, addresses and files",
+        ":7:1: run_log: not allowed here: a scenario has its own nodes, addresses and files",
         ":8:1: nodes: duplicate key, expected it once (first on line 1)",
     ]
     told = problems_of(path)
@@ -129,7 +129,7 @@ def test_all_mistakes_of_both_kinds_come_at_once_with_their_places(written):
         ({**SMALL, "compute": {"stragglers": [{}]}}, "stragglers[0]: expected how many"),
         ({**SMALL, "churn": {"lost": [{"at_s": 1, "share": 1}]}}, "churn.lost[0].share: expected"),
         ({**SMALL, "churn": {"trace": "none.csv"}}, "none.csv: expected a readable file"),
-        ({**SMALL, "join": ["tcp://1.2.3.4:5"]}, "join: expected no such key"),
+        ({**SMALL, "join": ["tcp://1.2.3.4:5"]}, "join: not allowed here"),
         ({**SMALL, "transport": "shm"}, "transport: expected auto or tcp"),
         (
             {**SMALL, "links": [{"between": ["n0", "n4"], "codec": "int8"}]},

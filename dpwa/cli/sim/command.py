@@ -139,6 +139,8 @@ def sim(
         from dpwa.report.style import require_matplotlib
 
         require_matplotlib("sim --out")
+    if out_dir is not None:
+        _make(out_dir)
     file = scenario_file(scenario)
     fixed = _fixed(settings or (), seed)
     varied = _varied(sweep or (), fixed)
@@ -164,6 +166,20 @@ def sim(
         raise typer.Exit(exit_codes.FAILURE)
 
 
+def _make(folder: Path) -> None:
+    """Make the folder of the results, before anything is simulated for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".writable").touch()
+        (folder / ".writable").unlink()
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> UserError:
+    return UserError(f"--out: {folder} cannot be written ({error.strerror or error})")
+
+
 def _fixed(settings: Sequence[str], seed: int | None) -> dict[str, object]:
     """Return what is set for all runs, by key."""
     fixed: dict[str, object] = dict(_pair("--set", text, "VALUE") for text in settings)
@@ -180,6 +196,8 @@ def _varied(sweep: Sequence[str], fixed: Mapping[str, object]) -> dict[str, list
         if key in varied or key in fixed:
             raise UserError(f"--sweep: expected each key once, and not with --set (got {key})")
         varied[key] = [item.strip() for item in value.split(",")]
+        if not all(varied[key]):
+            raise UserError(f"--sweep: expected values between the commas (got {text})")
     return varied
 
 
@@ -235,5 +253,5 @@ def _write(found: Comparison, folder: Path, *, with_plots: bool) -> None:
 
             files += draw_runs(found.drawn(), folder)
     except OSError as error:
-        raise UserError(f"--out: {folder} cannot be written ({error.strerror or error})") from None
+        raise _unwritable(folder, error) from None
     typer.echo(f"{folder}: {', '.join(file.name for file in files)} written", err=True)

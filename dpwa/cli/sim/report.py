@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from statistics import median
 
 from dpwa.cli import screen
@@ -14,10 +15,14 @@ from dpwa.sim.files import run_as_object
 from dpwa.sim.plots import DrawnRun
 from dpwa.sim.summary import SimulationFigures
 from dpwa.sim.sweep import SimulatedRun
-from dpwa.sim.targets import has_target
+from dpwa.sim.targets import BEGIN_ALIKE, has_target
 from dpwa.types import JsonObject
 
 BEST = "best"
+OF_SEVERAL = (
+    "Each figure is the median of the runs with these settings; a dash: half of them have none. "
+    "Pictures show the run in the middle."
+)
 
 
 @dataclass(frozen=True)
@@ -91,13 +96,18 @@ class Comparison:
 
     @cached_property
     def best(self) -> Case | None:
-        """The case that reaches the target first; without one, that with the best model."""
+        """The case that reaches the target first; without one, that with the best model.
+
+        None, if runs were stopped: they are not of the same length.
+        """
         cases = [case for case in self.cases if case.figures]
-        return min(cases, key=self._rank) if len(cases) > 1 else None
+        were_stopped = any(figures.was_stopped for case in cases for figures in case.figures)
+        return None if len(cases) < 2 or were_stopped else min(cases, key=self._rank)
 
     def _rank(self, case: Case) -> tuple[float, float]:
-        seconds = case.middle("seconds_to_target")
-        quality = case.middle(self.quality)
+        return self._order(case.middle("seconds_to_target"), case.middle(self.quality))
+
+    def _order(self, seconds: float | None, quality: float | None) -> tuple[float, float]:
         sign = -1.0 if self.quality == "accuracy" else 1.0
         return (
             math.inf if seconds is None else seconds,
@@ -113,15 +123,20 @@ class Comparison:
         return {"scenario": self.scenario, "runs": found, "best": best}
 
     def drawn(self) -> list[DrawnRun]:
-        """Return what pictures show: each case by its first run that could be simulated."""
-        firsts = [
-            (case, next((run for run in case.runs if run.outcome), None)) for case in self.cases
-        ]
-        return [
-            DrawnRun(case.name or self.scenario, run.figures, run.outcome, case is self.best)
-            for case, run in firsts
-            if run and run.figures and run.outcome
-        ]
+        """Return what pictures show: of each case the run in the middle, as near as can be."""
+        drawn = []
+        for case in self.cases:
+            runs = [
+                (self._order(f.seconds_to_target, getattr(f, self.quality)), f, run.outcome)
+                for run in case.runs
+                if (f := run.figures) and run.outcome
+            ]
+            if runs:
+                runs.sort(key=itemgetter(0))
+                _, figures, outcome = runs[(len(runs) - 1) // 2]
+                name = case.name or self.scenario
+                drawn.append(DrawnRun(name, figures, outcome, case is self.best))
+        return drawn
 
 
 def show(found: Comparison) -> None:
@@ -150,7 +165,7 @@ def show(found: Comparison) -> None:
         for error in dict.fromkeys(run.error for run in case.runs if run.error):
             console.print(screen.plain(f"{case.name or found.scenario}: {error}"))
     if any(len(case.runs) > 1 for case in found.cases):
-        console.print(screen.plain("Each figure is the median of the runs with these settings."))
+        console.print(screen.plain(OF_SEVERAL))
 
 
 def _columns(found: Comparison) -> Iterator[tuple[str, Callable[[Case], str]]]:
@@ -182,7 +197,7 @@ def _figure_rows(found: Comparison, run: SimulatedRun) -> Iterator[tuple[str, st
     assert figures is not None  # noqa: S101 - a single run has figures, or has raised
     if found.has_target:
         if figures.seconds_to_target is None or figures.rounds_to_target is None:
-            yield "target", "no", "was not reached"
+            yield "to target", "-", "not reached"
         else:
             yield "to target", duration(figures.seconds_to_target), "simulated"
             yield (
@@ -205,5 +220,9 @@ def _figure_rows(found: Comparison, run: SimulatedRun) -> Iterator[tuple[str, st
     if figures.loss is not None:
         yield "loss", f"{figures.loss:.3g}", "mean of the nodes"
     yield "consensus distance", f"{figures.consensus_distance:.3g}", "of a node from the mean"
-    yield "variance ratio", f"{figures.variance_ratio:.3g}", "between nodes, by the beginning"
+    alike = run.planned.scenario.task in BEGIN_ALIKE
+    what = (
+        ("variance", "between nodes") if alike else ("variance ratio", "by that of the beginning")
+    )
+    yield what[0], f"{figures.variance_ratio:.3g}", what[1]
     yield "engine", figures.detail, f"seed {figures.seed}"

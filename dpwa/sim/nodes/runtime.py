@@ -23,7 +23,10 @@ from dpwa.testing.network import VirtualNetwork
 try:
     from greenlet import GreenletExit, getcurrent, greenlet
 except ImportError as error:
-    raise UserError("detail: nodes needs greenlet: pip install dpwa[sim]") from error
+    raise UserError(
+        "detail: nodes needs greenlet: pip install dpwa[sim], or in a checkout "
+        'pip install -c constraints.txt -e ".[sim]"; detail: rules does without'
+    ) from error
 
 if TYPE_CHECKING:
     import zmq
