@@ -4,7 +4,7 @@ import pytest
 from support.dashboards import ToldRun, served
 from support.nodes import eventually
 
-pytest.importorskip("playwright", reason="needs pip install dpwa[e2e]")
+expect = pytest.importorskip("playwright.sync_api", reason="needs pip install dpwa[e2e]").expect
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "[red]w2[/red]", "javascript:alert(1)", "a/b?c#d", "../"]
 
@@ -144,9 +144,9 @@ def test_the_theme_of_the_system_is_followed_until_another_is_chosen(url, page):
 @pytest.mark.slow
 def test_curves_of_many_nodes_highlight_who_is_chosen(url, page):
     opened(page, url)
-    assert page.locator("#legend li").count() == 4 + len(HOSTILE)
+    expect(page.locator("#legend li")).to_have_count(4 + len(HOSTILE))
     page.select_option("#highlight", "[red]w2[/red]")
     page.wait_for_selector("#topology .readout:has-text('[red]w2[/red]: live')")
     page.check("#log")
     page.select_option("#kinds", "joined")
-    assert page.locator("#events li").count() == 4 + len(HOSTILE)
+    expect(page.locator("#events li")).to_have_count(4 + len(HOSTILE))
