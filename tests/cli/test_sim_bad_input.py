@@ -68,7 +68,7 @@ def test_what_is_no_file(tmp_path):
         (["--set", "nodes"], "--set: expected KEY=VALUE (got nodes)"),
         (["--set", "nods=3"], "nods: unknown key; did you mean nodes?"),
         (["--sweep", "topolgy=ring,random"], "topolgy: unknown key; did you mean topology?"),
-        (["--sweep", "topology="], '--sweep: expected values between the commas (got topology=)'),
+        (["--sweep", "topology="], "--sweep: expected values between the commas (got topology=)"),
         (["--sweep", "topology"], "--sweep: expected KEY=A,B,C (got topology)"),
         (["--set", "churn.lost=[{at_s: 1, share: 1}]"], "churn.lost[0].share: expected a share"),
     ],
