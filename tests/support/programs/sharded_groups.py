@@ -128,8 +128,13 @@ def furthest(found, expected):
 
 
 def once(gossip, name, folder):
-    # w2 must not be so far ahead that w1 takes over its parameters in full.
-    if (name == "w1" and (folder / "w1").exists()) or (name == "w2" and gossip.updates >= 3):
+    # w2 must not be so far ahead that w1 takes over its parameters in full, nor w1, which waits
+    # for it, so far ahead that those of w2 are not worth merging.
+    is_ready = folder / "w2 has published"
+    if name == "w2" and gossip.updates >= 3:
+        is_ready.touch()
+    is_over = (folder / "w1").exists() if name == "w1" else gossip.updates >= 3
+    if is_over or (name == "w1" and not group_says(is_ready.exists())):
         time.sleep(0.01)
         return
     gossip.update_send(1.0)
