@@ -61,6 +61,7 @@ def test_links_are_found_again_though_streams_have_shared_them(logs, calibration
     assert network["latency_ms"] == pytest.approx(8, abs=2)
 
 
+@pytest.mark.usefixtures("_one_try")
 def test_links_are_fitted_to_the_time_in_which_all_nodes_train(logs, tmp_path):
     late = write_simulated_logs(tmp_path, KNOWN | {"churn": {"start_spread_s": 35.0}})
     run = observe(read_run(late))
@@ -212,6 +213,7 @@ def test_what_came_after_the_last_step_is_no_training(copy, calibration):
     assert [n.step_s for n in found.nodes] == [n.step_s for n in calibration.run.nodes]
 
 
+@pytest.mark.usefixtures("_one_try")
 def test_nodes_that_map_each_others_memory_tell_nothing_of_links(copy):
     nothing = dict.fromkeys(("answer_s", "streams", "stream_s", "received_bytes"), 0)
     for path in copy.glob("*.jsonl"):
