@@ -220,8 +220,8 @@ def settings_told(config: Config) -> JsonObject:
     Options of methods of plugins may be any of these, so they are left out.
     """
     hidden = {"nodes", *OF_REAL_RUNS}
-    told = {key: value for key, value in config.to_mapping().items() if key not in hidden}
-    return {key: value for key, value in told.items() if _may_be_told(key)}
+    told = config.to_mapping().items()
+    return {key: value for key, value in told if key not in hidden and _may_be_told(key)}
 
 
 def _may_be_told(key: str) -> bool:

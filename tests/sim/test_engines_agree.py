@@ -1,14 +1,12 @@
 """Where the engine of rules once was further from whole nodes than it says: links, codecs, ends."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from support.commands import run_dpwa
-from support.simulations import engine_of, run_spec, simulated
+from support.simulations import engine_of, run_spec
 
-from dpwa.sim.load import load_scenario
 from dpwa.sim.rules.asynchronous import AsynchronousRun
 from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.sim.simulate import simulate
@@ -176,10 +174,3 @@ def test_a_run_that_diverges_is_valid_json(tmp_path):
     found = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"it has {name}"))
     assert found["loss"] is None
     assert "Warning" not in result.stderr
-
-
-def test_settings_and_keys_alike_make_the_same_run():
-    spec = load_scenario({"nodes": 3, "rounds": 5}, {"topology": "ring"})
-    again = replace(spec, scenario=spec.scenario.model_copy())
-    assert repr(simulate(spec)) == repr(simulate(again))
-    assert simulated(3, {"topology": "ring"}, rounds=5).nodes[0].updates == 5

@@ -139,8 +139,6 @@ def sim(
         from dpwa.report.style import require_matplotlib
 
         require_matplotlib("sim --out")
-    if out_dir is not None:
-        _make(out_dir)
     file = scenario_file(scenario)
     fixed = _fixed(settings or (), seed)
     varied = _varied(sweep or (), fixed)
@@ -148,6 +146,8 @@ def sim(
     from dpwa.sim.sweep import StopRequest, ctrl_c, plan_runs, run_all
 
     planned = plan_runs(file, fixed, varied, repeat=repeat)
+    if out_dir is not None:
+        _make(out_dir)
     stop = StopRequest()
     with ctrl_c(stop), _progress(len(planned)) as progress:
         count = processes or os.cpu_count() or 1

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
+from pathlib import Path
 from statistics import median
 
 from dpwa.cli import screen
@@ -134,7 +135,7 @@ class Comparison:
             if runs:
                 runs.sort(key=itemgetter(0))
                 _, figures, outcome = runs[(len(runs) - 1) // 2]
-                name = case.name or self.scenario
+                name = case.name or Path(self.scenario).stem  # a path leaves no room for bars
                 drawn.append(DrawnRun(name, figures, outcome, case is self.best))
         return drawn
 

@@ -1,0 +1,93 @@
+"""Results of `dpwa sim`: those of stopped runs, of repeated ones, and files of earlier ones."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from support.commands import run_dpwa
+
+from dpwa.cli.sim.report import Comparison
+from dpwa.sim.sweep import StopRequest, plan_runs, run_all
+
+SCENARIO = {"nodes": 6, "rounds": 8, "schedule": "lockstep", "target": {"variance_ratio": 1e-2}}
+DPWA = (sys.executable, "-m", "dpwa")
+
+
+@pytest.fixture(scope="module")
+def runs():
+    sweep = {"topology": ["random", "ring"]}
+    planned = plan_runs(SCENARIO, {"rounds": 40}, sweep, repeat=3)
+    return run_all(SCENARIO, planned, processes=1, progress=lambda _: None, stop=StopRequest())
+
+
+def test_of_runs_that_were_stopped_none_is_the_best(runs):
+    assert Comparison("ours", runs, is_sweep=True).best is not None
+    stopped = replace(runs[1], figures=replace(runs[1].figures, was_stopped=True))
+    found = Comparison("ours", [runs[0], stopped, *runs[2:]], is_sweep=True)
+    assert found.best is None
+    assert found.to_json()["best"] is None
+
+
+def test_pictures_show_what_the_table_says(runs):
+    found = Comparison("ours", runs, is_sweep=True)
+    medians = [case.middle("seconds_to_target") for case in found.cases]
+    assert [drawn.figures.seconds_to_target for drawn in found.drawn()] == medians
+
+
+def test_pictures_of_another_run_do_not_stay(tmp_path):
+    path, out = tmp_path / "scenario.yaml", tmp_path / "out"
+    path.write_text(json.dumps(SCENARIO))
+    for target, is_reached in ((1e-2, True), (1e-200, False)):
+        told = run_dpwa("sim", path, "--set", f"target.variance_ratio={target}", "--out", out)
+        assert told.exit_code == 0
+        assert (out / "time_to_target.png").exists() is is_reached
+
+
+def test_a_mistake_leaves_no_folder(tmp_path):
+    out = tmp_path / "out"
+    assert run_dpwa("sim", "one-straggler", "--set", "nodes=0", "--out", out).exit_code == 2
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_simulated(tmp_path):
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "out"
+    began = time.monotonic()
+    told = run_dpwa("sim", "one-straggler", "--set", "seconds=1e6", "--out", out)
+    assert told.exit_code == 2
+    assert "cannot be written" in told.stderr
+    assert time.monotonic() - began < 60.0  # the run takes hours
+
+
+def test_without_greenlet_it_is_told_once_and_nothing_is_written(tmp_path):
+    program = "import sys; sys.modules['greenlet'] = None; from dpwa.cli.main import main; main()"
+    arguments = ["sim", "one-straggler", "--sweep", "algorithm=gossip,lsgd", "--json"]
+    found = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert (found.returncode, found.stdout) == (2, "")
+    (line,) = found.stderr.splitlines()
+    assert "needs greenlet" in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.6, 1.0, 1.4, 1.8, 2.2, 2.6])
+def test_ctrl_c_while_processes_start_is_like_any_other(after_s):
+    command = [*DPWA, "sim", "one-straggler", "--sweep", "algorithm=gossip,lsgd,local", "--json"]
+    sweep = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(after_s)
+    os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does
+    _, errors = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130
+    assert "Traceback" not in errors
