@@ -43,7 +43,7 @@ class Sizes:
     seen: int = 64
 
 
-QUICK = Sizes(training=(8, 16), whole=(8,), alone=(16, 32), recovery=(16,), seen=8)
+QUICK = Sizes(training=(8,), whole=(8,), alone=(16,), recovery=(8,), seen=8)
 Row = dict[str, Any]
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import pickle
 import random
+import runpy
 import subprocess
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+
+from dpwa.errors import DpwaError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DPWA = (sys.executable, "-c", "from dpwa.cli.main import main; main()")
@@ -30,17 +37,48 @@ def load_example(path: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    known = set(sys.modules)
-    sys.modules[spec.name] = module  # dataclasses look their own module up while they are made
-    sys.path.insert(0, str(file.parent))  # as `python FILE` does, for its neighbours
-    try:
+    with _importing_neighbours(file):
+        sys.modules[spec.name] = module  # dataclasses look their own module up while they are made
         spec.loader.exec_module(module)
+    return module
+
+
+def run_here(file: Path, *arguments: object) -> tuple[object, str]:
+    """Run a script that ends early, in this process: it has imported torch, which takes seconds.
+
+    Returns:
+        Its exit code, and what it has written to standard error.
+    """
+    code: object = 0
+    with (
+        _importing_neighbours(file),
+        patch.object(sys, "argv", [str(part) for part in (file, *arguments)]),
+        redirect_stderr(io.StringIO()) as errors,
+    ):
+        try:
+            runpy.run_path(str(file), run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+            if isinstance(code, str):
+                print(code, file=errors)
+                code = 1
+        except DpwaError:  # as of any exception that nobody catches
+            traceback.print_exc()
+            code = 1
+    return code, errors.getvalue()
+
+
+@contextmanager
+def _importing_neighbours(file: Path) -> Iterator[None]:
+    known = set(sys.modules)
+    sys.path.insert(0, str(file.parent))  # as `python FILE` does
+    try:
+        yield
     finally:
         sys.path.remove(str(file.parent))
         for name in set(sys.modules) - known:
             if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(EXAMPLES):
                 del sys.modules[name]
-    return module
 
 
 def dump(path: Path, content: object) -> None:

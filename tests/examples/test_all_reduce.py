@@ -5,7 +5,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from examples_support import DPWA, EXAMPLES, Runner
+from examples_support import DPWA, EXAMPLES, Runner, run_here
 
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 
@@ -26,7 +26,7 @@ def test_all_nodes_end_with_the_same_that_knows_all_digits(
     assert accuracy >= least
 
 
-def test_without_the_launcher_it_says_how_to_start_it(run: Runner) -> None:
-    done = run(sys.executable, EXAMPLE, "sgd")
-    assert done.returncode == 1
-    assert "dpwa launch -n 4" in done.stderr
+def test_without_the_launcher_it_says_how_to_start_it() -> None:
+    code, errors = run_here(EXAMPLE, "sgd")
+    assert code == 1
+    assert "dpwa launch -n 4" in errors

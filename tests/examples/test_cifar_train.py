@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from examples_support import DPWA, EXAMPLES, Runner, dump, load_example
+from examples_support import DPWA, EXAMPLES, Runner, dump, load_example, run_here
 
 from dpwa.errors import UserError
 
@@ -122,20 +122,19 @@ def test_two_launched_nodes_merge_and_write_files_of_their_own(
         assert any(float(row["consensus_distance"] or 0) > 0 for row in log)
 
 
-def test_a_missing_folder_is_one_clear_line(run: Runner, tmp_path: Path) -> None:
-    done = run(sys.executable, TRAIN, "--data-dir", tmp_path / "nowhere")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "no such folder; expected the unpacked folder cifar-10-batches-py" in done.stderr
+def test_a_missing_folder_is_one_clear_line(tmp_path: Path) -> None:
+    code, errors = run_here(TRAIN, "--data-dir", tmp_path / "nowhere")
+    assert code == 2
+    assert errors.count("\n") == 1
+    assert "no such folder; expected the unpacked folder cifar-10-batches-py" in errors
 
 
-def test_an_output_that_cannot_be_written_is_one_clear_line(
-    run: Runner, data_dir: Path, tmp_path: Path
-) -> None:
+def test_an_output_that_cannot_be_written_is_one_clear_line(data_dir: Path, tmp_path: Path) -> None:
     dump(tmp_path / "file", None)
-    done = run(sys.executable, TRAIN, "--data-dir", data_dir, "--output", tmp_path / "file" / "net")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    output = tmp_path / "file" / "net"
+    code, errors = run_here(TRAIN, "--data-dir", data_dir, "--output", output)
+    assert code == 2
+    assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -171,14 +170,11 @@ def test_the_largest_seed_is_one_to_train_with(training: ModuleType, data_dir: P
     assert trainer(training, data_dir, rank=1, seed=2**32 - 1).train_epoch(None).steps == 5
 
 
-def test_a_half_set_environment_is_one_clear_line(
-    run: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_half_set_environment_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPWA_NAME", "w1")
     monkeypatch.setenv("DPWA_CONFIG", "nodes.yaml")
-    done = run(sys.executable, TRAIN, "--data-dir", "anywhere")
-    assert done.returncode == 2
-    assert done.stderr == "train.py: DPWA_NAME is set, but DPWA_RANK is not\n"
+    code, errors = run_here(TRAIN, "--data-dir", "anywhere")
+    assert (code, errors) == (2, "train.py: DPWA_NAME is set, but DPWA_RANK is not\n")
 
 
 def options_of(*arguments: object) -> Any:

@@ -5,7 +5,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from examples_support import DPWA, EXAMPLES, Runner
+from examples_support import DPWA, EXAMPLES, Runner, run_here
 
 
 @pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
@@ -36,7 +36,7 @@ def test_workers_learn_an_embedding_by_its_rows(run: Runner) -> None:
 
 
 @pytest.mark.parametrize("name", ["logistic_regression.py", "sparse_embedding.py"])
-def test_without_the_launcher_they_say_how_to_start_them(run: Runner, name: str) -> None:
-    done = run(sys.executable, EXAMPLES / name)
-    assert done.returncode == 1
-    assert "dpwa launch -n 4" in done.stderr
+def test_without_the_launcher_they_say_how_to_start_them(name: str) -> None:
+    code, errors = run_here(EXAMPLES / name)
+    assert code == 1
+    assert "dpwa launch -n 4" in errors

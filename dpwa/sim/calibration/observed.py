@@ -140,7 +140,8 @@ def _common_settings(run: Run, logs: Sequence[NodeLog]) -> Mapping[str, Any]:
     first = logs[0]
     for log in logs:
         settings, wanted = log.told.get("settings"), first.told.get("settings")
-        if not isinstance(settings, dict) or "step_changes_s2" not in _known(log):
+        known = _known(log)
+        if not isinstance(settings, dict) or (known and "step_changes_s2" not in known):
             raise UserError(
                 f"{run.folder}: expected logs that have the settings of the run (got {log.name}, "
                 "of an older dpwa)"
