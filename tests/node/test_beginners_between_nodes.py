@@ -70,7 +70,8 @@ def test_who_is_far_behind_takes_over_and_nobody_merges_it_before(kind, transpor
 
         def is_merged():
             in_lockstep([one, two, late], 1, lambda member: member.round(losses[member.name]))
-            return (value(one) > TRAINED).all() or (value(two) > TRAINED).all()
+            # To either side: the momentum of NoLoCo may have carried the late one past the others.
+            return (value(one) != TRAINED).all() or (value(two) != TRAINED).all()
 
         eventually(is_merged, 30)
 
