@@ -19,13 +19,13 @@ LEAST_INTERVAL_S = 0.1
 LONGEST_INTERVAL_S = 86_400.0
 
 RunOption = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         "-c",
         "--config",
         metavar="FILE",
         envvar="DPWA_CONFIG",
-        help="The configuration of the run.",
+        help="The configuration of the run; by default the newest of `dpwa launch` here.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -58,16 +58,6 @@ IntervalOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output.")
 ]
-WatchedRunOption = Annotated[
-    Path | None,
-    typer.Option(
-        "-c",
-        "--config",
-        metavar="FILE",
-        envvar="DPWA_CONFIG",
-        help="The configuration of the run; by default the newest of `dpwa launch` here.",
-    ),
-]
 AtOption = Annotated[
     str | None,
     typer.Option(
@@ -79,6 +69,27 @@ AtOption = Annotated[
 ]
 
 
+def run_of(config: Path | None, otherwise: str = "") -> Path:
+    """Return the configuration that was named, or that of the newest run of this machine.
+
+    Args:
+        config: as it was given.
+        otherwise: how else a run can be named, for the error.
+
+    Raises:
+        UserError: there is none.
+    """
+    from dpwa.launch.configs import runs_here
+
+    found = config or next(iter(runs_here()), None)
+    if found is None:
+        raise UserError(
+            "no run of `dpwa launch` is under way on this machine: name the run to look at by "
+            f"-c FILE{otherwise}"
+        )
+    return found
+
+
 def watch(config: Path | None, at: str | None, as_name: str | None = None) -> Watch:
     """Follow the run that the options of a command name; to be closed.
 
@@ -88,17 +99,11 @@ def watch(config: Path | None, at: str | None, as_name: str | None = None) -> Wa
         UserError: they name none, or no address.
     """
     from dpwa.config import load_config
-    from dpwa.launch.configs import runs_here
     from dpwa.node.query import asking_keyring, places_to_ask
     from dpwa.observe.watch import Watch
 
-    if config is None and at is None:
-        config = next(iter(runs_here()), None)
-        if config is None:
-            raise UserError(
-                "no run of `dpwa launch` is under way on this machine: name the run to look at by "
-                "-c FILE, or --at ADDRESS of a node"
-            )
+    if at is None:
+        config = run_of(config, ", or --at ADDRESS of a node")
     loaded = None if config is None else load_config(config)
     seeds = [_seed(at)] if at is not None else places_to_ask(loaded) if loaded else []
     return Watch(seeds, None if loaded is None else asking_keyring(loaded, as_name))

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from dpwa.cli.asking import AsOption, AtOption, WatchedRunOption, watch
+from dpwa.cli.asking import AsOption, AtOption, RunOption, watch
 from dpwa.errors import UserError
 
 
 def dashboard(
-    config: WatchedRunOption = None,
+    config: RunOption = None,
     at: AtOption = None,
     as_name: AsOption = None,
     host: Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dpwa.cli import exit_codes
-from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption
+from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, run_of
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    config: RunOption,
+    config: RunOption = None,
     timeout_ms: TimeoutOption = 3000,
     as_name: AsOption = None,
     as_json: JsonOption = False,
@@ -36,6 +36,7 @@ def doctor(
     Exits with 3 when a connection is missing, with 1 when something else is wrong.
 
     Examples:
+        dpwa doctor
         dpwa doctor -c nodes.yaml
         dpwa doctor -c nodes.yaml --timeout-ms 10000 --json
     """
@@ -43,7 +44,7 @@ def doctor(
     from dpwa.node.diagnosis import Finding, diagnose
     from dpwa.node.query import asking_keyring, query_cluster
 
-    loaded = load_config(config)
+    loaded = load_config(run_of(config))
     answers = query_cluster(loaded, timeout_ms / 1000, asking_keyring(loaded, as_name))
     findings, own = diagnose(answers), None
     try:

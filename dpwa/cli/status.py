@@ -19,6 +19,7 @@ from dpwa.cli.asking import (
     JsonOption,
     RunOption,
     TimeoutOption,
+    run_of,
 )
 from dpwa.cli.completion import node_names
 from dpwa.errors import UserError
@@ -35,7 +36,7 @@ _ABSENT = (*_NOT_THERE, "silent")
 
 
 def status(
-    config: RunOption,
+    config: RunOption = None,
     timeout_ms: TimeoutOption = 2000,
     as_name: AsOption = None,
     node: Annotated[
@@ -68,6 +69,7 @@ def status(
     Exits with 3 when a node that is asked cannot be reached.
 
     Examples:
+        dpwa status
         dpwa status -c nodes.yaml
         dpwa status -c nodes.yaml --watch --interval 5
         dpwa status -c nodes.yaml --node w2 --timeout-ms 500
@@ -77,7 +79,7 @@ def status(
 
     if not LEAST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:  # typer lets NaN pass
         raise UserError(f"--interval: expected a number of seconds (got {interval})")
-    loaded = load_config(config)
+    loaded = load_config(run_of(config))
     keyring = asking_keyring(loaded, as_name)
     tells_leader = _follows_leaders(loaded)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from dpwa.observe.rates import ACTIVITIES
 from dpwa.observe.run_data import Bins, NodeLog, Run
 from dpwa.report.style import FAINT, INK, MOST_LABELLED, PALETTE, label, legend, nothing, short
-from dpwa.report.wording import size
+from dpwa.report.wording import share, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +65,7 @@ def draw_time(figure: Figure, run: Run) -> None:
     name_rows(axes, list(shares))
     for row in range(0, len(shares), _step(len(shares))):
         if found := list(shares.values())[row]:
-            gossip = f"{100 * (1 - found['train']):.2g} %"
+            gossip = share(1 - found["train"])
             axes.text(101, row, gossip, va="center", color=FAINT, fontsize=8)
     legend(figure, [_patch(ACTIVITY_COLOURS[a], a) for a in ACTIVITIES])
 
@@ -116,19 +115,17 @@ def draw_staleness(figure: Figure, run: Run) -> None:
     axes.set_xticks(range(len(counts)), names)
     axes.margins(y=0.12)
     axes.tick_params(axis="x", labelsize=8.5)
-    label(axes, "updates behind (below 0: ahead)", "merges")
+    label(axes, "updates behind, at most (0: or ahead)", "merges")
 
 
 def _bin_names(bounds: Sequence[float]) -> list[str]:
-    found = [f"≤ {bounds[0]:g}"] if bounds else []
-    found += [f"{low:g}-{high:g}" for low, high in pairwise(bounds)]
-    return [*found, f"> {bounds[-1]:g}" if bounds else "all"]
+    return [*(f"{bound:g}" for bound in bounds), "more" if bounds else "all"]
 
 
 def _percent(share: float) -> str:
     if share == 0:
         return ""
-    return f"{100 * share:.0f} %" if share >= 0.01 else "< 1 %"
+    return f"{100 * share:.0f} %" if share >= 0.01 else "<1 %"
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:

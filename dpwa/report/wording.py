@@ -32,6 +32,8 @@ def share(value: float | None) -> str:
     """Return a share of 1 as percent."""
     if value is None:
         return UNKNOWN
+    if 0 < value < 1e-4:
+        return "<0.01 %"
     return f"{100 * value:.0f} %" if value >= 0.1 or value == 0 else f"{100 * value:.2g} %"
 
 

@@ -61,10 +61,19 @@ class SimulatedRun:
 
 
 class StopRequest:
-    """Whether the runs are to end, as somebody has pressed Ctrl-C."""
+    """Whether the runs are to end, as somebody has pressed Ctrl-C or a scheduler takes the machine.
+
+    Attributes:
+        number: of the signal that has said so; 0 before.
+    """
 
     def __init__(self) -> None:
-        self.is_set = False
+        self.number = 0
+
+    @property
+    def is_set(self) -> bool:
+        """Whether they are to end."""
+        return self.number != 0
 
 
 Progress = Callable[[Sequence[float]], None]
@@ -153,22 +162,23 @@ def run_all(
 
 
 @contextmanager
-def ctrl_c(stop: StopRequest) -> Iterator[None]:
-    """Have the first Ctrl-C set `stop`; the second one interrupts, and ends what is under way."""
+def stopped_by_signals(stop: StopRequest) -> Iterator[None]:
+    """Have the first SIGINT or SIGTERM set `stop`; the second one ends what is under way."""
 
-    def pressed(number: int, frame: FrameType | None) -> None:
+    def came(number: int, frame: FrameType | None) -> None:
         if stop.is_set:
             sys.stderr.write("stopped at once; nothing was written\n")
             for child in multiprocessing.active_children():
                 child.kill()
             signal.default_int_handler(number, frame)
-        stop.is_set = True
+        stop.number = number
 
-    before = signal.signal(signal.SIGINT, pressed)
+    before = {number: signal.signal(number, came) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _here(
@@ -260,10 +270,18 @@ def _in_processes(
             ran = [future.result() for future in futures if not future.cancelled()]
             return [run for run in ran if run is not None]
         except BrokenProcessPool:
+            if stop.number == signal.SIGTERM:  # which schedulers send to every process
+                return [run for run in map(_result_if_any, futures) if run is not None]
             raise UserError(
                 "a process of the sweep was killed; is there memory enough for so many at once? "
                 "Try --processes 1"
             ) from None
+
+
+def _result_if_any(future: Future[SimulatedRun | None]) -> SimulatedRun | None:
+    if future.cancelled() or future.exception() is not None:
+        return None
+    return future.result()
 
 
 def _wait_for(

@@ -4,6 +4,7 @@ import os
 import time
 
 import pytest
+from support.commands import run_dpwa
 
 from dpwa.cli.asking import watch
 from dpwa.errors import UserError
@@ -44,6 +45,19 @@ def test_a_run_of_a_file_is_found_where_the_file_is(temporary):
     with run_folder(path):
         assert runs_here() == [path]
     assert runs_here() == []
+
+
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_commands_that_ask_every_node_find_the_run_themselves(temporary, command):
+    asked = run_dpwa(command)
+    assert asked.exit_code == 2
+    assert "name the run to look at by -c FILE [" in asked.stderr
+    path = temporary / "nodes.yaml"
+    path.write_text(NODES)
+    with run_folder(path):
+        asked = run_dpwa(command, "--timeout-ms", 100)
+    assert asked.exit_code == 3
+    assert "w1" in asked.stdout
 
 
 def test_without_any_run_it_says_how_to_name_one():

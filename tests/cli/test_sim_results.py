@@ -6,10 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.commands import run_dpwa
+from support.nodes import eventually
 
 from dpwa.cli.sim.report import Comparison
 from dpwa.sim.sweep import StopRequest, plan_runs, run_all
@@ -75,19 +78,43 @@ def test_without_greenlet_it_is_told_once_and_nothing_is_written(tmp_path):
     assert "needs greenlet" in line
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("after_s", [0.6, 1.0, 1.4, 1.8, 2.2, 2.6])
-def test_ctrl_c_while_processes_start_is_like_any_other(after_s):
-    command = [*DPWA, "sim", "one-straggler", "--sweep", "algorithm=gossip,lsgd,local", "--json"]
+def children_of(pid):
+    """Process ids of the children of a process."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def stopped(number, out, ready):
+    """Send a signal to all processes of a long sweep when it is ready; return what became of it."""
     sweep = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    time.sleep(after_s)
-    os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does
-    _, errors = sweep.communicate(timeout=60)
-    assert sweep.returncode == 130
+        [*DPWA, "sim", "one-straggler", "--set", "detail=rules", "--set", "seconds=1e6",
+         "--sweep", "seed=1,2", "--processes", "2", "--out", str(out), "--no-plots"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        ready(sweep)
+        os.killpg(sweep.pid, number)
+        _, errors = sweep.communicate(timeout=60)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(sweep.pid, signal.SIGKILL)
     assert "Traceback" not in errors
+    assert "leaked" not in errors
+    return sweep.returncode, errors
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_terminal_and_a_scheduler_stop_a_sweep_with_what_it_has(tmp_path, number, code):
+    found, errors = stopped(
+        number, tmp_path, lambda sweep: eventually(lambda: len(children_of(sweep.pid)) >= 3, 30)
+    )  # the two that simulate, and one that cleans up after them
+    assert found == code
+    assert "of 2 runs had begun" in errors
+    assert (tmp_path / "summary.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("after_s", [0.6, 1.0, 1.4, 1.8, 2.2, 2.6])
+def test_a_signal_while_processes_start_is_like_any_other(tmp_path, number, code, after_s):
+    found, _ = stopped(number, tmp_path, lambda _: time.sleep(after_s))
+    assert found in (code, -signal.SIGTERM)  # nothing is under way yet that could be stopped

@@ -124,10 +124,3 @@ def test_who_joins_gets_the_pieces_of_a_state_from_several_at_once():
     run.end()
     # From each of two a half; from one alone it would take 8 s.
     assert took_s == pytest.approx(4.2, abs=0.7)
-
-
-def test_costs_are_by_the_size_of_the_task_if_no_other_is_said():
-    costs = {"publish_ms_per_mb": 1e6}
-    run = nodes_run(2, rounds=10, compute={"step_ms": 0.0}, costs=costs)
-    values = run.parameters.shape[1]
-    assert run.run().nodes[0].trained_s == pytest.approx(10 * values * 4 / 1e6 * 1e3, rel=0.01)

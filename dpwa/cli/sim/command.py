@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dpwa.cli.sim.report import Comparison
     from dpwa.sim.sweep import Progress
 
-INTERRUPTED = 130
 MOST_REPEATS = 1000
 
 
@@ -125,7 +124,7 @@ def sim(
     docs/simulator.md has all of them, and says what is simulated and what is not. The same seed
     gives the same result.
 
-    With Ctrl-C the results so far are shown and written; it exits with 130 then.
+    With Ctrl-C or SIGTERM the results so far are shown and written; it exits with 130 or 143 then.
 
     Examples:
         dpwa sim one-straggler
@@ -143,13 +142,13 @@ def sim(
     fixed = _fixed(settings or (), seed)
     varied = _varied(sweep or (), fixed)
     from dpwa.cli.sim.report import Comparison, show
-    from dpwa.sim.sweep import StopRequest, ctrl_c, plan_runs, run_all
+    from dpwa.sim.sweep import StopRequest, plan_runs, run_all, stopped_by_signals
 
     planned = plan_runs(file, fixed, varied, repeat=repeat)
     if out_dir is not None:
         _make(out_dir)
     stop = StopRequest()
-    with ctrl_c(stop), _progress(len(planned)) as progress:
+    with stopped_by_signals(stop), _progress(len(planned)) as progress:
         count = processes or os.cpu_count() or 1
         runs = run_all(file, planned, processes=count, progress=progress, stop=stop)
     found = Comparison(scenario, runs, is_sweep=len(planned) > 1)
@@ -161,7 +160,7 @@ def sim(
         _write(found, out_dir, with_plots=not no_plots)
     if stop.is_set:
         typer.echo(f"stopped: {len(runs)} of {len(planned)} runs had begun", err=True)
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(128 + stop.number)
     if any(run.error for run in runs):
         raise typer.Exit(exit_codes.FAILURE)
 

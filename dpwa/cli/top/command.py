@@ -27,7 +27,7 @@ LINES_OF_A_KEY = {"up": -1, "k": -1, "down": 1, "j": 1}
 
 
 def top(
-    config: asking.WatchedRunOption = None,
+    config: asking.RunOption = None,
     at: asking.AtOption = None,
     as_name: asking.AsOption = None,
     once: Annotated[bool, typer.Option("--once", help="Print one view, and end.")] = False,

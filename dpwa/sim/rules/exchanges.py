@@ -43,7 +43,7 @@ class Exchanges(Fetches):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._traded: dict[int, int] = {}  # the version of each node that was exchanged last
-        self._to_peers: dict[bytes, SnapshotStream] = {}  # of transactions, to who was asked
+        self._to_peers: dict[bytes, SnapshotStream] = {}  # under way, to who was asked
 
     def _is_traded(self, node: Participant, snapshot: ArraySnapshot) -> bool:
         return snapshot.version <= self._traded.get(node.number, 0)
@@ -117,10 +117,18 @@ class Exchanges(Fetches):
 
     def _send_mine(self, exchange: AsyncExchange) -> None:
         """Send as the asking side what the other one fetches."""
-        if self.is_current(exchange.fetch, exchange.peer):
-            self._to_peers[exchange.transaction] = self.streams.begin(
-                exchange.fetch.node.number, exchange.peer.number, lambda _: self._ready(exchange)
-            )
+        fetch, peer, transaction = exchange.fetch, exchange.peer, exchange.transaction
+        if not self.is_current(fetch, peer):
+            return
+
+        def come(stream_s: float) -> None:  # noqa: ARG001
+            del self._to_peers[transaction]
+            self._ready(exchange)
+
+        def lost(has_ended: bool) -> None:  # noqa: ARG001
+            self._to_peers.pop(transaction, None)
+
+        self._to_peers[transaction] = self.streams.begin(fetch.node.number, peer.number, come, lost)
 
     def _nobody(self, fetch: AsyncFetch, peer: Participant, transaction: bytes) -> None:
         if self.is_current(fetch, peer):
