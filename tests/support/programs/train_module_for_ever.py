@@ -14,7 +14,7 @@ torch.manual_seed(0)
 net = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
 with DpwaPyTorchAdapter(net, sys.argv[2], sys.argv[1], optimizer=optimizer) as gossip:
-    loss = None
+    loss, is_ready = None, False
     while True:
         gossip.update_send(loss)
         optimizer.zero_grad()
@@ -23,6 +23,7 @@ with DpwaPyTorchAdapter(net, sys.argv[2], sys.argv[1], optimizer=optimizer) as g
         optimizer.step()
         loss = error.item()
         gossip.update_wait(loss)
-        if gossip.updates == 1:
+        if not is_ready:  # of updates, it may have taken over hundreds from others
             print("ready", flush=True)
+            is_ready = True
         time.sleep(0.02)
