@@ -30,4 +30,5 @@ try:
 except DpwaError as error:
     sys.stdout.write(f"{dist.get_rank()}: {error}\n")
 sys.stdout.flush()
+dist.barrier()  # torchrun stops all when one that is done ends while Gloo's threads still answer
 dist.destroy_process_group()
