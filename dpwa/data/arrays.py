@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,17 @@ def array_layout(array: NumericArray) -> Layout:
     Raises:
         ParametersError: it is empty, or of something else.
     """
-    if array.dtype.kind not in "biufc":
-        raise ParametersError(f"parameters must be numeric, not an array of {array.dtype}")
-    if array.size == 0:
-        raise ParametersError(f"parameters must not be empty: an array of shape {array.shape}")
-    dtype = array.dtype.name if array.dtype.isnative else array.dtype.str
-    return Layout((TensorSpec("parameters", dtype, array.shape, array.dtype.itemsize),))
+    return _layout_of(array.dtype, array.shape)
+
+
+@lru_cache(maxsize=64)  # it then knows its size, digest and pieces: a sixth of a small round
+def _layout_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Layout:
+    if dtype.kind not in "biufc":
+        raise ParametersError(f"parameters must be numeric, not an array of {dtype}")
+    if 0 in shape:
+        raise ParametersError(f"parameters must not be empty: an array of shape {shape}")
+    name = dtype.name if dtype.isnative else dtype.str
+    return Layout((TensorSpec("parameters", name, shape, dtype.itemsize),))
 
 
 def byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:

@@ -189,7 +189,7 @@ class GossipRounds:
             takes_all=self._wants_all,
         )
         order = FetchRequest(target, self._deadline, context.runtime)
-        self._round = replace(self._round, order=order)
+        self._round = OpenRound(order, self._round.published)
         if ask.terms is Terms.EXCHANGE and context.transactions.is_engaged:
             order.end()
         elif ask.terms is not Terms.PULL:
