@@ -65,7 +65,7 @@ def draw_time(figure: Figure, run: Run) -> None:
     name_rows(axes, list(shares))
     for row in range(0, len(shares), _step(len(shares))):
         if found := list(shares.values())[row]:
-            gossip = share(1 - found["train"])
+            gossip = share(max(0.0, 1.0 - found["train"]))
             axes.text(101, row, gossip, va="center", color=FAINT, fontsize=8)
     legend(figure, [_patch(ACTIVITY_COLOURS[a], a) for a in ACTIVITIES])
 
@@ -122,10 +122,10 @@ def _bin_names(bounds: Sequence[float]) -> list[str]:
     return [*(f"{bound:g}" for bound in bounds), "more" if bounds else "all"]
 
 
-def _percent(share: float) -> str:
-    if share == 0:
+def _percent(part: float) -> str:
+    if part == 0:
         return ""
-    return f"{100 * share:.0f} %" if share >= 0.01 else "<1 %"
+    return f"{100 * part:.0f} %" if part >= 0.01 else "<1 %"
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
