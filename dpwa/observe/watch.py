@@ -206,6 +206,10 @@ class Watch(Closeable):
 
     def _look_at(self, node: _Followed, link: PeerLink) -> None:
         now = self._clock.now()
+        is_due = now - node.asked_at >= (self._interval_s if not node.waits else SILENT_S)
+        is_asked = node.waits or (node.name == self._through and bool(self._asked))
+        if link.state is LinkState.UP and not is_due and not is_asked:
+            return  # to look costs as much as to ask, and is done with the next question
         link.update()
         if link.problem and link.state is not LinkState.UP:
             node.problem, node.waits = link.problem, False
@@ -214,7 +218,6 @@ class Watch(Closeable):
                 self._take(node, frames)
             except ProtocolError as error:
                 node.problem, node.waits = str(error), False
-        is_due = now - node.asked_at >= (self._interval_s if not node.waits else SILENT_S)
         if link.state is LinkState.UP and is_due:
             since, after = node.since, node.events_after
             node.asked_at = now
