@@ -261,11 +261,12 @@ def _in_processes(
     context = multiprocessing.get_context("spawn")  # no thread of this process is forked
     done = context.Array("d", len(planned), lock=False)
     ended = context.Event()
+    futures: list[Future[SimulatedRun | None]] = []
     with ProcessPoolExecutor(processes, context, _begin_process, (done, ended)) as pool:
         try:
             with _processes_without_ctrl_c():
-                tasks = enumerate(planned)
-                futures = [pool.submit(_in_process, source, run, index) for index, run in tasks]
+                for index, run in enumerate(planned):
+                    futures.append(pool.submit(_in_process, source, run, index))
             _wait_for(futures, lambda: progress(list(done)), stop, ended)
             ran = [future.result() for future in futures if not future.cancelled()]
             return [run for run in ran if run is not None]

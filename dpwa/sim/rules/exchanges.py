@@ -8,7 +8,6 @@ from typing import Any
 from dpwa.policy.transactions import Acceptance, Verdict
 from dpwa.sim.rules.fetches import TRANSACTION_BYTES, AsyncFetch, Fetches
 from dpwa.sim.rules.participant import ArrayArrival, ArraySnapshot, Participant
-from dpwa.sim.rules.streams import SnapshotStream
 
 
 @dataclass(eq=False)
@@ -43,7 +42,6 @@ class Exchanges(Fetches):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._traded: dict[int, int] = {}  # the version of each node that was exchanged last
-        self._to_peers: dict[bytes, SnapshotStream] = {}  # under way, to who was asked
 
     def _is_traded(self, node: Participant, snapshot: ArraySnapshot) -> bool:
         return snapshot.version <= self._traded.get(node.number, 0)
@@ -52,6 +50,7 @@ class Exchanges(Fetches):
         node, now = fetch.node, self.now
         snapshot = node.snapshot
         fetch.transaction = transaction = self.fleet.rng.randbytes(TRANSACTION_BYTES)
+        fetch.to_peer = None
         is_free = (
             snapshot is not None
             and not node.inbox
@@ -83,10 +82,14 @@ class Exchanges(Fetches):
         if fetch.is_over or peer is None or not transaction:
             return
         if not fetch.node.transactions.decide(transaction, commit=False, now=self.now):
-            number = fetch.node.number
-            self.later(
-                number, peer.number, lambda: self._hear_decision(peer, transaction, commit=False)
-            )
+            number, mine = fetch.node.number, fetch.to_peer
+
+            def abort() -> None:
+                self.streams.stop(mine)
+                if self.fleet.is_alive[peer.number]:
+                    peer.transactions.decided(transaction, commit=False)
+
+            self.later(number, peer.number, abort)
 
     def _proposed(
         self, fetch: AsyncFetch, peer: Participant, transaction: bytes, mine: ArraySnapshot
@@ -117,18 +120,11 @@ class Exchanges(Fetches):
 
     def _send_mine(self, exchange: AsyncExchange) -> None:
         """Send as the asking side what the other one fetches."""
-        fetch, peer, transaction = exchange.fetch, exchange.peer, exchange.transaction
-        if not self.is_current(fetch, peer):
-            return
-
-        def come(stream_s: float) -> None:  # noqa: ARG001
-            del self._to_peers[transaction]
-            self._ready(exchange)
-
-        def lost(has_ended: bool) -> None:  # noqa: ARG001
-            self._to_peers.pop(transaction, None)
-
-        self._to_peers[transaction] = self.streams.begin(fetch.node.number, peer.number, come, lost)
+        fetch, peer = exchange.fetch, exchange.peer
+        if self.is_current(fetch, peer):
+            fetch.to_peer = self.streams.begin(
+                fetch.node.number, peer.number, lambda _: self._ready(exchange)
+            )
 
     def _nobody(self, fetch: AsyncFetch, peer: Participant, transaction: bytes) -> None:
         if self.is_current(fetch, peer):
@@ -191,28 +187,14 @@ class Exchanges(Fetches):
             self._traded[node.number] = exchange.mine.version
             node.inbox.append(ArrayArrival(peer, exchange.theirs, exchange.mine.values))
         self.fleet.count(node.number, peer.number, self.sizes.decides)
-        self.later(
-            node.number,
-            peer.number,
-            lambda: self._hear_decision(peer, transaction, commit=True, exchange=exchange),
-        )
+        self.later(node.number, peer.number, lambda: self._hear_commit(exchange))
         self.end(fetch)
 
-    def _hear_decision(
-        self,
-        peer: Participant,
-        transaction: bytes,
-        *,
-        commit: bool,
-        exchange: AsyncExchange | None = None,
-    ) -> None:
-        self.streams.stop(self._to_peers.pop(transaction, None))
+    def _hear_commit(self, exchange: AsyncExchange) -> None:
+        peer, node, transaction = exchange.peer, exchange.fetch.node, exchange.transaction
         if not self.fleet.is_alive[peer.number]:
             return
-        verdict = peer.transactions.decided(transaction, commit=commit)
-        if exchange is None:
-            return
-        node = exchange.fetch.node
+        verdict = peer.transactions.decided(transaction, commit=True)
         self.fleet.count(peer.number, node.number, self.sizes.notes)
         if verdict is Verdict.COMMIT:
             self._traded[peer.number] = exchange.theirs.version

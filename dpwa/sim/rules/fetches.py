@@ -36,6 +36,7 @@ class AsyncFetch:
         timer: of the patience with that peer.
         transaction: that is under way with it.
         stream: of its snapshot.
+        to_peer: of the node's own one, where the two exchange theirs.
     """
 
     node: Participant
@@ -53,6 +54,7 @@ class AsyncFetch:
     timer: Timer | None = None
     transaction: bytes = b""
     stream: SnapshotStream | None = None
+    to_peer: SnapshotStream | None = None
     is_over: bool = False
 
 
