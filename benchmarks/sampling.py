@@ -75,7 +75,7 @@ def take_part(
 ) -> None:
     """Draw and acknowledge indices as one node."""
     from dpwa import DpwaConnection
-    from dpwa.data import SharedSampler
+    from dpwa.dataset import SharedSampler
 
     size = options.ranges * range_size
     found = []

@@ -19,7 +19,7 @@ from common import print_table
 
 from dpwa.sim.load import load_scenario
 from dpwa.sim.simulate import simulate
-from dpwa.testing.network import Timer
+from dpwa.virtual_network import Timer
 
 MB_OF_KB = 1024.0  # ru_maxrss is in KB
 

@@ -22,7 +22,7 @@ MODULES = (
     "dpwa.adapters.merge",
     "dpwa.algorithms",
     "dpwa.tables",
-    "dpwa.data",
+    "dpwa.dataset",
     "dpwa.distributed",
     "dpwa.multiverso",
     "dpwa.config",

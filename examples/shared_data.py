@@ -10,7 +10,7 @@ from torch.nn import Linear, Sequential, Tanh, functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpwa
-from dpwa.data import SharedSampler
+from dpwa.dataset import SharedSampler
 
 EPOCHS = 5
 x = torch.linspace(-math.pi, math.pi, 2048).unsqueeze(1)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpwa.clock import AwakeClock
-from dpwa.testing.network import VirtualClock
+from dpwa.virtual_network import VirtualClock
 
 MOST_S = 0.5
 ASLEEP_AFTER_S = 2.0

@@ -1,5 +1,7 @@
 """The gossip of raw parameters, as a user sees it."""
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -283,7 +285,7 @@ def test_every_merge_is_logged_with_factor_and_clocks_at_debug_only(caplog):
         f"peer_loss=0.5 new_clock={0.25 * peer + 0.75 * before:.6g}"
     )
     caplog.clear()
-    quiet = config_of(2)
+    quiet = config_of(2, log_level="info")
     with DpwaConnection("w1", quiet) as one, DpwaConnection("w2", quiet) as two:
         exchanged(one, two, np.zeros(3), np.ones(3))
     assert not [message for message in caplog.messages if "merged" in message]
@@ -292,3 +294,24 @@ def test_every_merge_is_logged_with_factor_and_clocks_at_debug_only(caplog):
 def test_a_name_that_is_no_text_is_refused_with_what_may_be_missing():
     with pytest.raises(UserError, match="is DPWA_NAME set"):
         DpwaConnection(None, config_of(1))
+
+
+def test_messages_go_where_the_program_says_and_each_is_shown_once():
+    program = (
+        "import logging\n"
+        "from support.nodes import config_of\n"
+        "from dpwa import DpwaConnection\n"
+        "log = logging.getLogger('dpwa.node')\n"
+        "DpwaConnection('w1', config_of(1)).close()\n"
+        "assert logging.getLogger('dpwa').level == logging.NOTSET\n"
+        "log.info('nobody sees it'), log.warning('first')\n"
+        "logging.basicConfig(format='mine: %(message)s')\n"
+        "DpwaConnection('w1', config_of(1, log_level='info')).close()\n"
+        "log.info('second')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    lines = [line for line in done.stderr.splitlines() if "seed" not in line]
+    assert lines[0].endswith("WARNING dpwa: first")
+    assert lines[1:] == ["mine: second"]

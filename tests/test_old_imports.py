@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-import dpwa
+import dpwa.dataset
 from dpwa import DpwaConnection
 
 
@@ -16,6 +16,13 @@ def test_the_only_import_path_of_2017_works_and_names_the_new_one():
         old = importlib.import_module("dpwa.dpwa")
     assert old.DpwaConnection is DpwaConnection
     assert len(caught) == 1
+
+
+def test_what_shares_a_data_set_has_its_first_home_too():
+    from dpwa.data import SharedSampler, shard
+
+    assert SharedSampler is dpwa.dataset.SharedSampler
+    assert shard is dpwa.dataset.shard
 
 
 def test_the_warning_points_at_the_line_of_the_user(tmp_path):

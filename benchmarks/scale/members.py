@@ -14,8 +14,8 @@ from dpwa.policy.members.states import MemberEntry
 from dpwa.sim.framing import wire_bytes
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.sim.nodes.tcp import VirtualTcp
-from dpwa.testing.network import Link, VirtualNetwork
 from dpwa.types import Frame
+from dpwa.virtual_network import Link, VirtualNetwork
 from dpwa.wire.messages import Message, decode, encode
 
 TICK_S = 0.2

@@ -216,7 +216,8 @@ class _Loading:
         for key in ("state_dir", "run_log"):
             if folder := getattr(config, key):
                 found[key] = absolute(self._document.folder, folder)
-        return Config.model_validate({**vars(config), **found})
+        was_set = {key: getattr(config, key) for key in config.model_fields_set}
+        return Config.model_validate(was_set | found)
 
     def _plugins(self, folder: Path | None) -> bool:
         entry = self._entries.get("plugins")

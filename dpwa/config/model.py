@@ -274,7 +274,9 @@ class Config(StrictModel):
         default=None, description="seed of the random choices; null = different in every run"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="warning", description="least severe messages to log: debug, info, warning or error"
+        default="warning",
+        description="least severe messages to log: debug, info, warning or error; where it is not "
+        "set, what the program's own logging says",
     )
     plugins: tuple[ModuleName, ...] = Field(
         default=(),

@@ -90,7 +90,8 @@ def warn_if_open(config: Config, name: str, endpoint: str) -> None:
     """Say so, once for a node, when whoever reaches it may do what it likes."""
     if config.security == "none" and not is_of_this_machine(endpoint):
         log.warning(
-            "%s: anyone who reaches %s can read and change the training: see docs/security.md",
+            "%s: whoever can connect to %s may read and change what is trained here: set "
+            "`security: curve`, unless the network is your own",
             name,
             endpoint,
         )

@@ -64,7 +64,8 @@ class Node(Closeable):
 
     def __init__(self, name: str, config: Config, runtime: Runtime = SYSTEM) -> None:
         if runtime is SYSTEM:  # logging is the process's, not a simulated node's
-            configure_logging(config.log_level)
+            is_set = "log_level" in config.model_fields_set
+            configure_logging(config.log_level if is_set else None)
         self.name = name
         self.config = config
         self.runtime = runtime

@@ -81,12 +81,6 @@ def _reachable_host(config: Config, hosts: list[str]) -> str:
     return host
 
 
-def is_beyond_this_machine(endpoint: str) -> bool:
-    """Tell whether processes of other machines may be able to connect to an endpoint."""
-    address = split_tcp(endpoint)
-    return address is not None and not _is_loopback(address[0])
-
-
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -19,7 +19,6 @@ from dpwa.node.fetching.commands import (
 from dpwa.node.fetching.connections import affordable
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.node_thread import NodeThread
-from dpwa.node.own_address import is_beyond_this_machine
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.node.serving.rx_thread import RxThread
 from dpwa.node.serving.service import Listener, Service
@@ -139,13 +138,6 @@ class NodeThreads:
         except BaseException:
             self.close()
             raise
-        if self.authorizer.keyring is None and is_beyond_this_machine(self.rx.endpoint):
-            log.warning(
-                "%s: whoever can connect to %s may read and change what is trained here: set "
-                "`security: curve`, unless the network is your own",
-                self._name,
-                self.rx.endpoint,
-            )
 
     def close(self) -> None:
         """Stop the threads and free the sockets; bounded in time."""

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpwa.testing.faults import Fault, FaultPlan, install_from_environment
     from dpwa.testing.namespaces import Host, Namespaces, namespaces_missing
-    from dpwa.testing.network import Link, VirtualClock, VirtualNetwork
     from dpwa.testing.processes import FaultyProcess
     from dpwa.testing.proxy import ProxyCounts, TcpProxy
+    from dpwa.virtual_network import Link, VirtualClock, VirtualNetwork
 
 _HOMES = {
     "Fault": "dpwa.testing.faults",
     "FaultPlan": "dpwa.testing.faults",
     "FaultyProcess": "dpwa.testing.processes",
     "Host": "dpwa.testing.namespaces",
-    "Link": "dpwa.testing.network",
+    "Link": "dpwa.virtual_network",
     "Namespaces": "dpwa.testing.namespaces",
     "ProxyCounts": "dpwa.testing.proxy",
     "TcpProxy": "dpwa.testing.proxy",
-    "VirtualClock": "dpwa.testing.network",
-    "VirtualNetwork": "dpwa.testing.network",
+    "VirtualClock": "dpwa.virtual_network",
+    "VirtualNetwork": "dpwa.virtual_network",
     "install_from_environment": "dpwa.testing.faults",
     "namespaces_missing": "dpwa.testing.namespaces",
 }

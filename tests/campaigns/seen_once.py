@@ -31,7 +31,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dpwa import DpwaConnection
-from dpwa.data import SharedSampler
+from dpwa.dataset import SharedSampler
 from dpwa.launch.ports import free_ports
 from dpwa.policy.sampling.leases import EPOCH, HOLDER, IS_DONE
 

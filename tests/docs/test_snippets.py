@@ -22,7 +22,7 @@ from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.cli.main import app
 from dpwa.config import load_config
-from dpwa.data import SharedSampler
+from dpwa.dataset import SharedSampler
 from dpwa.errors import ConfigError, UserError
 
 # What names stand for in all pages, where a block does not say so itself.

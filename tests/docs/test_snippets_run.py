@@ -59,7 +59,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpwa
 from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.data import SharedSampler
+from dpwa.dataset import SharedSampler
 from dpwa.errors import LeftBehindError, PeerLost
 
 Net = lambda: torch.nn.Linear(2, 1)

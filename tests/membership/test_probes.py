@@ -12,7 +12,7 @@ from support.strangers import question
 from dpwa.membership import probes
 from dpwa.membership.member_list import MemberList
 from dpwa.policy.members.states import MemberEntry
-from dpwa.testing.network import VirtualClock
+from dpwa.virtual_network import VirtualClock
 from dpwa.wire.members import ProbeAnswer, ProbeRequest, WhoIs
 
 

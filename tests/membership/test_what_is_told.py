@@ -6,7 +6,7 @@ import pytest
 
 from dpwa.membership.member_list import ALL_ENTRIES_PER_S, NEWS_ENTRIES, MemberList
 from dpwa.policy.members.states import MemberEntry
-from dpwa.testing.network import VirtualClock
+from dpwa.virtual_network import VirtualClock
 from dpwa.wire.members import unpack_entries
 
 PEERS = 3 * ALL_ENTRIES_PER_S

@@ -43,7 +43,7 @@ from dpwa.policy.members.states import (
 )
 from dpwa.policy.members.trials import FEW_REMEMBERED, TRIED_EVERY_S
 from dpwa.policy.members.view import Membership
-from dpwa.testing.network import Link
+from dpwa.virtual_network import Link
 
 ALIVE, SUSPECT, DEAD, LEFT = MemberStatus
 TIMES = Times()

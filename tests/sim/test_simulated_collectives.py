@@ -5,9 +5,9 @@ import pytest
 from support.simulated_nodes import ProgramRun, traced
 from support.simulations import run_spec
 
+from dpwa.dataset.range_table import RangeTable
 from dpwa.errors import PeerLost
 from dpwa.policy.sampling.ranges import DatasetRanges
-from dpwa.sampling.range_table import RangeTable
 from dpwa.tables.tables import Tables
 
 LINKS = {"latency_ms": 5.0, "jitter_ms": 4.0, "loss": 0.02}

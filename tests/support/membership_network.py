@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dpwa.clock import AwakeClock
 from dpwa.policy.members.states import Event, MemberEntry, MemberStatus, Times
 from dpwa.policy.members.view import Membership
-from dpwa.testing.network import Link, VirtualNetwork
+from dpwa.virtual_network import Link, VirtualNetwork
 
 TICK_S = 0.25
 GOSSIP_S = 0.5

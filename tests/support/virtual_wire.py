@@ -4,7 +4,7 @@ import random
 
 from dpwa.sim.nodes.tcp import VirtualTcp
 from dpwa.sim.nodes.zeromq import VirtualContext
-from dpwa.testing.network import VirtualNetwork
+from dpwa.virtual_network import VirtualNetwork
 
 MBPS = 125_000.0
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dpwa.testing.network
+import dpwa.virtual_network
 from dpwa.clock import Deadline
-from dpwa.testing.network import Link, VirtualClock, VirtualNetwork
+from dpwa.virtual_network import Link, VirtualClock, VirtualNetwork
 
 ABC = ("a", "b", "c")
 MESSAGES = 10_000
@@ -40,8 +40,8 @@ class Log:
 
 
 def test_the_docstring_is_true():
-    assert doctest.testmod(dpwa.testing.network).failed == 0
-    assert doctest.testmod(dpwa.testing.network).attempted > 5
+    assert doctest.testmod(dpwa.virtual_network).failed == 0
+    assert doctest.testmod(dpwa.virtual_network).attempted > 5
 
 
 def test_time_moves_forward_only_and_is_a_clock_for_deadlines():

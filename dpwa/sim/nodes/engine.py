@@ -30,7 +30,7 @@ from dpwa.sim.run_spec import RunSpec, node_name
 from dpwa.sim.samples import NodeFigures, RunOutcome, Watch
 from dpwa.sim.targets import has_target
 from dpwa.sim.tasks import make_task
-from dpwa.testing.network import VirtualNetwork
+from dpwa.virtual_network import VirtualNetwork
 
 NAME = "nodes"
 LOOKS = 1000  # at a run, if its length is about known: its samples are some of them

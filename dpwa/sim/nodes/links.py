@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from dpwa.testing.network import Timer, VirtualNetwork
+from dpwa.virtual_network import Timer, VirtualNetwork
 
 
 class LinkModel(Protocol):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from dpwa.errors import UserError
 from dpwa.sim.nodes.sockets import VirtualPoller
 from dpwa.sim.nodes.zeromq import VirtualContext
-from dpwa.testing.network import VirtualNetwork
+from dpwa.virtual_network import VirtualNetwork
 
 try:
     from greenlet import GreenletExit, getcurrent, greenlet

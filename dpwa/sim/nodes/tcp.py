@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from dpwa.sim.framing import PACKET_BYTES
 from dpwa.sim.nodes.links import FairLinks, LinkModel, Transfer
-from dpwa.testing.network import VirtualNetwork
 from dpwa.transport.sockets import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+from dpwa.virtual_network import VirtualNetwork
 
 if TYPE_CHECKING:
     from dpwa.sim.nodes.zeromq import DealerSocket, RouterSocket

@@ -20,7 +20,7 @@ from dpwa.sim.rules.recorder import Moment, RunRecorder
 from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.sim.run_spec import RunSpec
 from dpwa.sim.tasks import TrainingTask
-from dpwa.testing.network import VirtualNetwork
+from dpwa.virtual_network import VirtualNetwork
 
 LEAST_STEP_S = 1e-6  # time passes, however fast nodes are
 LOOKS_PER_ROUND = 4  # at whether the target is reached

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dpwa.sim.conditions import Conditions
-from dpwa.testing.network import Timer, VirtualNetwork
+from dpwa.virtual_network import Timer, VirtualNetwork
 
 _Link = tuple[str, int]  # a kind of link, and whose it is
 

@@ -14,7 +14,7 @@ from dpwa.sim.rules.fleet import Fleet
 from dpwa.sim.rules.participant import ArrayArrival, ArraySnapshot, ArrayValues, Participant
 from dpwa.sim.rules.streams import SnapshotStream, SnapshotStreams
 from dpwa.sim.rules.wire_sizes import WireSizes
-from dpwa.testing.network import Timer, VirtualNetwork
+from dpwa.virtual_network import Timer, VirtualNetwork
 
 TRANSACTION_BYTES = 8
 

@@ -12,8 +12,8 @@ from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.bandwidth import Bandwidth, SharedTransfer
 from dpwa.sim.rules.fleet import Fleet
 from dpwa.sim.rules.wire_sizes import WireSizes
-from dpwa.testing.network import VirtualNetwork
 from dpwa.transport.sockets import HEARTBEAT_TIMEOUT_MS
+from dpwa.virtual_network import VirtualNetwork
 from dpwa.wire import limits
 
 Later = Callable[[int, int, Callable[[], None]], None]

@@ -8,21 +8,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.utils.data import DataLoader, Sampler
 
+from dpwa.connection import DpwaConnection
+from dpwa.dataset.range_table import RangeTable
 from dpwa.errors import ClosedError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.policy.sampling.leases import Outstanding
 from dpwa.policy.sampling.ranges import MAX_SEED, DatasetRanges, shuffled
-from dpwa.sampling.connections import bare
-from dpwa.sampling.range_table import RangeTable
 from dpwa.tables.tables import Tables
 
 if TYPE_CHECKING:
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-    from dpwa.connection import DpwaConnection
 
 Batch = TypeVar("Batch")
 
 _SAME = ("dataset_size", "range_size", "shuffle", "seed")  # in a state as in the sampler
+
+
+def bare(connection: DpwaConnection | DpwaPyTorchAdapter) -> DpwaConnection:
+    """Return the connection itself, also of an adapter."""
+    return connection if isinstance(connection, DpwaConnection) else connection.connection
 
 
 class SharedSampler(Sampler[int], Closeable):

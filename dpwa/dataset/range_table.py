@@ -16,7 +16,7 @@ from dpwa.policy.sampling.ranges import DatasetRanges
 from dpwa.tables.table import ArrayTable
 from dpwa.tables.tables import Tables
 
-log = get_log("dpwa.sampling")
+log = get_log("dpwa.dataset")
 
 T = TypeVar("T")
 

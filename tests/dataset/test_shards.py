@@ -4,7 +4,7 @@ from support.collective_nodes import collective_nodes
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpwa import DpwaConnection
-from dpwa.data import shard
+from dpwa.dataset import shard
 from dpwa.errors import UserError
 
 DATA = TensorDataset(torch.arange(100, 132))

@@ -10,7 +10,7 @@ from support.collective_nodes import LONGEST_S, collective_nodes
 from torch.utils.data import DataLoader
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.data import SharedSampler
+from dpwa.dataset import SharedSampler
 from dpwa.errors import ClosedError, MismatchError, UserError
 from dpwa.policy.sampling.leases import IS_DONE
 from dpwa.tables.tables import Tables
@@ -114,7 +114,7 @@ def test_a_range_that_a_living_node_keeps_too_long_is_given_to_who_waits(caplog)
             batches = sampler.batches(loader_of(sampler, RANGE))
             next(batches)
             met.wait()  # w1 is through
-            with caplog.at_level(logging.WARNING, "dpwa.sampling"):
+            with caplog.at_level(logging.WARNING, "dpwa.dataset"):
                 assert list(batches) == []
             assert (sampler.acknowledged, sampler.refused) == (0, 1)
             return []
@@ -130,7 +130,7 @@ def test_who_was_left_out_goes_on_and_says_so(caplog):
         batches = sampler.batches(loader_of(sampler, RANGE))
         first = next(batches).tolist()
         sampler.tables._user.pending.note_parted("w1")
-        with caplog.at_level(logging.WARNING, "dpwa.sampling"):
+        with caplog.at_level(logging.WARNING, "dpwa.dataset"):
             rest = [item for batch in batches for item in batch.tolist()]
         assert sorted(first + rest) == list(range(SIZE))
     assert "ranges may be handed out once more" in caplog.text

@@ -5,7 +5,7 @@ from support.collective_nodes import collective_nodes
 from support.open_cluster import cluster
 from torch.utils.data import DataLoader
 
-from dpwa.data import SharedSampler
+from dpwa.dataset import SharedSampler
 from dpwa.errors import TableTimeoutError
 
 SIZE, RANGE = 200, 10

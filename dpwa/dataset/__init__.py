@@ -1,0 +1,6 @@
+"""Data sets that nodes share: handed out in ranges by `SharedSampler`, or cut up by `shard`."""
+
+from dpwa.dataset.sampler import SharedSampler
+from dpwa.dataset.shards import shard
+
+__all__ = ["SharedSampler", "shard"]
