@@ -1,6 +1,7 @@
 """For every test: nothing may be left behind, and a failing example can be replayed."""
 
 import gc
+import logging
 import os
 import signal
 import threading
@@ -103,6 +104,12 @@ def _zeromq_collector():
         two.connect("inproc://start")
         two.send(bytes(zmq.COPY_THRESHOLD), copy=False)
         one.recv()
+
+
+@pytest.fixture(autouse=True)
+def _level_of_its_own():
+    """Take back the level that a node of the test before has given the process's logger."""
+    logging.getLogger("dpwa").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(autouse=True)
