@@ -523,17 +523,6 @@ def test_an_address_that_other_machines_may_reach(endpoint, is_beyond):
 
 
 @pytest.mark.parametrize("security", ["none", "curve"])
-def test_a_node_that_others_may_reach_warns_unless_it_has_keys(security, tmp_path, caplog):
-    keys = key_folder(tmp_path / "keys", "w1")
-    config = config_of(1, security=security, keys=str(keys.path))
-    config["nodes"][0]["bind"] = "0.0.0.0"
-    with DpwaConnection("w1", config):
-        pass
-    told = [r for r in caplog.records if r.levelno == logging.WARNING]
-    assert len(told) == (security == "none")
-
-
-@pytest.mark.parametrize("security", ["none", "curve"])
 def test_a_node_that_cannot_listen_leaves_nothing_open(security, tmp_path):
     keys = key_folder(tmp_path / "keys", "w1")
     config = config_of(1, security=security, keys=str(keys.path))
