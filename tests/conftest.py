@@ -89,6 +89,13 @@ def _ports_of_its_own():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _lag():
+    """Have measured how long the machine keeps the tests waiting."""
+    with times.watched():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _fork_server():
     """Have what forks the programs of tests."""
     with processes.fork_server_running():
@@ -108,15 +115,18 @@ def _zeromq_collector():
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
     """Fail a test that leaks a thread or a socket."""
+    times.begin_a_test()
     threads, sockets = set(threading.enumerate()), _open_sockets()
     yield
-    end = time.monotonic() + times.at_most(2.0)
-    while time.monotonic() < end:
+    began = time.monotonic()
+    while True:
         left = [t.name for t in threading.enumerate() if t not in threads]
         left = [name for name in left if name != "tqdm_monitor"]  # which torch.compile may start
         left += sorted(_open_sockets() - sockets)
         if not left:
             return
+        took_s = time.monotonic() - began
+        if took_s > 2.0 and took_s > times.at_most(2.0):
+            pytest.fail(f"left behind: {left}")
         gc.collect()
         time.sleep(0.02)
-    pytest.fail(f"left behind: {left}")

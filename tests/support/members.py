@@ -102,7 +102,7 @@ def in_lockstep(nodes, rounds, each=Member.round):
     at_once([lambda member=member: task(member) for member in nodes])
 
 
-def settle(nodes, timeout_s=20.0):
+def settle(nodes, timeout_s=None):
     """Merge what is agreed on, and wait until no transaction is under way."""
 
     def is_quiet():

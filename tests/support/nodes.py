@@ -3,7 +3,7 @@
 import time
 
 from support.ports import free_ports
-from support.times import at_most
+from support.times import HANGS_AFTER_S, at_most
 
 __all__ = ["config_of", "eventually", "is_connected", "status_of"]
 
@@ -17,15 +17,21 @@ def config_of(count, **settings):
     return {"nodes": nodes, "timeout_ms": 2000, "seed": 7, **settings}
 
 
-def eventually(check, timeout_s=10.0, every_s=0.01):
-    """Return the first true value of `check()`; fail when it stays false, at the earliest then."""
-    end = time.monotonic() + at_most(timeout_s)
-    while time.monotonic() < end:
-        value = check()
-        if value:
-            return value
+def eventually(check, timeout_s=None, every_s=0.01):
+    """Return the first true value of `check()`; fail when it stays false.
+
+    Args:
+        check: is called again and again.
+        timeout_s: as promised, see `at_most`; by default only a hang fails.
+        every_s: pause between calls.
+    """
+    began = time.monotonic()
+    while not (value := check()):
+        took_s = time.monotonic() - began
+        if took_s > (timeout_s or HANGS_AFTER_S) and took_s > at_most(timeout_s or HANGS_AFTER_S):
+            raise AssertionError(f"still not so after {took_s:.1f} s: {check}")
         time.sleep(every_s)
-    raise AssertionError(f"still not so after {timeout_s} s: {check}")
+    return value
 
 
 def status_of(connection, peer):
