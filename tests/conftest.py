@@ -113,20 +113,21 @@ def _zeromq_collector():
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left():
+def _nothing_is_left(request):
     """Fail a test that leaks a thread or a socket."""
-    times.begin_a_test()
+    if request.node.get_closest_marker("timed"):
+        times.begin_a_test()
     threads, sockets = set(threading.enumerate()), _open_sockets()
     yield
-    began = time.monotonic()
+    bound = None
     while True:
         left = [t.name for t in threading.enumerate() if t not in threads]
         left = [name for name in left if name != "tqdm_monitor"]  # which torch.compile may start
         left += sorted(_open_sockets() - sockets)
         if not left:
             return
-        took_s = time.monotonic() - began
-        if took_s > 2.0 and took_s > times.at_most(2.0):
+        bound = bound or times.Bound(2.0)
+        if bound.is_over:
             pytest.fail(f"left behind: {left}")
         gc.collect()
         time.sleep(0.02)

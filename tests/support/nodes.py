@@ -3,7 +3,7 @@
 import time
 
 from support.ports import free_ports
-from support.times import HANGS_AFTER_S, at_most
+from support.times import HANGS_AFTER_S, Bound
 
 __all__ = ["config_of", "eventually", "is_connected", "status_of"]
 
@@ -17,19 +17,18 @@ def config_of(count, **settings):
     return {"nodes": nodes, "timeout_ms": 2000, "seed": 7, **settings}
 
 
-def eventually(check, timeout_s=None, every_s=0.01):
+def eventually(check, timeout_s=HANGS_AFTER_S, every_s=0.01):
     """Return the first true value of `check()`; fail when it stays false.
 
     Args:
         check: is called again and again.
-        timeout_s: as promised, see `at_most`; by default only a hang fails.
+        timeout_s: as promised; by default only a hang fails.
         every_s: pause between calls.
     """
-    began = time.monotonic()
+    bound = Bound(timeout_s)
     while not (value := check()):
-        took_s = time.monotonic() - began
-        if took_s > (timeout_s or HANGS_AFTER_S) and took_s > at_most(timeout_s or HANGS_AFTER_S):
-            raise AssertionError(f"still not so after {took_s:.1f} s: {check}")
+        if bound.is_over:
+            raise AssertionError(f"still not so after {timeout_s} s: {check}")
         time.sleep(every_s)
     return value
 

@@ -17,10 +17,10 @@ HANGS_AFTER_S = 60.0  # what promises no seconds, but must come or end
 
 PERIOD_S = 0.2  # processes that live shorter are not seen
 PATH_OF_THREADS = 3  # so many hand on to each other what a test waits for
-MOST_EXCUSED = 0.9  # of any period, so that nothing can wait for ever
 
 _is_quiet = False
 _watch = None
+_lag_before_s = 0.0
 _one_asks = threading.Lock()
 
 
@@ -32,11 +32,24 @@ def expect_a_quiet_machine():
 
 def at_most(seconds):
     """How long something of this test may take that takes no more than so many seconds alone."""
-    return seconds if _is_quiet else seconds + lag_s()
+    return seconds if _is_quiet else seconds + lag_s() - _lag_before_s
+
+
+class Bound:
+    """So many seconds from now on."""
+
+    def __init__(self, seconds):
+        self._seconds, self._lag_s, self._began = seconds, lag_s(), time.monotonic()
+
+    @property
+    def is_over(self):
+        """Whether it took longer, and not because the machine is busy."""
+        over_s = time.monotonic() - self._began - self._seconds
+        return over_s > 0 and (_is_quiet or over_s > lag_s() - self._lag_s)
 
 
 def lag_s():
-    """How long the machine has kept this test waiting for a processor until now."""
+    """How long the machine has kept the tests of this process waiting for a processor until now."""
     if _watch is None:
         return 0.0
     with _one_asks:
@@ -45,9 +58,9 @@ def lag_s():
 
 
 def begin_a_test():
-    """Forget what others have waited."""
-    with _one_asks:
-        _watch.stdin.write(b"0")
+    """Excuse from now on nothing that was before."""
+    global _lag_before_s
+    _lag_before_s = lag_s()
 
 
 @contextmanager
@@ -61,15 +74,17 @@ def watched():
         _watch.stdin.close()
 
 
-def _waits_s(pid):
-    """How long each thread of a process, and of all that it has started, has waited until now."""
+def _threads(pid):
+    """How long each thread of a process, and of all that it has started, has run and waited."""
     found, pids = {}, [pid]
     for pid in pids:
         with suppress(OSError):  # it has ended
             for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
                 about = f"/proc/{pid}/task/{thread}"
                 with suppress(OSError), open(f"{about}/schedstat") as file:  # noqa: PTH123
-                    found[thread] = int(file.read().split()[1]) / 1e9
+                    found[thread] = [
+                        int(nanoseconds) / 1e9 for nanoseconds in file.read().split()[:2]
+                    ]
                 with suppress(OSError), open(f"{about}/children") as file:  # noqa: PTH123
                     pids += [int(child) for child in file.read().split()]
     found.pop(str(os.getpid()), None)
@@ -77,22 +92,19 @@ def _waits_s(pid):
 
 
 def _measure(pid):
-    """Answer each `?` with the lag since the last `0`, until nobody can ask any more."""
-    lag_s, before, then = 0.0, _waits_s(pid), time.monotonic()
-    while True:
-        asked = os.read(0, 1) if select.select([0], [], [], PERIOD_S)[0] else b"."
-        if asked == b"0":
-            lag_s = 0.0
-            continue
-        waits, now = _waits_s(pid), time.monotonic()
-        waited = sorted(seconds - before.get(thread, 0.0) for thread, seconds in waits.items())
-        most_s = MOST_EXCUSED * (now - then)  # all of it where Linux does not tell
-        lag_s += min(sum(waited[-PATH_OF_THREADS:]), most_s) if waits else most_s
-        before, then = waits, now
+    """Answer each question with the lag until now, until nobody can ask any more."""
+    lag_s, before, then = 0.0, {}, time.monotonic()
+    while asked := os.read(0, 1) if select.select([0], [], [], PERIOD_S)[0] else b".":
+        threads, now = _threads(pid), time.monotonic()
+        was = {thread: before.get(thread, (0.0, 0.0)) for thread in threads}
+        ran_s = [threads[thread][0] - was[thread][0] for thread in threads]
+        waited_s = [threads[thread][1] - was[thread][1] for thread in threads]
+        most_s = now - then - max(ran_s, default=0.0)
+        # Where Linux does not tell, all may have been lag.
+        lag_s += min(sum(sorted(waited_s)[-PATH_OF_THREADS:]), most_s) if threads else most_s
+        before, then = threads, now
         if asked == b"?":
             os.write(1, b"%f\n" % lag_s)
-        elif not asked:
-            return
 
 
 if __name__ == "__main__":
