@@ -42,7 +42,7 @@ def busy_for(seconds):
 
 
 def is_over_after(work, seconds):
-    """Whether a bound of .1 s does not hold for that work, at least when nothing else starts here."""
+    """Whether a bound of .1 s does not hold for that work, unless the tests start something."""
     bound = Bound(0.1)
     work(seconds)
     return bound.is_over
