@@ -68,7 +68,7 @@ MUTANTS = [
         "nonce", "data/peer_memory.py",
         "if header is None or header.nonce != nonce or header.version == 0:",
         "if header is None or header.version == 0:",
-        "tests/data",
+        "tests/data/test_shared_memory.py",
     ),
     Mutant(
         "nonce", "data/peer_memory.py",
