@@ -27,7 +27,7 @@ def run(monkeypatch, *names):
 
 def test_the_parts_that_are_named_run_and_what_each_said_last_is_shown(parts, monkeypatch, capsys):
     assert run(monkeypatch, "good") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "| `good` | holds | 0.0 min | / == 7 held |"
+    assert capsys.readouterr().out.splitlines()[-1] == "| `good` | holds | 0.0 min | / 7 held |"
     assert (parts / "good.txt").read_text() == "all of it\n| 7 held ==\n"
 
 
