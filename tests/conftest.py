@@ -90,6 +90,13 @@ def _ports_of_its_own():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _lag():
+    """Have measured how long the machine keeps the tests waiting."""
+    with times.watched():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _fork_server():
     """Have what forks the programs of tests."""
     with processes.fork_server_running():
@@ -113,17 +120,21 @@ def _level_of_its_own():
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left():
+def _nothing_is_left(request):
     """Fail a test that leaks a thread or a socket."""
+    if request.node.get_closest_marker("timed"):
+        times.begin_a_test()
     threads, sockets = set(threading.enumerate()), _open_sockets()
     yield
-    end = time.monotonic() + times.at_most(2.0)
-    while time.monotonic() < end:
+    bound = None
+    while True:
         left = [t.name for t in threading.enumerate() if t not in threads]
         left = [name for name in left if name != "tqdm_monitor"]  # which torch.compile may start
         left += sorted(_open_sockets() - sockets)
         if not left:
             return
+        bound = bound or times.Bound(2.0)
+        if bound.is_over:
+            pytest.fail(f"left behind: {left}")
         gc.collect()
         time.sleep(0.02)
-    pytest.fail(f"left behind: {left}")

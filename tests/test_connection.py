@@ -1,5 +1,6 @@
 """The gossip of raw parameters, as a user sees it."""
 
+import socket
 import subprocess
 import sys
 import threading
@@ -268,9 +269,12 @@ def test_closing_is_quick_idempotent_and_final():
 
 def test_a_closed_address_can_be_used_again_at_once():
     config = config_of(2)
-    for _ in range(5):
-        with DpwaConnection("w1", config):
-            pass
+    ports = [node["port"] for node in config["nodes"]]
+    for _ in range(10):
+        with DpwaConnection("w1", config) as one, DpwaConnection("w2", config):
+            eventually(lambda one=one: is_connected(one, "w2"), every_s=0.001)
+        for port in ports:  # by any program, while connections of before are still remembered
+            socket.create_server(("127.0.0.1", port)).close()
 
 
 def test_every_merge_is_logged_with_factor_and_clocks_at_debug_only(caplog):

@@ -286,6 +286,7 @@ def _write_new(path: Path, content: SecretKey, mode: int) -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(file, "wb") as stream:
             stream.write(content.reveal())
+            stream.flush()
             os.fsync(file)
     except FileExistsError:
         raise _exists(path) from None

@@ -260,35 +260,40 @@ def test_the_clock_and_the_number_of_updates_stand_still():
         assert [node._node.rounds.view.updates for node in nodes.nodes] == [3, 3]
 
 
+EXACTLY = 1e-4
+LOSSY = 0.6  # what was still under way, or was left out, is merged with what one node has by then
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "off_by"),
     [
-        {"algorithm": "symmetric"},
-        {"algorithm": "push_sum"},
-        {"algorithm": "noloco"},
-        {"algorithm": "local"},
-        {"algorithm": "elastic"},
-        {"algorithm": "lsgd"},
-        {"interpolation": "clock"},
-        {"interpolation": "loss"},
-        {"interpolation": "leader"},
-        {"interpolation": "constant", "constant": {"value": 0.0}},
-        {"merge": "delta", "fetch_probability": 0.1},
-        {"transport": "tcp", "fraction": 0.5},
-        {"transport": "tcp", "codec": "int8"},
-        {"transport": "tcp", "codec": "topk"},
-        {"robust": "clip"},
+        ({"algorithm": "symmetric"}, LOSSY),
+        ({"algorithm": "push_sum"}, LOSSY),
+        ({"algorithm": "noloco"}, EXACTLY),
+        ({"algorithm": "local"}, EXACTLY),
+        ({"algorithm": "elastic"}, EXACTLY),
+        ({"algorithm": "lsgd"}, EXACTLY),
+        ({"interpolation": "clock"}, EXACTLY),
+        ({"interpolation": "loss"}, EXACTLY),
+        ({"interpolation": "leader"}, EXACTLY),
+        ({"interpolation": "constant", "constant": {"value": 0.0}}, EXACTLY),
+        ({"merge": "delta", "fetch_probability": 0.1}, EXACTLY),
+        ({"transport": "tcp", "fraction": 0.5}, EXACTLY),
+        ({"transport": "tcp", "codec": "int8"}, EXACTLY),
+        ({"transport": "tcp", "codec": "topk"}, LOSSY),
+        ({"robust": "clip"}, 0.95),  # nobody is drawn as far as the mean of all
     ],
     ids=str,
 )
-def test_it_ends_in_agreement_whatever_the_configuration(settings):
+def test_it_ends_at_the_mean_of_all_whatever_the_configuration(monkeypatch, settings, off_by):
+    monkeypatch.setattr("dpwa.node.ending.finish_run.PATIENCE_S", 60.0)
     with Nodes(3, **settings) as nodes:
         for index in range(3):
             nodes.train(index, steps=20 if "robust" in settings else 2)
         nodes.finish_all(seconds=30.0)
-    values = nodes.values()  # the mean of 0, 1 and 2, but for what was still under way
-    assert max(values) - min(values) < 0.02
-    assert 0.0 < values[0] < 2.0
+    values = nodes.values()
+    assert max(values) - min(values) < 1e-4
+    assert values == pytest.approx([1.0] * 3, abs=off_by)
 
 
 def test_buffers_are_averaged_too():

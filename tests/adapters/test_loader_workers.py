@@ -6,14 +6,14 @@ import sys
 import pytest
 from support.ports import free_ports
 from support.processes import PROGRAMS
-from support.times import at_most
+from support.times import HANGS_AFTER_S
 
 
 def run(way):
     program = PROGRAMS / "loader_workers.py"
     return subprocess.run(
         [sys.executable, "-W", "ignore", program, way, *map(str, free_ports(2))],
-        capture_output=True, text=True, timeout=at_most(100.0), check=False,
+        capture_output=True, text=True, timeout=3 * HANGS_AFTER_S, check=False,
     )  # fmt: skip
 
 

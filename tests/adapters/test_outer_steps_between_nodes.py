@@ -72,9 +72,8 @@ class Server(threading.Thread):
 
     def run(self):
         while not self.ends.is_set():
-            try:
-                fetch = self.partner.heard(Fetch, 0.02)
-            except AssertionError:
+            fetch = self.partner.hears(Fetch, 0.02)
+            if fetch is None:
                 continue
             time.sleep(self.delay_s)
             self.partner.version += 1

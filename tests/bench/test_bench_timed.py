@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from support.times import at_most
 
 from dpwa.bench.measures.collectives import all_reduce_mean
 from dpwa.bench.measures.timed import Timed
@@ -17,9 +16,10 @@ def test_the_time_of_many_calls_in_a_row_is_that_of_one():
         calls.append(1)
         time.sleep(0.002)
 
+    began = time.perf_counter()
     sample = Timed("nap", work, calls=5).run()
     assert len(calls) == 5
-    assert 0.002 <= sample["nap"] < at_most(0.01)
+    assert 0.002 <= sample["nap"] <= (time.perf_counter() - began) / 5
 
 
 def test_who_does_not_take_part_does_nothing():

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from support.terminals import IN_A_TERMINAL, plain_lines
-from support.times import at_most
+from support.times import HANGS_AFTER_S, at_most
 
 from dpwa.cli.completion import _names_in
 
@@ -119,9 +119,9 @@ class Shell:
     def press(self, keys):
         os.write(self._master, keys.encode())
 
-    def line_with(self, mark, timeout_s=20.0):
+    def line_with(self, mark):
         """Wait for a line that begins with a mark; return the rest of it."""
-        end = time.monotonic() + at_most(timeout_s)
+        end = time.monotonic() + HANGS_AFTER_S
         while time.monotonic() < end:
             for line in plain_lines(self._shown)[:-1]:
                 if line.startswith(mark):

@@ -1,8 +1,10 @@
 """`dpwa keys`, and commands that need keys: `dpwa status` and `dpwa launch`."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.commands import run_dpwa
@@ -52,6 +54,20 @@ def test_new_makes_keys_of_several_nodes_and_says_what_to_do(keys):
     assert "dpwa keys add w2" in result.stderr
     assert "security: curve" in result.stderr
     assert not [s for s in secrets_of(keys) if s in result.stdout + result.stderr]
+
+
+def test_what_is_told_is_on_the_disk(keys, monkeypatch):
+    synced = {}
+
+    def fsync(file):
+        path = Path(f"/proc/self/fd/{file}").readlink()
+        synced[path.name] = path.read_bytes()
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert dpwa_keys(keys, "new", "w1").exit_code == 0
+    files = [path for path in keys.rglob("*") if path.is_file()]
+    assert synced == {path.name: path.read_bytes() for path in files}
+    assert "w1.key" in synced
 
 
 def test_new_overwrites_nothing_and_then_makes_nothing(keys):

@@ -8,7 +8,7 @@ import pytest
 from support.collective_nodes import collective_nodes, rank_of
 from support.collective_processes import collective_processes
 from support.nodes import eventually
-from support.times import at_most
+from support.times import HANGS_AFTER_S, at_most
 
 from dpwa.errors import ClosedError, CollectiveTimeoutError, LeftBehindError, PeerLost
 
@@ -310,7 +310,7 @@ def test_halves_that_were_cut_off_from_each_other_become_one_again(halves):
         cut.is_healed.set()
 
         def until_all_are_there(node):
-            end = time.monotonic() + at_most(20.0)
+            end = time.monotonic() + HANGS_AFTER_S
             while time.monotonic() < end:
                 try:
                     if node.all_reduce(1, timeout_s=5.0)[1] == 4:

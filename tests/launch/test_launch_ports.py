@@ -82,12 +82,17 @@ def test_usual_listen_addresses_are_accepted(bind: str) -> None:
     require_free_addresses([NodeConfig(name="w1", host="example.org", bind=bind, port=port)])
 
 
-def test_a_port_that_was_just_used_is_free(tmp_path: Path) -> None:
+def test_a_port_is_free_as_soon_as_nobody_listens_any_more() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
+        nodes = [NodeConfig(name="w1", host="127.0.0.1", port=port)]
+        with pytest.raises(AddressError, match="in use"):
+            require_free_addresses(nodes)
         with socket.create_connection(("127.0.0.1", port)):
             listener.accept()[0].close()  # closed first, so the port stays in TIME_WAIT
-    require_free_addresses([NodeConfig(name="w1", host="127.0.0.1", port=port)])
+    with socket.socket() as other, pytest.raises(OSError, match="already in use"):
+        other.bind(("127.0.0.1", port))  # for who does not ask for its reuse
+    require_free_addresses(nodes)
 
 
 def test_socket_files_are_checked_as_well(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from support.commands import run_dpwa
 from support.nodes import config_of
 from support.pages import Page
 from support.run_logs import BEGAN, write_log
-from support.times import at_most
+from support.times import HANGS_AFTER_S
 
 from dpwa import DpwaConnection
 from dpwa.observe.run_reading import read_run
@@ -106,7 +106,7 @@ def test_two_nodes_that_really_ran(tmp_path):
     config = config_of(2, run_log=str(tmp_path))
     with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
         steps = merges = 0
-        end = time.monotonic() + at_most(10.0)
+        end = time.monotonic() + HANGS_AFTER_S
         while merges < 4 and time.monotonic() < end:
             steps += 1
             for connection in (two, one):

@@ -13,7 +13,7 @@ from support.keys import key_folders
 from support.nodes import config_of, eventually
 from support.ports import free_ports
 from support.processes import ended, start
-from support.times import at_most
+from support.times import HANGS_AFTER_S, at_most
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
@@ -105,7 +105,7 @@ def test_of_a_node_that_cannot_be_reached_another_one_tells():
             lost.kill()
             lost.wait(10)
         with watching(config, "w1") as watch:
-            view = watch.wait_for_answers(at_most(5.0))
+            view = watch.wait_for_answers(HANGS_AFTER_S)
             rows = {row.name: row for row in rows_of(view)}
             assert rows["w3"].state == "silent"
             assert rows["w3"].through == view.through == "w1"
@@ -157,7 +157,7 @@ def test_a_node_that_was_restarted_is_followed_as_the_same_node():
 def test_a_seed_at_which_nobody_listens():
     (port,) = free_ports(1)
     with Watch([seed_of(f"tcp://127.0.0.1:{port}")]) as watch:
-        view = watch.wait_for_answers(at_most(3.0))
+        view = watch.wait_for_answers(HANGS_AFTER_S)
     (node,) = view.nodes
     assert node.name == node.endpoint == f"tcp://127.0.0.1:{port}"
     assert node.problem == f"nothing answers at tcp://127.0.0.1:{port}"

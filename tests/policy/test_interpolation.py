@@ -114,6 +114,10 @@ def test_the_mixed_clock_lies_between_both(own, peer, f):
     assert min(own, peer) - slack <= mixed_clock(own, peer, f) <= max(own, peer) + slack
 
 
+def test_the_mixed_clock_goes_as_far_toward_the_peer_as_the_parameters():
+    assert [mixed_clock(2.0, 10.0, f) for f in (0.0, 0.25, 1.0)] == [2.0, 4.0, 10.0]
+
+
 class TestRegistry:
     @pytest.fixture(autouse=True)
     def _own_registry(self, monkeypatch):

@@ -8,6 +8,7 @@ import torch
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from support.nodes import eventually
+from support.times import HANGS_AFTER_S
 
 
 class Member:
@@ -102,7 +103,7 @@ def in_lockstep(nodes, rounds, each=Member.round):
     at_once([lambda member=member: task(member) for member in nodes])
 
 
-def settle(nodes, timeout_s=20.0):
+def settle(nodes, timeout_s=HANGS_AFTER_S):
     """Merge what is agreed on, and wait until no transaction is under way."""
 
     def is_quiet():

@@ -3,7 +3,7 @@
 import time
 
 from support.ports import free_ports
-from support.times import at_most
+from support.times import HANGS_AFTER_S, Bound
 
 __all__ = ["config_of", "eventually", "is_connected", "status_of"]
 
@@ -17,15 +17,20 @@ def config_of(count, **settings):
     return {"nodes": nodes, "timeout_ms": 2000, "seed": 7, **settings}
 
 
-def eventually(check, timeout_s=10.0, every_s=0.01):
-    """Return the first true value of `check()`; fail when it stays false, at the earliest then."""
-    end = time.monotonic() + at_most(timeout_s)
-    while time.monotonic() < end:
-        value = check()
-        if value:
-            return value
+def eventually(check, timeout_s=HANGS_AFTER_S, every_s=0.01):
+    """Return the first true value of `check()`; fail when it stays false.
+
+    Args:
+        check: is called again and again.
+        timeout_s: as promised; by default only a hang fails.
+        every_s: pause between calls.
+    """
+    bound = Bound(timeout_s)
+    while not (value := check()):
+        if bound.is_over:
+            raise AssertionError(f"still not so after {timeout_s} s: {check}")
         time.sleep(every_s)
-    raise AssertionError(f"still not so after {timeout_s} s: {check}")
+    return value
 
 
 def status_of(connection, peer):

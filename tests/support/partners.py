@@ -16,9 +16,7 @@ from dpwa.wire.transaction_messages import (
     TransactionDecision,
 )
 from support.requests import fetch_of
-from support.times import at_most
-
-PATIENCE_S = 5.0  # on a quiet machine
+from support.times import HANGS_AFTER_S
 
 
 class Partner:
@@ -39,10 +37,10 @@ class Partner:
 
     # What the real node sends as the one who asks
 
-    def heard(self, kind, timeout_s=PATIENCE_S):
+    def heard(self, kind):
         """Return the next message of this kind; leave others."""
-        message = self.hears(kind, at_most(timeout_s))
-        assert message is not None, f"no {kind.__name__} within {timeout_s} s"
+        message = self.hears(kind, HANGS_AFTER_S)
+        assert message is not None, f"no {kind.__name__}"
         return message
 
     def hears(self, kind, for_s):
@@ -97,12 +95,12 @@ class Partner:
         """Send a message that is not answered."""
         self._dealer.send(encode(message))
 
-    def ask(self, message, timeout_s=PATIENCE_S):
+    def ask(self, message, timeout_s=HANGS_AFTER_S):
         """Send a request; return the answer, the values of a snapshot, or `None` for silence."""
         self.say(message)
         return self.answered(timeout_s)
 
-    def answered(self, timeout_s=PATIENCE_S):
+    def answered(self, timeout_s=HANGS_AFTER_S):
         """Return the next answer, and its payload if it has one."""
         if not self._dealer.poll(timeout_s * 1000):
             return None

@@ -1,12 +1,27 @@
-"""Bounds of seconds, which say nothing on a machine that is busy.
+"""Bounds of seconds, which a busy machine stretches by as long as it kept a test waiting.
 
-A test proves what happens, and in which order; only a hang may break its bounds. How long things
-take is checked by the same tests where nothing else runs: `./scripts/test --quiet-machine`.
+A process of its own reads how long the threads of the tests, and of all processes that they have
+started, were ready to run while others had the processors. Nothing else is excused: who sleeps,
+waits for a message, or computes for longer than promised fails on a busy machine, too.
 """
 
-HANGS_AFTER_S = 30.0  # more than any machine that is only busy needs
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+HANGS_AFTER_S = 60.0  # what promises no seconds, but must come or end
+
+PERIOD_S = 0.2  # processes that live shorter are not seen
+PATH_OF_THREADS = 3  # so many hand on to each other what a test waits for
 
 _is_quiet = False
+_watch = None
+_lag_before_s = 0.0
+_one_asks = threading.Lock()
 
 
 def expect_a_quiet_machine():
@@ -16,5 +31,81 @@ def expect_a_quiet_machine():
 
 
 def at_most(seconds):
-    """How long something may take that takes no more than so many seconds on a quiet machine."""
-    return seconds if _is_quiet else seconds + HANGS_AFTER_S
+    """How long something of this test may take that takes no more than so many seconds alone."""
+    return seconds if _is_quiet else seconds + lag_s() - _lag_before_s
+
+
+class Bound:
+    """So many seconds from now on."""
+
+    def __init__(self, seconds):
+        self._seconds, self._lag_s, self._began = seconds, lag_s(), time.monotonic()
+
+    @property
+    def is_over(self):
+        """Whether it took longer, and not because the machine is busy."""
+        over_s = time.monotonic() - self._began - self._seconds
+        return over_s > 0 and (_is_quiet or over_s > lag_s() - self._lag_s)
+
+
+def lag_s():
+    """How long the machine has kept the tests of this process waiting for a processor until now."""
+    if _watch is None:
+        return 0.0
+    with _one_asks:
+        _watch.stdin.write(b"?")
+        return float(_watch.stdout.readline())
+
+
+def begin_a_test():
+    """Excuse from now on nothing that was before."""
+    global _lag_before_s
+    _lag_before_s = lag_s()
+
+
+@contextmanager
+def watched():
+    """Have the lag of this process measured."""
+    global _watch
+    command = [sys.executable, "-S", "-E", __file__, str(os.getpid())]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, bufsize=0, **pipes) as _watch:
+        yield
+        _watch.stdin.close()
+
+
+def _threads(pid):
+    """How long each thread of a process, and of all that it has started, has run and waited."""
+    found, pids = {}, [pid]
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+                about = f"/proc/{pid}/task/{thread}"
+                with suppress(OSError), open(f"{about}/schedstat") as file:  # noqa: PTH123
+                    found[thread] = [
+                        int(nanoseconds) / 1e9 for nanoseconds in file.read().split()[:2]
+                    ]
+                with suppress(OSError), open(f"{about}/children") as file:  # noqa: PTH123
+                    pids += [int(child) for child in file.read().split()]
+    found.pop(str(os.getpid()), None)
+    return found
+
+
+def _measure(pid):
+    """Answer each question with the lag until now, until nobody can ask any more."""
+    lag_s, before, then = 0.0, {}, time.monotonic()
+    while asked := os.read(0, 1) if select.select([0], [], [], PERIOD_S)[0] else b".":
+        threads, now = _threads(pid), time.monotonic()
+        was = {thread: before.get(thread, (0.0, 0.0)) for thread in threads}
+        ran_s = [threads[thread][0] - was[thread][0] for thread in threads]
+        waited_s = [threads[thread][1] - was[thread][1] for thread in threads]
+        most_s = now - then - max(ran_s, default=0.0)
+        # Where Linux does not tell, all may have been lag.
+        lag_s += min(sum(sorted(waited_s)[-PATH_OF_THREADS:]), most_s) if threads else most_s
+        before, then = threads, now
+        if asked == b"?":
+            os.write(1, b"%f\n" % lag_s)
+
+
+if __name__ == "__main__":
+    _measure(int(sys.argv[1]))

@@ -83,7 +83,7 @@ def fetched(snapshot, plan, held_there=None, encoder=None):
     (first, nothing), *waiting = serve.due()
     announced = fetch.receive(first, nothing)
     assert isinstance(announced, Announced)
-    arrived = []
+    arrived, allowed = [], request.credit
     while waiting:
         assert len(waiting) <= request.credit
         message, data = waiting.pop(0)
@@ -93,8 +93,10 @@ def fetched(snapshot, plan, held_there=None, encoder=None):
         credit = fetch.credit()
         if credit is not None:
             serve.grant(credit.chunks)
+            allowed += credit.chunks
             waiting += serve.due()
     assert serve.finished
+    assert allowed <= max(request.credit, len(arrived))
     assert [event.is_last for event in arrived] == [False] * (len(arrived) - 1) + [True]
     return announced, arrived
 
