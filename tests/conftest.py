@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -59,6 +60,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timed)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config, specs):
+    """Fork the test processes from one that has imported torch: each would take three seconds."""
+    if "coverage" in sys.modules:
+        return  # it would miss what is imported there
+    servers = processes.shared_fork_servers()
+    python = servers.__enter__()
+    config.add_cleanup(lambda: servers.__exit__(None, None, None))
+    for spec in specs:
+        spec.python = python
+
+
 def pytest_collection_finish():
     """Take what is imported by now for eternal: it takes long to look through, again and again."""
     gc.collect()
@@ -89,9 +102,9 @@ def _ports_of_its_own():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _fork_server():
+def _fork_servers():
     """Have what forks the programs of tests."""
-    with processes.fork_server_running():
+    with processes.fork_servers_running():
         yield
 
 
