@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -60,6 +61,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timed)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config, specs):
+    """Fork the test processes from one that has imported torch: each would take three seconds."""
+    if "coverage" in sys.modules:
+        return  # it would miss what is imported there
+    servers = processes.shared_fork_servers()
+    python = servers.__enter__()
+    config.add_cleanup(lambda: servers.__exit__(None, None, None))
+    for spec in specs:
+        spec.python = python
+
+
 def pytest_collection_finish():
     """Take what is imported by now for eternal: it takes long to look through, again and again."""
     gc.collect()
@@ -97,9 +110,9 @@ def _lag():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _fork_server():
+def _fork_servers():
     """Have what forks the programs of tests."""
-    with processes.fork_server_running():
+    with processes.fork_servers_running():
         yield
 
 

@@ -2,21 +2,25 @@
 
     w1-000004-2000.safetensors              the model; any program that knows safetensors loads it
     w1-000004-2000.optimizer.safetensors    the state of the optimizer, if there is one
-    w1-000004-2000.json                     clock, numbers, sizes and checksums: written last
+    w1-000004-2000.json                     clock, numbers, sizes and digests: written last
 
 The first number counts checkpoints, the second one updates. Each file is written beside its place,
 flushed to the disk and renamed; without the last one, the others count for nothing.
+
+The JSON has the CRC-32 of each 4 MiB of the other files (4.2 GB/s on one core; BLAKE2b: 0.9), and
+the BLAKE2b digest of itself. Up to format 1 it had but the sum of the words of each file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +35,9 @@ from dpwa.types import JsonObject
 
 log = get_log("dpwa.state")
 
-FORMAT = 1
+FORMAT = 2
+_PIECE_BYTES = 4 << 20
+_DIGEST_BYTES = 16
 _OPTIMIZER = "optimizer"
 _SUFFIX = ".safetensors"
 _RECORD = ".json"
@@ -123,13 +129,13 @@ class CheckpointFolder:
         Raises:
             OSError: it could not be written; nothing of it is left.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         name = f"{self._node}-{self._last_number() + 1:06d}-{state.updates}"
         fault_points.reached("checkpoint.begun")
         try:
             for part_name, part in state.parts.items():
                 self._put(_file_of(name, part_name), part.image.data)
-            self._put(name + _RECORD, json.dumps(_record(state, name), indent=1).encode())
+            self._put(name + _RECORD, _record(state, name))
         except OSError:
             self._remove(name)
             raise
@@ -161,6 +167,13 @@ class CheckpointFolder:
         """Never remove a checkpoint: newer ones of this node do not replace it."""
         self._spared.add(name)
 
+    def _make_folder(self) -> None:
+        """Make the folder, if it is not there, so that it is still there after a power cut."""
+        made = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in made:
+            _flush(path.parent)
+
     def _put(self, file: str, data: bytes | memoryview) -> None:
         """Write a file so that it is either there as a whole or not at all."""
         temporary = self._folder / f".{file}.tmp"
@@ -170,19 +183,25 @@ class CheckpointFolder:
             os.fsync(out.fileno())
         fault_points.reached("checkpoint.before_rename")
         temporary.replace(self._folder / file)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _flush(self._folder)
         fault_points.reached("checkpoint.renamed")
 
     def _read(self, name: str) -> Saved:
         try:
             record = json.loads((self._folder / (name + _RECORD)).read_bytes())
+            if record.pop("digest", None) != (None if record["format"] == 1 else _digest(record)):
+                raise ValueError(f"{name}{_RECORD} is not as it was written")
             parts = {p: self._read_part(name, p, entry) for p, entry in record["parts"].items()}
             clock, updates = float(record["clock"]), int(record["updates"])
-        except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except (
+            FileNotFoundError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
             raise BrokenCheckpointError(reason) from None
         return Saved(self._folder, name, clock, updates, parts)
@@ -192,7 +211,12 @@ class CheckpointFolder:
         image = np.fromfile(path, np.uint8)
         if image.nbytes != entry["nbytes"]:
             raise ValueError(f"{path.name} has {image.nbytes} bytes, expected {entry['nbytes']}")
-        if checksum(image) != entry["checksum"]:
+        is_whole = (
+            _pieces(image) == entry["crc32"]
+            if "crc32" in entry
+            else checksum(image) == entry["checksum"]
+        )
+        if not is_whole:
             raise ValueError(f"{path.name} does not have the checksum that it had")
         kind = entry["kind"]
         return SavedPart(
@@ -238,23 +262,43 @@ def _file_of(name: str, part: str) -> str:
     return name + (f".{part}" if part == _OPTIMIZER else "") + _SUFFIX
 
 
-def _record(state: State, name: str) -> dict[str, Any]:
-    return {
+def _flush(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _record(state: State, name: str) -> bytes:
+    record: JsonObject = {
         "format": FORMAT,
         "name": name,
         "clock": state.clock,
         "updates": state.updates,
         "parts": {part_name: _entry(part) for part_name, part in state.parts.items()},
     }
+    return json.dumps({**record, "digest": _digest(record)}, indent=1).encode()
 
 
-def _entry(part: StatePart) -> dict[str, Any]:
+def _digest(record: JsonObject) -> str:
+    text = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _entry(part: StatePart) -> JsonObject:
     return {
         "nbytes": part.image.nbytes,
-        "checksum": checksum(part.image),
+        "crc32": _pieces(part.image),
         "numbers": part.numbers.hex(),
         "kind": {
             "fingerprint": part.kind.fingerprint.hex(),
             "tensors": list(part.kind.descriptions),
         },
     }
+
+
+def _pieces(image: ByteArray) -> list[int]:
+    starts = range(0, image.nbytes, _PIECE_BYTES)
+    return [zlib.crc32(image[start : start + _PIECE_BYTES].data) for start in starts]

@@ -13,6 +13,7 @@ from dpwa.data.checksum import checksum
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
 from dpwa.state.candidates import ASK_EVERY_S, Candidates
+from dpwa.state.donor_snapshot import FRESH_S
 from dpwa.state.download import Download
 from dpwa.state.inbox import DonorAnswer, Inbox
 from dpwa.state.targets import CONNECT_S, Fetched, JoinResult, StateTarget
@@ -55,6 +56,7 @@ class Joiner:
     Attributes:
         is_settled: tells whether all peers that can be expected are in view; until then, nothing is
             decided by there being none.
+        cut_off: the last fetch, if it is not complete; the next one goes on with what has come.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Joiner:
         self.piece_bytes = piece_bytes
         self.is_settled: Callable[[], bool] = lambda: True
         self.numbers = itertools.count(1)
+        self.cut_off: _Attempt | None = None
 
     def fetch(self, wanted: StateTarget, timeout_s: float) -> JoinResult:
         """Fetch a part; returns as soon as it is clear that there is none to be had."""
@@ -94,8 +97,9 @@ class _Attempt:
     def __init__(self, joiner: Joiner, wanted: StateTarget) -> None:
         self._joiner = joiner
         self._wanted = wanted
-        most = 1 if wanted.is_alone else joiner.most_donors
-        self._candidates = Candidates(most, wanted.tokens, wanted.without, wanted.patience.silent_s)
+        self._most = 1 if wanted.is_alone else joiner.most_donors
+        silent_s = wanted.patience.silent_s
+        self._candidates = Candidates(self._most, wanted.tokens, wanted.without, silent_s)
         self._kind = b"" if wanted.kind is None else wanted.kind.fingerprint
         self._asked: dict[int, tuple[str, int]] = {}  # pieces, by the number of the request
         self._questions: dict[int, str] = {}  # who was asked for a state, likewise
@@ -106,6 +110,13 @@ class _Attempt:
         self._seen: dict[str, float] = {}  # since when peers are in view
         self._connects_at = 0.0
         self._hopeful = joiner.clock.now()  # when there was somebody to get it from
+        self._began = self._moved = self._hopeful  # when pieces were first wanted, and last came
+        before, joiner.cut_off = joiner.cut_off, self
+        if before is not None and before._download and before._wanted.part == wanted.part:
+            self._download, self._image = before._download, before._image
+            self._offers, self._moved = before._offers, before._moved
+            for donor in self._download.donors:
+                self._download.remove(donor)
 
     def run(self, deadline: Deadline) -> JoinResult:
         while not deadline.expired():
@@ -118,14 +129,19 @@ class _Attempt:
             if received is not None:
                 self._hear(received)
             if self._download is not None and self._download.is_complete:
+                self._joiner.cut_off = None
                 return JoinResult(self._fetched(self._download))
             if self._is_hopeless(links, now) and is_settled:
                 break
-        return JoinResult(None, self._candidates.differences, is_late=self._candidates.give)
+        pieces = 0 if self._download is None else sum(self._download.brought.values())
+        nbytes = self._image.nbytes
+        came = min(nbytes, pieces * self._joiner.piece_bytes)
+        is_late = self._candidates.give
+        return JoinResult(None, self._candidates.differences, is_late, came, nbytes)
 
     def _connect(self, links: Mapping[str, LinkState], now: float) -> None:
         """Look for a donor among more peers, as long as there is none."""
-        is_due = self._download is None and now >= self._connects_at
+        is_due = not (self._download and self._download.donors) and now >= self._connects_at
         if is_due and LinkState.IDLE in links.values():
             self._connects_at = now + CONNECT_EVERY_S
             self._joiner.connect()
@@ -155,12 +171,13 @@ class _Attempt:
         for name, prepares in self._candidates.due(now):
             number = next(self._joiner.numbers)
             self._questions[number] = name
+            offer, _ = self._offers.get(name, (None, b""))
             ask = AskState(
                 request=number,
                 part=wanted.part,
                 kind=self._kind,
                 prepares=prepares,
-                token=wanted.tokens.get(name, b""),
+                token=offer.token if offer else wanted.tokens.get(name, b""),
             )
             self._joiner.tell(name, ask)
             if prepares:
@@ -216,11 +233,11 @@ class _Attempt:
             return
         if not self._is_fit(offer):
             self._candidates.lose(peer)
-        elif not self._goes_with_others(offer):
+        elif not self._goes_with_others(peer, offer, now):
             self._candidates.postpone(peer, now + AGAIN_S)
         else:
             try:
-                download = self._begin(offer)
+                download = self._begin(offer, now)
             except MemoryError:
                 self._candidates.lose(peer)
                 return
@@ -234,22 +251,27 @@ class _Attempt:
             return offer.nbytes <= self._wanted.most_bytes
         return (offer.fingerprint, offer.nbytes) == (layout.fingerprint, layout.nbytes)
 
-    def _goes_with_others(self, offer: StateOffer) -> bool:
+    def _goes_with_others(self, peer: str, offer: StateOffer, now: float) -> bool:
         """Tell whether pieces can be put together; if nobody is left to do so with, they can."""
         first = next(iter(self._offers.values()), None)
         if first is None or self._download is None:
             return True
-        if (first[0].fingerprint, first[0].nbytes) == (offer.fingerprint, offer.nbytes):
+        known, _ = self._offers.get(peer, (None, b""))
+        is_same = known is not None and known.token == offer.token
+        is_near = self._most > 1 and now - self._moved < FRESH_S
+        is_alike = (first[0].fingerprint, first[0].nbytes) == (offer.fingerprint, offer.nbytes)
+        if is_alike and (is_same or is_near):
             return True
         if self._download.donors:
             return False
-        self._download = None
+        self._download, self._image = None, np.empty(0, np.uint8)
         self._offers.clear()
         self._asked.clear()
         return True
 
-    def _begin(self, offer: StateOffer) -> Download:
+    def _begin(self, offer: StateOffer, now: float) -> Download:
         if self._download is None:
+            self._began = self._moved = now
             self._image = np.empty(offer.nbytes, np.uint8)
             self._download = Download(-(-offer.nbytes // self._joiner.piece_bytes))
         return self._download
@@ -269,6 +291,7 @@ class _Attempt:
             return
         if self._download.arrived(peer, piece.index, now):
             room[:] = data
+            self._moved = now
             fault_points.reached("state.piece_received")
 
     def _give_up(self, donor: str, until: float) -> None:
@@ -281,8 +304,11 @@ class _Attempt:
         if self._candidates.give:
             self._hopeful = now
             return self._is_kept_waiting(now)
-        if self._download is not None and now - self._hopeful < CONNECT_S:
-            return False  # donors whose connections are lost may be back in a moment
+        # Donors whose connections are lost may be back in a moment; to get what has come once more
+        # would take as long as it took.
+        patience_s = max(CONNECT_S, self._moved - self._began)
+        if self._download is not None and now - self._hopeful < patience_s:
+            return False
         if any(self._may_come_up(name, state, now) for name, state in links.items()):
             return False
         return self._candidates.have_answered(now)

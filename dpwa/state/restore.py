@@ -118,7 +118,7 @@ class StateRestore:
 
     def end(self) -> None:
         """Give back the memory of what is needed no more."""
-        self._saved = None
+        self._saved = self._joiner.cut_off = None
 
     # From peers
 
@@ -178,9 +178,14 @@ class StateRestore:
         text = "%s: starts with its own %s, as %s has another one: first difference: %s"
         for peer, difference in result.differences.items():
             log.warning(text, *own, peer, difference)
+        came = f"{result.came / 1e6:.1f} of {result.nbytes / 1e6:.1f} MB had come"
+        came = came if result.nbytes else "nothing had come"
         if result.is_late:
-            text = "%s: starts with its own %s, as no peer has handed over its in %g s"
-            log.warning(text, *own, min(self._timeout_s, self._patience.offered_s))
+            text = "%s: starts with its own %s, as no peer has handed over its in %g s (%s)"
+            log.warning(text, *own, min(self._timeout_s, self._patience.offered_s), came)
+        elif result.nbytes:
+            text = "%s: starts with its own %s, as no peer has handed over all of its (%s)"
+            log.warning(text, *own, came)
 
     # From disk
 

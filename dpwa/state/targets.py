@@ -93,8 +93,11 @@ class JoinResult:
         fetched: the part, if it has come.
         differences: why the states of peers are of no use, in words, by name.
         is_late: whether there are donors, and the time was up.
+        came, nbytes: how much of how many bytes had come, if it has not.
     """
 
     fetched: Fetched | None
     differences: Mapping[str, str] = field(default_factory=dict)
     is_late: bool = False
+    came: int = 0
+    nbytes: int = 0

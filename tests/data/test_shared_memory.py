@@ -241,6 +241,24 @@ def test_failing_to_map_leaves_no_file_open(shared, tmp_path):
     assert open_files() == before
 
 
+def test_a_slot_with_another_nonce_is_not_pinned(shared, tmp_path):
+    """A file is the peer's only if it says so: its name alone proves nothing."""
+    with pool_of(shared) as pool, mapped(shared, tmp_path) as memory:
+        publish(pool)
+        with (tmp_path / shared.name / "slot-1").open("r+b") as slot:
+            page = slot.read(PAGE_BYTES)
+            at = page.index(shared.nonce)
+            for place in range(at, at + NONCE_BYTES):
+                slot.seek(place)
+                slot.write(bytes([page[place] ^ 1]))
+                slot.flush()
+                assert memory.pin(LAYOUT) is None
+                slot.seek(place)
+                slot.write(page[place : place + 1])
+                slot.flush()
+        memory.pin(LAYOUT).release()
+
+
 @pytest.mark.parametrize("nbytes", [0, 24, PAGE_BYTES - 1])
 def test_a_segment_without_a_page_is_not_pinned_and_leaves_no_file_open(shared, tmp_path, nbytes):
     with pool_of(shared) as pool, mapped(shared, tmp_path) as memory:

@@ -1,11 +1,13 @@
 """Fetching a state, without sockets: donors of all kinds answer at once."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from support.state_answers import LAYOUT, PIECES, Donor, joiner_of
 
+from dpwa.state import joining
 from dpwa.state.inbox import MOST_WAITING, Inbox
 from dpwa.state.targets import StateTarget
 from dpwa.transport.link import LinkState
@@ -88,6 +90,126 @@ def test_a_copy_that_was_given_back_is_asked_for_again():
     result = fetched({"w1": Donor(1, changes=changes)}).fetched
     assert result.pieces == {"w1": PIECES}
     assert sum(isinstance(answer, StateOffer) for answer in asked) == 2
+
+
+class CutOff:
+    """A donor that brings some pieces, then nothing until it is told to."""
+
+    def __init__(self, value, pieces):
+        self.left = pieces
+        self.asked = []
+        self.donor = Donor(value, changes=self._changes)
+
+    def _changes(self, answers):
+        if not answers or not isinstance(answers[0][0], StatePiece):
+            return answers
+        self.asked.append(answers[0][0].index)
+        self.left -= 1
+        return answers if self.left >= 0 else []
+
+
+WANTED = StateTarget("model", LAYOUT.tensors, LAYOUT.nbytes, LAYOUT)
+
+
+@pytest.mark.parametrize("most_donors", [1, 2])
+def test_a_fetch_that_was_cut_off_goes_on_with_what_has_come(most_donors):
+    cut_off = CutOff(3, pieces=3)
+    joiner = joiner_of({"w1": cut_off.donor}, most_donors)
+    result = joiner.fetch(WANTED, 0.3)
+    assert result.is_late
+    assert (result.fetched, result.came, result.nbytes) == (None, 3 << 20, LAYOUT.nbytes)
+    missing = set(range(PIECES)) - set(cut_off.asked[:3])
+    cut_off.left, cut_off.asked = PIECES, []
+    fetched = joiner.fetch(WANTED, 5.0).fetched
+    assert sorted(cut_off.asked) == sorted(missing)
+    assert fetched.pieces == {"w1": PIECES}
+    assert set(np.unique(LAYOUT.tensors_of(fetched.image))) == {3}
+    cut_off.left, cut_off.asked = PIECES, []
+    assert joiner.cut_off is None  # its memory is given back
+    assert joiner.fetch(WANTED, 5.0).fetched is not None
+    assert len(cut_off.asked) == PIECES
+
+
+@pytest.mark.parametrize("another_part", [False, True])
+def test_what_has_come_of_another_copy_or_part_is_not_gone_on_with(another_part):
+    cut_off = CutOff(3, pieces=3)
+    joiner = joiner_of({"w1": cut_off.donor}, 1)
+    assert joiner.fetch(WANTED, 0.3).came == 3 << 20
+    cut_off.left, cut_off.asked = PIECES, []
+    cut_off.donor.image[len(LAYOUT.header) :] = 4
+    if not another_part:
+        cut_off.donor.token = b"87654321"
+    wanted = replace(WANTED, part="optimizer") if another_part else WANTED
+    fetched = joiner.fetch(wanted, 5.0).fetched
+    assert len(cut_off.asked) == PIECES
+    assert set(np.unique(LAYOUT.tensors_of(fetched.image))) == {4}
+
+
+def test_what_came_long_ago_is_not_put_together_with_what_others_have_now(monkeypatch):
+    cut_off = CutOff(3, pieces=3)
+    donors = {"w1": cut_off.donor}
+    joiner = joiner_of(donors, 2)
+    assert joiner.fetch(WANTED, 0.3).came == 3 << 20
+    donors["w1"] = Donor(4)
+    donors["w1"].token = b"87654321"
+    monkeypatch.setattr(joining, "FRESH_S", 0.2)
+    fetched = joiner.fetch(WANTED, 5.0).fetched
+    assert set(np.unique(LAYOUT.tensors_of(fetched.image))) == {4}
+
+
+def test_one_donor_is_one_copy_even_if_it_makes_another_in_the_middle():
+    asked = []
+
+    def changes(answers):
+        answer = answers[0][0] if answers else None
+        asked.append(answer)
+        if isinstance(answer, StatePiece) and sum(isinstance(a, StatePiece) for a in asked) == 3:
+            donor.image[len(LAYOUT.header) :] = 2
+            donor.token = b"87654321"
+            return [(StateGone(request=answer.request), b"")]
+        return answers
+
+    donor = Donor(1, changes=changes)
+    result = fetched({"w1": donor}, most_donors=1).fetched
+    assert result.pieces == {"w1": PIECES}
+    assert set(np.unique(LAYOUT.tensors_of(result.image))) == {2}
+
+
+def test_one_donor_is_one_copy_even_if_it_is_gone_in_the_middle():
+    cut_off, links = CutOff(1, pieces=3), {"w1": LinkState.UP}
+    donors = {"w1": cut_off.donor, "w2": Donor(2)}
+    joiner = joiner_of(donors, 1, links)
+    changes = cut_off.donor.changes
+
+    def gone(answers):
+        if cut_off.left == 0:
+            links.update(w1=LinkState.DOWN, w2=LinkState.UP)
+        return changes(answers)
+
+    cut_off.donor.changes = gone
+    fetched = joiner.fetch(WANTED, 5.0).fetched
+    assert fetched.pieces == {"w2": PIECES}
+    assert set(np.unique(LAYOUT.tensors_of(fetched.image))) == {2}
+
+
+def test_others_are_connected_to_when_all_donors_are_gone():
+    links, connected = {"w1": LinkState.UP, "w2": LinkState.IDLE}, []
+    cut_off = CutOff(1, pieces=3)
+    joiner = joiner_of({"w1": cut_off.donor, "w2": Donor(2)}, 2, links)
+    changes = cut_off.donor.changes
+
+    def gone(answers):
+        if cut_off.left == 0:
+            links["w1"] = LinkState.DOWN
+        return changes(answers)
+
+    def connect():
+        if links["w1"] is LinkState.DOWN:
+            connected.append(links.update(w2=LinkState.UP))
+
+    cut_off.donor.changes, joiner.connect = gone, connect
+    assert joiner.fetch(WANTED, 5.0).fetched.pieces == {"w1": 3, "w2": PIECES - 3}
+    assert len(connected) == 1
 
 
 def test_who_is_not_further_than_wanted_gives_nothing():

@@ -1,26 +1,21 @@
 """Donors that hand on what nobody can take over: the next one is asked, and the trainer goes on."""
 
 import contextlib
-import json
-import subprocess
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import support
 import torch
 from support.nodes import config_of, eventually
 from support.state_answers import LAYOUT, Donor, joiner_of
 from support.state_donors import ALONE, adapter_of, are_equal, nodes, state_of, training
 from torch import nn
 
+from dpwa.adapters.tensor_images import copied, layout_of
 from dpwa.clock import SystemClock
 from dpwa.state.restore import StateRestore, Suspects
 from dpwa.state.target import Target, UnfitStateError
-from dpwa.testing import FaultPlan, FaultyProcess
 from dpwa.transport.link import LinkState
-
-PROGRAM = Path(support.__file__).parent / "programs" / "lying_donor.py"
 
 
 @pytest.mark.parametrize(
@@ -30,14 +25,13 @@ PROGRAM = Path(support.__file__).parent / "programs" / "lying_donor.py"
         ("model", "it has parameters that are not finite"),
     ],
 )
-def test_a_lie_is_refused_and_the_next_donor_asked(tmp_path, monkeypatch, caplog, lie, is_told):
+def test_a_lie_is_refused_and_the_next_donor_asked(monkeypatch, caplog, lie, is_told):
     config = config_of(3, **ALONE, state_donors=1, initial_state="own")
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    nets = nn.Linear(4, 2), nn.Linear(4, 2)
+    nets = [nn.Linear(4, 2) for _ in range(3)]
     adams = [torch.optim.Adam(net.parameters()) for net in nets]
     step(nets[0], adams[0])
-    with contextlib.ExitStack() as stack, lying_donor(path, lie):
+    step(nets[2], adams[2])
+    with contextlib.ExitStack() as stack, lying_donor(nets[2], adams[2], config, lie):
         (honest,) = stack.enter_context(
             nodes(adapter_of(nets[0], "w2", config, optimizer=adams[0]))
         )
@@ -64,18 +58,27 @@ def test_a_lie_is_refused_and_the_next_donor_asked(tmp_path, monkeypatch, caplog
 
 
 @contextlib.contextmanager
-def lying_donor(path, lie):
-    """A node w1 in a process of its own, once it trains."""
-    donor = FaultyProcess(
-        PROGRAM, "w1", path, lie, plan=FaultPlan(), stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert donor.popen.stdout.readline() == "training\n"
-        yield
-    finally:
-        donor.kill()
-        donor.popen.stdout.close()
-        donor.close()
+def lying_donor(net, optimizer, config, lie):
+    """A node w1, far ahead of all others, that lies to nodes that ask for its state."""
+    with nodes(adapter_of(net, "w1", config, optimizer=optimizer)) as (liar,):
+        capture = liar._training.capture
+
+        def lying():
+            parts = capture()
+            if lie == "model":
+                parts["model"].image[len(parts["model"].layout.header) :] = 0xFF  # NaN
+                return parts
+            named = {name: torch.ones(7) for name in ("0.exp_avg", "0.exp_avg_sq")}
+            named["0.step"] = torch.tensor(9.0)
+            layout = layout_of(named.items())
+            image = copied(layout, named.items())
+            return {**parts, lie: replace(parts[lie], layout=layout, image=image)}
+
+        liar._training.capture = lying
+        liar.connection.node.rounds.resume(1000.0, 1000)
+        with training(liar):
+            eventually(lambda: liar.clock > 1000.0)
+            yield
 
 
 def step(net, optimizer):

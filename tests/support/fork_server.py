@@ -1,34 +1,39 @@
-"""A process that has imported what all test programs need, and forks them.
+"""A process that has imported what programs need, and forks them.
 
-The imports take longer than what most of these programs do; torch, which few of them need, is left
-to those, as all would pay for it when they end. `multiprocessing` has such a server,
-too, but not for programs with standard streams of their own.
+The imports take longer than what most programs do. `multiprocessing` has such a server, too, but
+not for programs with standard streams of their own.
+
+    fork_server.py LISTENER MODULE...              serves, at a socket that it has inherited
+    fork_server.py --as-python ADDRESS OPTIONS...  stands in for `python OPTIONS`, which is forked
 
 A request is a JSON object with `argv`, `env` and `cwd`, along with the descriptors of three
 standard streams; an answer is `["begun", pid]`, or `["ended", pid, code]` when one has ended. Each
-is one packet.
+is one packet. It serves until whoever has connected first is gone.
 """
 
+import contextlib
 import gc
+import importlib
 import json
 import os
 import runpy
 import selectors
 import signal
 import socket
+import struct
 import sys
+import types
 import warnings
 from pathlib import Path
 
 MAX_PACKET_BYTES = 1 << 17
 
 
-def serve(channel):
-    """Fork a program for each request, until nobody is left to ask for one."""
+def serve(listener, modules):
+    """Fork a program for each request."""
     gc.disable()  # for the time of the imports
-    import dpwa.connection
-    import dpwa.tables.tables  # noqa: F401
-
+    for module in modules:
+        importlib.import_module(module)
     gc.collect()
     gc.enable()
     gc.freeze()  # or each of them would look through all of it, and copy it by that
@@ -36,36 +41,52 @@ def serve(channel):
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
     selector = selectors.DefaultSelector()
-    selector.register(channel, selectors.EVENT_READ)
+    selector.register(listener, selectors.EVENT_READ)
     selector.register(woken, selectors.EVENT_READ)
+    channels, asked_by = [], {}
     while True:
-        ready = {key.fileobj for key, _ in selector.select()}
-        if channel in ready:
-            request, streams, _, _ = socket.recv_fds(channel, MAX_PACKET_BYTES, 3)
-            if not request:
-                return
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                selector.close()
-                channel.close()
-                os.close(woken)
-                os.close(wake)
-                _run(streams, **json.loads(request))
-                return  # and end, as any Python process does
-            _answer(channel, "begun", pid)
-            for descriptor in streams:
-                os.close(descriptor)
-        if woken in ready:
-            os.read(woken, 4096)
-            _tell_who_ended(channel)
+        for ready in [key.fileobj for key, _ in selector.select()]:
+            if ready is listener:
+                channel, _ = listener.accept()
+                peer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                if struct.unpack("3i", peer)[1] != os.getuid():
+                    channel.close()
+                    continue
+                channels.append(channel)
+                selector.register(channel, selectors.EVENT_READ)
+            elif ready == woken:
+                os.read(woken, 4096)
+                _tell_who_ended(asked_by)
+            else:
+                request, streams, _, _ = socket.recv_fds(ready, MAX_PACKET_BYTES, 3)
+                if not request:
+                    selector.unregister(ready)
+                    ready.close()
+                    if ready is channels[0]:
+                        return
+                    continue
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    selector.close()
+                    for each in (listener, *channels):
+                        each.close()
+                    os.close(woken)
+                    os.close(wake)
+                    _run(streams, **json.loads(request))
+                    return  # and end, as any Python process does
+                asked_by[pid] = ready
+                _answer(ready, "begun", pid)
+                for descriptor in streams:
+                    os.close(descriptor)
 
 
 def _answer(channel, *answer):
-    channel.send(json.dumps(answer).encode())
+    with contextlib.suppress(OSError):  # whoever has asked is gone
+        channel.send(json.dumps(answer).encode())
 
 
-def _tell_who_ended(channel):
+def _tell_who_ended(asked_by):
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -73,11 +94,11 @@ def _tell_who_ended(channel):
             return
         if pid == 0:
             return
-        _answer(channel, "ended", pid, os.waitstatus_to_exitcode(status))
+        _answer(asked_by.pop(pid), "ended", pid, os.waitstatus_to_exitcode(status))
 
 
 def _run(streams, argv, env, cwd):
-    """Be a process that was started as `python -W error PROGRAM ...`."""
+    """Be a process that was started as `python -W error PROGRAM ...`, or as `python -c CODE`."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, descriptor in enumerate(streams):
@@ -88,11 +109,40 @@ def _run(streams, argv, env, cwd):
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
+    if argv[0] == "-c":
+        sys.argv, sys.path[0] = ["-c"], ""
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(argv[1], main.__dict__)
+        return
     warnings.simplefilter("error")
     sys.argv = argv
     sys.path[0] = str(Path(argv[0]).parent)
     runpy.run_path(argv[0], run_name="__main__")
 
 
+def connected(address):
+    """Return a channel to a server, of which `address` is the name of an abstract socket."""
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel.connect(f"\0{address}")
+    return channel
+
+
+def _stand_in(address, options):
+    """Have the program forked, with the streams of this process, and end as it does."""
+    channel, argv = connected(address), options[options.index("-c") :]
+    request = {"argv": argv, "env": dict(os.environ), "cwd": str(Path.cwd())}
+    socket.send_fds(channel, [json.dumps(request).encode()], [0, 1, 2])
+    os.close(0)
+    os.close(1)
+    code = None
+    while code is None:
+        _, _, *ended = json.loads(channel.recv(MAX_PACKET_BYTES))
+        code = ended[0] if ended else None
+    os._exit(code % 256)
+
+
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    if sys.argv[1] == "--as-python":
+        _stand_in(sys.argv[2], sys.argv[3:])
+    else:
+        serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -52,7 +53,8 @@ class Program:
             os.pipe() for _ in range(3)
         )
         own = (own_input, own_out, own_errors)
-        self.pid = _forks().begin(argv, own)
+        self._forks = _forks(_kind_of(Path(argv[0])))
+        self.pid = self._forks.begin(argv, own)
         for descriptor in own:
             os.close(descriptor)
         self.stdin = os.fdopen(write, "w")
@@ -64,7 +66,7 @@ class Program:
     @property
     def returncode(self):
         """Its exit code, or minus the signal that has killed it; `None` while it runs."""
-        return _forks().code_of(self.pid)
+        return self._forks.code_of(self.pid)
 
     def poll(self):
         """Return the same as `returncode`."""
@@ -72,7 +74,7 @@ class Program:
 
     def wait(self, timeout=None):
         """Wait until it has ended, at most so many seconds; return its exit code."""
-        code = _forks().code_of(self.pid, threading.TIMEOUT_MAX if timeout is None else timeout)
+        code = self._forks.code_of(self.pid, threading.TIMEOUT_MAX if timeout is None else timeout)
         if code is None:
             raise subprocess.TimeoutExpired(self.args, timeout)
         return code
@@ -110,11 +112,33 @@ class Program:
 
 
 @contextmanager
-def fork_server_running():
-    """Start the server that forks the programs, which takes seconds, and end it."""
-    forks = _forks()
+def fork_servers_running():
+    """Start what forks the programs, which takes seconds, or find what is shared; then end it."""
+    forks = [_forks(kind) for kind in (_shared() or (PLAIN,))]
     yield
-    forks.close()
+    for each in forks:
+        each.close()
+
+
+@contextmanager
+def shared_fork_servers():
+    """Start fork servers for several test processes; yield the `python` that forks those, too."""
+    forks = {kind: _Forks(kind) for kind in _MODULES}
+    os.environ[_SHARED] = json.dumps({kind: each.address for kind, each in forks.items()})
+    yield f"{sys.executable} -S {fork_server.__file__} --as-python {forks[TORCH].address}"
+    for each in forks.values():
+        each.close()
+
+
+def _shared():
+    """The addresses of fork servers that other test processes use, too, by kind."""
+    return json.loads(os.environ.get(_SHARED, "{}"))
+
+
+@cache
+def _kind_of(program):
+    needs = re.search(r"^(from|import) (torch|dpwa.adapters)", program.read_text(), re.MULTILINE)
+    return TORCH if needs and TORCH in _shared() else PLAIN
 
 
 class _Rest:
@@ -135,22 +159,32 @@ class _Rest:
 
 
 class _Forks:
-    """What the server of this process has forked; see `fork_server`."""
+    """What a server has forked for this process; see `fork_server`."""
 
-    def __init__(self):
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, fork_server.__file__, str(theirs.fileno())]
-        environment = {**os.environ, **_ENVIRONMENT}
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
-        theirs.close()
+    def __init__(self, kind):
+        self._process, self.address = None, _shared().get(kind)
+        if self.address is None:
+            self._start(_MODULES[kind])
+        self._channel = fork_server.connected(self.address)
         self._lock = threading.Lock()
         self._begun = []
         self._codes = {}
 
+    def _start(self, modules):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind("")  # to a name that is free
+            listener.listen()
+            self.address = listener.getsockname().decode().removeprefix("\0")
+            number = listener.fileno()
+            command = [sys.executable, fork_server.__file__, str(number), *modules]
+            environment = {**os.environ, **_ENVIRONMENT}
+            self._process = subprocess.Popen(command, pass_fds=[number], env=environment)
+
     def close(self):
-        """End the server."""
+        """End the server, if it is that of this process."""
         self._channel.close()
-        self._process.wait()
+        if self._process is not None:
+            self._process.wait()
 
     def begin(self, argv, streams):
         """Fork a program; return its process ID."""
@@ -187,5 +221,12 @@ class _Forks:
         return True
 
 
+# torch, which few programs need, has a server of its own: all would pay for it when they end.
+PLAIN, TORCH = "plain", "torch"
+_MODULES = {
+    PLAIN: ("dpwa.connection", "dpwa.tables.tables"),
+    TORCH: ("torch._dynamo", "dpwa.adapters.pytorch", "dpwa.tables.tables"),
+}
+_SHARED = "TESTS_FORK_SERVERS"
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _forks = cache(_Forks)

@@ -25,6 +25,7 @@ class Donor:
 
     def __init__(self, value, clock=50.0, changes=lambda answers: answers):
         self.image = image_of(value)
+        self.token = b"12345678"
         self.clock = clock
         self.changes = changes
         self.done = 0
@@ -50,7 +51,7 @@ class Donor:
     def offer(self, request):
         return {
             "request": request,
-            "token": b"12345678",
+            "token": self.token,
             "nbytes": LAYOUT.nbytes,
             "fingerprint": LAYOUT.fingerprint,
             "clock": self.clock,
