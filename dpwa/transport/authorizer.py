@@ -7,7 +7,15 @@ Whether there are keys or not, it counts who comes, who is refused and who has s
 
 from __future__ import annotations
 
+import fcntl
+import os
+import select
+import socket
+import sys
+import termios
 from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
 
 import zmq
 
@@ -15,6 +23,7 @@ from dpwa.message_codes import get_log
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import fingerprint
 from dpwa.types import JsonObject
+from dpwa.wire import limits
 
 log = get_log("dpwa.gate")
 
@@ -35,18 +44,52 @@ FAILURES = {
 }
 # What came was encrypted for another key than that of this node: the other side has a wrong one.
 WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
+LOOK_EVERY_S = 0.02
+# A message may have so much, as far as a peer may send it unasked; and what ZeroMQ has read ahead.
+MOST_UNREAD_BYTES = limits.MAX_PUSH_BYTES + limits.MAX_HEADER_BYTES + 32 * 1024
+HEARTBEAT_BYTES_PER_S = 128  # at most, encrypted too
+RECEIVED_BYTES = slice(128, 136)  # tcpi_bytes_received of tcp_info, see linux/tcp.h
 EVENTS = ACCEPTED | DISCONNECTED | sum(FAILURES)
 
 
+@dataclass
+class _Connection:
+    """What was received over a connection of TCP when a message of it was read last.
+
+    Attributes:
+        peer: the address of the other end.
+        received: bytes.
+        at: when that was.
+    """
+
+    peer: object
+    received: int
+    at: float
+
+
 class Authorizer:
-    """An authorizer that is open to everybody: `security: none`; it counts who comes."""
+    """An authorizer that is open to everybody: `security: none`; it counts who comes.
+
+    ZeroMQ hands over a message when all of its frames have come, and holds each in 64 bytes. No
+    option of it bounds how many there are, so the kernel is asked how much each connection brings:
+    one that brings more than a message may have, and no message, is ended.
+
+    Attributes:
+        cut_off: how many connections were ended.
+    """
 
     keyring: Keyring | None = None
 
     def __init__(self) -> None:
         self._refused: Counter[str] = Counter(dict.fromkeys(FAILURES.values(), 0))
         self._accepted = self._ended = self._unheard = 0
-        self._heard: set[int] = set()
+        self._heard: set[int] = set()  # descriptors, and of those since the last look:
+        self._fresh: set[int] = set()
+        self._connections: dict[int, _Connection] = {}
+        self._arrivals = select.epoll()
+        self._doubted: set[int] = set()
+        self._looked_at = 0.0
+        self.cut_off = 0
 
     def guard(self, router: Socket) -> None:
         """Have a socket tell who comes and goes; called by its thread before it is bound."""
@@ -70,7 +113,64 @@ class Authorizer:
 
     def heard(self, descriptor: int) -> None:
         """Take note that a message that means something came over a connection."""
-        self._heard.add(descriptor)
+        self._fresh.add(descriptor)
+
+    def patience_ms(self, limit_ms: int) -> int:
+        """Return how long not to `look`, at most."""
+        return min(limit_ms, int(LOOK_EVERY_S * 1000)) if self._connections else limit_ms
+
+    def look(self, router: Socket, now: float) -> None:
+        """End the connections that bring much and no message; often, as memory fills quickly.
+
+        Args:
+            router: the socket that was guarded.
+            now: in seconds of any clock.
+        """
+        if now < self._looked_at + LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        if not self._connections:
+            return
+        arrived = {descriptor for descriptor, _ in self._arrivals.poll(0)}
+        changed = arrived | self._fresh | self._doubted
+        self._doubted = {each for each in changed if self._is_endless(each, now)}
+        self._heard |= self._fresh
+        self._fresh.clear()
+        # Only now: what had come when the kernel was asked is here, unless it is of no message.
+        if self._doubted and not int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            for descriptor in self._doubted:
+                self.cut(descriptor, MOST_UNREAD_BYTES)
+            self._doubted.clear()
+
+    def _is_endless(self, descriptor: int, now: float) -> bool:
+        connection = self._connections.get(descriptor)
+        if connection is None:
+            return False
+        try:
+            received = _received(descriptor)
+        except OSError:  # it has ended
+            return False
+        if descriptor in self._fresh:
+            connection.received, connection.at = received, now
+        most = MOST_UNREAD_BYTES + HEARTBEAT_BYTES_PER_S * (now - connection.at)
+        return received - connection.received > most
+
+    def cut(self, descriptor: int, nbytes: int) -> None:
+        """End a connection that has brought so many bytes and no message.
+
+        Another one may have this descriptor by now: nothing happens to that.
+        """
+        connection = self._connections.get(descriptor)
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as own:
+            if connection is None or own.getpeername() != connection.peer:
+                return
+            if _received(own.fileno()) - connection.received < nbytes:
+                return
+            del self._connections[descriptor]
+            own.shutdown(socket.SHUT_RDWR)
+            self.cut_off += 1
+            while own.recv(MOST_UNREAD_BYTES, socket.MSG_DONTWAIT):
+                pass  # or ZeroMQ would read it
 
     def note(self, event: int, value: int) -> None:
         """Count what the socket tells; of the authenticator.
@@ -85,13 +185,23 @@ class Authorizer:
         """
         if event == ACCEPTED:
             self._accepted += 1
+            self._came(value)
         elif event == DISCONNECTED:
             self._ended += 1
-            self._unheard += value not in self._heard
+            self._unheard += value not in self._heard | self._fresh
             self._heard.discard(value)  # the next one may have the same
+            self._fresh.discard(value)
+            self._connections.pop(value, None)
         elif event in FAILURES:
             is_key = event == HANDSHAKE_FAILED_PROTOCOL and value == WRONG_KEY
             self._refused["unknown_key" if is_key else FAILURES[event]] += 1
+
+    def _came(self, descriptor: int) -> None:
+        """Watch a connection of TCP; of others the kernel does not count what comes."""
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as own:
+            if own.family in (socket.AF_INET, socket.AF_INET6):
+                self._arrivals.register(descriptor, select.EPOLLIN | select.EPOLLET)
+                self._connections[descriptor] = _Connection(own.getpeername(), 0, self._looked_at)
 
     def report(self) -> JsonObject:
         """Count the handshakes that were refused, by reason."""
@@ -100,6 +210,23 @@ class Authorizer:
     def connections(self) -> JsonObject:
         """Count the connections: those that came, have ended, and ended without a message."""
         return {"accepted": self._accepted, "ended": self._ended, "unheard": self._unheard}
+
+
+def _received(descriptor: int) -> int:
+    """Return how many bytes ZeroMQ has read of a connection.
+
+    Raises:
+        OSError: it has ended.
+    """
+    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+    try:
+        told = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, RECEIVED_BYTES.stop)
+    finally:
+        borrowed.detach()
+    # Asked second: what is read in between is not counted, and nothing that is not read.
+    waiting = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+    received = int.from_bytes(told[RECEIVED_BYTES], sys.byteorder)
+    return received - int.from_bytes(waiting, sys.byteorder)
 
 
 class CurveAuthorizer(Authorizer):
