@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import socket
 import sys
 import termios
@@ -45,6 +44,7 @@ FAILURES = {
 # What came was encrypted for another key than that of this node: the other side has a wrong one.
 WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 LOOK_EVERY_S = 0.02
+LOOK_AT_ONE_S = 0.0005  # if connections are many: it takes a hundredth of that
 # A message may have so much, as far as a peer may send it unasked; and what ZeroMQ has read ahead.
 MOST_UNREAD_BYTES = limits.MAX_PUSH_BYTES + limits.MAX_HEADER_BYTES + 32 * 1024
 HEARTBEAT_BYTES_PER_S = 128  # at most, encrypted too
@@ -86,8 +86,6 @@ class Authorizer:
         self._heard: set[int] = set()  # descriptors, and of those since the last look:
         self._fresh: set[int] = set()
         self._connections: dict[int, _Connection] = {}
-        self._arrivals = select.epoll()
-        self._doubted: set[int] = set()
         self._looked_at = 0.0
         self.cut_off = 0
 
@@ -117,7 +115,7 @@ class Authorizer:
 
     def patience_ms(self, limit_ms: int) -> int:
         """Return how long not to `look`, at most."""
-        return min(limit_ms, int(LOOK_EVERY_S * 1000)) if self._connections else limit_ms
+        return min(limit_ms, int(self._look_every_s * 1000)) if self._connections else limit_ms
 
     def look(self, router: Socket, now: float) -> None:
         """End the connections that bring much and no message; often, as memory fills quickly.
@@ -126,34 +124,32 @@ class Authorizer:
             router: the socket that was guarded.
             now: in seconds of any clock.
         """
-        if now < self._looked_at + LOOK_EVERY_S:
+        if now < self._looked_at + self._look_every_s:
             return
         self._looked_at = now
-        if not self._connections:
-            return
-        arrived = {descriptor for descriptor, _ in self._arrivals.poll(0)}
-        changed = arrived | self._fresh | self._doubted
-        self._doubted = {each for each in changed if self._is_endless(each, now)}
+        endless = [each for each in self._connections if self._is_endless(each, now)]
         self._heard |= self._fresh
         self._fresh.clear()
-        # Only now: what had come when the kernel was asked is here, unless it is of no message.
-        if self._doubted and not int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            for descriptor in self._doubted:
+        # Only now: what ZeroMQ had read by then is here, unless it is of no message.
+        if endless and not int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            for descriptor in endless:
                 self.cut(descriptor, MOST_UNREAD_BYTES)
-            self._doubted.clear()
+
+    @property
+    def _look_every_s(self) -> float:
+        return max(LOOK_EVERY_S, LOOK_AT_ONE_S * len(self._connections))
 
     def _is_endless(self, descriptor: int, now: float) -> bool:
-        connection = self._connections.get(descriptor)
-        if connection is None:
-            return False
+        connection = self._connections[descriptor]
         try:
             received = _received(descriptor)
+            if descriptor in self._fresh:
+                connection.received, connection.at = received - _waiting(descriptor), now
+            heartbeats = HEARTBEAT_BYTES_PER_S * (now - connection.at)
+            excess = received - connection.received - heartbeats - MOST_UNREAD_BYTES
+            return excess > 0 and excess > _waiting(descriptor)
         except OSError:  # it has ended
             return False
-        if descriptor in self._fresh:
-            connection.received, connection.at = received, now
-        most = MOST_UNREAD_BYTES + HEARTBEAT_BYTES_PER_S * (now - connection.at)
-        return received - connection.received > most
 
     def cut(self, descriptor: int, nbytes: int) -> None:
         """End a connection that has brought so many bytes and no message.
@@ -200,7 +196,6 @@ class Authorizer:
         """Watch a connection of TCP; of others the kernel does not count what comes."""
         with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as own:
             if own.family in (socket.AF_INET, socket.AF_INET6):
-                self._arrivals.register(descriptor, select.EPOLLIN | select.EPOLLET)
                 self._connections[descriptor] = _Connection(own.getpeername(), 0, self._looked_at)
 
     def report(self) -> JsonObject:
@@ -213,7 +208,7 @@ class Authorizer:
 
 
 def _received(descriptor: int) -> int:
-    """Return how many bytes ZeroMQ has read of a connection.
+    """Return how many bytes came over a connection.
 
     Raises:
         OSError: it has ended.
@@ -223,10 +218,12 @@ def _received(descriptor: int) -> int:
         told = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, RECEIVED_BYTES.stop)
     finally:
         borrowed.detach()
-    # Asked second: what is read in between is not counted, and nothing that is not read.
-    waiting = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
-    received = int.from_bytes(told[RECEIVED_BYTES], sys.byteorder)
-    return received - int.from_bytes(waiting, sys.byteorder)
+    return int.from_bytes(told[RECEIVED_BYTES], sys.byteorder)
+
+
+def _waiting(descriptor: int) -> int:
+    """Return how many of these bytes ZeroMQ has not read, or likewise raise `OSError`."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 class CurveAuthorizer(Authorizer):
