@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import functools
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -142,6 +144,12 @@ def keep_freed_memory() -> None:
     it to keep smaller ones (see M_MMAP_THRESHOLD in mallopt(3)), as any training soon does anyway.
     """
     np.empty(_TAUGHT_BYTES, np.uint8)  # without touching any of it
+
+
+def give_back_memory() -> None:
+    """Give what glibc keeps to the system: of millions of small blocks it keeps all by default."""
+    with suppress(OSError, AttributeError):  # it is another library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def receive(socket: Socket) -> list[Frame] | None:

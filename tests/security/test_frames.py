@@ -237,6 +237,24 @@ def test_whoever_sends_a_message_of_too_many_frames_is_cut_off_and_the_next_is_h
         assert scene.authorizer.cut_off == 1
 
 
+@pytest.mark.slow
+def test_memory_of_a_message_that_came_while_nobody_looked_is_given_back(scene):
+    """As while the trainer holds the interpreter for seconds."""
+
+    def resident_mb():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+    with shaken(scene.port) as stranger:
+        eventually(lambda: scene.came(1))
+        before = resident_mb()
+        thread = send_all(stranger, EMPTY * 2_000_000 + frame(b""))
+        eventually(lambda: is_waiting(scene), timeout_s=60)
+        thread.join()
+        assert resident_mb() - before > 100
+        scene.read()
+        assert resident_mb() - before < MOST_GROWTH_MB
+
+
 def test_a_peer_that_answers_with_too_many_frames_is_left_and_tried_again():
     config = config_of(3, transport="tcp", log_level="error")
     with zmq.Context() as context, contextlib.ExitStack() as stack:

@@ -14,13 +14,20 @@ from dpwa.config.limits import Limits
 from dpwa.policy.serving_budget import ServingBudget
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.authorizer import Authorizer
-from dpwa.transport.sockets import ReceivedMessage, Socket, drop_frames, receive_from
+from dpwa.transport.sockets import (
+    ReceivedMessage,
+    Socket,
+    drop_frames,
+    give_back_memory,
+    receive_from,
+)
 from dpwa.types import JsonObject
 from dpwa.wire.messages import Message
 
 LUMP_S = 0.005  # to be behind: reading in lumps costs the trainer less than a message now and then
 MOST_CHARGED_S = 0.002  # for a message: what it takes to send a snapshot has limits of its own
 MOST_PAUSE_S = 0.05  # for what was dropped: whoever has sent it is gone, and others wait
+MANY_FRAMES = 500_000  # 32 MB
 FEWEST_BYTES = 2  # of a frame, as it is sent
 COPIED_PER_S = 2e9  # bytes: ZeroMQ's own thread copies what comes, at the cost of the same memory
 
@@ -99,6 +106,8 @@ class AdmissionControl:
         if not self._is_dropping:
             self.authorizer.cut(self._dropped_from, self._dropped * FEWEST_BYTES)
             self._charge(min(self._dropping_s, MOST_PAUSE_S * self.limits.serving_share))
+            if self._dropped > MANY_FRAMES:
+                give_back_memory()
             self._dropped, self._dropping_s = 0, 0.0
 
     def served(self, received: ReceivedMessage) -> None:
