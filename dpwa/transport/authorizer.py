@@ -8,8 +8,10 @@ Whether there are keys or not, it counts who comes, who is refused and who has s
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import socket
+import struct
 import sys
 import termios
 from collections import Counter
@@ -43,11 +45,13 @@ FAILURES = {
 }
 # What came was encrypted for another key than that of this node: the other side has a wrong one.
 WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
-LOOK_EVERY_S = 0.02
-LOOK_AT_ONE_S = 0.0005  # if connections are many: it takes a hundredth of that
+LOOK_EVERY_MS = 20
+NOTHING_TO_LOOK_AT_MS = 1_000
+CONNECTIONS_PER_MS = 2  # if there are many: to look at one takes some microseconds
 # A message may have so much, as far as a peer may send it unasked; and what ZeroMQ has read ahead.
 MOST_UNREAD_BYTES = limits.MAX_PUSH_BYTES + limits.MAX_HEADER_BYTES + 32 * 1024
 HEARTBEAT_BYTES_PER_S = 128  # at most, encrypted too
+RESET = struct.pack("ii", 1, 0)  # when it is closed, whatever was not sent or read
 RECEIVED_BYTES = slice(128, 136)  # tcpi_bytes_received of tcp_info, see linux/tcp.h
 EVENTS = ACCEPTED | DISCONNECTED | sum(FAILURES)
 
@@ -59,12 +63,12 @@ class _Connection:
     Attributes:
         peer: the address of the other end.
         received: bytes.
-        at: when that was.
+        at: when that was, or when it was looked at first.
     """
 
     peer: object
-    received: int
-    at: float
+    received: int = 0
+    at: float = math.inf
 
 
 class Authorizer:
@@ -76,6 +80,8 @@ class Authorizer:
 
     Attributes:
         cut_off: how many connections were ended.
+        look_every_ms: how often to `look`.
+        look_at: when to do so next.
     """
 
     keyring: Keyring | None = None
@@ -86,7 +92,8 @@ class Authorizer:
         self._heard: set[int] = set()  # descriptors, and of those since the last look:
         self._fresh: set[int] = set()
         self._connections: dict[int, _Connection] = {}
-        self._looked_at = 0.0
+        self.look_every_ms = NOTHING_TO_LOOK_AT_MS
+        self.look_at = 0.0
         self.cut_off = 0
 
     def guard(self, router: Socket) -> None:
@@ -113,10 +120,6 @@ class Authorizer:
         """Take note that a message that means something came over a connection."""
         self._fresh.add(descriptor)
 
-    def patience_ms(self, limit_ms: int) -> int:
-        """Return how long not to `look`, at most."""
-        return min(limit_ms, int(self._look_every_s * 1000)) if self._connections else limit_ms
-
     def look(self, router: Socket, now: float) -> None:
         """End the connections that bring much and no message; often, as memory fills quickly.
 
@@ -124,9 +127,10 @@ class Authorizer:
             router: the socket that was guarded.
             now: in seconds of any clock.
         """
-        if now < self._looked_at + self._look_every_s:
-            return
-        self._looked_at = now
+        self.look_every_ms = max(LOOK_EVERY_MS, len(self._connections) // CONNECTIONS_PER_MS)
+        if not self._connections:
+            self.look_every_ms = NOTHING_TO_LOOK_AT_MS
+        self.look_at = now + self.look_every_ms / 1000
         endless = [each for each in self._connections if self._is_endless(each, now)]
         self._heard |= self._fresh
         self._fresh.clear()
@@ -135,12 +139,9 @@ class Authorizer:
             for descriptor in endless:
                 self.cut(descriptor, MOST_UNREAD_BYTES)
 
-    @property
-    def _look_every_s(self) -> float:
-        return max(LOOK_EVERY_S, LOOK_AT_ONE_S * len(self._connections))
-
     def _is_endless(self, descriptor: int, now: float) -> bool:
         connection = self._connections[descriptor]
+        connection.at = min(connection.at, now)
         try:
             received = _received(descriptor)
             if descriptor in self._fresh:
@@ -163,6 +164,7 @@ class Authorizer:
             if _received(own.fileno()) - connection.received < nbytes:
                 return
             del self._connections[descriptor]
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             own.shutdown(socket.SHUT_RDWR)
             self.cut_off += 1
             while own.recv(MOST_UNREAD_BYTES, socket.MSG_DONTWAIT):
@@ -196,7 +198,8 @@ class Authorizer:
         """Watch a connection of TCP; of others the kernel does not count what comes."""
         with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as own:
             if own.family in (socket.AF_INET, socket.AF_INET6):
-                self._connections[descriptor] = _Connection(own.getpeername(), 0, self._looked_at)
+                self._connections[descriptor] = _Connection(own.getpeername())
+                self.look_at = 0.0
 
     def report(self) -> JsonObject:
         """Count the handshakes that were refused, by reason."""

@@ -25,7 +25,7 @@ from dpwa.config import load_config
 from dpwa.config.limits import Limits
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.transport.authenticator import Authenticator
-from dpwa.transport.authorizer import LOOK_EVERY_S, MOST_UNREAD_BYTES, Authorizer
+from dpwa.transport.authorizer import LOOK_EVERY_MS, MOST_UNREAD_BYTES, Authorizer
 from dpwa.transport.sockets import bound_endpoint, receive, send, serving_socket
 from dpwa.wire import limits
 from dpwa.wire.messages import AskStatus, encode
@@ -118,7 +118,7 @@ class Scene:
         self.router = serving_socket(context, "tcp://127.0.0.1:0", self.authorizer)
         self.admission = AdmissionControl(self.authorizer, Limits(serving_share=1.0))
         self.port = int(bound_endpoint(self.router).rpartition(":")[2])
-        self.now, self.bodies = 0.0, []
+        self.now, self.bodies = 1e6, []
 
     def came(self, count):
         """So many connections were made so far."""
@@ -138,7 +138,7 @@ class Scene:
                 self.admission.served(received)
 
     def look(self):
-        self.now += LOOK_EVERY_S
+        self.now += LOOK_EVERY_MS / 1000
         self.authorizer.look(self.router, self.now)
         return self.authorizer.cut_off
 
@@ -200,6 +200,7 @@ def test_heartbeats_of_a_day_are_no_message_and_no_attack(scene):
     with shaken(scene.port) as peer:
         eventually(lambda: scene.came(1))
         ping = frame(b"\x04PING\0\0", 4)
+        scene.look()
         scene.now += 86_400.0
         scene.look()
         peer.sendall(ping * 86_400)

@@ -134,10 +134,10 @@ class RxThread(NodeThread):
             wakes.register(socket, zmq.POLLIN)
             poller.register(socket, zmq.POLLIN)
         poller.register(router, zmq.POLLIN)
-        is_busy = False
+        is_busy, authorizer = False, self.admission.authorizer
         while True:
-            limit_ms = BUSY_POLL_MS if is_busy else IDLE_POLL_MS
-            limit_ms = self.admission.authorizer.patience_ms(limit_ms)
+            idle_ms = min(IDLE_POLL_MS, authorizer.look_every_ms)
+            limit_ms = BUSY_POLL_MS if is_busy else idle_ms
             patience_ms = self.admission.patience_ms(limit_ms)
             ready = dict((wakes if self.admission.is_paused else poller).poll(patience_ms))
             if self._is_stopping:
@@ -152,7 +152,8 @@ class RxThread(NodeThread):
                     authenticator.hear()
                 now = self._runtime.now()
                 authenticator.tick(now)
-                self.admission.authorizer.look(router, now)
+                if now >= authorizer.look_at:
+                    authorizer.look(router, now)
                 is_busy = self._tick(now)
             except Exception:
                 self.bad_messages += 1
