@@ -5,20 +5,24 @@ from __future__ import annotations
 import errno
 import io
 import itertools
+import selectors
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from email.message import Message
 from http.client import HTTPException, parse_headers
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config import Config
-from dpwa.config.endpoints import MAX_PORT
+from dpwa.config.endpoints import MAX_PORT, split_tcp
 from dpwa.errors import AddressError, UserError
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.message_codes import get_log
 from dpwa.observe.metrics import HISTOGRAMS, METRICS, NodeMetrics
+from dpwa.transport.addresses import is_name
 from dpwa.types import JsonObject
 
 if TYPE_CHECKING:
@@ -28,9 +32,11 @@ if TYPE_CHECKING:
 
 log = get_log("dpwa.metrics")
 
-REQUEST_TIMEOUT_S = 2.0  # to send a request, and again to take the answer
+REQUEST_TIMEOUT_S = 2.0  # to send a request
 MOST_REQUEST_BYTES = 16_384
+MOST_WAITING = 64  # connections whose request has not come yet
 WAITING_REQUESTS = 16
+ANSWER_BYTES = 256 * 1024  # for which there is room, so that nobody waits until they are taken
 CLOSE_TIMEOUT_S = 3.0
 PAUSE_S = 0.1
 MOST_PORTS_TRIED = 1024
@@ -96,10 +102,10 @@ def ports_of(config: Config, name: str) -> Sequence[int]:
 
 
 class MetricsServer(Closeable):
-    """Answers `GET /metrics` in a thread of its own, one request after the other.
+    """Answers `GET /metrics` in a thread of its own, each request when all of it has come.
 
-    A request that does not come, or an answer that is not taken, holds it up for seconds at most.
-    It ends with the node, whether that is closed or forgotten.
+    Who asks by a name that is not of this machine is refused: a web page of elsewhere could read
+    it through a name of its own. It ends with the node, whether that is closed or forgotten.
 
     Args:
         node: whose metrics.
@@ -119,7 +125,10 @@ class MetricsServer(Closeable):
         host = node.config.metrics.host
         self._listener = _listener(host, ports_of(node.config, node.name))
         self.url = f"http://{_authority(*self._listener.getsockname()[:2])}/metrics"
-        answering = _Answering(self._listener, _page_of(collector), clock or SystemClock())
+        address = split_tcp(node.endpoint) or ("localhost", 0)
+        names = {host, address[0], socket.gethostname(), "localhost"}
+        page = _page_of(collector, {each.lower() for each in names})
+        answering = _Answering(self._listener, page, clock or SystemClock())
         name = f"dpwa-metrics-{node.name}"
         self._thread = threading.Thread(target=answering.run, name=name, daemon=True)
         self._end = finalize(node, _stop, answering, self._thread)
@@ -139,86 +148,117 @@ class _Answering:
     """What the thread does; it knows of no node."""
 
     def __init__(
-        self, listener: socket.socket, page: Callable[[str, str, str], bytes], clock: Clock
+        self, listener: socket.socket, page: Callable[[str, str, Message], bytes], clock: Clock
     ) -> None:
         self._listener = listener
         self._page = page
         self._clock = clock
-        self._connection: socket.socket | None = None
+        self._waiting: dict[socket.socket, tuple[Deadline, bytes]] = {}  # the oldest first
+        self._selector = selectors.DefaultSelector()
         self._stopped = threading.Event()
 
     def run(self) -> None:
         """Answer until the listener is shut down."""
-        with self._listener:
+        with self._listener, self._selector:
+            self._listener.setblocking(False)
+            self._selector.register(self._listener, selectors.EVENT_READ)
             while not self._stopped.is_set():
-                try:
-                    connection, _ = self._listener.accept()
-                except OSError:  # shut down, or there are too many open files
-                    self._stopped.wait(PAUSE_S)
-                    continue
-                self._connection = connection
-                with connection:
-                    self._answer(connection)
-                self._connection = None
+                first = next(iter(self._waiting.values()), None)
+                ready = self._selector.select(None if first is None else first[0].remaining_s())
+                for key, _ in ready:
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    elif isinstance(key.fileobj, socket.socket):
+                        self._read(key.fileobj)
+                for connection, (deadline, _) in list(self._waiting.items()):
+                    if deadline.expired():
+                        self._end(connection)
+            for connection in list(self._waiting):
+                self._end(connection)
 
     def stop(self) -> None:
         """Have it end now, from any thread."""
         self._stopped.set()
-        for open_socket in (self._listener, self._connection):
-            if open_socket is not None:
-                with suppress(OSError):  # it is closed, or has no other end any more
-                    open_socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # it is closed
+            self._listener.shutdown(socket.SHUT_RDWR)
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _accept(self) -> None:
         try:
-            lines = io.BytesIO(_head(connection, Deadline(self._clock, REQUEST_TIMEOUT_S)))
+            connection, _ = self._listener.accept()
+        except OSError:  # shut down, or there are too many open files
+            self._stopped.wait(PAUSE_S)
+            return
+        connection.setblocking(False)
+        self._waiting[connection] = (Deadline(self._clock, REQUEST_TIMEOUT_S), b"")
+        self._selector.register(connection, selectors.EVENT_READ)
+        if len(self._waiting) > MOST_WAITING:
+            self._end(next(iter(self._waiting)))
+
+    def _read(self, connection: socket.socket) -> None:
+        if connection not in self._waiting:  # it was the oldest of too many
+            return
+        deadline, head = self._waiting[connection]
+        try:
+            part = connection.recv(4096)
+        except OSError:
+            part = b""
+        head += part
+        self._waiting[connection] = (deadline, head)
+        if b"\r\n\r\n" in head:
+            self._answer(connection, io.BytesIO(head))
+        elif part and len(head) <= MOST_REQUEST_BYTES:
+            return
+        self._end(connection)
+
+    def _end(self, connection: socket.socket) -> None:
+        del self._waiting[connection]
+        self._selector.unregister(connection)
+        connection.close()
+
+    def _answer(self, connection: socket.socket, lines: io.BytesIO) -> None:
+        try:
             method, target, _ = lines.readline().decode("latin-1").split()
             headers = parse_headers(lines)
-        except (OSError, HTTPException, ValueError) as error:
+        except (HTTPException, ValueError) as error:
             log.debug("a request for metrics came to nothing: %s", error)
             return
         try:
-            answer = self._page(method, target, headers.get("Accept") or "")
+            answer = self._page(method, target, headers)
         except Exception:
             log.exception("the metrics could not be told; the node goes on")
             answer = _answer("500 Internal Server Error", "text/plain", b"See the log.\n")
         with suppress(OSError):  # whoever asked does not wait for it
-            connection.settimeout(REQUEST_TIMEOUT_S)
-            connection.sendall(answer)
+            connection.send(answer)
 
 
-def _head(connection: socket.socket, deadline: Deadline) -> bytes:
-    """Read a request up to the empty line that ends its headers.
-
-    Raises:
-        OSError: it does not come in time.
-        ValueError: it does not end, or is too long.
-    """
-    head = b""
-    while b"\r\n\r\n" not in head:
-        connection.settimeout(max(deadline.remaining_s(), 0.001))
-        part = connection.recv(4096)
-        head += part
-        if not part or deadline.expired() or len(head) > MOST_REQUEST_BYTES:
-            raise ValueError("no whole request came")
-    return head
+def _is_of_this_machine(host: str | None, names: Collection[str]) -> bool:
+    """Tell whether a `Host` is an address or one of the names; browsers always send one."""
+    if host is None:
+        return True
+    with suppress(ValueError):
+        asked = urlsplit(f"//{host}").hostname or ""
+        return asked.rstrip(".") in names or not is_name(asked)
+    return False
 
 
-def _page_of(collector: Collector) -> Callable[[str, str, str], bytes]:
-    """Return what answers a request: its method, target and `Accept`, to the whole answer."""
+def _page_of(collector: Collector, names: Collection[str]) -> Callable[[str, str, Message], bytes]:
+    """Return what answers a request: its method, target and headers, to the whole answer."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
 
     registry = CollectorRegistry()
     registry.register(collector)
 
-    def page(method: str, target: str, accept: str) -> bytes:
+    def page(method: str, target: str, headers: Message) -> bytes:
+        if not _is_of_this_machine(headers.get("Host"), names):
+            reason = b"Ask by an address, or by the name of this machine.\n"
+            return _answer("403 Forbidden", "text/plain", reason)
         if target.partition("?")[0] != "/metrics":
             return _answer("404 Not Found", "text/plain", b"The metrics are at /metrics.\n")
         if method != "GET":
             return _answer("405 Method Not Allowed", "text/plain", b"", "Allow: GET\r\n")
         try:
-            encode, kind = choose_encoder(accept)
+            encode, kind = choose_encoder(headers.get("Accept") or "")
         except (TypeError, ValueError):  # it asks for a version that is none
             encode, kind = choose_encoder("")
         return _answer("200 OK", kind, encode(registry))
@@ -250,6 +290,7 @@ def _listener(host: str, ports: Sequence[int]) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWER_BYTES)
             listener.bind((address[0], port))
             listener.listen(WAITING_REQUESTS)
         except OSError as error:

@@ -24,6 +24,7 @@ from dpwa.transport.sockets import (
     send,
 )
 from dpwa.types import Frame
+from dpwa.wire import limits
 from dpwa.wire.messages import Message, encode
 
 
@@ -72,6 +73,7 @@ class PeerLink:
         peer, endpoint: as given.
         state: of the connection.
         problem: why the link is not up, in words; empty while nothing is wrong.
+        is_spent: whether nothing more can come of it, so that the peer needs another link.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class PeerLink:
         self.problem = ""
         self._keyring = keyring
         self._keys = None if keyring is None else keyring.for_link(peer)
-        self._is_spent = False
+        self.is_spent = False
         self.socket = asking_socket(context, endpoint, self._keys)
         # Before connecting: a handshake that nobody watched would leave the link unused for ever.
         self.monitor: Socket = self.socket.get_monitor_socket(sum(_STATE_AFTER))
@@ -100,18 +102,21 @@ class PeerLink:
     def is_useless(self) -> bool:
         """Whether the peer needs another link: this one is given up, or has keys of yesterday."""
         keys = None if self._keyring is None else self._keyring.for_link(self.peer)
-        return self._is_spent or keys != self._keys
+        return self.is_spent or keys != self._keys
 
     def renewed(self, context: Context) -> PeerLink:
         """Return another link to the same peer; why this one was given up stays known."""
         link = PeerLink(context, self.peer, self.endpoint, self._keyring)
-        if self._is_spent and link.state is LinkState.CONNECTING:
+        if self.is_spent and link.state is LinkState.CONNECTING:
             link.problem = self.problem
         return link
 
     def update(self) -> list[LinkState]:
         """Read what the monitor has to say; return the states entered since, in order."""
         entered: list[LinkState] = []
+        if self.is_spent and self.state is LinkState.UP:
+            self.state = LinkState.DOWN
+            entered.append(self.state)
         while True:
             try:
                 told = self.monitor.recv_multipart(NOBLOCK)
@@ -134,7 +139,7 @@ class PeerLink:
         # Left alone, ZeroMQ would connect again twenty times a second.
         is_refused = self._keys is not None and event is zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
         if event in _GIVEN_UP or is_refused:
-            self._is_spent = True
+            self.is_spent = True
         if is_refused:
             with suppress(zmq.ZMQError):  # it has ended meanwhile
                 self.socket.disconnect(self.endpoint)
@@ -163,8 +168,14 @@ class PeerLink:
         return send(self.socket, frames) is not None
 
     def receive(self) -> list[Frame] | None:
-        """Take one waiting answer, or return `None`."""
-        return receive(self.socket)
+        """Take one waiting answer, or return `None`.
+
+        One with too many frames is the last. The others are not read: closing drops them, at once.
+        """
+        frames = None if self.is_spent else receive(self.socket)
+        if frames is not None and len(frames) > limits.MAX_FRAMES:
+            self.is_spent, self.problem = True, _NO_NODE
+        return frames
 
     def close(self, linger_ms: int = 0) -> None:
         """Close both sockets; what was not sent within `linger_ms` is dropped."""

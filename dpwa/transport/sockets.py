@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import functools
+import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,11 +41,13 @@ class ReceivedMessage:
         user_id: what the authorizer has called whoever is at the other end of the connection (see
             `Authorizer.name_of`); `None` when nobody had to say who it is.
         descriptor: of the connection that it came over.
+        goes_on: whether it has too many frames: those that are not here are to be dropped next.
     """
 
     frames: list[Frame]
     user_id: str | None
     descriptor: int = -1
+    goes_on: bool = False
 
 
 class _Copied:
@@ -64,9 +70,13 @@ CONNECT_TIMEOUT_MS = 3_000
 HANDSHAKE_TIMEOUT_MS = 5_000
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1_000
+_MOST_READ = limits.MAX_FRAMES + 2  # an address, and one too many
 QUEUED_ANSWERS = 2 * limits.MAX_CREDIT_CHUNKS  # that a peer has not taken yet
 HEADER_SLACK_BYTES = 1024
 _TAUGHT_BYTES = 31 * 1024 * 1024
+_DROPPED_AT_ONCE = 4096
+_SWITCH_S = 1e-4
+_switching = threading.Lock()
 
 
 def serving_socket(
@@ -136,10 +146,16 @@ def keep_freed_memory() -> None:
     np.empty(_TAUGHT_BYTES, np.uint8)  # without touching any of it
 
 
-def receive(socket: Socket) -> list[Frame] | None:
-    """Take one waiting message, or return `None`; frames past one too many are dropped unread.
+def give_back_memory() -> None:
+    """Give what glibc keeps to the system: of millions of small blocks it keeps all by default."""
+    with suppress(OSError, AttributeError):  # it is another library
+        ctypes.CDLL(None).malloc_trim(0)
 
-    ZeroMQ hands over whole messages: one that never ends is limited by nothing but its sender.
+
+def receive(socket: Socket) -> list[Frame] | None:
+    """Take one waiting message, or return `None`.
+
+    Of one with too many frames, more than `limits.MAX_FRAMES` of them, but not all.
     """
     frames = _receive(socket)
     return None if frames is None else [frame.buffer for frame in frames]
@@ -156,7 +172,9 @@ def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
     if frames is None:
         return None
     user_id = _user_id(frames[0]) if is_named else None
-    return ReceivedMessage([frame.buffer for frame in frames], user_id, _descriptor(frames[-1]))
+    goes_on = len(frames) == _MOST_READ and frames[-1].more
+    descriptor = _descriptor(frames[-1])
+    return ReceivedMessage([frame.buffer for frame in frames], user_id, descriptor, goes_on)
 
 
 def _receive(socket: Socket) -> list[zmq.Frame] | None:
@@ -165,11 +183,31 @@ def _receive(socket: Socket) -> list[zmq.Frame] | None:
     except zmq.Again:
         return None
     frames = [frame]
-    while frame.more:
+    while frame.more and len(frames) < _MOST_READ:
         frame = socket.recv(copy=False)
-        if len(frames) <= limits.MAX_FRAMES + 1:
-            frames.append(frame)
+        frames.append(frame)
     return frames
+
+
+def drop_frames(socket: Socket) -> tuple[int, bool]:
+    """Drop some thousand frames of a message that `goes_on`; return how many, and if it still does.
+
+    Until it has ended, nothing else can be read. A thread that runs Python for a while takes the
+    interpreter between two frames, and by default gives it back 5 ms later.
+    """
+    is_first = _switching.acquire(blocking=False)  # of several nodes of a process
+    interval_s = sys.getswitchinterval()
+    try:
+        if is_first:
+            sys.setswitchinterval(min(interval_s, _SWITCH_S))
+        for dropped in range(1, _DROPPED_AT_ONCE + 1):
+            if not socket.recv(copy=False).more:
+                return dropped, False
+        return _DROPPED_AT_ONCE, True
+    finally:
+        if is_first:
+            sys.setswitchinterval(interval_s)
+            _switching.release()
 
 
 def _descriptor(frame: zmq.Frame) -> int:

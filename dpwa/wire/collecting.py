@@ -12,7 +12,7 @@ from pydantic import Field
 
 from dpwa.policy.groups.views import VIEW_ID_BYTES
 from dpwa.wire import limits
-from dpwa.wire.fields import BaseMessage, Count, Name, Nonce
+from dpwa.wire.fields import BaseMessage, Count, Name, Nonce, OptionalName
 
 Incarnation = Annotated[
     bytes, Field(min_length=limits.INCARNATION_BYTES, max_length=limits.INCARNATION_BYTES)
@@ -95,7 +95,7 @@ class Evicted(_OfGroup):
     number: Count
     size: Count
     ended: Count
-    first: Name
+    first: OptionalName
 
 
 class AskToJoinView(_OfGroup):
@@ -107,7 +107,7 @@ class AskToJoinView(_OfGroup):
     type: Literal["ask_to_join_view"] = "ask_to_join_view"
     size: Count
     ended: Count
-    first: Name
+    first: OptionalName
 
 
 class Pull(_OfGroup):

@@ -35,7 +35,7 @@ from dpwa.wire.transaction_messages import Busy
 class Greeting:
     """What every request says of the node that makes it: name, algorithm, and the news it has."""
 
-    name: str = ""
+    name: str
     algorithm: str = "gossip"
     news: News = ()
 
@@ -46,6 +46,7 @@ class FetchPlan:
 
     Attributes:
         layout: what its snapshot must be like.
+        greeting: who asks.
         codec: how the pieces are to be encoded.
         can_map: whether shared memory is welcome instead.
         held: the token of what is still held from this peer, for codecs that send differences.
@@ -54,10 +55,10 @@ class FetchPlan:
         merged: the version that was merged before, and will not do again; 0: any will do.
         origin: the node whose snapshot it is, if not the peer's own.
         keeps: whether this node keeps it for others.
-        greeting: who asks.
     """
 
     layout: Layout
+    greeting: Greeting
     codec: str = "none"
     can_map: bool = False
     held: int = 0
@@ -66,7 +67,6 @@ class FetchPlan:
     merged: int = 0
     origin: str = ""
     keeps: bool = False
-    greeting: Greeting = Greeting()
 
 
 @dataclass(frozen=True)

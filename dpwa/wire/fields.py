@@ -15,7 +15,8 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 
 # As in configurations: in news, names of wide characters could fill a header.
-Name = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{0,{limits.MAX_NAME_CHARACTERS}}}$")]
+Name = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{1,{limits.MAX_NAME_CHARACTERS}}}$")]
+OptionalName = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{0,{limits.MAX_NAME_CHARACTERS}}}$")]
 
 Unsigned = Annotated[int, Field(ge=0, lt=2**64)]
 Codec = Annotated[str, Field(min_length=1, max_length=limits.MAX_CODEC_CHARACTERS)]
@@ -36,7 +37,14 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # Node, group, running loss, incarnation, version, age in seconds: a `LossReport`.
 # Not strict: msgpack makes lists of tuples.
 NewsItem = Annotated[
-    tuple[Name, Name, Annotated[float, Field(allow_inf_nan=False)] | None, Count, Count, Seconds],
+    tuple[
+        Name,
+        OptionalName,
+        Annotated[float, Field(allow_inf_nan=False)] | None,
+        Count,
+        Count,
+        Seconds,
+    ],
     Field(strict=False),
 ]
 News = Annotated[tuple[NewsItem, ...], Field(strict=False, max_length=limits.MAX_NEWS)]

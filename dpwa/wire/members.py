@@ -25,7 +25,7 @@ from dpwa.errors import ProtocolError
 from dpwa.policy.members.states import HIGHEST, MemberEntry, MemberStatus
 from dpwa.types import Frame
 from dpwa.wire import limits
-from dpwa.wire.fields import BaseMessage, Count, Name
+from dpwa.wire.fields import BaseMessage, Count, Name, OptionalName
 
 Endpoint = Annotated[
     str, Field(max_length=limits.MAX_ENDPOINT_CHARACTERS, pattern=r"^(tcp|ipc)://[!-~]+$")
@@ -59,7 +59,7 @@ class JoinRequest(WithNews):
     type: Literal["join_request"] = "join_request"
     endpoint: Endpoint
     algorithm: Name
-    expects: Name
+    expects: OptionalName
 
 
 class Welcome(WithNews):
@@ -112,11 +112,8 @@ MemberMessage = (
 )
 
 _Number = Annotated[int, Field(ge=0, le=HIGHEST)]
-_MemberName = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{1,{limits.MAX_NAME_CHARACTERS}}}$")]
 _Item = Annotated[
-    tuple[
-        _MemberName, Endpoint, _Number, _Number, Annotated[int, Field(ge=0, le=max(MemberStatus))]
-    ],
+    tuple[Name, Endpoint, _Number, _Number, Annotated[int, Field(ge=0, le=max(MemberStatus))]],
     Field(strict=False),
 ]
 _ITEMS: TypeAdapter[tuple[_Item, ...]] = TypeAdapter(

@@ -30,6 +30,7 @@ from dpwa.wire.fields import (
     Name,
     News,
     Nonce,
+    OptionalName,
     Unsigned,
 )
 from dpwa.wire.members import MemberMessage
@@ -62,7 +63,7 @@ class Fetch(BaseMessage):
     type: Literal["fetch"] = "fetch"
     name: Name
     algorithm: Name
-    origin: Name
+    origin: OptionalName
     keeps: bool
     version: Count
     merged: Count

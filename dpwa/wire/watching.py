@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from dpwa.wire import limits
-from dpwa.wire.fields import BaseMessage, Count, Name
+from dpwa.wire.fields import BaseMessage, Count, OptionalName
 
 
 class AskHistory(BaseMessage):
@@ -20,7 +20,7 @@ class AskHistory(BaseMessage):
     type: Literal["ask_history"] = "ask_history"
     since: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     events_after: Count
-    of: Name
+    of: OptionalName
 
 
 class HistoryMessage(BaseMessage):

@@ -6,8 +6,12 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack, suppress
+from email.message import Message
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,8 +25,10 @@ from dpwa.errors import AddressError, UserError
 pytest.importorskip("prometheus_client", reason="needs the extra: pip install dpwa[metrics]")
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
+from support.times import at_most
 
 from dpwa.observe.metrics import HISTOGRAMS, METRICS, MOST_PEERS, OTHER
+from dpwa.observe.prometheus import MOST_WAITING, _page_of, collector_of
 
 
 def url_of(connection):
@@ -156,33 +162,78 @@ def test_its_library_is_asked_for_by_name(monkeypatch):
     DpwaConnection("w1", config_of(1)).close()
 
 
-def test_a_client_that_says_nothing_does_not_keep_others_or_the_end_waiting(monkeypatch):
-    monkeypatch.setattr("dpwa.observe.prometheus.REQUEST_TIMEOUT_S", 0.1)
-    with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as one:
-        port = int(url_of(one).removesuffix("/metrics").rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port)):
-            assert "dpwa_steps_total" in scrape(one)[1]
-        for nonsense in (b"\r\n\r\n", b"GET\r\n\r\n", b"\xff" * 20_000, b"GET / x\r\n:\r\n\r\n"):
-            with socket.create_connection(("127.0.0.1", port)) as stranger:
-                stranger.sendall(nonsense)
+def port_of(connection):
+    return int(url_of(connection).removesuffix("/metrics").rpartition(":")[2])
+
+
+def test_clients_that_say_nothing_keep_neither_others_nor_the_end_waiting(monkeypatch):
+    monkeypatch.setattr("dpwa.observe.prometheus.REQUEST_TIMEOUT_S", 600.0)
+    with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as one, ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port_of(one)), timeout=5))
+            for _ in range(MOST_WAITING + 4)
+        ]
+        silent[5].sendall(b"GET /metrics HTTP/1.1\r\nX: ")
         assert "dpwa_steps_total" in scrape(one)[1]
-        monkeypatch.setattr("dpwa.observe.prometheus.REQUEST_TIMEOUT_S", 600.0)
-        silent = socket.create_connection(("127.0.0.1", port))
-        eventually(lambda: _is_held(port))
+        assert silent[0].recv(1) == b""  # of too many, the oldest go
+        began = time.monotonic()
         one.close()
-        silent.close()
+        assert time.monotonic() - began < at_most(3.0)
     assert "dpwa-metrics-w1" not in [thread.name for thread in threading.enumerate()]
 
 
-def _is_held(port):
-    """Whether the server waits for the request: a second client does not get its turn."""
-    with socket.create_connection(("127.0.0.1", port)) as second:
-        second.settimeout(0.05)
-        second.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        try:
-            return not second.recv(1)
-        except TimeoutError:
-            return True
+def test_a_request_that_does_not_come_or_is_none_is_given_up(monkeypatch):
+    monkeypatch.setattr("dpwa.observe.prometheus.REQUEST_TIMEOUT_S", 0.1)
+    with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as one:
+        for nonsense in (b"", b"\r\n\r\n", b"GET\r\n\r\n", b"\xff" * 20_000, b"GET / x\r\n:\r\n"):
+            with socket.create_connection(("127.0.0.1", port_of(one)), timeout=60) as stranger:
+                stranger.sendall(nonsense)
+                with suppress(ConnectionError):
+                    assert stranger.recv(1) in (b"", b"H")
+        assert "dpwa_steps_total" in scrape(one)[1]
+
+
+def test_who_takes_no_answer_keeps_nobody_waiting():
+    with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as one, ExitStack() as stack:
+        for _ in range(8):
+            greedy = stack.enter_context(socket.socket())
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            greedy.connect(("127.0.0.1", port_of(one)))
+            greedy.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        began = time.monotonic()
+        assert "dpwa_steps_total" in scrape(one)[1]
+        assert time.monotonic() - began < at_most(0.5)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9100", 200),
+        ("192.0.2.7", 200),
+        ("[::1]:9100", 200),
+        ("LocalHost.", 200),
+        (socket.gethostname(), 200),
+        ("trainer.example", 200),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example:9100", 403),
+        ("127.0.0.1@evil.example", 403),
+        ("[::1", 403),
+        ("", 403),
+    ],
+)
+def test_who_asks_by_a_name_that_is_not_of_this_machine_is_refused(host, status):
+    names = {"localhost", socket.gethostname().lower(), "trainer.example"}
+    page = _page_of(collector_of(SimpleNamespace(read=lambda: None)), names)
+    headers = Message()
+    headers["Host"] = host
+    assert page("GET", "/metrics", headers).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_a_web_page_of_elsewhere_cannot_read_the_metrics():
+    with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as one:
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            scrape(one, Host="evil.example")
+        assert "dpwa_steps_total" in scrape(one, Host=socket.gethostname())[1]
 
 
 def test_a_node_that_is_forgotten_takes_its_metrics_along():

@@ -756,6 +756,71 @@ def test_no_more_nodes_are_kept_than_are_allowed_and_the_dead_make_room():
     assert members.hear([entry("b"), entry("f")], 2.0) == []
 
 
+def crowded(most=10):
+    """A view full of nodes that were invented and have never answered, and one that has."""
+    members = view(*(entry(f"n{index}") for index in range(most - 1)), entry("true"), most=most)
+    members.heard_from("true", 1, 0.0)
+    return members
+
+
+def test_who_has_answered_takes_the_place_of_one_that_never_has():
+    members = crowded()
+    members.asked("n4", 0.5)
+    changes = members.believe(entry("late"), 1.0)
+    assert [(c.entry.name, c.after) for c in changes] == [("n4", None), ("late", ALIVE)]
+    for index in range(8):
+        members.believe(entry(f"more{index}"), 2.0)
+    assert {"late", "true"} < set(names(members.peers))
+    assert members.believe(entry("one too many"), 3.0) == []
+    assert len(members.peers) == 10
+
+
+def test_who_is_heard_of_in_a_crowd_is_called_and_let_in_once_it_answers():
+    members = crowded()
+    assert members.hear([entry("late")], 1.0) == []
+    assert names(members.to_check(1.0)) == ["late"]
+    assert [c.after for c in members.checked(entry("late"), 1, 1.1)] == [None, ALIVE]
+    members.hear([entry("liar")], 2.0)
+    assert names(members.to_check(2.0)) == ["liar"]
+    assert members.checked(entry("liar"), None, 2.1) == []
+    assert {"late", "true"} < set(names(members.peers))
+
+
+def test_whoever_lost_its_place_may_come_again():
+    members = crowded(most=2)
+    members.believe(entry("late"), 1.0)
+    assert names(members.peers) == ["late", "true"]
+    assert members.believe(entry("n0"), 2.0) == []  # all have answered
+    members.hear([entry("late", LEFT)], 3.0)
+    assert [c.after for c in members.believe(entry("n0"), 4.0)] == [None, ALIVE]
+
+
+def test_a_true_node_comes_into_view_though_a_thousand_are_invented_every_second():
+    members, random_, now = view(most=255), rng(3), 0.0
+    late, invented, asked = entry("late"), 0, []
+    while "late" not in names(members.peers):
+        now += 0.2  # as real nodes look
+        invented += 200
+        news = [entry(f"x{number}") for number in range(invented - 200, invented)]
+        news.insert(random_.randrange(200), late)
+        members.hear(news, now)
+        members.tick(now)
+        members.to_ask(now, random_)
+        asked = members.to_check(now)
+        for claim in asked:
+            members.checked(claim, 1 if claim.name == "late" else None, now)
+        for peer in members.peers:
+            members.lost(peer.name, now) if peer.name != "late" else None
+        assert now < 60.0
+    for _ in range(100):
+        now += 0.2
+        invented += 200
+        members.hear([entry(f"x{number}") for number in range(invented - 200, invented)], now)
+        members.heard_from("late", 1, now)
+        members.tick(now)
+        assert "late" in names(members.peers)
+
+
 def test_foreign_news_costs_no_more_than_is_allowed():
     members = view(most=10)
     endless = (entry(f"n{index}", LEFT) for index in itertools.count())

@@ -25,13 +25,14 @@ MOST_GROWTH_MB = 300
 MOST_DESCRIPTORS = 500 + 100  # what the attackers hold, and those of a node
 
 ATTACKS = [
-    "garbage", "half_open", "interrupted", "absurd_lengths", "slow_writers", "slow_readers",
+    "garbage", "half_open", "interrupted", "absurd_lengths", "endless_frames", "slow_writers",
+    "slow_readers",
 ]  # fmt: skip
 # Without keys nothing bounds what is sent: docs/security.md, "What stays open". ZeroMQ's thread
 # takes it all in, in memory and with a core of its own.
 FLOODS = [
     "status_flood", "many_floods", "news_flood", "malformed_flood", "push_flood", "fetch_flood",
-    "propose_flood",
+    "propose_flood", "many_frames",
 ]  # fmt: skip
 
 

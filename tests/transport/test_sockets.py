@@ -1,6 +1,8 @@
 import contextlib
 import socket
+import sys
 import threading
+import time
 
 import pytest
 import zmq
@@ -10,7 +12,7 @@ from support.ports import free_ports
 from dpwa.errors import AddressError
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.mailbox import Mailbox
-from dpwa.transport.sockets import receive, send, serving_socket
+from dpwa.transport.sockets import drop_frames, receive, receive_from, send, serving_socket
 from dpwa.wire import limits
 from dpwa.wire.messages import AskStatus, encode
 
@@ -103,14 +105,49 @@ def test_a_frame_over_the_limit_ends_the_connection_and_is_never_delivered(conte
         assert receive(router) is None
 
 
-def test_only_a_few_frames_of_a_message_are_kept(context, endpoint, link):
+@pytest.mark.parametrize("more", [1, 500, 4096, 10_000])
+def test_of_a_message_with_too_many_frames_few_are_kept_and_some_dropped_at_once(
+    context, endpoint, link, more
+):
+    interval_s = sys.getswitchinterval()
     with serving_socket(context, endpoint) as router:
         when_up(link)
-        send(link.socket, [b"x"] * 500)
-        frames = eventually(lambda: receive(router))
-        assert len(frames) <= limits.MAX_FRAMES + 2
+        send(link.socket, [b"x"] * (limits.MAX_FRAMES + 1 + more))
         ask(link)
+        received = eventually(lambda: receive_from(router, is_named=False))
+        assert (len(received.frames), received.goes_on) == (limits.MAX_FRAMES + 2, True)
+        dropped = [drop_frames(router)]
+        while dropped[-1][1]:
+            dropped.append(drop_frames(router))
+        assert sum(count for count, _ in dropped) == more
+        assert max(count for count, _ in dropped) <= 4096
         assert eventually(lambda: receive(router))[1] == encode(AskStatus(request=1))
+    assert sys.getswitchinterval() == interval_s
+
+
+def test_a_message_of_one_frame_too_many_is_whole(context, endpoint, link):
+    with serving_socket(context, endpoint) as router:
+        when_up(link)
+        send(link.socket, [b"x"] * (limits.MAX_FRAMES + 1))
+        assert not eventually(lambda: receive_from(router, is_named=False)).goes_on
+
+
+def test_a_link_over_which_too_many_frames_come_is_down_and_reads_no_more(context, endpoint, link):
+    with serving_socket(context, endpoint) as router:
+        when_up(link)
+        ask(link)
+        identity = bytes(eventually(lambda: receive(router))[0])
+        send(router, [identity, *[b"x"] * 10_000])
+        send(router, [identity, b"header"])
+        assert len(eventually(link.receive)) > limits.MAX_FRAMES
+        time.sleep(0.1)
+        assert link.receive() is None
+        assert link.update() == [LinkState.DOWN]
+        assert link.is_useless
+        other = link.renewed(context)
+        when_up(other)
+        assert link.update() == []
+        other.close()
 
 
 def test_sending_to_a_peer_that_is_gone_is_told_and_not_an_error(context, endpoint):

@@ -283,6 +283,17 @@ def test_a_field_out_of_its_range_is_refused(fields):
 
 
 @pytest.mark.parametrize(
+    "message",
+    [m for m in MESSAGES if hasattr(m, "name") and not isinstance(m, SharedMemoryName)],
+    ids=lambda message: message.type,
+)
+def test_whoever_says_its_name_has_one(message):
+    sent = {"v": limits.PROTOCOL_VERSION, **message.model_dump(), "name": ""}
+    with pytest.raises(ProtocolError, match="name: "):
+        decode([msgpack.packb(sent)])
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"version": 0},

@@ -86,7 +86,7 @@ class Connections:
         """Forget a peer."""
         del self.channels[channel.peer]
         self._leaving.pop(channel, None)
-        self._unregister(channel)
+        self.mute(channel)
         channel.close(linger_ms)
         if self.keeps_all:
             self.open_more(needs_all=self._needs_all)  # they were too many until now
@@ -165,14 +165,21 @@ class Connections:
             The channels whose link had not been down: it is now.
         """
         changed = []
-        for channel in self.with_link():
+        for channel in self.channels.values():
             if channel.link is not None and channel.link.is_useless:
                 if channel.state is not LinkState.DOWN:
                     changed.append(channel)
-                self._unregister(channel)
+                self.mute(channel)
                 channel.replace(channel.link.renewed(self._zmq_context))
                 self._register(channel)
         return changed
+
+    def mute(self, channel: PeerChannel) -> None:
+        """Read nothing more of the link to a peer."""
+        if channel.link is not None and channel.link.socket in self._sockets:
+            for socket in (channel.link.socket, channel.link.monitor):
+                self._poller.unregister(socket)
+                del self._sockets[socket]
 
     def close(self, linger_ms: int) -> None:
         """Close all links."""
@@ -217,7 +224,7 @@ class Connections:
             self._let_go(min(idle, key=lambda c: (c.mapped_bytes > 0, c.used_at)))
 
     def _let_go(self, channel: PeerChannel) -> None:
-        self._unregister(channel)
+        self.mute(channel)
         channel.disconnect(LINGER_MS)
         self._has_let_go(channel)
 
@@ -231,12 +238,6 @@ class Connections:
         self._context.peer_table.trouble(link.peer, link.problem)
         if link.state is LinkState.DOWN:
             log.warning("%s: not connected to %s: %s", self._context.name, link.peer, link.problem)
-
-    def _unregister(self, channel: PeerChannel) -> None:
-        if channel.link is not None:
-            for socket in (channel.link.socket, channel.link.monitor):
-                self._poller.unregister(socket)
-                del self._sockets[socket]
 
 
 class Visitors:

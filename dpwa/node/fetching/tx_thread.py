@@ -340,6 +340,10 @@ class TxThread(NodeThread):
                 self._fetcher.failed(channel, Outcome.OTHER_VERSION, str(error))
             except (ProtocolError, MemoryError) as error:
                 self._fetcher.failed(channel, Outcome.MISBEHAVED, str(error))
+                if channel.link is not None and channel.link.is_spent:
+                    self._connections.mute(channel)  # until it is renewed
+                    self._follow(channel)
+                    return
 
     def _take(self, channel: PeerChannel, frames: list[Frame]) -> None:
         message, payload = decode(frames)

@@ -14,12 +14,21 @@ from dpwa.config.limits import Limits
 from dpwa.policy.serving_budget import ServingBudget
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.authorizer import Authorizer
-from dpwa.transport.sockets import ReceivedMessage, Socket, receive_from
+from dpwa.transport.sockets import (
+    ReceivedMessage,
+    Socket,
+    drop_frames,
+    give_back_memory,
+    receive_from,
+)
 from dpwa.types import JsonObject
 from dpwa.wire.messages import Message
 
 LUMP_S = 0.005  # to be behind: reading in lumps costs the trainer less than a message now and then
 MOST_CHARGED_S = 0.002  # for a message: what it takes to send a snapshot has limits of its own
+MOST_PAUSE_S = 0.05  # for what was dropped: whoever has sent it is gone, and others wait
+MANY_FRAMES = 500_000  # 32 MB
+FEWEST_BYTES = 2  # of a frame, as it is sent
 COPIED_PER_S = 2e9  # bytes: ZeroMQ's own thread copies what comes, at the cost of the same memory
 
 
@@ -46,6 +55,10 @@ class AdmissionControl:
         self._resume_at = 0.0
         self._started_s = 0.0  # seconds of a core
         self._over_budget = self._forged = self._revoked = 0
+        # Of a message with too many frames: whether there are more, from whom, how many, and what
+        # it has taken, in seconds of a core.
+        self._is_dropping = False
+        self._dropped_from, self._dropped, self._dropping_s = -1, 0, 0.0
 
     def begin_unthrottled(self) -> None:
         """Forget the budget for now: the trainer does nothing but wait for peers; any thread."""
@@ -60,7 +73,7 @@ class AdmissionControl:
     @property
     def is_paused(self) -> bool:
         """Whether nothing is to be read just now."""
-        return not self._lulls and self._now() < self._resume_at
+        return not (self._lulls or self._is_dropping) and self._now() < self._resume_at
 
     def patience_ms(self, limit_ms: int) -> int:
         """Return how long to wait for messages at most."""
@@ -71,12 +84,31 @@ class AdmissionControl:
     def take(self, router: Socket) -> ReceivedMessage | None:
         """Take one waiting message, or return `None`: there is none, or not so soon.
 
-        Whoever takes one says so when it is `served`.
+        Whoever takes one says so when it is `served`. Of one with too many frames, the rest is
+        dropped, a part with each call, and then its connection ended.
         """
         if self.is_paused:
             return None
         self._started_s = self._thread_time()
-        return receive_from(router, is_named=self.authorizer.keyring is not None)
+        if self._is_dropping:
+            self._drop(router)
+            return None
+        received = receive_from(router, is_named=self.authorizer.keyring is not None)
+        if received is not None and received.goes_on:
+            self._is_dropping = True
+            self._dropped_from = received.descriptor
+        return received
+
+    def _drop(self, router: Socket) -> None:
+        dropped, self._is_dropping = drop_frames(router)
+        self._dropped += dropped
+        self._dropping_s += self._thread_time() - self._started_s
+        if not self._is_dropping:
+            self.authorizer.cut(self._dropped_from, self._dropped * FEWEST_BYTES)
+            self._charge(min(self._dropping_s, MOST_PAUSE_S * self.limits.serving_share))
+            if self._dropped > MANY_FRAMES:
+                give_back_memory()
+            self._dropped, self._dropping_s = 0, 0.0
 
     def served(self, received: ReceivedMessage) -> None:
         """Charge what it has cost to receive and to answer a message."""
@@ -84,8 +116,11 @@ class AdmissionControl:
             return
         cost_s = min(self._thread_time() - self._started_s, MOST_CHARGED_S)
         copying_s = sum(map(len, received.frames)) / COPIED_PER_S
+        self._charge(cost_s + copying_s)
+
+    def _charge(self, cost_s: float) -> None:
         now = self._now()
-        wait_s = self._budget.charge(cost_s + copying_s, now)
+        wait_s = self._budget.charge(cost_s, now)
         self._over_budget += wait_s > 0
         if wait_s >= LUMP_S:
             self._resume_at = now + wait_s
@@ -105,4 +140,9 @@ class AdmissionControl:
 
     def report(self) -> JsonObject:
         """Count what was refused, by reason."""
-        return {"over_budget": self._over_budget, "forged": self._forged, "revoked": self._revoked}
+        return {
+            "over_budget": self._over_budget,
+            "forged": self._forged,
+            "revoked": self._revoked,
+            "cut_off": self.authorizer.cut_off,
+        }

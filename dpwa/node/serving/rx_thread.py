@@ -134,9 +134,10 @@ class RxThread(NodeThread):
             wakes.register(socket, zmq.POLLIN)
             poller.register(socket, zmq.POLLIN)
         poller.register(router, zmq.POLLIN)
-        is_busy = False
+        is_busy, authorizer = False, self.admission.authorizer
         while True:
-            limit_ms = BUSY_POLL_MS if is_busy else IDLE_POLL_MS
+            idle_ms = min(IDLE_POLL_MS, authorizer.look_every_ms)
+            limit_ms = BUSY_POLL_MS if is_busy else idle_ms
             patience_ms = self.admission.patience_ms(limit_ms)
             ready = dict((wakes if self.admission.is_paused else poller).poll(patience_ms))
             if self._is_stopping:
@@ -149,14 +150,17 @@ class RxThread(NodeThread):
                 # Afterwards: a connection may have brought a message, and have ended since.
                 if any(socket in ready for socket in authenticator.sockets):
                     authenticator.hear()
-                authenticator.tick(self._runtime.now())
-                is_busy = self._tick()
+                now = self._runtime.now()
+                authenticator.tick(now)
+                if now >= authorizer.look_at:
+                    authorizer.look(router, now)
+                is_busy = self._tick(now)
             except Exception:
                 self.bad_messages += 1
                 log.exception("a message could not be answered; the node goes on")
 
-    def _tick(self) -> bool:
-        now, is_busy = self._runtime.now(), False
+    def _tick(self, now: float) -> bool:
+        is_busy = False
         for service in self._ticking:
             is_busy |= service.tick(now)
         return is_busy

@@ -84,7 +84,6 @@ class Introduction:
 class _Request:
     """What a peer asks for, and until when it waits."""
 
-    reader: str
     fetch: Fetch
     reply: Reply
     expires: float
@@ -162,8 +161,8 @@ class SnapshotService(Service):
         """Start, continue or end the session of this peer."""
         if isinstance(message, Fetch):
             self._end(sender)
-            request = self._request(sender, message, reply)
-            self._keep_to_share(request.reader)
+            request = self._request(message, reply)
+            self._keep_to_share(request.fetch.name)
             self._answer(sender, request)
             return
         waiting = self._waiting.get(sender)
@@ -195,16 +194,15 @@ class SnapshotService(Service):
         self._send_in_turn()
         return bool(self._waiting) or any(s.is_blocked for s in self._serving.values())
 
-    def _request(self, sender: bytes, fetch: Fetch, reply: Reply) -> _Request:
-        reader = fetch.name or sender.hex()
+    def _request(self, fetch: Fetch, reply: Reply) -> _Request:
         budget_s = min(fetch.budget_ms / 1000, self._longest_session_s)
-        shared = self._upload.shared(reader, reply)
-        return _Request(reader, fetch, shared, self._clock.now() + budget_s)
+        shared = self._upload.shared(fetch.name, reply)
+        return _Request(fetch, shared, self._clock.now() + budget_s)
 
     def _keep_to_share(self, reader: str) -> None:
         """End the oldest of a peer's sessions before there are more than it may have."""
         held = {**self._waiting, **{s: serving.request for s, serving in self._serving.items()}}
-        own = [sender for sender, request in held.items() if request.reader == reader]
+        own = [sender for sender, request in held.items() if request.fetch.name == reader]
         if len(own) >= self._sessions_per_peer:
             self._end(own[0])
 
@@ -312,7 +310,7 @@ class SnapshotService(Service):
 
     def _end_one_of_most(self) -> None:
         """End the oldest session of the peer that has the most."""
-        readers = {sender: serving.request.reader for sender, serving in self._serving.items()}
+        readers = {sender: serving.request.fetch.name for sender, serving in self._serving.items()}
         counts = Counter(readers.values())
         self._end(max(readers, key=lambda sender: counts[readers[sender]]))
 
@@ -332,7 +330,7 @@ class SnapshotService(Service):
         """Send what credit, sockets and the upload allow, a chunk to each peer in turn."""
         sessions: dict[str, deque[bytes]] = {}
         for sender, serving in self._serving.items():
-            sessions.setdefault(serving.request.reader, deque()).append(sender)
+            sessions.setdefault(serving.request.fetch.name, deque()).append(sender)
         turns = deque(sessions.values())
         while turns:
             senders = turns.popleft()
@@ -363,7 +361,7 @@ class SnapshotService(Service):
             serving.receipts.append(receipt)
             is_sent = True
             if payload is not None:
-                self._own.sent(serving.request.reader, len(payload))
+                self._own.sent(serving.request.fetch.name, len(payload))
         if serving.session.finished:
             self._finish(sender, serving)
         return False
@@ -382,6 +380,6 @@ class SnapshotService(Service):
         if serving is None:
             return
         serving.end()
-        reader = serving.request.reader
-        if not any(other.request.reader == reader for other in self._serving.values()):
+        reader = serving.request.fetch.name
+        if not any(other.request.fetch.name == reader for other in self._serving.values()):
             self._upload.forget(reader)

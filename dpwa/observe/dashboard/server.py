@@ -6,6 +6,7 @@ import asyncio
 import json
 import secrets
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ from dpwa.types import JsonObject
 STATIC = Path(__file__).parent / "static"
 EVERY_S = 1.0
 MOST_READERS = 32
+MOST_OF_CLIENT = 16
 MOST_WAITING = 10  # updates that a reader is behind, before it is let go
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 COOKIE = "dpwa_token_{port}"  # cookies know hosts, not ports
@@ -55,7 +57,7 @@ class Streams:
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._readers: set[asyncio.Queue[str | None]] = set()
+        self._readers: dict[asyncio.Queue[str | None], str] = {}  # of whom; the oldest first
         self._has_ended = False
 
     async def run(self) -> None:
@@ -70,33 +72,44 @@ class Streams:
         self._has_ended = True
         self._tell(None)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there are as many readers as there may be."""
-        return len(self._readers) >= MOST_READERS
+    def read(self, client: str) -> AsyncIterator[str]:
+        """Return all that is known, then what happens.
 
-    async def read(self) -> AsyncIterator[str]:
-        """Yield all that is known, then what happens."""
+        If there are too many readers, whoever has the most of them loses the oldest.
+        """
+        readers = Counter(self._readers.values())
+        if len(self._readers) >= MOST_READERS or readers[client] >= MOST_OF_CLIENT:
+            most = max(readers, key=lambda each: (readers[each], each == client))
+            self._let_go(next(queue for queue, of in self._readers.items() if of == most))
         queue: asyncio.Queue[str | None] = asyncio.Queue(MOST_WAITING)
         if not self._readers:  # nobody was told of what came since the last one left
             self._feed.update()
         snapshot = self._feed.snapshot()
-        self._readers.add(queue)
+        self._readers[queue] = client  # at once: others may come before it begins to read
+        return self._read(queue, snapshot)
+
+    async def _read(
+        self, queue: asyncio.Queue[str | None], snapshot: JsonObject
+    ) -> AsyncIterator[str]:
         try:
             yield _sent("snapshot", snapshot)
             while not self._has_ended and (text := await queue.get()) is not None:
                 yield text
         finally:
-            self._readers.discard(queue)
+            self._readers.pop(queue, None)
 
     def _tell(self, text: str | None) -> None:
         for queue in list(self._readers):
-            if queue.full():  # it connects again, and gets a snapshot
-                self._readers.discard(queue)
-                queue.get_nowait()
-                queue.put_nowait(None)
+            if queue.full() or text is None:  # it connects again, and gets a snapshot
+                self._let_go(queue)
             else:
                 queue.put_nowait(text)
+
+    def _let_go(self, queue: asyncio.Queue[str | None]) -> None:
+        del self._readers[queue]
+        if queue.full():
+            queue.get_nowait()
+        queue.put_nowait(None)
 
 
 def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
@@ -121,10 +134,9 @@ def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
     async def icon(_: Request) -> Response:
         return FileResponse(STATIC / "favicon.svg")
 
-    async def stream(_: Request) -> Response:
-        if streams.is_full:
-            return PlainTextResponse(f"there are {MOST_READERS} readers already", 503)
-        return StreamingResponse(streams.read(), media_type="text/event-stream")
+    async def stream(request: Request) -> Response:
+        client = "" if request.client is None else request.client.host
+        return StreamingResponse(streams.read(client), media_type="text/event-stream")
 
     async def node(request: Request) -> Response:
         name = request.path_params["name"]

@@ -8,8 +8,9 @@ then. Nothing is lost with a claim that is dropped: if it is true, it will be he
 
 A member can say anything of anybody: keys keep liars out, a view does not. What a lie can do is
 bounded. Suspicions, deaths and departures are contradicted by the node itself. Invented nodes do
-not answer, so they are gone within seconds, and never more than `most` are kept; until then they
-may keep out true ones. What is said of this node itself is a claim, too: only a later process that
+not answer, so they are gone within seconds, and never more than `most` are kept; when all places
+are taken, whoever else is heard of is called, and one that answers takes the place of one that
+never has. What is said of this node itself is a claim, too: only a later process that
 answers takes its name (`replaced_by`), and its owner does not fight over it; if none does, a higher
 incarnation contradicts. There is always room for that: an incarnation above `HIGHEST_HEARSAY` is a
 claim whoever it is about, so hearsay lifts nobody further, and beyond that a node climbs by one for
@@ -60,11 +61,19 @@ class Claims:
         self._claims: dict[str, _Claim] = {}
 
     def put(self, entry: MemberEntry, now: float) -> None:
-        """Look into a claim, unless another one of this name is in the way."""
+        """Look into a claim, unless another one of this name is in the way.
+
+        Of too many that wait the first is dropped: who claims much has no more than his share.
+        """
         other = self._claims.get(entry.name)
-        has_room = other is not None or len(self._claims) < MOST_CLAIMS
-        if has_room and (other is None or now >= other.until):
-            self._claims[entry.name] = _Claim(entry, now + CHECK_WITHIN_S)
+        if other is not None and now < other.until:
+            return
+        if other is None and len(self._claims) >= MOST_CLAIMS:
+            waiting = next((name for name, c in self._claims.items() if not c.is_asked), None)
+            if waiting is None:
+                return
+            del self._claims[waiting]
+        self._claims[entry.name] = _Claim(entry, now + CHECK_WITHIN_S)
 
     def to_check(self, now: float) -> list[MemberEntry]:
         """Return who is to be called now, each once."""

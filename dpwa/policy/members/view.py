@@ -76,7 +76,8 @@ class Membership:
         own: this node, ALIVE.
         times: when what happens.
         most: how many other nodes to know, and how many graves to keep. If there are more, the dead
-            are forgotten first, and newcomers are not taken in.
+            are forgotten first, then those that never answered, for one that has; who is only
+            heard of is not taken in before.
 
     Attributes:
         own: what this node says of itself. Its incarnation may be raised, see `hear`.
@@ -92,7 +93,7 @@ class Membership:
         self._most = most
         self._records: dict[str, MemberRecord] = {}
         self._graves = Graves(self._times.grave_s, most)
-        self._health, self._claims = LocalHealth(), Claims()
+        self._health, self._claims, self._newcomers = LocalHealth(), Claims(), Claims()
         self._trials = Trials(self._times)
         self._digest: bytes | None = None
         self._peers: tuple[MemberEntry, ...] | None = None  # until something changes
@@ -126,7 +127,8 @@ class Membership:
         """Take in what a peer passed on, as far as it is news.
 
         What is said of this node itself is contradicted: a change of its own entry. That a member
-        was restarted or is elsewhere is a claim; it changes nothing yet, see `to_check`.
+        was restarted or is elsewhere is a claim; it changes nothing yet, see `to_check`. Of whom
+        there is no place for, the same is to be found out: somebody that never answered has one.
 
         Args:
             news: foreign; no more than `most` entries are read, and nonsense is ignored.
@@ -141,8 +143,10 @@ class Membership:
                     self._claims.put(entry, now)
             elif entry.name == self.own.name:
                 changes += self._contradict(entry)
+            elif entry.status.is_member and self._is_crowded_out(entry):
+                self._newcomers.put(entry, now)
             else:
-                changes += self.believe(entry, now)
+                changes += self._learn(entry, now, is_certain=False)
         return changes
 
     def checked(self, claim: MemberEntry, incarnation: int | None, now: float) -> list[Change]:
@@ -156,7 +160,8 @@ class Membership:
             incarnation: of the process of that name which answered; `None` if there was none.
             now: when it came.
         """
-        self._claims.settle(claim.name, now)
+        for claims in (self._claims, self._newcomers):
+            claims.settle(claim.name, now)
         is_there = incarnation is not None and incarnation >= claim.incarnation
         if claim.name != self.own.name:
             return self.believe(claim, now) if is_there else []
@@ -168,10 +173,18 @@ class Membership:
 
     def unchecked(self, claim: MemberEntry) -> None:
         """Take note that nobody could be called just now to check a claim."""
-        self._claims.drop(claim.name)
+        for claims in (self._claims, self._newcomers):
+            claims.drop(claim.name)
 
     def believe(self, news: MemberEntry, now: float) -> list[Change]:
         """Take in news of another node that is certain, such as of one that was called."""
+        changes = self._learn(news, now, is_certain=True)
+        record = self._records.get(news.name)
+        if record is not None and record.entry.incarnation == news.incarnation:
+            record.probe.heard(now)
+        return changes
+
+    def _learn(self, news: MemberEntry, now: float, *, is_certain: bool) -> list[Change]:
         record = self._records.get(news.name)
         known = record.entry if record else self._graves.entry(news.name)
         event = news_event(news, known)
@@ -179,7 +192,7 @@ class Membership:
             return []
         if record is not None:
             return self._take(record, event, now, news)
-        return self._meet(news, event, now)
+        return self._meet(news, event, now, is_certain=is_certain)
 
     def outlive(self, news: Iterable[MemberEntry]) -> None:
         """Take a higher incarnation than any that is told of this name, see `outlived`."""
@@ -298,7 +311,7 @@ class Membership:
     def to_check(self, now: float) -> list[MemberEntry]:
         """Return the claims to check now, by calls: what came of them is for `(un)checked`."""
         is_over = self.own.status is MemberStatus.LEFT or self.replaced_by is not None
-        return [] if is_over else self._claims.to_check(now)
+        return [] if is_over else self._claims.to_check(now) + self._newcomers.to_check(now)
 
     def to_retry(self, now: float, rng: random.Random) -> list[MemberEntry]:
         """Return the dead nodes whose endpoints are to be tried now, and note that they were."""
@@ -311,14 +324,23 @@ class Membership:
             return is_rival(news, self.own)
         return is_claim(news, self.entry(news.name))
 
-    def _meet(self, news: MemberEntry, event: Event, now: float) -> list[Change]:
+    def _is_crowded_out(self, news: MemberEntry) -> bool:
+        """Tell whether there is a place for an unknown node, but only if it answers."""
+        if len(self._records) < self._most or news.name in self._records:
+            return False
+        records = self._records.values()
+        return all(r.entry.status.is_member for r in records) and self._never_heard() is not None
+
+    def _meet(
+        self, news: MemberEntry, event: Event, now: float, *, is_certain: bool
+    ) -> list[Change]:
         """Take in a node that is unknown, or bury it."""
         status = after(event, None)
         if status is None:
             if event in NEWER:  # or hearsay of the same death would keep its grave for ever
                 self._graves.bury(news, now)
             return []
-        changes = self._make_room(now)
+        changes = self._make_room(now, is_certain=is_certain)
         if len(self._records) >= self._most:
             return changes
         self._graves.open(news.name)
@@ -369,13 +391,27 @@ class Membership:
         self._graves.bury(record.entry, now)
         return Change(record.entry, record.entry.status, None, event.value)
 
-    def _make_room(self, now: float) -> list[Change]:
-        """If all places are taken, forget who has been gone for the longest time."""
+    def _make_room(self, now: float, *, is_certain: bool) -> list[Change]:
+        """If all places are taken, forget who has been gone for the longest time.
+
+        For a node that has answered also one that never has, which may be heard of again.
+        """
         if len(self._records) < self._most:
             return []
         gone = [r for r in self._records.values() if not r.entry.status.is_member]
         oldest = min(gone, key=lambda r: r.since, default=None)
-        return [] if oldest is None else [self._forget(oldest, Event.TIME_TO_FORGET, now)]
+        if oldest is not None:
+            return [self._forget(oldest, Event.TIME_TO_FORGET, now)]
+        silent = self._never_heard() if is_certain else None
+        if silent is None:
+            return []
+        del self._records[silent.entry.name]
+        return [Change(silent.entry, silent.entry.status, None, "it never answered")]
+
+    def _never_heard(self) -> MemberRecord | None:
+        """Return whoever has never been heard from, first one that was asked."""
+        never = [r for r in self._records.values() if r.probe.heard_at == -math.inf]
+        return min(never, key=lambda r: (r.probe.asked_at is None, r.since), default=None)
 
     def _contradict(self, news: MemberEntry) -> list[Change]:
         own = self.own

@@ -120,7 +120,7 @@ def test_hours_without_a_reader_are_thinned_for_the_next_one():
     streams = Streams(feed)
 
     async def first_of_a_reader():
-        async with aclosing(streams.read()) as told:
+        async with aclosing(streams.read("here")) as told:
             return json.loads((await anext(told)).partition("data: ")[2])["points"]["w1"]
 
     asyncio.run(first_of_a_reader())

@@ -6,12 +6,16 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections import Counter
+from contextlib import ExitStack
 from http.cookiejar import CookieJar
 
 from support.dashboards import TIMEOUT_S, ToldRun, dashboard, served
-from support.nodes import config_of
+from support.nodes import config_of, eventually
 
 from dpwa import DpwaConnection
+from dpwa.observe.dashboard.feed import Feed
+from dpwa.observe.dashboard.server import MOST_OF_CLIENT, Streams
 
 
 def get(url, opener=None, **headers):
@@ -45,6 +49,48 @@ def test_it_serves_a_run_to_this_machine_and_ends_with_ctrl_c():
             assert get(f"{url}api/node/%3Cb%3E")[0] == 404
             assert get(url, Host="evil.example")[0] == 400
     assert ended == [0, ""]
+
+
+def asked_for_the_stream(url):
+    """A connection over which the stream is wanted, and not read yet."""
+    host, port = url.removeprefix("http://").removesuffix("/").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+    connection.sendall(f"GET /api/stream HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    return connection
+
+
+def has_ended(connection):
+    connection.settimeout(0.01)
+    try:
+        while part := connection.recv(1 << 16):
+            if part.endswith(b"0\r\n\r\n"):
+                return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_however_many_streams_there_are_the_next_one_is_told():
+    with served(ToldRun(["w1"]).view) as url, ExitStack() as stack:
+        greedy = [stack.enter_context(asked_for_the_stream(url)) for _ in range(64)]
+        assert first_event(f"{url}api/stream")["nodes"]
+        left = MOST_OF_CLIENT - 1
+        eventually(lambda: sum(map(has_ended, greedy)) >= len(greedy) - left)
+        assert not all(map(has_ended, greedy))
+
+
+def test_a_client_with_many_streams_loses_its_oldest_to_others():
+    streams = Streams(Feed(ToldRun(["w1"]).view))
+    for client in (*"a" * MOST_OF_CLIENT, *"b" * (MOST_OF_CLIENT - 4), *"cccc"):
+        streams.read(client)
+    first = next(iter(streams._readers))
+    for client in "dba":
+        streams.read(client)
+    assert Counter(streams._readers.values()) == {"a": 14, "b": 13, "c": 4, "d": 1}
+    assert first.get_nowait() is None
+    for _ in range(5):
+        streams.read("a")
+    assert Counter(streams._readers.values())["a"] <= MOST_OF_CLIENT
 
 
 def test_beyond_this_machine_it_asks_for_its_token():

@@ -162,6 +162,24 @@ def absurd_lengths(attack):
             time.sleep(0.002)
 
 
+def endless_frames(attack):
+    """A message of empty frames, two bytes each, that never ends: ZeroMQ holds 64 for each."""
+    data = frame(b"", MORE) * (BLOB_BYTES * 2)
+    while attack.goes_on:
+        with contextlib.suppress(OSError), attack.peer() as connection:
+            while attack.goes_on:
+                attack.send(connection, data)
+
+
+def many_frames(attack):
+    """Messages of a hundred thousand empty frames: as many as may be whole before anybody looks."""
+    data = frame(b"", MORE) * 100_000 + frame(b"")
+    while attack.goes_on:
+        with contextlib.suppress(OSError), attack.peer() as connection:
+            attack.send(connection, data)
+            time.sleep(0.3)
+
+
 def slow_writers(attack):
     """Connections that send one byte a second of a valid beginning."""
     data = GREETING + ready() + message(encode(AskStatus(request=1)))
@@ -309,7 +327,8 @@ def burn(attack, share):
 
 
 STRANGERS = (
-    garbage, half_open, interrupted, absurd_lengths, slow_writers, slow_readers,
+    garbage, half_open, interrupted, absurd_lengths, endless_frames, many_frames, slow_writers,
+    slow_readers,
 )  # fmt: skip
 GREEDY = (
     status_flood, many_floods, news_flood, malformed_flood, push_flood, fetch_flood, propose_flood,
