@@ -282,6 +282,8 @@ class Fetcher:
             self.attempt_failed(channel, Outcome.NOT_MAPPED)
             return
         header = announced.header
+        if attempt.origin is None:  # else it is hearsay
+            self._peer_table.told_clock(channel.peer, header.clock)
         if header.loss == math.inf or (active.order.is_finite and header.is_finite is False):
             what = "loss is" if header.loss == math.inf else "parameters are"
             raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
