@@ -26,12 +26,11 @@ from dpwa.node.open_round import NO_ROUND, OpenRound
 from dpwa.node.sources import Sources
 from dpwa.node.training_figures import Activity
 from dpwa.node.view import NodeView
-from dpwa.policy.beginners import LEAD, Doubt, is_far_behind
+from dpwa.policy.beginners import LEAD, Doubt
 from dpwa.policy.health import Outcome
 from dpwa.types import TrainingProgress
 from dpwa.wire.fetching import share_of
 from dpwa.wire.shards import Shard
-
 
 MOST_ASKED_AGAIN = 3  # rounds in which another peer is to bear out what a first one has said
 

@@ -163,15 +163,16 @@ class PeerTable:
             now, peer = self._clock.now(), self._peers.get(name)
             without = {name, *self._quarantined}
             others = [each for other, each in self._peers.items() if other not in without]
-            told = [each.clock for each in others if now - each.clock_told < CLOCK_COUNTS_S]
+            told = (each.clock for each in others if now - each.clock_told < CLOCK_COUNTS_S)
+            best = max(told, default=None)
             if peer is None:
-                doubt = doubt_of(clock, own, told, 0.0, math.inf)
+                doubt = doubt_of(clock, own, best, 0.0, math.inf)
             else:
                 elapsed_s = now - peer.possible_told
-                doubt = doubt_of(clock, own, told, peer.possible_clock, elapsed_s)
+                doubt = doubt_of(clock, own, best, peer.possible_clock, elapsed_s)
             if doubt is Doubt.UNCONFIRMED and not any(each.is_well for each in others):
                 doubt = Doubt.NONE  # there is nobody who could be asked
-        return doubt, own if doubt is Doubt.IMPOSSIBLE else most_borne_out(own, told)
+        return doubt, own if doubt is Doubt.IMPOSSIBLE else most_borne_out(own, best or 0.0)
 
     def quarantine(self, names: Collection[str]) -> None:
         """Draw none of these peers until further notice."""
@@ -223,12 +224,12 @@ class PeerTable:
             memory = None if peer is None else peer.memory
         return memory if memory is not None and memory.is_alive(self._clock.now()) else None
 
-    def any_memory(self, rng: random.Random) -> PeerMemory | None:
-        """Return the shared memory of a peer drawn at random, of those that can be mapped."""
+    def any_memory(self, rng: random.Random) -> tuple[str, PeerMemory] | None:
+        """Return a peer drawn at random, of those that can be mapped, and its shared memory."""
         with self._lock:
             now = self._clock.now()
-            mapped = [p.memory for p in self._peers.values() if p.memory is not None]
-            alive = [memory for memory in mapped if memory.is_alive(now)]
+            mapped = [(n, p.memory) for n, p in self._peers.items() if p.memory is not None]
+            alive = [(name, memory) for name, memory in mapped if memory.is_alive(now)]
         return rng.choice(alive) if alive else None
 
     @property

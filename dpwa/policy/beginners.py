@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
 from dpwa.types import MAX_CLOCK, TRACE_BYTES
@@ -89,14 +89,14 @@ def can_have_grown(before: float, after: float, elapsed_s: float) -> bool:
 
 
 def doubt_of(
-    clock: float, own: float, others: Collection[float], before: float, elapsed_s: float
+    clock: float, own: float, best: float | None, before: float, elapsed_s: float
 ) -> Doubt:
     """Judge the clock that a peer tells.
 
     Args:
         clock: that it tells.
         own: of the node that judges.
-        others: those of the other peers, as each has told its own lately.
+        best: the highest of the other peers', as each has told its own lately; `None`: of none.
         before: what this peer has told before, and could be.
         elapsed_s: seconds since then; infinite if it has not.
     """
@@ -104,18 +104,17 @@ def doubt_of(
         return Doubt.NONE
     if clock > MOST_BELIEVED:
         return Doubt.IMPOSSIBLE
-    if any(bears_out(other, clock) for other in others):
+    if best is not None and bears_out(best, clock):
         return Doubt.NONE
     if not can_have_grown(max(own, before), clock, elapsed_s):
         return Doubt.IMPOSSIBLE
-    if any(other >= LEAD for other in others):
-        return Doubt.CONTRADICTED
-    return Doubt.NONE if others else Doubt.UNCONFIRMED
+    if best is None:
+        return Doubt.UNCONFIRMED
+    return Doubt.NONE if best < LEAD else Doubt.CONTRADICTED
 
 
-def most_borne_out(own: float, others: Collection[float]) -> float:
-    """Return the highest clock that counts when these are the clocks of a node and of others."""
-    best = max(others, default=0.0)
+def most_borne_out(own: float, best: float) -> float:
+    """Return the highest clock that counts for a node whose peers have come to `best`."""
     return max(own, best / SHARE, best + LEAD)
 
 

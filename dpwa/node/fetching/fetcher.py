@@ -155,10 +155,10 @@ class Fetcher:
             case InSharedMemory() as found:
                 self._in_shared_memory(attempt, found)
             case Announced() as announced:
-                self._hear(announced.header.news)
+                self._hear(announced.header.news, channel.peer)
                 self._announced(attempt, announced)
             case ProposalAgreed() as agreed:
-                self._hear(agreed.news)
+                self._hear(agreed.news, channel.peer)
                 self.transactions.agreed(attempt, agreed)
             case HeldElsewhere() as held:
                 self._held_elsewhere(attempt, held)
