@@ -37,11 +37,21 @@ class ReceivedMessage:
         user_id: what the authorizer has called whoever is at the other end of the connection (see
             `Authorizer.name_of`); `None` when nobody had to say who it is.
         descriptor: of the connection that it came over.
+        last: the last of its frames, which knows where it is from.
     """
 
     frames: list[Frame]
     user_id: str | None
     descriptor: int = -1
+    last: zmq.Frame | None = None
+
+    @property
+    def source(self) -> str:
+        """Where it came from: an IP address, `localhost:...` for a local socket; empty: unknown."""
+        try:
+            return "" if self.last is None else str(self.last.get("Peer-Address"))
+        except zmq.ZMQError:  # of a peer that speaks the first version of ZMTP
+            return ""
 
 
 class _Copied:
@@ -156,7 +166,8 @@ def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
     if frames is None:
         return None
     user_id = _user_id(frames[0]) if is_named else None
-    return ReceivedMessage([frame.buffer for frame in frames], user_id, _descriptor(frames[-1]))
+    last = frames[-1]
+    return ReceivedMessage([frame.buffer for frame in frames], user_id, _descriptor(last), last)
 
 
 def _receive(socket: Socket) -> list[zmq.Frame] | None:
