@@ -181,8 +181,8 @@ class GossipRounds:
         if ask is not None:
             self._targets.check(ask)
         self._without = self._doubted
-        if ask is not None and self._without and ask.peer == self._without:
-            ask = replace(ask, peer=self._draw(()))
+        if ask is not None and self._without:
+            ask = Ask()  # anybody else, without a transaction, for which others may have no time
         ask = self.companions.agreed(ask, self._draw)
         if ask is None:
             return
@@ -196,8 +196,8 @@ class GossipRounds:
             published=None if own is None else own.version,
             updates=self.view.updates,
             clock=self.merger.own_clock,
-            is_first=is_first,
-            takes_all=self._wants_all,
+            is_first=is_first and not self._without,
+            takes_all=self._wants_all or bool(self._without),
             without=self._without,
         )
         order = FetchRequest(target, self._deadline, context.runtime)
@@ -425,17 +425,16 @@ class GossipRounds:
             self._asked_again = 0
             if arrival.takes_over or not self._without:
                 return arrival
-        elif doubt is Doubt.UNCONFIRMED or self.companions.are_there:
-            self._doubted, self._asked_again = arrival.peer, self._asked_again + 1
         elif doubt is Doubt.IMPOSSIBLE:
             told = f"its clock has come to {arrival.standing.clock:.6g}: no updates are so fast"
             self._context.peer_table.record(arrival.peer, Outcome.MISBEHAVED, told)
-        elif terms is Terms.PULL and not self._without and not self.merger.is_beginner(clock):
+        elif doubt is Doubt.UNCONFIRMED or self.merger.is_beginner(clock):
+            self._doubted, self._asked_again = arrival.peer, self._asked_again + 1
+        elif terms is Terms.PULL and not self._without and not self.companions.are_there:
             standing = replace(arrival.standing, clock=clock)
             changed = replace(arrival, standing=standing, takes_over=False, staleness=own - clock)
-            return replace(
-                changed, factor=self.merger.factor(changed) if factor is None else factor
-            )
+            rule = self.merger.factor(changed) if factor is None else factor
+            return replace(changed, factor=rule)
         arrival.release()
         return None
 
