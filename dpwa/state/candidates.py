@@ -20,6 +20,7 @@ ASK_EVERY_S = 0.25
 SOON_S = 0.03  # a trainer copies its state at its next update
 SILENT_S = 3.0  # a peer that does not say how far it is
 PREPARED_WITHIN_S = 2.0  # else others are asked to prepare, too
+CONTRADICTED_AFTER_S = 6.0  # likewise those whose clock nobody bears out: the others may not train
 
 
 @dataclass
@@ -176,14 +177,15 @@ class Candidates:
         able.sort(key=self._rank)
         late = [name for name in able if self._is_late(self.peers[name], now)]
         prompt = [name for name in able if name not in late]
-        ahead = [name for name, clock in clocks.items() if clock > most and late and not prompt]
+        is_hard = any(self._is_late(self.peers[n], now, CONTRADICTED_AFTER_S) for n in late)
+        ahead = [n for n, clock in clocks.items() if clock > most and is_hard and not prompt]
         return [*prompt[: self.most_donors], *late, *ahead]
 
     def _rank(self, name: str) -> tuple[bool, bool, float]:
         peer = self.peers[name]
         return peer.preparing is None, name not in self.preferred, peer.answered
 
-    def _is_late(self, peer: Candidate, now: float) -> bool:
+    def _is_late(self, peer: Candidate, now: float, after_s: float = PREPARED_WITHIN_S) -> bool:
         """Tell whether a peer was asked to prepare, and its trainer does not get to it."""
         since = peer.preparing
-        return peer.offer is None and since is not None and now - since >= PREPARED_WITHIN_S
+        return peer.offer is None and since is not None and now - since >= after_s
