@@ -78,9 +78,8 @@ class SegmentHeader:
         """Read the header of a mapped file; `None`: it is no segment, or says what cannot be."""
         fields = _HEADER.unpack_from(page)
         magic, nonce, fingerprint, version, clock, loss, finite, nbytes, trace = fields
-        can_be = (
-            0.0 <= clock <= MAX_CLOCK and version < 2**63 and loss != -math.inf
-        )  # as on the wire
+        # As on the wire: another process has written it.
+        can_be = 0.0 <= clock <= MAX_CLOCK and version < 2**63 and loss != -math.inf
         if magic != _MAGIC or not can_be:
             return None
         known = None if math.isnan(loss) else loss

@@ -79,7 +79,7 @@ class GossipRounds:
         self._wants_all = False  # of a peer, to take over its parameters
         self._publications = 0  # tried, by all companions alike
         self._doubted = ""  # a peer that others are to bear out
-        self._without = ""  # the same, of the fetch under way: it is to take over or nothing
+        self._bears_out = ""  # the same, of the fetch under way
         self._asked_again = 0  # how often in a row
 
     @property
@@ -180,8 +180,8 @@ class GossipRounds:
         context, own = self._context, self._round.snapshot
         if ask is not None:
             self._targets.check(ask)
-        self._without = self._doubted
-        if ask is not None and self._without:
+        doubted = self._bears_out = self._doubted
+        if ask is not None and doubted:
             ask = Ask()  # anybody else, without a transaction, for which others may have no time
         ask = self.companions.agreed(ask, self._draw)
         if ask is None:
@@ -196,9 +196,9 @@ class GossipRounds:
             published=None if own is None else own.version,
             updates=self.view.updates,
             clock=self.merger.own_clock,
-            is_first=is_first and not self._without,
-            takes_all=self._wants_all or bool(self._without),
-            without=self._without,
+            is_first=is_first and not doubted,
+            takes_all=self._wants_all or bool(doubted),
+            without=doubted,
         )
         order = FetchRequest(target, self._deadline, context.runtime)
         self._round = OpenRound(order, self._round.published)
@@ -362,7 +362,8 @@ class GossipRounds:
             return None
         arrival = self._arrived(order, published)
         arrival = self.companions.same_for_all(arrival, partial(self._older, order, published))
-        arrival = self._believed(arrival, order.wanted.terms)
+        terms, is_second = order.wanted.terms, bool(self._bears_out)
+        arrival = self._believed(arrival, terms=terms, is_second=is_second)
         if arrival is None:
             return None
         share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
@@ -406,7 +407,12 @@ class GossipRounds:
         return self._arrival_of(source, order, published, arrival.waited_s)
 
     def _believed(
-        self, arrival: Arrival | None, terms: Terms = Terms.PULL, factor: float | None = None
+        self,
+        arrival: Arrival | None,
+        *,
+        terms: Terms = Terms.PULL,
+        factor: float | None = None,
+        is_second: bool = False,
     ) -> Arrival | None:
         """Return what is merged of a peer that may lie about its clock; see `policy.beginners`.
 
@@ -414,23 +420,28 @@ class GossipRounds:
             arrival: what came; `None`: nothing.
             terms: on which it was asked for.
             factor: to merge it with if it is not taken over; `None`: that of the interpolation.
+            is_second: whether it was asked for to bear out another: it is taken over, or nothing.
         """
         own = self.standing.clock
-        if arrival is None or (arrival.standing.clock - own < LEAD and not self._without):
+        if arrival is None or (arrival.standing.clock - own < LEAD and not is_second):
             return arrival
         doubt, clock = self.merger.doubt(arrival)
         waits = arrival.takes_over and self._asked_again < MOST_ASKED_AGAIN
         is_sound = doubt is Doubt.NONE or (doubt is Doubt.UNCONFIRMED and not waits)
+        has_companions = self.companions.are_there  # who must all come to the same, and count alike
         if self.companions.all(is_sound):
             self._asked_again = 0
-            if arrival.takes_over or not self._without:
+            if arrival.takes_over or not is_second:
                 return arrival
+        elif has_companions or doubt is Doubt.UNCONFIRMED:
+            self._asked_again += 1
+            self._doubted = "" if has_companions else arrival.peer
         elif doubt is Doubt.IMPOSSIBLE:
             told = f"its clock has come to {arrival.standing.clock:.6g}: no updates are so fast"
             self._context.peer_table.record(arrival.peer, Outcome.MISBEHAVED, told)
-        elif doubt is Doubt.UNCONFIRMED or self.merger.is_beginner(clock):
-            self._doubted, self._asked_again = arrival.peer, self._asked_again + 1
-        elif terms is Terms.PULL and not self._without and not self.companions.are_there:
+        elif self.merger.is_beginner(clock):  # there are others ahead
+            self._doubted = arrival.peer
+        elif terms is Terms.PULL and not is_second:
             standing = replace(arrival.standing, clock=clock)
             changed = replace(arrival, standing=standing, takes_over=False, staleness=own - clock)
             rule = self.merger.factor(changed) if factor is None else factor
@@ -439,9 +450,7 @@ class GossipRounds:
         return None
 
     def _draw(self, barred: Collection[str]) -> str | None:
-        """Have flow control draw a neighbour, or whoever else may bear one out."""
-        if self._without:
-            return self._sources.draw({*barred, self._without})
+        """Have flow control draw a neighbour."""
         return self._sources.draw(barred, self._targets.among(self.view.updates))
 
     def _end_round(self) -> None:

@@ -44,6 +44,8 @@ class NodeHandle:
     @property
     def source(self) -> str:
         """Where the request is from that a service is answering; see `ReceivedMessage`."""
+        if self._rx.endpoint.startswith("ipc://"):
+            return "localhost"  # not every system tells
         received = self._rx.received
         return "" if received is None else received.source
 

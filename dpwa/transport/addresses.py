@@ -110,7 +110,7 @@ def is_at(endpoint: str, source: str) -> bool:
     """
     address, sender = split_tcp(endpoint), _ip_address(source)
     if address is None:
-        return is_local(source)
+        return endpoint.startswith("ipc://") and is_local(source)
     named = _ip_address("127.0.0.1" if address[0] == "localhost" else address[0])
     if named is None or not source:
         return False

@@ -36,6 +36,7 @@ OVER_A_SOCKET = "localhost:0:0:4711"  # as libzmq tells it: user, group, process
         ("tcp://127.0.0.1:1", OVER_A_SOCKET, True),
         ("tcp://10.9.8.7:1", OVER_A_SOCKET, False),
         ("ipc:///tmp/x", OVER_A_SOCKET, True),
+        ("tcp://127.0.0.1:1;10.9.8.7:1", OVER_A_SOCKET, False),
         ("ipc:///tmp/x", "127.0.0.1", False),
         ("ipc:///tmp/x", "", False),
         ("tcp://127.0.0.1:1", "", False),
