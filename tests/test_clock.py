@@ -1,9 +1,13 @@
 """Time as far as a process was awake."""
 
+import importlib.util
+import time as real_time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dpwa.clock
 from dpwa.clock import AwakeClock
 from dpwa.virtual_network import VirtualClock
 
@@ -60,3 +64,34 @@ def test_it_never_goes_back_nor_faster_than_time(steps):
         now = awake.now()
         assert 0.0 <= now - before <= time.now() - at + 1e-9
         before, at = now, time.now()
+
+
+def loaded_where(monkeypatch, **functions):
+    """The module `dpwa.clock`, loaded anew where `time` has these functions."""
+    for name, function in functions.items():
+        if function is None:
+            monkeypatch.delattr(real_time, name, raising=False)
+        else:
+            monkeypatch.setattr(real_time, name, function, raising=False)
+    spec = importlib.util.spec_from_file_location("clock_again", dpwa.clock.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_machine_that_was_suspended_was_asleep(monkeypatch):
+    """Its monotonic clock stands still meanwhile; that of its boot does not."""
+    passed = {7: 100.0}
+    module = loaded_where(monkeypatch, CLOCK_BOOTTIME=7, clock_gettime=passed.__getitem__)
+    monkeypatch.setattr(real_time, "monotonic", lambda: 5.0)
+    awake = module.AwakeClock(module.SystemClock(), MOST_S, ASLEEP_AFTER_S)
+    assert not awake.look()
+    passed[7] += 60.0
+    assert awake.look()
+    assert awake.woke_at == 100.5
+
+
+def test_where_there_is_no_such_clock_the_monotonic_one_will_do(monkeypatch):
+    module = loaded_where(monkeypatch, CLOCK_BOOTTIME=None)
+    before = real_time.monotonic()
+    assert before <= module.SystemClock().now() <= real_time.monotonic()

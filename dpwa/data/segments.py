@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpwa.data.layout import FINGERPRINT_BYTES
-from dpwa.types import TRACE_BYTES, TrainingProgress
+from dpwa.types import MAX_CLOCK, TRACE_BYTES, TrainingProgress
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -75,10 +75,12 @@ class SegmentHeader:
 
     @classmethod
     def unpack(cls, page: mmap.mmap) -> SegmentHeader | None:
-        """Read the header of a mapped file, or return `None` when it is no segment."""
+        """Read the header of a mapped file; `None`: it is no segment, or says what cannot be."""
         fields = _HEADER.unpack_from(page)
         magic, nonce, fingerprint, version, clock, loss, finite, nbytes, trace = fields
-        if magic != _MAGIC:
+        # As on the wire: another process has written it.
+        can_be = 0.0 <= clock <= MAX_CLOCK and version < 2**63 and loss != -math.inf
+        if magic != _MAGIC or not can_be:
             return None
         known = None if math.isnan(loss) else loss
         standing = TrainingProgress(clock=clock, loss=known, trace=trace if any(trace) else b"")

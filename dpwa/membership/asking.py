@@ -35,7 +35,6 @@ from dpwa.wire.members import (
     TurnedAway,
     Welcome,
     WhoIs,
-    unpack_entries,
 )
 from dpwa.wire.messages import Message, printable
 
@@ -76,6 +75,7 @@ class Asking(Listener):
     ) -> None:
         self._member_list = member_list
         self._algorithm = config.algorithm
+        self._heard = context.heard
         self._node_handle = context.node_handle
         self._clock = self._runtime = context.runtime
         self._connect = connect
@@ -251,7 +251,8 @@ class Asking(Listener):
         def answered(message: Message, payload: Frame) -> None:
             match message:
                 case Welcome():
-                    self._welcomed(endpoint, message, unpack_entries(payload))
+                    entries = self._heard(payload, is_local=not endpoint.startswith("tcp://"))
+                    self._welcomed(endpoint, message, entries)
                     if (
                         self._member_list.own.stamp != stamp
                     ):  # it has to hear what this node contradicts

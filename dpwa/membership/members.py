@@ -64,16 +64,17 @@ class Members(Closeable):
         memory = remembered_by(node.config, node.name)
         self._remembered = () if memory is None else memory.read()
         self._member_list.waits = not node.config.begins(node.name)
-        listener = self._listener = RosterListener(self._member_list)
         context = MembershipContext(
             node.node_handle,
             node.keyring,
             runtime,
             node.rng("asking"),
             look_up,
+            frozenset(seed.endpoint for seed in node.config.seeds),
             memory,
             self._remembered,
         )
+        listener = self._listener = RosterListener(self._member_list, context)
         service = RosterService(
             self._member_list,
             node.config.algorithm,

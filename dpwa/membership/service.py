@@ -12,8 +12,10 @@ from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.names import Names
 from dpwa.membership.probes import Probes
+from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.policy.members.states import MemberEntry
+from dpwa.transport.addresses import is_local
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.members import (
@@ -26,8 +28,9 @@ from dpwa.wire.members import (
     TurnedAway,
     Welcome,
     WhoIs,
-    unpack_entries,
 )
+
+log = get_log("dpwa.members")
 
 MOST_WAITING = 16  # who want to join, and are being called back
 ANSWER_WITHIN_S = 5.0
@@ -76,6 +79,7 @@ class RosterService(Service):
     ) -> None:
         self._member_list = member_list
         self._algorithm = algorithm
+        self._context = context
         self._call_back = call_back
         self._ask = ask
         self._names = Names(member_list)
@@ -119,18 +123,15 @@ class RosterService(Service):
                 self._member_list.believe(who.entry)
                 self._member_list.hear(who.news)
             if waiting is not None and problem:
-                reason = (
-                    f"{self._member_list.own.name} cannot connect to {who.entry.endpoint}, where "
-                    f"it says it is: {problem}"
-                )
-                self._turn_away(waiting.request, waiting.reply, "address", reason)
+                log.info("%s: %s: %s", self._member_list.own.name, who.entry.name, problem)
+                self._not_there(waiting.request, waiting.reply, who.entry.endpoint)
             elif waiting is not None:
                 self._welcome(waiting.request, waiting.reply, who.entry.name)
         self._waiting = {key: each for key, each in self._waiting.items() if each.expires > now}
         return self._probes.go_on()
 
     def _trade(self, message: Roster, payload: Frame, reply: Reply) -> None:
-        news = unpack_entries(payload)
+        news = self._news(payload)
         self._member_list.heard_from(message.name, message.incarnation)
         self._member_list.hear(news)
         if message.asks:
@@ -145,8 +146,9 @@ class RosterService(Service):
             reply(answer, self._member_list.news(message.name, message.digest))
 
     def _consider(self, message: JoinRequest, payload: Frame, reply: Reply) -> None:
-        news, own = unpack_entries(payload), self._member_list.own
+        news, own = self._news(payload), self._member_list.own
         known = self._member_list.entry(message.name)
+        is_known = message.name == own.name or _is_member(message, known)
         if message.expects not in ("", own.name):
             reason = f"{own.name} is here, not {message.expects}"
             self._turn_away(message.request, reply, "stranger", reason)
@@ -155,11 +157,13 @@ class RosterService(Service):
             self._turn_away(message.request, reply, "algorithm", reason)
         elif refusal := self._names.refusal(message):
             self._turn_away(message.request, reply, *refusal)
+        elif not is_known and not self._context.may_call(message.endpoint, self._source):
+            self._not_there(message.request, reply, message.endpoint)
         elif message.name != own.name and self._member_list.waits:
             reason = f"{own.name} waits to be let in itself"
             self._turn_away(message.request, reply, "waiting", reason)
             self._ask(Seed(message.endpoint, message.name))  # it may belong to a cluster
-        elif message.name == own.name or _is_member(message, known):
+        elif is_known:
             self._member_list.hear(news)
             self._welcome(message.request, reply, message.name)
         elif len(self._waiting) >= MOST_WAITING:
@@ -179,6 +183,21 @@ class RosterService(Service):
             if said is not None and said.stamp > entry.stamp and _is_of(message, said):
                 entry = said
             self._call_back(CallBack(entry, tuple(e for e in news if e.name != message.name)))
+
+    @property
+    def _source(self) -> str:
+        return self._context.node_handle.source
+
+    def _news(self, payload: Frame) -> tuple[MemberEntry, ...]:
+        return self._context.heard(payload, is_local=is_local(self._source))
+
+    def _not_there(self, request: int, reply: Reply, endpoint: str) -> None:
+        """Turn a node away, whatever is at its address: it may be asking what is there."""
+        reason = (
+            f"{self._member_list.own.name} cannot connect to {endpoint}, where it says it is; "
+            "without keys only the address that it asks from is tried"
+        )
+        self._turn_away(request, reply, "address", reason)
 
     def _welcome(self, request: int, reply: Reply, to: str) -> None:
         own = self._member_list.own
@@ -205,12 +224,14 @@ class RosterListener(Listener):
 
     Args:
         member_list: of this node.
+        context: of this node.
     """
 
     handles = (Roster, ProbeAnswer)
 
-    def __init__(self, member_list: MemberList) -> None:
+    def __init__(self, member_list: MemberList, context: MembershipContext) -> None:
         self._member_list = member_list
+        self._context = context
         self._up: frozenset[str] = frozenset()
         self._dismissed: frozenset[str] = frozenset()
         self._lock = threading.Lock()
@@ -247,4 +268,6 @@ class RosterListener(Listener):
             self._member_list.others_heard_from(message.target, message.incarnation, peer)
             return
         self._member_list.heard_from(message.name, message.incarnation)
-        self._member_list.hear(unpack_entries(payload))
+        entry = self._member_list.entry(peer)
+        over_file = entry is not None and not entry.endpoint.startswith("tcp://")
+        self._member_list.hear(self._context.heard(payload, is_local=over_file))

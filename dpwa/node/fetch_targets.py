@@ -66,6 +66,7 @@ class FetchTargets:
         clock: float,
         is_first: bool,
         takes_all: bool,
+        without: str = "",
     ) -> FetchTarget:
         """Return what to fetch.
 
@@ -79,10 +80,15 @@ class FetchTargets:
             is_first: whether it is the first fetch of this update: more mixing is wanted of others,
                 and those who are there may have published nothing since.
             takes_all: whether to fetch all of the parameters, whatever the terms.
+            without: whom not to ask, as another one is to bear it out; whoever else is in view
+                will do.
         """
         is_whole = takes_all or ask.terms is not Terms.PULL or self._algorithm.keeps
         skips = is_first and ask.terms is Terms.PULL and not self._repeats
-        is_tagged = ask.peer is None and self._neighbours.are_tagged
+        is_tagged = ask.peer is None and self._neighbours.are_tagged and not without
+        among = None if ask.peer else self.among(updates)
+        if without:
+            among = [name for name in self._peer_table.names if name != without]
         version = self._pool.version if published is None else published
         self._turn += 1
         return FetchTarget(
@@ -91,7 +97,7 @@ class FetchTargets:
             is_finite=terms.is_finite,
             terms=ask.terms,
             only=ask.peer,
-            among=None if ask.peer else self.among(updates),
+            among=among,
             version=version if is_tagged else 0,
             own_version=self._pool.version,  # that is complete
             keeps=self._algorithm.keeps,

@@ -26,9 +26,13 @@ from dpwa.node.open_round import NO_ROUND, OpenRound
 from dpwa.node.sources import Sources
 from dpwa.node.training_figures import Activity
 from dpwa.node.view import NodeView
+from dpwa.policy.beginners import LEAD, Doubt
+from dpwa.policy.health import Outcome
 from dpwa.types import TrainingProgress
 from dpwa.wire.fetching import share_of
 from dpwa.wire.shards import Shard
+
+MOST_ASKED_AGAIN = 3  # rounds in which another peer is to bear out what a first one has said
 
 
 class GossipRounds:
@@ -74,6 +78,9 @@ class GossipRounds:
         self._deadline: Deadline | None = None  # of all fetches of this update
         self._wants_all = False  # of a peer, to take over its parameters
         self._publications = 0  # tried, by all companions alike
+        self._doubted = ""  # a peer that others are to bear out
+        self._bears_out = ""  # the same, of the fetch under way
+        self._asked_again = 0  # how often in a row
 
     @property
     def standing(self) -> TrainingProgress:
@@ -173,9 +180,13 @@ class GossipRounds:
         context, own = self._context, self._round.snapshot
         if ask is not None:
             self._targets.check(ask)
+        doubted = self._bears_out = self._doubted
+        if ask is not None and doubted:
+            ask = Ask()  # anybody else, without a transaction, for which others may have no time
         ask = self.companions.agreed(ask, self._draw)
         if ask is None:
             return
+        self._doubted = ""
         if is_first := self._deadline is None:
             self._deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
         target = self._targets.of(
@@ -185,8 +196,9 @@ class GossipRounds:
             published=None if own is None else own.version,
             updates=self.view.updates,
             clock=self.merger.own_clock,
-            is_first=is_first,
-            takes_all=self._wants_all,
+            is_first=is_first and not doubted,
+            takes_all=self._wants_all or bool(doubted),
+            without=doubted,
         )
         order = FetchRequest(target, self._deadline, context.runtime)
         self._round = OpenRound(order, self._round.published)
@@ -328,6 +340,7 @@ class GossipRounds:
             if self.merger.is_to_take_over(arrival):
                 arrival = replace(arrival, factor=1.0, takes_over=True)
         arrival = self.companions.same_for_all(arrival, lambda *_: None)
+        arrival = self._believed(arrival, factor=factor)
         if arrival is None:
             return None
         return self.merger.merge(arrival, merge, share_of(layout, arrival.nbytes, shard))
@@ -349,6 +362,8 @@ class GossipRounds:
             return None
         arrival = self._arrived(order, published)
         arrival = self.companions.same_for_all(arrival, partial(self._older, order, published))
+        terms, is_second = order.wanted.terms, bool(self._bears_out)
+        arrival = self._believed(arrival, terms=terms, is_second=is_second)
         if arrival is None:
             return None
         share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
@@ -390,6 +405,49 @@ class GossipRounds:
         if source is None:
             return None
         return self._arrival_of(source, order, published, arrival.waited_s)
+
+    def _believed(
+        self,
+        arrival: Arrival | None,
+        *,
+        terms: Terms = Terms.PULL,
+        factor: float | None = None,
+        is_second: bool = False,
+    ) -> Arrival | None:
+        """Return what is merged of a peer that may lie about its clock; see `policy.beginners`.
+
+        Args:
+            arrival: what came; `None`: nothing.
+            terms: on which it was asked for.
+            factor: to merge it with if it is not taken over; `None`: that of the interpolation.
+            is_second: whether it was asked for to bear out another: it is taken over, or nothing.
+        """
+        own = self.standing.clock
+        if arrival is None or (arrival.standing.clock - own < LEAD and not is_second):
+            return arrival
+        doubt, clock = self.merger.doubt(arrival)
+        waits = arrival.takes_over and self._asked_again < MOST_ASKED_AGAIN
+        is_sound = doubt is Doubt.NONE or (doubt is Doubt.UNCONFIRMED and not waits)
+        has_companions = self.companions.are_there  # who must all come to the same, and count alike
+        if self.companions.all(is_sound):
+            self._asked_again = 0
+            if arrival.takes_over or not is_second:
+                return arrival
+        elif has_companions or doubt is Doubt.UNCONFIRMED:
+            self._asked_again += 1
+            self._doubted = "" if has_companions else arrival.peer
+        elif doubt is Doubt.IMPOSSIBLE:
+            told = f"its clock has come to {arrival.standing.clock:.6g}: no updates are so fast"
+            self._context.peer_table.record(arrival.peer, Outcome.MISBEHAVED, told)
+        elif self.merger.is_beginner(clock):  # there are others ahead
+            self._doubted = arrival.peer
+        elif terms is Terms.PULL and not is_second:
+            standing = replace(arrival.standing, clock=clock)
+            changed = replace(arrival, standing=standing, takes_over=False, staleness=own - clock)
+            rule = self.merger.factor(changed) if factor is None else factor
+            return replace(changed, factor=rule)
+        arrival.release()
+        return None
 
     def _draw(self, barred: Collection[str]) -> str | None:
         """Have flow control draw a neighbour."""

@@ -9,7 +9,6 @@ from collections.abc import Collection
 
 from dpwa.errors import ProtocolError
 from dpwa.message_codes import get_log
-from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.leaders import LossReport, LossReports
 from dpwa.policy.lock_in import LockIn
 from dpwa.policy.running_loss import RunningLoss
@@ -73,18 +72,18 @@ class LeaderTable:
         with self._lock:
             now, mean = self._clock.now(), self._loss.mean
             can_lead = mean is not None and math.isfinite(mean)
-            can_lead = can_lead and not is_far_behind(clock, self._reports.most_updates(now))
+            can_lead = can_lead and not self._reports.is_beginner(clock, now)
             self._reports.tell(mean if can_lead else None, updates, now)
 
-    def hear(self, news: News) -> None:
-        """Take in what a peer knows."""
+    def hear(self, news: News, teller: str = "") -> None:
+        """Take in what a peer knows; `teller`: which, if it was asked by this node."""
         with self._lock:
-            self._reports.hear((LossReport(*item) for item in news), self._clock.now())
+            self._reports.hear((LossReport(*item) for item in news), self._clock.now(), teller)
 
-    def hear_packed(self, news: bytes) -> None:
+    def hear_packed(self, news: bytes, teller: str = "") -> None:
         """Take in what stands on a peer's board; what cannot be read is left."""
         try:
-            self.hear(unpack_news(news))
+            self.hear(unpack_news(news), teller)
         except ProtocolError:
             return  # it was being written
 

@@ -106,10 +106,11 @@ class LossWatch:
         self._told_at = now
         if context.pool.shared is not None:
             context.pool.shared.tell(context.leader_table.packed(NEWS_BYTES))
-        memory = context.peer_table.any_memory(self._rng)
-        if memory is not None:
-            context.leader_table.hear_packed(memory.news())
-        if memory is None or context.peer_table.has_unmapped:
+        mapped = context.peer_table.any_memory(self._rng)
+        if mapped is not None:
+            peer, memory = mapped
+            context.leader_table.hear_packed(memory.news(), peer)
+        if mapped is None or context.peer_table.has_unmapped:
             self._pass_on()
 
 

@@ -13,12 +13,14 @@ from dpwa.node.context import NodeContext
 from dpwa.node.loss_watch import LossWatch
 from dpwa.node.training_figures import Activity, TrainingFigures
 from dpwa.node.transactions.record import Settled
-from dpwa.policy.beginners import began_apart, is_far_behind
+from dpwa.policy.beginners import LEAD, Doubt, began_apart, is_far_behind
 from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
 from dpwa.types import TrainingProgress
 
 log = get_log("dpwa.node")
+
+_LIES = (Doubt.CONTRADICTED, Doubt.IMPOSSIBLE)
 
 
 class Merger:
@@ -90,6 +92,14 @@ class Merger:
             waited_s=waited_s,
         )
 
+    def doubt(self, source: Source) -> tuple[Doubt, float]:
+        """Judge the clock of what has come: what is wrong with it, and how much it counts."""
+        own, clock = self.standing.clock, source.standing.clock
+        if clock - own < LEAD:  # as nearly always
+            return Doubt.NONE, clock
+        doubt, most = self._peer_table.doubt(source.peer, clock, own)
+        return doubt, min(clock, most) if doubt in _LIES else clock
+
     def is_to_take_over(self, arrival: Arrival) -> bool:
         """Tell whether the peer is so far ahead that its parameters are taken in full.
 
@@ -97,8 +107,12 @@ class Merger:
         """
         is_refused = self._uses_rule and arrival.factor == 0.0
         is_clipped = self._config.robust != "none"
-        is_behind = is_far_behind(self.standing.clock, arrival.standing.clock)
-        return self.knows_beginners and is_behind and not is_refused and not is_clipped
+        is_behind = self.is_beginner(arrival.standing.clock)
+        return is_behind and not is_refused and not is_clipped
+
+    def is_beginner(self, clock: float) -> bool:
+        """Tell whether this node is far behind a training at a clock."""
+        return self.knows_beginners and is_far_behind(self.standing.clock, clock)
 
     def merge(self, arrival: Arrival, merge: Merge, share: float = 1.0) -> Arrival:
         """Merge parameters and clock, and give the snapshot back.
@@ -127,10 +141,10 @@ class Merger:
             )
         if arrival.peer != self._name:  # else it is a share that came back
             self._peer_table.record(arrival.peer, Outcome.FETCHED)
+            self._losses.merged(arrival.peer, factor)
         if arrival.takes_over:
             self._took_over(arrival)
         elif arrival.peer != self._name:
-            self._losses.merged(arrival.peer, factor)
             self._compare_beginnings(arrival, factor)
         own = self.standing
         self.stand(clock=mixed_clock(own.clock, arrival.standing.clock, factor * share))
@@ -167,7 +181,9 @@ class Merger:
             transaction.release()
             return None
         own = published if transaction.own is None else transaction.own.snapshot
-        return self.merge(self.arrival(settled(transaction), own, factor), merge)
+        source = settled(transaction)  # both ends merge, whatever it says of its clock
+        standing = replace(source.standing, clock=self.doubt(source)[1])
+        return self.merge(self.arrival(replace(source, standing=standing), own, factor), merge)
 
     def _is_of_before(self, transaction: Settled) -> bool:
         """Tell whether this node has given up the parameters that it put into a transaction."""

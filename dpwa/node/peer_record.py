@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from dpwa.data.peer_memory import PeerMemory
+from dpwa.policy.beginners import can_have_grown
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.health import Health, Outcome
 from dpwa.policy.link_estimates import LinkEstimate
@@ -39,6 +40,20 @@ class PeerRecord:
     is_absent: bool = False  # as far as was seen when it was looked for
     was_let_go: bool = False  # the last connection, by this node
     was_asked_to_go: bool = False  # by the peer, which has too many connections
+    clock: float = 0.0  # of its training, as it has told itself
+    clock_told: float = -math.inf
+    possible_clock: float = 0.0  # the last one that can have grown from that before
+    possible_told: float = -math.inf
+
+    def tells(self, clock: float, now: float) -> None:
+        """Take note of what it says of its training clock."""
+        self.clock, self.clock_told = clock, now
+        if can_have_grown(self.possible_clock, clock, now - self.possible_told):
+            self.possible_clock, self.possible_told = clock, now
+
+    def begins_anew(self) -> None:
+        """Forget its clock: it may be another process."""
+        self.clock_told = self.possible_told = -math.inf
 
     @property
     def is_near(self) -> bool:
@@ -49,6 +64,11 @@ class PeerRecord:
     def expected_s(self) -> float | None:
         """What a fetch takes, `None` if that is not known; what can be mapped is not streamed."""
         return self.link.expected_s if self.memory is None else self.link.latency_s
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is wrong with it, as far as is known."""
+        return self.shown_health in _WELL
 
     @property
     def shown_health(self) -> Health:

@@ -15,6 +15,7 @@ from dpwa.errors import UnknownNameError, UserError
 from dpwa.message_codes import get_log
 from dpwa.node.peer_record import PeerRecord
 from dpwa.node.repeats import MergedVersions
+from dpwa.policy.beginners import Doubt, doubt_of, most_borne_out
 from dpwa.policy.flow_control import FlowControl
 from dpwa.policy.health import (
     IN_WORDS,
@@ -33,6 +34,8 @@ log = get_log("dpwa.peers")
 
 STARTUP_GRACE_S = 10.0  # nodes of a run never start at the same moment
 SAME_AGAIN_S = 60.0  # from one warning that a peer is slow to the next
+
+CLOCK_COUNTS_S = 60.0  # what a peer has said of its clock
 
 NEARLY_ALL = 0.75  # of the connections that there may be
 MANY = 64  # peers, of which only the first that is not there is warned of
@@ -143,6 +146,34 @@ class PeerTable:
             return set()
         return {n for n, peer in drawn.items() if not peer.is_near or self._flow.rests(n, now)}
 
+    def told_clock(self, name: str, clock: float) -> None:
+        """Take note of the training clock that a peer's own snapshot has."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.tells(clock, self._clock.now())
+
+    def doubt(self, name: str, clock: float, own: float) -> tuple[Doubt, float]:
+        """Judge a clock that a peer has told, where this node is at `own`; see `policy.beginners`.
+
+        Returns:
+            What is wrong with it, and as how much it counts at most.
+        """
+        with self._lock:
+            now, peer = self._clock.now(), self._peers.get(name)
+            without = {name, *self._quarantined}
+            others = [each for other, each in self._peers.items() if other not in without]
+            told = (each.clock for each in others if now - each.clock_told < CLOCK_COUNTS_S)
+            best = max(told, default=None)
+            if peer is None:
+                doubt = doubt_of(clock, own, best, 0.0, math.inf)
+            else:
+                elapsed_s = now - peer.possible_told
+                doubt = doubt_of(clock, own, best, peer.possible_clock, elapsed_s)
+            if doubt is Doubt.UNCONFIRMED and not any(each.is_well for each in others):
+                doubt = Doubt.NONE  # there is nobody who could be asked
+        return doubt, own if doubt is Doubt.IMPOSSIBLE else most_borne_out(own, best or 0.0)
+
     def quarantine(self, names: Collection[str]) -> None:
         """Draw none of these peers until further notice."""
         with self._lock:
@@ -193,12 +224,12 @@ class PeerTable:
             memory = None if peer is None else peer.memory
         return memory if memory is not None and memory.is_alive(self._clock.now()) else None
 
-    def any_memory(self, rng: random.Random) -> PeerMemory | None:
-        """Return the shared memory of a peer drawn at random, of those that can be mapped."""
+    def any_memory(self, rng: random.Random) -> tuple[str, PeerMemory] | None:
+        """Return a peer drawn at random, of those that can be mapped, and its shared memory."""
         with self._lock:
             now = self._clock.now()
-            mapped = [p.memory for p in self._peers.values() if p.memory is not None]
-            alive = [memory for memory in mapped if memory.is_alive(now)]
+            mapped = [(n, p.memory) for n, p in self._peers.items() if p.memory is not None]
+            alive = [(name, memory) for name, memory in mapped if memory.is_alive(now)]
         return rng.choice(alive) if alive else None
 
     @property
@@ -337,6 +368,7 @@ class PeerTable:
             if not peer.was_let_go:  # else it is the process of before
                 self._flow = self._flow.connected(name)
                 self.merged.forget(name)
+                peer.begins_anew()
             peer.was_let_go = peer.is_absent = peer.was_asked_to_go = False
             peer.is_connected, peer.heard = True, self._clock.now()
             if peer.health is Health.GONE:

@@ -78,6 +78,7 @@ class Sources:
             lease.release()
             self._peer_table.record(found.peer, Outcome.NOTHING_NEW)
             return None
+        self._peer_table.told_clock(found.peer, lease.snapshot.standing.clock)
         why_not = objection(lease.snapshot, order)
         if why_not is not None:
             lease.release()

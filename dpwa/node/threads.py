@@ -40,6 +40,14 @@ class NodeHandle:
         self._rx = rx
         self._tx = tx
 
+    @property
+    def source(self) -> str:
+        """Where the request is from that a service is answering; see `ReceivedMessage`."""
+        if self._rx.endpoint.startswith("ipc://"):
+            return "localhost"  # not every system tells
+        received = self._rx.received
+        return "" if received is None else received.source
+
     def tell(self, peer: str, message: Message, payload: Frame | None = None) -> None:
         """Send a message to a peer, and connect to it for that; returns at once.
 

@@ -21,6 +21,19 @@ merge; nodes that all are at the beginning are within ten updates of each other,
 catch up by their next merge; and even a node that never merges anybody is no beginner any more
 after 1000 updates of its own, or when it has made half as many as the others.
 
+What a peer says of its own clock may be a lie, and one lie would take over everybody. So the clock
+of a peer that is ten updates ahead or more counts as the others bear it out, by what each has said
+of itself within the last minute (`doubt_of`):
+
+- some other peer is near it: it is true;
+- it has grown faster than updates can be made, or past what any training comes to: it cannot be;
+- all others are far behind it, and one of them has ten updates of training to lose: it is
+  contradicted. It is merged as ever, but its clock counts as no more than twice theirs, so that
+  liars raise clocks no faster than all follow; and nobody takes it over;
+- no other has said anything: nobody knows. Who would take it over asks others first.
+
+With one peer only there is nobody to contradict it, and it is believed if it can be.
+
 Source: late joiners take over the state of those who train in Hivemind (Ryabinin et al., 2020) and
 torchft's live recovery, likewise as soon as their step is behind; the bounds are dpwa's own.
 """
@@ -30,12 +43,16 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from enum import Enum
 
-from dpwa.types import TRACE_BYTES
+from dpwa.types import MAX_CLOCK, TRACE_BYTES
 
 BEGINNING = 1000.0  # updates, after which no training counts as a beginning
 SHARE = 0.5  # of the clock of who is ahead
 LEAD = 10.0  # updates: to lose fewer costs less than to wait
+
+MOST_PER_S = 10_000.0  # updates: publishing and merging alone take longer
+MOST_BELIEVED = MAX_CLOCK / 2  # whoever takes that over still counts every update
 
 TRACE_VALUES = TRACE_BYTES // 4
 _TRACE = struct.Struct(f"<{TRACE_VALUES}f")
@@ -50,6 +67,55 @@ def is_far_behind(clock: float, ahead: float) -> bool:
         ahead: that of who might have come further.
     """
     return clock < BEGINNING and clock < SHARE * ahead and ahead - clock >= LEAD
+
+
+class Doubt(Enum):
+    """Whether the clock that a peer tells is to be believed."""
+
+    NONE = "none"
+    UNCONFIRMED = "unconfirmed"
+    CONTRADICTED = "contradicted"
+    IMPOSSIBLE = "impossible"
+
+
+def bears_out(clock: float, ahead: float) -> bool:
+    """Tell whether a training at `clock` shows that another one may have come to `ahead`."""
+    return clock >= SHARE * ahead or ahead - clock < LEAD
+
+
+def can_have_grown(before: float, after: float, elapsed_s: float) -> bool:
+    """Tell whether updates can have brought a clock from `before` to `after` in so many seconds."""
+    return after - before < LEAD + MOST_PER_S * elapsed_s
+
+
+def doubt_of(
+    clock: float, own: float, best: float | None, before: float, elapsed_s: float
+) -> Doubt:
+    """Judge the clock that a peer tells.
+
+    Args:
+        clock: that it tells.
+        own: of the node that judges.
+        best: the highest of the other peers', as each has told its own lately; `None`: of none.
+        before: what this peer has told before, and could be.
+        elapsed_s: seconds since then; infinite if it has not.
+    """
+    if clock - own < LEAD:
+        return Doubt.NONE
+    if clock > MOST_BELIEVED:
+        return Doubt.IMPOSSIBLE
+    if best is not None and bears_out(best, clock):
+        return Doubt.NONE
+    if not can_have_grown(max(own, before), clock, elapsed_s):
+        return Doubt.IMPOSSIBLE
+    if best is None:
+        return Doubt.UNCONFIRMED
+    return Doubt.NONE if best < LEAD else Doubt.CONTRADICTED
+
+
+def most_borne_out(own: float, best: float) -> float:
+    """Return the highest clock that counts for a node whose peers have come to `best`."""
+    return max(own, best / SHARE, best + LEAD)
 
 
 def trace_of(values: Sequence[float]) -> bytes:

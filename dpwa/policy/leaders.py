@@ -24,9 +24,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Collection, Iterable
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from operator import attrgetter
 from typing import NamedTuple
+
+from dpwa.policy.beginners import bears_out, is_far_behind
 
 
 # No frozen dataclass: it takes three times as long to make, and each message takes 32.
@@ -101,6 +103,7 @@ class LossReports:
         self._most = most
         self._said: _Heard | None = None
         self._heard: dict[str, _Heard] = {}
+        self._of_itself: dict[str, _Heard] = {}  # what each has said of itself, to this node
         self._graves: dict[str, _DeadLeader] = {}
 
     def tell(self, loss: float | None, version: int, now: float) -> None:
@@ -114,8 +117,10 @@ class LossReports:
         said = LossReport(self._own, self._group, loss, self._incarnation, version, age_s=0.0)
         self._said = _heard(said, now)
 
-    def hear(self, reports: Iterable[LossReport], now: float) -> None:
+    def hear(self, reports: Iterable[LossReport], now: float, teller: str = "") -> None:
         """Take in what a peer passed on, as far as it is news.
+
+        `teller` is the peer, if this node has asked it, so that it is known who speaks.
 
         What is said of this node is ignored, as it knows best itself. So is what has aged out, what
         has no sensible age, and what an ended process said (see `forget`).
@@ -123,7 +128,10 @@ class LossReports:
         self._drop_aged(now)
         for report in reports:
             if self._is_welcome(report, now):
-                self._take(_heard(report, now), now)
+                heard = _heard(report, now)
+                self._take(heard, now)
+                if heard.node == teller:
+                    self._of_itself[teller] = heard
         excess = len(self._heard) - self._most
         for oldest in nsmallest(excess, self._heard.values(), key=attrgetter("said_at")):
             del self._heard[oldest.node]
@@ -137,6 +145,7 @@ class LossReports:
         self._graves = {name: grave for name, grave in self._graves.items() if now < grave.until}
         earlier = self._graves.pop(node, _DeadLeader(math.inf, now))
         heard = self._heard.pop(node, None)
+        self._of_itself.pop(node, None)
         incarnation = earlier.incarnation if heard is None else heard.incarnation
         self._graves[node] = _DeadLeader(incarnation, now + self._forget_after_s)
         if len(self._graves) > self._most:
@@ -201,10 +210,18 @@ class LossReports:
             versions.append(self._said.version)  # known for sure, however long ago
         return sum(versions) * max(nodes, len(versions)) / max(1, len(versions))
 
-    def most_updates(self, now: float) -> int:
-        """Return the most updates that one of the others has made who tells a loss, if any does."""
-        told = (heard.version for heard in self._current(now) if heard.loss < math.inf)
-        return max(told, default=0)
+    def is_beginner(self, clock: float, now: float) -> bool:
+        """Tell whether a training at a clock is far behind others that tell a loss.
+
+        What counts is what each has said of itself; not what one says that is far ahead of all
+        others, if there are any.
+        """
+        oldest = now - self._forget_after_s
+        said = self._of_itself.values()
+        updates = [h.version for h in said if h.said_at > oldest and h.loss < math.inf]
+        first, second = (*nlargest(2, updates), 0, 0)[:2]
+        is_contradicted = len(updates) > 1 and not bears_out(second, first)
+        return is_far_behind(clock, second if is_contradicted else first)
 
     def has_groups(self, now: float, among: Collection[str] | None = None) -> bool:
         """Tell whether any of the others is of another group; `among`: those that count."""
@@ -266,9 +283,9 @@ class LossReports:
     def _drop_aged(self, now: float) -> None:
         """Drop what nobody passes on any more; what has aged out here, others may still tell."""
         oldest = now - 2 * self._forget_after_s
-        aged = [name for name, heard in self._heard.items() if heard.said_at <= oldest]
-        for name in aged:
-            del self._heard[name]
+        for said in (self._heard, self._of_itself):
+            for name in [name for name, heard in said.items() if heard.said_at <= oldest]:
+                del said[name]
 
 
 def _heard(report: LossReport, now: float) -> _Heard:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from heapq import nlargest
 
+from dpwa.policy.beginners import LEAD, bears_out, can_have_grown, most_borne_out
 from dpwa.wire.state import StateOffer
 
-NEAR = 0.9  # a donor whose clock is below so much of the best one's is not used
+NEAR = 0.9  # a donor whose clock is below so much of the best one's that is borne out is not used
 GATHER_S = 0.25  # for more answers after the first from a peer with training behind it
 ASK_EVERY_S = 0.25
 SOON_S = 0.03  # a trainer copies its state at its next update
 SILENT_S = 3.0  # a peer that does not say how far it is
 PREPARED_WITHIN_S = 2.0  # else others are asked to prepare, too
+CONTRADICTED_AFTER_S = 6.0  # likewise those whose clock nobody bears out: the others may not train
 
 
 @dataclass
@@ -28,6 +31,7 @@ class Candidate:
         met: when it was seen first with a connection.
         next_ask: when it is to be asked again.
         clock: its training clock; `None` before it has answered.
+        said: when it has told that.
         answered: when it answered first: near ones come first.
         busy_until: when it may have time for this node again.
         is_trained: whether there is training behind it that can be taken over.
@@ -40,6 +44,7 @@ class Candidate:
     met: float
     next_ask: float = 0.0
     clock: float | None = None
+    said: float = 0.0
     answered: float = math.inf
     busy_until: float = 0.0
     is_trained: bool = False
@@ -51,6 +56,10 @@ class Candidate:
     def is_silent(self, now: float, silent_s: float) -> bool:
         """Tell whether it should have answered by now."""
         return self.clock is None and not self.difference and now - self.met >= silent_s
+
+    def can_offer(self, clock: float, now: float) -> bool:
+        """Tell whether it can have come to a clock since it has told its own."""
+        return can_have_grown(self.clock or 0.0, clock, now - self.said)
 
     @property
     def is_undecided(self) -> bool:
@@ -110,7 +119,7 @@ class Candidates:
         peer = self.peers.get(name)
         if peer is None:
             return
-        peer.clock, peer.is_trained = clock, is_trained
+        peer.clock, peer.said, peer.is_trained = clock, now, is_trained
         peer.answered = min(peer.answered, now)
         if is_trained and self.first_trained is None:
             self.first_trained = now
@@ -127,6 +136,17 @@ class Candidates:
         peer = self.peers.get(name)
         if peer is not None:
             peer.offer, peer.is_lost = None, True
+
+    def counted(self, clock: float) -> float:
+        """Return as how much the clock counts that a donor offers; see `policy.beginners`."""
+        return min(clock, self._most_borne_out)
+
+    @property
+    def _most_borne_out(self) -> float:
+        clocks = [peer.clock or 0.0 for peer in self.peers.values() if peer.may_give]
+        first, second = (*nlargest(2, clocks), 0.0, 0.0)[:2]
+        is_contradicted = second >= LEAD and not bears_out(second, first)
+        return most_borne_out(0.0, second) if is_contradicted else math.inf
 
     @property
     def differences(self) -> dict[str, str]:
@@ -149,23 +169,23 @@ class Candidates:
         since = self.first_trained
         if since is None or not (self.have_answered(now) or now - since >= GATHER_S):
             return []
-        clocks = [peer.clock or 0.0 for peer in self.peers.values() if peer.may_give]
-        least = NEAR * max(clocks, default=0.0)
-        able = [n for n, p in self.peers.items() if _is_able(p, now) and (p.clock or 0.0) >= least]
+        clocks = {name: peer.clock or 0.0 for name, peer in self.peers.items() if peer.may_give}
+        most = self._most_borne_out
+        least = NEAR * max((clock for clock in clocks.values() if clock <= most), default=0.0)
+        fit = (name for name, clock in clocks.items() if least <= clock <= most)
+        able = [name for name in fit if now >= self.peers[name].busy_until]
         able.sort(key=self._rank)
         late = [name for name in able if self._is_late(self.peers[name], now)]
         prompt = [name for name in able if name not in late]
-        return [*prompt[: self.most_donors], *late]
+        is_hard = any(self._is_late(self.peers[n], now, CONTRADICTED_AFTER_S) for n in late)
+        ahead = [n for n, clock in clocks.items() if clock > most and is_hard and not prompt]
+        return [*prompt[: self.most_donors], *late, *ahead]
 
     def _rank(self, name: str) -> tuple[bool, bool, float]:
         peer = self.peers[name]
         return peer.preparing is None, name not in self.preferred, peer.answered
 
-    def _is_late(self, peer: Candidate, now: float) -> bool:
+    def _is_late(self, peer: Candidate, now: float, after_s: float = PREPARED_WITHIN_S) -> bool:
         """Tell whether a peer was asked to prepare, and its trainer does not get to it."""
         since = peer.preparing
-        return peer.offer is None and since is not None and now - since >= PREPARED_WITHIN_S
-
-
-def _is_able(peer: Candidate, now: float) -> bool:
-    return peer.may_give and now >= peer.busy_until
+        return peer.offer is None and since is not None and now - since >= after_s

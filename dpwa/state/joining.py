@@ -231,7 +231,7 @@ class _Attempt:
         candidate = self._candidates.peers.get(peer)
         if candidate is None or candidate.offer is not None or candidate.preparing is None:
             return
-        if not self._is_fit(offer):
+        if not self._is_fit(offer) or not candidate.can_offer(offer.clock, now):
             self._candidates.lose(peer)
         elif not self._goes_with_others(peer, offer, now):
             self._candidates.postpone(peer, now + AGAIN_S)
@@ -336,7 +336,7 @@ class _Attempt:
         return Fetched(
             self._image,
             numbers,
-            clock,
+            self._candidates.counted(clock),
             offer.updates,
             dict(pieces),
             {donor: self._offers[donor][0].token for donor in pieces},

@@ -8,6 +8,8 @@ import socket
 from dpwa.config.endpoints import split_tcp, tcp_endpoint
 from dpwa.errors import AddressError
 
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
 
 def resolved(endpoint: str) -> str:
     """Return the endpoint to listen on; a host name becomes the address it stands for.
@@ -94,6 +96,49 @@ def is_of_this_machine(endpoint: str) -> bool:
         return ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+def is_at(endpoint: str, source: str) -> bool:
+    """Tell whether whoever asks may have an endpoint called that it names: it must be its own.
+
+    A process of this machine may name any address of this machine, a socket in the file system only
+    over such a socket. Names are not looked up: that would tell as much as connecting does.
+
+    Args:
+        endpoint: where it says that it is.
+        source: where the request is from, see `ReceivedMessage`.
+    """
+    address, sender = split_tcp(endpoint), _ip_address(source)
+    if address is None:
+        return endpoint.startswith("ipc://") and is_local(source)
+    named = _ip_address("127.0.0.1" if address[0] == "localhost" else address[0])
+    if named is None or not source:
+        return False
+    return named == sender or ((sender is None or _is_own(sender)) and _is_own(named))
+
+
+def is_local(source: str) -> bool:
+    """Tell whether a request came over a socket in the file system."""
+    return bool(source) and _ip_address(source) is None
+
+
+def _ip_address(text: str) -> IpAddress | None:
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def _is_own(address: IpAddress) -> bool:
+    """Tell whether an address is one of this machine: only then can a socket be bound to it."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
 
 
 def is_ipv6(endpoint: str) -> bool:

@@ -42,12 +42,22 @@ class ReceivedMessage:
             `Authorizer.name_of`); `None` when nobody had to say who it is.
         descriptor: of the connection that it came over.
         goes_on: whether it has too many frames: those that are not here are to be dropped next.
+        last: the last of its frames, which knows where it is from.
     """
 
     frames: list[Frame]
     user_id: str | None
     descriptor: int = -1
     goes_on: bool = False
+    last: zmq.Frame | None = None
+
+    @property
+    def source(self) -> str:
+        """Where it came from: an IP address, `localhost:...` for a local socket; empty: unknown."""
+        try:
+            return "" if self.last is None else str(self.last.get("Peer-Address"))
+        except zmq.ZMQError:  # of a peer that speaks the first version of ZMTP
+            return ""
 
 
 class _Copied:
@@ -172,9 +182,10 @@ def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
     if frames is None:
         return None
     user_id = _user_id(frames[0]) if is_named else None
-    goes_on = len(frames) == _MOST_READ and frames[-1].more
-    descriptor = _descriptor(frames[-1])
-    return ReceivedMessage([frame.buffer for frame in frames], user_id, descriptor, goes_on)
+    last = frames[-1]
+    goes_on = len(frames) == _MOST_READ and last.more
+    buffers = [frame.buffer for frame in frames]
+    return ReceivedMessage(buffers, user_id, _descriptor(last), goes_on, last)
 
 
 def _receive(socket: Socket) -> list[zmq.Frame] | None:

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from dpwa.data.layout import FINGERPRINT_BYTES
 from dpwa.data.segments import NONCE_BYTES
-from dpwa.types import StrictModel
+from dpwa.types import MAX_CLOCK, StrictModel
 from dpwa.wire import limits
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -34,6 +34,8 @@ Transaction = Annotated[
     bytes, Field(min_length=limits.TRANSACTION_BYTES, max_length=limits.TRANSACTION_BYTES)
 ]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+TrainingClock = Annotated[float, Field(ge=0, le=MAX_CLOCK)]  # NaN fails the comparison
+Updates = Annotated[int, Field(ge=0, le=limits.MAX_UPDATES)]
 # Node, group, running loss, incarnation, version, age in seconds: a `LossReport`.
 # Not strict: msgpack makes lists of tuples.
 NewsItem = Annotated[
@@ -42,7 +44,7 @@ NewsItem = Annotated[
         OptionalName,
         Annotated[float, Field(allow_inf_nan=False)] | None,
         Count,
-        Count,
+        Updates,
         Seconds,
     ],
     Field(strict=False),

@@ -30,6 +30,7 @@ MAX_UNSTRUCTURED_BYTES = 64 * 1024**3  # a bytes-like payload, whose length the 
 
 MAX_NAME_CHARACTERS = 64  # of a node, a group, an algorithm
 TRANSACTION_BYTES = 8
+MAX_UPDATES = 2**53  # of a node, as it tells
 MAX_NEWS = 32  # loss reports in one message: about 1.5 KB, 20 us to check
 MAX_HOLDERS = 8
 
@@ -51,5 +52,5 @@ MAX_HOLDINGS_BYTES = 4 * 1024 * 1024  # a node's tables and copies, told at the 
 MAX_KEYS_BYTES = 256 * 1024**2  # of one addition to a shard of a key-value table, or of one read
 
 STATE_TOKEN_BYTES = 8
-MAX_STATE_UPDATES = 2**53  # versions go on from there
+MAX_STATE_UPDATES = 2**52  # versions go on from there
 MAX_STATE_WAITING = 256  # pieces of a state that a slow link could not take yet

@@ -31,6 +31,7 @@ from dpwa.wire.fields import (
     News,
     Nonce,
     OptionalName,
+    TrainingClock,
     Unsigned,
 )
 from dpwa.wire.members import MemberMessage
@@ -149,7 +150,7 @@ class SnapshotHeader(BaseMessage):
 
     type: Literal["snapshot"] = "snapshot"
     version: Annotated[int, Field(ge=1, lt=2**63)]
-    clock: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    clock: TrainingClock
     loss: Annotated[float, Field(gt=float("-inf"))] | None  # NaN fails the comparison
     trace: Annotated[bytes, Field(max_length=TRACE_BYTES)] = b""
     is_finite: bool | None  # None: the serving node has not checked

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from dpwa.data.layout import FINGERPRINT_BYTES
 from dpwa.wire import limits
-from dpwa.wire.fields import BaseMessage
+from dpwa.wire.fields import BaseMessage, TrainingClock
 
 PartName = Literal["model", "optimizer", "values"]
 Token = Annotated[
@@ -29,7 +29,6 @@ Token = Annotated[
 ]
 Fingerprint = Annotated[bytes, Field(min_length=FINGERPRINT_BYTES, max_length=FINGERPRINT_BYTES)]
 AnyFingerprint = Annotated[bytes, Field(max_length=FINGERPRINT_BYTES)]
-TrainingClock = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 RetryAfter = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
 PieceIndex = Annotated[int, Field(ge=0, lt=limits.MAX_PIECES)]
 StateBytes = Annotated[int, Field(ge=1, le=limits.MAX_PIECES * limits.CHUNK_BYTES)]

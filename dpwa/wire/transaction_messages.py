@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dpwa.wire.fields import BaseMessage, Count, Fingerprint, Name, News, Transaction
+from dpwa.wire.fields import (
+    BaseMessage,
+    Count,
+    Fingerprint,
+    Name,
+    News,
+    TrainingClock,
+    Transaction,
+)
 
 
 class Propose(BaseMessage):
@@ -33,7 +41,7 @@ class Agreed(BaseMessage):
     type: Literal["agreed"] = "agreed"
     transaction: Transaction
     version: Count
-    clock: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    clock: TrainingClock
     units: Count
     news: News
 

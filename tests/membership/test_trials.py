@@ -54,7 +54,9 @@ class Member:
         rng = random.Random(1)
         self.list = MemberList(OWN, self.time, rng, lambda: None)
         handle = SimpleNamespace(tell=lambda *_: None, tick_listeners=lambda: None)
-        context = MembershipContext(handle, None, self.time, rng, lambda at: (at,), None, ())
+        context = MembershipContext(
+            handle, None, self.time, rng, lambda at: (at,), frozenset(), None, ()
+        )
         config = load_config({"join": [OWN.endpoint]}, environ={})
         self.called_back = []
         self.asking = Asking(

@@ -94,7 +94,7 @@ def test_news_of_many_strangers_is_kept_of_a_few_only():
 
 def test_the_longest_news_leave_room_in_a_message():
     name = "n" * MAX_NAME_CHARACTERS
-    longest = [(name, name, -1e308, 2**62, 2**62, 1e9)] * MAX_NEWS
+    longest = [(name, name, -1e308, 2**62, 2**53, 1e9)] * MAX_NEWS
     greeting = {"name": name, "algorithm": name, "origin": name, "news": longest}
     assert len(encode(fetch_of(bytes(16), **greeting))) < MAX_HEADER_BYTES
 
@@ -120,7 +120,7 @@ def test_news_of_a_stranger_does_not_stop_jumps():
         in_lockstep(nodes, 40, each)
         before = sum(j is not None for j in jumps)
         jumps.clear()
-        nodes[1].node._context.leader_table.hear((("stranger", "g", None, 1, 2**62, 0.0),))
+        nodes[1].node._context.leader_table.hear((("stranger", "g", None, 1, 2**53, 0.0),))
         in_lockstep(nodes, 40, each)
         after = sum(j is not None for j in jumps)
         assert after > before / 2

@@ -8,10 +8,15 @@ from hypothesis import strategies as st
 from dpwa.policy.beginners import (
     BEGINNING,
     LEAD,
+    MOST_BELIEVED,
+    MOST_PER_S,
     SHARE,
     TRACE_VALUES,
+    Doubt,
     began_apart,
+    doubt_of,
     is_far_behind,
+    most_borne_out,
     trace_of,
 )
 from dpwa.types import TRACE_BYTES
@@ -131,3 +136,51 @@ def test_no_trace_is_apart_from_none(other):
     assert len(trace) == TRACE_BYTES
     assert not began_apart(trace, other)
     assert not began_apart(other, trace)
+
+
+# Clocks that may be lies
+
+NEVER = math.inf  # seconds since a peer has told its clock
+
+
+@pytest.mark.parametrize(
+    ("clock", "own", "best", "before", "elapsed_s", "expected"),
+    [
+        (LEAD - 0.1, 0.0, 0.0, 0.0, 0.0, Doubt.NONE),
+        (500.0, 3.0, 260.0, 0.0, NEVER, Doubt.NONE),
+        (500.0, 3.0, 240.0, 0.0, NEVER, Doubt.CONTRADICTED),
+        (
+            500.0,
+            300.0,
+            36.0,
+            0.0,
+            NEVER,
+            Doubt.CONTRADICTED,
+        ),  # own has believed it
+        (500.0, 3.0, LEAD - 0.1, 0.0, NEVER, Doubt.NONE),  # others that are new do not know
+        (500.0, 3.0, None, 0.0, NEVER, Doubt.UNCONFIRMED),
+        (500.0, 3.0, None, 400.0, 1.0, Doubt.UNCONFIRMED),
+        (36.0 + 3.0 * MOST_PER_S, 36.0, None, 36.0, 1.0, Doubt.IMPOSSIBLE),
+        (36.0 + 3.0 * MOST_PER_S, 36.0, 36.0, 36.0, 1.0, Doubt.IMPOSSIBLE),
+        (36.0 + 3.0 * MOST_PER_S, 36.0, 2.0 * MOST_PER_S, 36.0, 1.0, Doubt.NONE),  # it took over
+        (36.0 + 3.0 * MOST_PER_S, 36.0, None, 36.0, 3.0, Doubt.UNCONFIRMED),
+        (2.0 * MOST_BELIEVED, 0.0, 2.0 * MOST_BELIEVED, 0.0, NEVER, Doubt.IMPOSSIBLE),
+    ],
+)
+def test_a_clock_is_believed_as_others_bear_it_out(clock, own, best, before, elapsed_s, expected):
+    assert doubt_of(clock, own, best, before, elapsed_s) is expected
+
+
+@given(clocks, clocks)
+def test_what_counts_of_a_lie_is_what_all_others_can_follow(own, best):
+    most = most_borne_out(own, best)
+    assert most >= own
+    assert most == own or doubt_of(most, 0.0, best, 0.0, NEVER) is Doubt.NONE or most < LEAD
+
+
+@given(st.lists(st.floats(0.5, 1.0), min_size=1, max_size=200))
+def test_a_liar_alone_raises_nobody_to_more_than_twice_the_others(factors):
+    own, best = 36.0, 36.0
+    for factor in factors:
+        own += factor * (min(1e15, most_borne_out(own, best)) - own)
+    assert own <= max(best / SHARE, best + LEAD)

@@ -1,6 +1,12 @@
 """Who is asked for the state, and when it is clear that nobody has any."""
 
-from dpwa.state.candidates import GATHER_S, PREPARED_WITHIN_S, SILENT_S, Candidates
+from dpwa.state.candidates import (
+    CONTRADICTED_AFTER_S,
+    GATHER_S,
+    PREPARED_WITHIN_S,
+    SILENT_S,
+    Candidates,
+)
 
 
 def asked(candidates, now):
@@ -67,3 +73,38 @@ def test_who_has_brought_nonsense_is_not_asked_again():
     candidates.reach(["w1"], 2.0)
     assert asked(candidates, 9.0) == {}
     assert not candidates.give
+
+
+def stands(candidates, clocks):
+    candidates.reach(list(clocks), 0.0)
+    for name, clock in clocks.items():
+        candidates.stands(name, clock, 0.1, is_trained=True)
+
+
+def preparing(candidates, now):
+    return {name for name, prepares in asked(candidates, now).items() if prepares}
+
+
+def test_a_donor_that_is_far_ahead_of_all_others_is_asked_last():
+    candidates = Candidates(most_donors=2)
+    stands(candidates, {"liar": 1e12, "w1": 100.0, "w2": 98.0})
+    assert preparing(candidates, 1.0) == {"w1", "w2"}
+    assert preparing(candidates, 0.9 + CONTRADICTED_AFTER_S) == {"w1", "w2"}
+    assert "liar" in preparing(candidates, 2.0 + CONTRADICTED_AFTER_S)
+    assert candidates.counted(1e12) == 200.0
+    assert candidates.counted(99.0) == 99.0
+
+
+def test_donors_that_are_new_contradict_nobody():
+    candidates = Candidates(most_donors=1)
+    stands(candidates, {"w1": 500.0, "new": 9.0})
+    assert preparing(candidates, 1.0) == {"w1"}
+    assert candidates.counted(500.0) == 500.0
+
+
+def test_an_offer_is_of_a_clock_that_its_donor_can_have_come_to():
+    candidates = Candidates(most_donors=1)
+    stands(candidates, {"w1": 100.0})
+    donor = candidates.peers["w1"]
+    assert donor.can_offer(150.0, 0.2)
+    assert not donor.can_offer(1e6, 0.2)

@@ -155,10 +155,10 @@ class Fetcher:
             case InSharedMemory() as found:
                 self._in_shared_memory(attempt, found)
             case Announced() as announced:
-                self._hear(announced.header.news)
+                self._hear(announced.header.news, channel.peer)
                 self._announced(attempt, announced)
             case ProposalAgreed() as agreed:
-                self._hear(agreed.news)
+                self._hear(agreed.news, channel.peer)
                 self.transactions.agreed(attempt, agreed)
             case HeldElsewhere() as held:
                 self._held_elsewhere(attempt, held)
@@ -282,6 +282,8 @@ class Fetcher:
             self.attempt_failed(channel, Outcome.NOT_MAPPED)
             return
         header = announced.header
+        if attempt.origin is None:  # else it is hearsay
+            self._peer_table.told_clock(channel.peer, header.clock)
         if header.loss == math.inf or (active.order.is_finite and header.is_finite is False):
             what = "loss is" if header.loss == math.inf else "parameters are"
             raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")

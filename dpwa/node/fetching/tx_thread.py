@@ -366,7 +366,7 @@ class TxThread(NodeThread):
     def _hear(self, peer: str, message: NewsMessage) -> None:
         own, peer_table = self._context.config.algorithm, self._context.peer_table
         if message.algorithm == own:
-            self._context.leader_table.hear(message.news)
+            self._context.leader_table.hear(message.news, peer)
         elif peer in peer_table.mergeable:  # as far as was known
             detail = other_algorithm(message.algorithm, self._context.name, own)
             peer_table.record(peer, Outcome.OTHER_ALGORITHM, detail)

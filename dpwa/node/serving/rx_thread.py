@@ -47,6 +47,7 @@ class RxThread(NodeThread):
         endpoint: where it listens; with the port that was found, once it does.
         bad_messages: how many were no requests.
         bytes_sent: payload of answers; what onlookers are told is left out.
+        received: the message that is being answered.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class RxThread(NodeThread):
         self._listen_error: Exception | None = None
         self.bad_messages = 0
         self.bytes_sent = 0
+        self.received: ReceivedMessage | None = None
 
     def register(self, service: Service) -> None:
         """Dispatch the messages that a service handles to it; from any thread, at any time."""
@@ -178,7 +180,7 @@ class RxThread(NodeThread):
                 self.admission.served(received)
 
     def _answer_one(self, router: Socket, received: ReceivedMessage) -> None:
-        sender = bytes(received.frames[0])
+        self.received, sender = received, bytes(received.frames[0])
         try:
             message, payload = decode(received.frames[1:])
             if self.admission.is_forged(received, message):

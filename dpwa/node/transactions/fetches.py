@@ -88,6 +88,7 @@ class TransactionFetches:
         if active is None or attempt.transaction is None:
             return
         own_clock = active.order.wanted.clock
+        self._peer_table.told_clock(attempt.channel.peer, agreed.clock)
         if is_far_behind(agreed.clock, own_clock):
             self._fetching.attempt_failed(attempt.channel, Outcome.BEHIND)
             return

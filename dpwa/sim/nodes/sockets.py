@@ -38,21 +38,24 @@ class Wakeable(Protocol):
 class VirtualFrame:
     """A frame that was received, as `zmq.Frame`."""
 
-    __slots__ = ("_descriptor", "buffer", "more")
+    __slots__ = ("_address", "_descriptor", "buffer", "more")
 
-    def __init__(self, data: bytes, descriptor: int, *, more: bool) -> None:
+    def __init__(self, data: bytes, descriptor: int, address: str, *, more: bool) -> None:
         self.buffer = memoryview(data)
         self.more = more
         self._descriptor = descriptor
+        self._address = address
 
-    def get(self, key: int | str) -> int:
-        """Return the connection that it came over.
+    def get(self, key: int | str) -> int | str:
+        """Return the connection that it came over, or the address of its other end.
 
         Raises:
             ZMQError: something else is wanted.
         """
         if key == SRCFD and self._descriptor >= 0:
             return self._descriptor
+        if key == "Peer-Address" and self._address:
+            return self._address
         raise zmq.ZMQError(errno.EINVAL)
 
 
@@ -132,7 +135,7 @@ class VirtualSocket:
         self.host = context.host
         self.pollers: dict[VirtualPoller, None] = {}
         self.closed = False
-        self._received: deque[tuple[list[bytes], int]] = deque()
+        self._received: deque[tuple[list[bytes], int, str]] = deque()
         self._rest: deque[VirtualFrame] = deque()  # of the message that is being read
         self._begun: list[bytes] = []  # the message that is being sent
         self._monitor: PairSocket | None = None
@@ -149,9 +152,9 @@ class VirtualSocket:
         """Whether there is something to receive."""
         return bool(self._received or self._rest)
 
-    def push(self, frames: list[bytes], descriptor: int = -1) -> None:
+    def push(self, frames: list[bytes], descriptor: int = -1, address: str = "") -> None:
         """Let a message arrive."""
-        self._received.append((frames, descriptor))
+        self._received.append((frames, descriptor, address))
         for poller in self.pollers:
             poller.notice(self)
 
@@ -164,10 +167,11 @@ class VirtualSocket:
         if not self._rest:
             if not self._received:
                 raise zmq.Again
-            frames, descriptor = self._received.popleft()
+            frames, descriptor, address = self._received.popleft()
             last = len(frames) - 1
             self._rest.extend(
-                VirtualFrame(data, descriptor, more=i < last) for i, data in enumerate(frames)
+                VirtualFrame(data, descriptor, address, more=i < last)
+                for i, data in enumerate(frames)
             )
         frame = self._rest.popleft()
         return bytes(frame.buffer) if copy else frame

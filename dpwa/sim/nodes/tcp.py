@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dpwa.config.endpoints import split_tcp
 from dpwa.sim.framing import PACKET_BYTES
 from dpwa.sim.nodes.links import FairLinks, LinkModel, Transfer
 from dpwa.transport.sockets import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
@@ -224,6 +225,7 @@ class TcpConnection:
 
     Attributes:
         number: of the connection.
+        address: of the host of the DEALER; empty if it has none.
         requests, answers: both directions.
     """
 
@@ -235,6 +237,8 @@ class TcpConnection:
         self._dealer: DealerSocket | None = dealer
         self._router: RouterSocket | None = router
         client, server = dealer.host, router.host
+        own = (split_tcp(endpoint) for endpoint, host in tcp.hosts.items() if host == client)
+        self.address = next((address[0] for address in own if address is not None), "")
         self.requests = Stream(tcp, client, server, self._request_arrived)
         self.answers = Stream(tcp, server, client, self._answer_arrived)
         self._made_at = tcp.network.clock.now()

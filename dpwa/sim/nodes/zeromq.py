@@ -96,7 +96,8 @@ class RouterSocket(VirtualSocket):
 
     def request_arrived(self, connection: TcpConnection, frames: list[bytes]) -> None:
         """Take in a message."""
-        self.push([self._identities[connection], *frames], connection.number)
+        identity, number = self._identities[connection], connection.number
+        self.push([identity, *frames], number, connection.address)
 
     def peer_gone(self, connection: TcpConnection) -> None:
         """Take note that a connection has ended."""
