@@ -12,7 +12,6 @@ from dpwa.policy.groups.ballots import Ballot, Stand
 from dpwa.policy.groups.views import Member
 from dpwa.wire.collecting import Vote
 
-PATIENCE_S = 0.5  # for a vote; whoever is silent for so long is left behind
 REPEAT_S = 0.1  # between two times that a vote is told
 
 
@@ -77,8 +76,8 @@ class Voting:
         ballot = self.ballot
         if ballot is None:
             return
-        gone, coming = self._progress.gone(), self._progress.coming()
-        has_changed = ballot.pass_time(now, PATIENCE_S, gone, coming)
+        progress = self._progress
+        has_changed = ballot.pass_time(now, progress.gone(), progress.records(ENTERED))
         if has_changed or now - self._told_at >= REPEAT_S:
             self._tell(ballot)
 

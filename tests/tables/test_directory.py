@@ -7,7 +7,7 @@ from dpwa.tables.directory import HeldShard, Known, Told, digest_of, new_plan, p
 from dpwa.tables.specs import TableSpec
 
 SPEC = TableSpec(rows=10, replicas=1)
-ONE, OTHER = digest_of({"w1:1": 3}), digest_of({"w1:1": 4})
+ONE, OTHER = digest_of({"w1:1": (3, 3)}), digest_of({"w1:1": (4, 4)})
 
 
 def told(copies=(), *, is_ready=True, shards=1):

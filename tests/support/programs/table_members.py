@@ -18,12 +18,12 @@ import numpy as np
 
 from dpwa import DpwaConnection
 from dpwa.errors import DpwaError
-from dpwa.tables import channels, engine
+from dpwa.policy.groups import ballots
 from dpwa.tables.placement import cut
 from dpwa.tables.tables import Tables
 from dpwa.testing import Fault, FaultPlan
 
-channels.STALLED_S = engine.STALLED_S = 1.0  # so that whoever is stopped is left out
+ballots.STALLED_S = 1.0  # so that whoever is stopped is left out
 BASE = 1000
 SIZES = {"small": 10, "large": 150_000}  # of float64: told at once; in several pieces
 
