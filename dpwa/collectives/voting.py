@@ -87,6 +87,13 @@ class Voting:
         ballot.suspects.add(self._own_name)
         self._tell(ballot)
 
+    def stay_out(self, vote: Vote) -> None:
+        """Tell a member that waits for this node's vote that it takes no part any more."""
+        if self._own_name not in vote.suspects:
+            own, names, now = self._own_name, self._progress.view.names, self._clock.now()
+            ballot = Ballot(own, names, Stand(entered=False, ready=False), now, {own})
+            self._sender.vote([vote.name], (vote.view, vote.number), ballot)
+
     def _new(self, *, expired: bool) -> Ballot:
         progress = self._progress
         self.calls = progress.number, progress.records(ENTERED)

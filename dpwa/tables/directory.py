@@ -171,7 +171,7 @@ def _plan(members: tuple[str, ...], told: Mapping[str, Told], number: int, epoch
     )
     # Who has an older copy gets the newer one: until that has come, the older one can stand in.
     held = tuple(
-        names + tuple(n for n, t in known.items() if n not in names and _holds(t, shard))
+        names and names + tuple(n for n, t in known.items() if n not in names and _holds(t, shard))
         for shard, names in enumerate(before.holders)
     )
     now = after(ShardPlacement(held), members, first.spec.replicas)

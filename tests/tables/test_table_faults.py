@@ -166,7 +166,7 @@ def assert_holds(group, names, counts):
         group[name].tell("values")
     for name in names:
         found = group[name].answer()
-        assert found == dict.fromkeys(("small", "large"), [counts, counts]), (name, found)
+        assert found == {"small": [counts, counts], "large": [counts, counts]}, (name, found)
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
