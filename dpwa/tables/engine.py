@@ -8,6 +8,7 @@ It is a thread of its own, because large additions take a while, and the RxThrea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,9 +57,7 @@ log = get_log("dpwa.tables")
 
 DOUBT_EVERY_S = 0.5
 IDLE_S, BUSY_S = 1.0, 0.01
-STOOD_STILL_S = (
-    0.8 * ballots.STALLED_S
-)  # after which the others may have taken this process for lost
+STOOD_STILL_S = 0.9 * ballots.STALLED_S  # after which others may have taken this one for lost
 DOUBTFUL_FOR_S = 2 * ballots.STALLED_S
 RECONNECTED_S = 2.0  # after it has gone on: all its connections may have broken meanwhile
 
@@ -216,7 +215,8 @@ class Engine:
                 self._has_given_up = True
                 if self.requests.acknowledged and self._has_company:
                     self._pending.note_parted(self._own)
-            self._replication.ask_again()
+            if self._replication.ask_again():
+                self._publish()
         if self._group.is_evicted and now - self._asked_at >= ASK_EVERY_S:
             self._asked_at = now
             self._group.ask_to_join()
@@ -301,6 +301,8 @@ class Engine:
         if self._was_left_out and is_old and missed:
             self._pending.note_missed_barriers(self._own, missed)
         self._was_left_out = False
+        if len(view.names) > 1:  # these have not gone on without it
+            self._awake.woke_at = -math.inf
         self.barriers.begin(self._told)
         for number, plan in plans(view.names, self._told, view.since).items():
             self._store.settle(number, plan)

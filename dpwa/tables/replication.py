@@ -173,9 +173,10 @@ class Replication:
         log.warning("the state of a shard is sent again: %s", error)
         self._missed[key] = self._mail.now + after_s
 
-    def ask_again(self) -> None:
-        """Ask the primaries for the states of copies that have missed something."""
-        for key in [key for key, due in self._missed.items() if due <= self._mail.now]:
+    def ask_again(self) -> bool:
+        """Ask for the states of copies that have missed something; return whether any is due."""
+        keys = [key for key, due in self._missed.items() if due <= self._mail.now]
+        for key in keys:
             try:
                 self._store.renew(key)
             except MemoryError:
@@ -183,6 +184,7 @@ class Replication:
                 continue
             del self._missed[key]
             self._say_taken(key, is_whole=False)
+        return bool(keys)
 
     def _say_taken(self, key: Key, *, is_whole: bool) -> None:
         fields = {"table": key[0], "shard": key[1], "is_whole": is_whole}

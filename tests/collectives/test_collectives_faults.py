@@ -195,9 +195,8 @@ def test_those_who_are_left_agree_and_who_comes_back_is_let_in(processes, fault)
     play(processes, fault)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_who_holds_the_gil_while_another_dies_is_waited_for(processes, transport):
-    with processes.group(3, transport=transport) as group:
+def test_who_holds_the_gil_while_another_dies_is_waited_for(processes):
+    with processes.group(3, transport="tcp") as group:
         for name in group.names:
             group[name].tell("stall", 5.0)
             group[name].answer()

@@ -182,6 +182,17 @@ def test_who_has_stood_still_and_finds_all_others_gone_says_so(begun, slept_s, l
     begun.pending.raise_left_out()  # once
 
 
+def test_who_has_stood_still_and_has_begun_a_view_with_others_since_knows_that_they_are_there(
+    begun,
+):
+    begun.step(STALLED_S)
+    begun.enter("w1", "w2")
+    begun.heard_of("w2")
+    assert begun.pending.present.is_ready
+    begun.enter("w1")
+    begun.pending.raise_left_out()
+
+
 def test_who_has_stood_still_gives_its_connections_time_to_come_back(begun):
     begun.step(STALLED_S)
     begun.contacts.link_changed("w3", is_up=False)
