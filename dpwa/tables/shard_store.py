@@ -35,9 +35,9 @@ class ShardStore:
 
     def clear(self) -> None:
         """Forget everything."""
+        self.drop_incomplete()
         for key in list(self.copies):
             self._drop(key)
-            self.completed(key)
         self.tables = {}
 
     def drop_incomplete(self) -> None:
