@@ -165,13 +165,6 @@ class Contacts(Closeable):
                 return incarnation in contact.former
             return contact.incarnation != b"" and contact.was_up and not contact.is_up
 
-    def is_coming(self, peer: str, incarnation: bytes) -> bool:
-        """Tell whether a peer has introduced itself, and there was no connection to it yet."""
-        with self._lock:
-            contact = self._seen(peer)
-            is_there = contact.incarnation != b"" and incarnation in (b"", contact.incarnation)
-            return is_there and not contact.was_up
-
     def reads_us(self, peer: str) -> bool:
         """Tell whether a peer reads this node's boards, so that it needs no posts."""
         with self._lock:

@@ -47,6 +47,8 @@ class Hearing:
                 if has_left and state.progress.knows(vote.name, vote.incarnation):
                     state.open_ballot()  # it has given up since, and will not call the next
                 return
+            if state.is_evicted and vote.view == state.view.identity:
+                state.voting.stay_out(vote)
             if (vote.view, vote.number) != state.progress.key or state.is_evicted:
                 return  # told again when this node has come so far
             if not state.progress.knows(vote.name, vote.incarnation):

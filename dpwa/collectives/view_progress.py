@@ -86,10 +86,6 @@ class ViewProgress:
         """Return which members were there, and are not any more."""
         return tuple(name for name in self.others if self._is_gone(name))
 
-    def coming(self) -> tuple[str, ...]:
-        """Return which members are there, but were not reached yet: they hear of nothing."""
-        return tuple(n for n in self.others if self._contacts.is_coming(n, self.life_of(n)))
-
     # Records
 
     def post(self, phase: int, record: bytes) -> None:

@@ -12,7 +12,6 @@ from dpwa.policy.groups.ballots import Ballot, Stand
 from dpwa.policy.groups.views import Member
 from dpwa.wire.collecting import Vote
 
-PATIENCE_S = 0.5  # for a vote; whoever is silent for so long is left behind
 REPEAT_S = 0.1  # between two times that a vote is told
 
 
@@ -77,8 +76,8 @@ class Voting:
         ballot = self.ballot
         if ballot is None:
             return
-        gone, coming = self._progress.gone(), self._progress.coming()
-        has_changed = ballot.pass_time(now, PATIENCE_S, gone, coming)
+        progress = self._progress
+        has_changed = ballot.pass_time(now, progress.gone(), progress.records(ENTERED))
         if has_changed or now - self._told_at >= REPEAT_S:
             self._tell(ballot)
 
@@ -87,6 +86,13 @@ class Voting:
         ballot = self.ballot or self._new(expired=False)
         ballot.suspects.add(self._own_name)
         self._tell(ballot)
+
+    def stay_out(self, vote: Vote) -> None:
+        """Tell a member that waits for this node's vote that it takes no part any more."""
+        if self._own_name not in vote.suspects:
+            own, names, now = self._own_name, self._progress.view.names, self._clock.now()
+            ballot = Ballot(own, names, Stand(entered=False, ready=False), now, {own})
+            self._sender.vote([vote.name], (vote.view, vote.number), ballot)
 
     def _new(self, *, expired: bool) -> Ballot:
         progress = self._progress

@@ -8,14 +8,14 @@ from typing import Any
 
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
+from dpwa.policy.groups import ballots
 from dpwa.policy.groups.views import GroupView
 from dpwa.tables.streams import IncomingStream, Item, OutgoingStream
 from dpwa.types import Frame
 from dpwa.wire.messages import Message
 from dpwa.wire.tables import FromMember, Numbered, TableElsewhere, TableSeen
 
-STALLED_S = 5.0  # after which a member that does not answer, or was not reached yet, is doubted
-UNREACHABLE_S = 0.3  # likewise, one whose connection is gone
+UNREACHABLE_S = 0.3  # after which a member whose connection is gone is doubted
 TELL_ELSEWHERE_S = 0.05  # to one member, not more often
 
 Tell = Callable[[str, Message, Frame | None], None]
@@ -105,7 +105,7 @@ class ReliableChannels:
         Who has gone on without it says so; else it would not hear of it if all that it has said
         itself had come.
         """
-        if self.now - self._wanted_at >= STALLED_S:
+        if self.now - self._wanted_at >= ballots.STALLED_S:
             self._wanted_at = self.now
             self.want_all()
 
@@ -174,11 +174,15 @@ class ReliableChannels:
         self._elsewhere_at = None
         return True
 
-    def has_silent_members(self) -> bool:
-        """Tell whether a member does not answer, or has no connection, for too long."""
-        return any(map(self._is_silent, self._out))
+    def has_silent_members(self, unreachable_s: float) -> bool:
+        """Tell whether a member does not answer, or has no connection, for too long.
 
-    def _is_silent(self, name: str) -> bool:
+        Args:
+            unreachable_s: how long one may have none that had one.
+        """
+        return any(self._is_silent(name, unreachable_s) for name in self._out)
+
+    def _is_silent(self, name: str, unreachable_s: float) -> bool:
         """Tell whether a member does not answer; or has no connection, even with nothing to say.
 
         For what a member that is gone held is to be copied while others still have it. One that
@@ -186,9 +190,9 @@ class ReliableChannels:
         """
         if self._contacts.is_up(name):
             self._missing_since.pop(name, None)
-            return self._out[name].stalled_s(self.now) > STALLED_S
+            return self._out[name].stalled_s(self.now) > ballots.STALLED_S
         missing_s = self.now - self._missing_since.setdefault(name, self.now)
-        return missing_s > (UNREACHABLE_S if name in self._group.gone() else STALLED_S)
+        return missing_s > (unreachable_s if name in self._group.gone() else ballots.STALLED_S)
 
     @property
     def _signed(self) -> dict[str, Any]:

@@ -5,6 +5,10 @@ heard all of them computes the same plan. Of a shard, the copies that count are 
 view in which their holders took additions; the one that was the primary, or comes next in order, is
 the primary again. Another copy that has other additions in it than that one (they were never
 acknowledged) is made anew.
+
+Who was left out keeps its copies. If those who went on have none of a shard, as one has died before
+it had copied its own, such a copy stands in: unless additions may have been acknowledged since its
+epoch. They were not as long as a holder of the latest epoch was still waiting for its copy.
 """
 
 from __future__ import annotations
@@ -52,6 +56,8 @@ class Known:
         is_ready: whether its first values are in place.
         copies: that the member has.
         holders: of each shard, as far as the member knows.
+        needed: of each shard, the least epoch of copies with all that was acknowledged, as far as
+            the member knows; none: it was left out, and does not.
     """
 
     spec: TableSpec
@@ -59,6 +65,7 @@ class Known:
     is_ready: bool = False
     copies: tuple[HeldShard, ...] = ()
     holders: tuple[tuple[str, ...], ...] = ()
+    needed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,7 @@ class Told:
                 table.is_ready,
                 [[held.shard, held.epoch, held.rank, held.digest] for held in table.copies],
                 table.holders,
+                table.needed,
             ]
             for number, table in self.tables.items()
         ]
@@ -99,6 +107,8 @@ class TablePlan:
         spec, shards, is_ready: as of `Known`.
         placement: who holds what.
         copies: that are to be made first.
+        needed: as of `Known`, before the view; none: this node was left out of it.
+        epoch: of the view.
     """
 
     spec: TableSpec
@@ -106,61 +116,75 @@ class TablePlan:
     is_ready: bool
     placement: ShardPlacement
     copies: tuple[ShardTransfer, ...] = ()
+    needed: tuple[int, ...] = ()
+    epoch: int = 0
 
 
-def digest_of(applied: Mapping[str, int]) -> bytes:
-    """Return a digest of the additions that a copy contains."""
+def digest_of(applied: Mapping[str, tuple[int, int]]) -> bytes:
+    """Return a digest of the additions that a copy contains; see `ReplicatedState.applied`."""
     text = json.dumps(sorted(applied.items()))
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
 
 
-def new_plan(spec: TableSpec, shards: int, members: tuple[str, ...]) -> TablePlan:
+def new_plan(spec: TableSpec, shards: int, members: tuple[str, ...], epoch: int = 0) -> TablePlan:
     """Return the plan of a table that is made in a view."""
-    return TablePlan(
-        spec, shards, is_ready=False, placement=initial(members, shards, spec.replicas)
-    )
+    placement, needed = initial(members, shards, spec.replicas), (epoch,) * shards
+    return TablePlan(spec, shards, False, placement, needed=needed, epoch=epoch)
 
 
-def plans(members: tuple[str, ...], told: Mapping[str, Told]) -> dict[int, TablePlan]:
+def plans(
+    members: tuple[str, ...], told: Mapping[str, Told], epoch: int = 0
+) -> dict[int, TablePlan]:
     """Return the plans of all tables under a new view; the same on all members.
 
     Args:
         members: names, in order of rank.
         told: by every one of them.
+        epoch: of the view.
     """
     numbers = sorted({number for one in told.values() for number in one.tables})
-    return {number: _plan(members, told, number) for number in numbers}
+    return {number: _plan(members, told, number, epoch) for number in numbers}
 
 
-def _plan(members: tuple[str, ...], told: Mapping[str, Told], number: int) -> TablePlan:
+def _plan(members: tuple[str, ...], told: Mapping[str, Told], number: int, epoch: int) -> TablePlan:
     known = {name: told[name].tables[number] for name in members if number in told[name].tables}
-    first = next(iter(known.values()))
+    first = next((t for t in known.values() if t.needed), next(iter(known.values())))
+    known = {n: t for n, t in known.items() if (t.spec, t.shards) == (first.spec, first.shards)}
+    stayed = {name: table for name, table in known.items() if table.needed} or known
     is_ready = any(table.is_ready for table in known.values())
     fresh = initial(members, first.shards, first.spec.replicas)
-    copies = [_survivors(known, shard) for shard in range(first.shards)]
+    needed = tuple(
+        min((table.needed[shard] for table in stayed.values() if table.needed), default=0)
+        for shard in range(first.shards)
+    )
+    copies = [
+        _survivors(stayed, shard, least) or _survivors(known, shard, least)
+        for shard, least in enumerate(needed)
+    ]
     # Without any copy, a table that nobody has used yet is as it was made: all zeros. But if nobody
     # is there who was to hold a shard, those may have gone on, and used it.
     before = ShardPlacement(
         tuple(
-            names or (() if is_ready or _is_lost(known, members, shard) else fresh.holders[shard])
+            names or (() if is_ready or _is_lost(stayed, members, shard) else fresh.holders[shard])
             for shard, names in enumerate(copies)
         )
     )
     # Who has an older copy gets the newer one: until that has come, the older one can stand in.
     held = tuple(
-        names + tuple(n for n, t in known.items() if n not in names and _holds(t, shard))
+        names and names + tuple(n for n, t in known.items() if n not in names and _holds(t, shard))
         for shard, names in enumerate(before.holders)
     )
     now = after(ShardPlacement(held), members, first.spec.replicas)
-    return TablePlan(first.spec, first.shards, is_ready, now, tuple(copies_to_make(before, now)))
+    to_make = tuple(copies_to_make(before, now))
+    return TablePlan(first.spec, first.shards, is_ready, now, to_make, needed, epoch)
 
 
-def _survivors(known: Mapping[str, Known], shard: int) -> tuple[str, ...]:
+def _survivors(known: Mapping[str, Known], shard: int, least: int) -> tuple[str, ...]:
     found = [
         (held.rank, name, held)
         for name, table in known.items()
         for held in table.copies
-        if held.shard == shard
+        if held.shard == shard and held.epoch >= least
     ]
     epoch = max((held.epoch for _, _, held in found), default=0)
     latest = sorted((one for one in found if one[2].epoch == epoch), key=lambda one: one[:2])
@@ -198,14 +222,15 @@ def _unpack_known(
     is_ready: bool,
     copies: list[list[int]],
     holders: list[list[str]],
+    needed: list[int],
 ) -> Known:
     if not 1 <= shards <= limits.MAX_MEMBERS or len(copies) > shards:
         raise ProtocolError("a table of an impossible number of shards")
-    if len(holders) not in (0, shards):
+    if not {len(holders), len(needed)} <= {0, shards}:
         raise ProtocolError("a table of which not all shards have a place")
     held = tuple(HeldShard(int(s), int(e), int(r), _digest(d)) for s, e, r, d in copies)
     names = tuple(tuple(map(str, row)) for row in holders)
-    return Known(unpack_spec(spec), shards, bool(is_ready), held, names)
+    return Known(unpack_spec(spec), shards, bool(is_ready), held, names, tuple(map(int, needed)))
 
 
 def _digest(given: object) -> bytes:

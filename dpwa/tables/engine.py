@@ -8,6 +8,7 @@ It is a thread of its own, because large additions take a while, and the RxThrea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,11 +23,12 @@ from dpwa.collectives.runner import ASK_EVERY_S, MEET_S
 from dpwa.errors import ProtocolError
 from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Reply
+from dpwa.policy.groups import ballots
 from dpwa.policy.groups.views import GroupView
 from dpwa.runtime import Runtime
 from dpwa.tables.answers import ReadAnswer
 from dpwa.tables.barriers import Barriers
-from dpwa.tables.channels import STALLED_S, ReliableChannels, Tell
+from dpwa.tables.channels import UNREACHABLE_S, ReliableChannels, Tell
 from dpwa.tables.directory import Told, new_plan, plans, unpack_told
 from dpwa.tables.pending import PendingOperations, PendingRead, Present
 from dpwa.tables.replication import Replication
@@ -55,8 +57,9 @@ log = get_log("dpwa.tables")
 
 DOUBT_EVERY_S = 0.5
 IDLE_S, BUSY_S = 1.0, 0.01
-STOOD_STILL_S = 0.8 * STALLED_S  # after which the others may have taken this process for lost
-DOUBTFUL_FOR_S = 2 * STALLED_S
+STOOD_STILL_S = 0.9 * ballots.STALLED_S  # after which others may have taken this one for lost
+DOUBTFUL_FOR_S = 2 * ballots.STALLED_S
+RECONNECTED_S = 2.0  # after it has gone on: all its connections may have broken meanwhile
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class Engine:
         self._has_begun = False
         self._is_first_view = True
         self._has_company = bool(group.ranks)  # others are there, as far as this node knows
-        self._was_left_out = False
+        self._was_left_out = self._has_given_up = False
         self._awake = AwakeClock(runtime, IDLE_S, STOOD_STILL_S)
         self._doubted_at = self._asked_at = 0.0
         self._is_busy = self._is_stopping = False
@@ -208,8 +211,12 @@ class Engine:
                 self.requests.route(addition)
             if self.barriers.advance(now):
                 self._publish()
-            if self._group.look_out() and self.requests.acknowledged and self._has_company:
-                self._pending.note_parted(self._own)
+            if self._group.look_out():
+                self._has_given_up = True
+                if self.requests.acknowledged and self._has_company:
+                    self._pending.note_parted(self._own)
+            if self._replication.ask_again():
+                self._publish()
         if self._group.is_evicted and now - self._asked_at >= ASK_EVERY_S:
             self._asked_at = now
             self._group.ask_to_join()
@@ -228,9 +235,12 @@ class Engine:
         if self._mail.is_elsewhere():
             return True
         if not self._has_begun:
-            patience_s = self._settings.startup_s if self._is_first_view else STALLED_S
+            startup_s = self._settings.startup_s
+            patience_s = startup_s if self._is_first_view else ballots.STALLED_S
             return self._mail.now - self._began > patience_s
-        return self._mail.has_silent_members()
+        return self._mail.has_silent_members(
+            RECONNECTED_S if self._has_stood_still else UNREACHABLE_S
+        )
 
     # Views
 
@@ -239,14 +249,16 @@ class Engine:
             return
         if exits != self._exits:  # the others have gone on without this node
             self._exits = exits
-            self._store.clear()
+            if self._has_given_up:  # for tables of a larger part, of which these were never copies
+                self._store.clear()
+            self._store.left_out()
+            self._has_given_up = False
             self._was_left_out = self._has_company
             self.requests.acknowledged = 0
         if not set(self._mail.view.names) <= set(view.names):
             self.requests.acknowledged = 0
-            if self._has_stood_still:
-                gone = [name for name in self._mail.view.names if name not in view.names]
-                self._pending.note_stood_still(self._own, gone)
+            if self._has_stood_still and len(view.names) == 1:  # nobody is there to say so
+                self._pending.note_stood_still(self._own, self._mail.others)
         self._has_company |= len(view.names) > 1
         self._is_first_view &= view.since == 0
         self._begin(view)
@@ -289,9 +301,11 @@ class Engine:
         if self._was_left_out and is_old and missed:
             self._pending.note_missed_barriers(self._own, missed)
         self._was_left_out = False
+        if len(view.names) > 1:  # these have not gone on without it
+            self._awake.woke_at = -math.inf
         self.barriers.begin(self._told)
-        for number, plan in plans(view.names, self._told).items():
-            self._store.settle(number, plan, view.since)
+        for number, plan in plans(view.names, self._told, view.since).items():
+            self._store.settle(number, plan)
             self._replication.copy(number, plan, self._own)
         self._publish()
         self._mail.want_all()
@@ -338,7 +352,7 @@ class Engine:
                 self._be_ready(message.table)
             case TableArrived():
                 self.barriers.hear(message.name, message.passed, is_waiting=message.is_waiting)
-            case TableAddition(is_forwarded=False):
+            case TableAddition(contained=0):
                 self._replication.add(message, data)
             case TableAddition():
                 self._replication.replicate(message, data)
@@ -391,7 +405,7 @@ class Engine:
                 self._pending.note_mismatch(number, difference(plan.spec, spec))
             return
         view = self._mail.view
-        self._store.settle(number, new_plan(spec, shards, view.names), view.since)
+        self._store.settle(number, new_plan(spec, shards, view.names, view.since))
         self._publish()
         self._mail.want_all()  # something may have come before
 

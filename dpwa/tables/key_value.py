@@ -130,8 +130,8 @@ class KeyValueStore(ReplicatedState):
         if stop > len(self._keys):
             self._grow(max(stop, 2 * len(self._keys)))
         self._keys[start:stop] = keys
+        self._size = stop  # first: slots beyond it would be given away twice
         self._slots.update(zip(keys.tolist(), range(start, stop), strict=True))
-        self._size = stop
 
     def _grow(self, room: int) -> None:
         old = self._arrays()
@@ -142,9 +142,9 @@ class KeyValueStore(ReplicatedState):
 
     def _allocate(self, room: int) -> None:
         shape = rows_shape(room, self.columns)
-        self._keys = np.zeros(room, np.int64)
-        self._values = np.full(shape, self.default, self.dtype)
-        self._state: State = self.updater.new_state(shape, self.dtype)
+        keys, values = np.zeros(room, np.int64), np.full(shape, self.default, self.dtype)
+        state: State = self.updater.new_state(shape, self.dtype)
+        self._keys, self._values, self._state = keys, values, state  # all of it, if there is room
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {"keys": self._keys, "values": self._values, **state_arrays(self._state)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,9 @@ from dpwa.tables.directory import TablePlan
 from dpwa.tables.pending import Key
 from dpwa.tables.shard_store import ShardStore
 from dpwa.tables.specs import ID_BYTES
+from dpwa.tables.storage import ShardCopy
 from dpwa.tables.streams import Item
+from dpwa.tables.transfer import HEADER
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.tables import (
@@ -29,6 +30,7 @@ from dpwa.wire.tables import (
 log = get_log("dpwa.tables")
 
 _FORWARDED_FIELDS = {"table", "shard", "client", "counter", "rows", "is_first"}
+RETRY_S = 1.0  # after there was no room for a copy, or its state has come in vain
 
 Say = Callable[[str, Item], None]
 Awaited = tuple[Key, str, int]  # shard, client, counter
@@ -38,7 +40,9 @@ class Replication:
     """What a node does as the primary, and as a replica.
 
     The primary applies an addition, passes it on to the replicas, and acknowledges it when all of
-    them have applied it. While a new replica gets the state, additions to the shard wait.
+    them have applied it. While a new replica gets the state, additions to the shard wait. A replica
+    that cannot apply an addition, or finds that it has missed one, has its copy made anew: what it
+    has not confirmed counts as soon as the state has come, which contains it.
 
     Args:
         store: has the copies.
@@ -57,12 +61,14 @@ class Replication:
         self._awaited: dict[Awaited, tuple[str, set[str]]] = {}
         self._copying: dict[Key, set[str]] = {}
         self._on_hold: dict[Key, list[tuple[TableAddition, Frame]]] = {}
+        self._missed: dict[Key, float] = {}  # copies of which the state is to be asked for, when
 
     def begin(self) -> None:
         """Forget what was under way in the view before: it is sent again."""
         self._awaited.clear()
         self._copying.clear()
         self._on_hold.clear()
+        self._missed.clear()
 
     # The primary
 
@@ -73,33 +79,36 @@ class Replication:
             self._on_hold.setdefault(key, []).append((message, data))
             return
         try:
-            self._store.own_primary(key)
+            copy = self._store.own_primary(key)
             message, data = self._as_it_counts(message, data)
-            self._apply(message, data)
+            self._apply(copy, message, data)
         except ProtocolError as error:
-            self._acknowledge(message.name, message, str(error))
+            self._acknowledge(message.name, key, message.counter, str(error))
             return
         fault_points.reached("table.add.applied")
         replicas = self._store.holders(key)[1:]
         if not replicas:
-            self._acknowledge(message.name, message)
+            self._acknowledge(message.name, key, message.counter)
             return
         self._awaited[_awaited(message)] = message.name, set(replicas)
-        fields = {**message.model_dump(include=_FORWARDED_FIELDS), "is_forwarded": True}
+        fields = message.model_dump(include=_FORWARDED_FIELDS)
+        fields["contained"] = copy.state.additions
         for replica in replicas:
             self._say(replica, Item(TableAddition, fields, data))
         fault_points.reached("table.add.forwarded")
 
     def replicated(self, message: TableReplicated) -> None:
         """Take note that a replica has applied an addition."""
-        awaited = self._awaited.get(_awaited(message))
-        if awaited is None:
+        self._confirmed(_awaited(message), message.name)
+
+    def _confirmed(self, awaited: Awaited, replica: str) -> None:
+        if awaited not in self._awaited:
             return
-        client, replicas = awaited
-        replicas.discard(message.name)
+        client, replicas = self._awaited[awaited]
+        replicas.discard(replica)
         if not replicas:
-            del self._awaited[_awaited(message)]
-            self._acknowledge(client, message)
+            del self._awaited[awaited]
+            self._acknowledge(client, awaited[0], awaited[2])
 
     def _as_it_counts(self, message: TableAddition, data: Frame) -> tuple[TableAddition, Frame]:
         """Leave first values of a node that was the first one before: they come too late."""
@@ -108,8 +117,7 @@ class Replication:
             return message.model_copy(update={"rows": 0}), b""
         return message, data
 
-    def _apply(self, message: TableAddition, data: Frame) -> None:
-        copy = self._store.copies[message.table, message.shard]
+    def _apply(self, copy: ShardCopy, message: TableAddition, data: Frame) -> None:
         spec = self._store.tables[message.table].spec
         ids_bytes = 0 if message.rows is None else message.rows * ID_BYTES
         count, rest = divmod(len(data) - ids_bytes, spec.row_bytes)
@@ -121,13 +129,11 @@ class Replication:
         copy.apply(message.client, message.counter, ids, delta, is_first=message.is_first)
         self._note()
 
-    def _acknowledge(
-        self, client: str, message: TableAddition | TableReplicated, refused: str = ""
-    ) -> None:
+    def _acknowledge(self, client: str, key: Key, counter: int, refused: str = "") -> None:
         fields = {
-            "table": message.table,
-            "shard": message.shard,
-            "counter": message.counter,
+            "table": key[0],
+            "shard": key[1],
+            "counter": counter,
             "refused": refused[: limits.MAX_REASON_CHARACTERS],
         }
         self._say(client, Item(TableAdded, fields))
@@ -139,15 +145,50 @@ class Replication:
         """Apply an addition that the primary has passed on.
 
         Raises:
-            ProtocolError: somebody else has, or it is malformed.
+            ProtocolError: somebody else has passed it on.
         """
         key = message.table, message.shard
-        if self._store.holders(key)[:1] != (message.name,) or key not in self._store.copies:
-            raise ProtocolError("an addition was passed on by another node than the primary")
-        self._apply(message, data)
+        copy = self._own_replica(key, message.name)
+        if copy is None or copy.incoming is not None:
+            return  # it is in the state that is to come
+        try:
+            self._apply(copy, message, data)
+            if copy.state.additions != message.contained:
+                raise ProtocolError("an addition before it was missed")
+        except Exception as error:  # noqa: BLE001  # whatever it is, this copy is not as the primary's
+            self._miss(key, error)
+            return
         fault_points.reached("table.add.replicated")
         fields = message.model_dump(include={"table", "shard", "client", "counter"})
         self._say(message.name, Item(TableReplicated, fields))
+
+    def _own_replica(self, key: Key, primary: str) -> ShardCopy | None:
+        """Return this node's copy of a shard; `None` if its state is to be asked for."""
+        copy = self._store.own_replica(key, primary)
+        if copy is None:
+            self._missed.setdefault(key, self._mail.now)
+        return None if key in self._missed else copy
+
+    def _miss(self, key: Key, error: Exception, after_s: float = 0.0) -> None:
+        log.warning("the state of a shard is sent again: %s", error)
+        self._missed[key] = self._mail.now + after_s
+
+    def ask_again(self) -> bool:
+        """Ask for the states of copies that have missed something; return whether any is due."""
+        keys = [key for key, due in self._missed.items() if due <= self._mail.now]
+        for key in keys:
+            try:
+                self._store.renew(key)
+            except MemoryError:
+                self._missed[key] = self._mail.now + RETRY_S
+                continue
+            del self._missed[key]
+            self._say_taken(key, is_whole=False)
+        return bool(keys)
+
+    def _say_taken(self, key: Key, *, is_whole: bool) -> None:
+        fields = {"table": key[0], "shard": key[1], "is_whole": is_whole}
+        self._say(self._store.holders(key)[0], Item(TableStateTaken, fields))
 
     # States
 
@@ -160,35 +201,48 @@ class Replication:
                 self._send_state(key, copy.target)
 
     def take_state(self, message: TableState, data: Frame) -> None:
-        """Take a piece of the state of a copy that is to come."""
-        copy = self._store.copies.get((message.table, message.shard))
+        """Take a piece of the state of a copy that is to come.
+
+        Raises:
+            ProtocolError: somebody else has sent it than the primary.
+        """
+        key = message.table, message.shard
+        copy = self._own_replica(key, message.name)
         if copy is None or copy.incoming is None:
             return
-        fields: dict[str, Any] = {"table": message.table, "shard": message.shard}
+        if message.part != HEADER and not copy.incoming.has_begun:
+            return  # of a state that was given up
         try:
             is_whole = copy.incoming.feed(message.part, memoryview(data))
-        except ProtocolError as error:
-            log.warning("the state of a shard is sent again: %s", error)
-            copy.incoming = copy.state.importing()
-            self._say(message.name, Item(TableStateTaken, {**fields, "is_whole": False}))
+        except Exception as error:  # noqa: BLE001
+            self._miss(key, error, RETRY_S)
             return
         if is_whole:
             copy.incoming = None
-            self._store.completed((message.table, message.shard))
+            self._store.completed(key)
             fault_points.reached("table.state.taken")
-            self._say(message.name, Item(TableStateTaken, {**fields, "is_whole": True}))
+            self._say_taken(key, is_whole=True)
 
     def state_taken(self, message: TableStateTaken) -> None:
-        """Go on with additions once all new replicas have the state."""
+        """Go on with additions once all replicas have the state.
+
+        Raises:
+            ProtocolError: it is not for this node to send it.
+        """
         key = message.table, message.shard
-        if message.name not in self._copying.get(key, ()):
-            return
+        self._store.own_primary(key)
+        if message.name not in self._store.holders(key):
+            raise ProtocolError("a state was asked for by a node that is no replica")
         if not message.is_whole:
+            self._copying.setdefault(key, set()).add(message.name)
             self._send_state(key, message.name)
             return
-        self._copying[key].discard(message.name)
-        if not self._copying[key]:
-            del self._copying[key]
+        for awaited in [awaited for awaited in self._awaited if awaited[0] == key]:
+            self._confirmed(awaited, message.name)
+        waiting = self._copying.get(key, set())
+        waiting.discard(message.name)
+        if not waiting:
+            self._copying.pop(key, None)
             for held, data in self._on_hold.pop(key, []):
                 self.add(held, data)
 

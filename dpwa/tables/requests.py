@@ -65,7 +65,7 @@ class Requests:
             "counter": addition.counter,
             "rows": addition.rows,
             "is_first": addition.is_first,
-            "is_forwarded": False,
+            "contained": 0,
         }
         self._say(primary, Item(TableAddition, fields, addition.data.data))
         fault_points.reached("table.add.sent")
@@ -123,6 +123,7 @@ class Requests:
 def lost_error(number: int, shard: int) -> TableLostError:
     """Return what to raise for rows that nobody has any more."""
     return TableLostError(
-        f"shard {shard} of table {number} is lost: all nodes that held a copy of it are gone "
-        "(`replicas` says how many copies there are besides the first)"
+        f"shard {shard} of table {number} is lost: no member has a copy with all that was "
+        "acknowledged; those that had one are gone, or not back yet (`replicas` says how many "
+        "copies there are besides the first)"
     )

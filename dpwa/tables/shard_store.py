@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from dpwa.collectives.contacts import Contacts
@@ -34,17 +35,21 @@ class ShardStore:
 
     def clear(self) -> None:
         """Forget everything."""
+        self.drop_incomplete()
         for key in list(self.copies):
             self._drop(key)
-            self.completed(key)
         self.tables = {}
 
     def drop_incomplete(self) -> None:
         """Drop copies that were still to come; what was there before holds all acknowledged."""
         for key in [key for key, copy in self.copies.items() if not copy.state.is_whole]:
             self._drop(key)
-            if key in self._former:
-                self.copies[key] = self._former.pop(key)
+        self.copies |= self._former
+        self._former.clear()
+
+    def left_out(self) -> None:
+        """Take note that the others have gone on without this node, and may know better."""
+        self.tables = {n: replace(plan, needed=()) for n, plan in self.tables.items()}
 
     def completed(self, key: Key) -> None:
         """Drop what was there before a copy that has come."""
@@ -61,6 +66,7 @@ class ShardStore:
                 plan.is_ready,
                 self._held(number),
                 plan.placement.holders,
+                tuple(self._needed(number, plan, shard) for shard in range(len(plan.needed))),
             )
             for number, plan in self.tables.items()
         }
@@ -69,23 +75,30 @@ class ShardStore:
         """Return the memory of all copies."""
         return {k: copy.memory for k, copy in self.copies.items() if copy.memory is not None}
 
-    def settle(self, number: int, plan: TablePlan, epoch: int) -> None:
-        """Make and drop copies of a table as planned.
-
-        Args:
-            number: of the table.
-            plan: for the view that begins.
-            epoch: of the view.
-        """
+    def settle(self, number: int, plan: TablePlan) -> None:
+        """Make and drop copies of a table as planned for the view that begins."""
         self.tables[number] = plan
         mine = plan.placement.held_by(self._own)
         for key in [k for k in self.copies if k[0] == number and k[1] not in mine]:
             self._drop(key)
         to_come = {copy.shard for copy in plan.copies if copy.target == self._own}
         for shard in mine:
-            copy = self._place((number, shard), plan, is_to_come=shard in to_come)
-            copy.epoch = epoch
-            copy.rank = plan.placement.holders[shard].index(self._own)
+            with suppress(MemoryError):  # it is made when there is room, see `renew`
+                self._place((number, shard), plan, is_to_come=shard in to_come)
+
+    def renew(self, key: Key) -> None:
+        """Have a copy made anew, which has missed something.
+
+        What was there before stands in until then: this node has confirmed nothing since.
+
+        Raises:
+            MemoryError: there is no room for it.
+        """
+        copy = self.copies.get(key)
+        if copy is not None and copy.incoming is not None:
+            copy.incoming = copy.state.importing()
+        else:
+            self._place(key, self.tables[key[0]], is_to_come=True)
 
     def be_ready(self, number: int) -> bool:
         """Take note that the first values of a table are in place; return whether there is one."""
@@ -116,6 +129,17 @@ class ShardStore:
             raise ProtocolError(f"{self._own} is not the primary of shard {key[1]}")
         return copy
 
+    def own_replica(self, key: Key, primary: str) -> ShardCopy | None:
+        """Return the copy of a shard of another primary; `None` if there was no room for it.
+
+        Raises:
+            ProtocolError: it is not for this node to have one, or another is the primary.
+        """
+        holders = self.holders(key)
+        if holders[:1] != (primary,) or self._own not in holders[1:]:
+            raise ProtocolError(f"{primary} is not the primary of a copy of shard {key[1]} here")
+        return self.copies.get(key)
+
     def most_bytes(self, message: Numbered) -> int:
         """Return how much a message may bring."""
         if isinstance(message, TableHoldings):
@@ -132,7 +156,7 @@ class ShardStore:
         rows = plan.spec.shards(plan.shards)[0].rows
         return rows * (ID_BYTES + plan.spec.row_bytes)
 
-    def _place(self, key: Key, plan: TablePlan, *, is_to_come: bool) -> ShardCopy:
+    def _place(self, key: Key, plan: TablePlan, *, is_to_come: bool) -> None:
         if is_to_come and key in self.copies:
             self._former[key] = self.copies.pop(key)
         if key not in self.copies:
@@ -140,7 +164,14 @@ class ShardStore:
             rows = plan.spec.shards(plan.shards)[key[1]].rows if is_array else 0
             copy = self.copies[key] = new_copy(plan.spec, rows, self._contacts)
             copy.incoming = copy.state.importing() if is_to_come else None
-        return self.copies[key]
+        self.copies[key].epoch = plan.epoch
+        self.copies[key].rank = plan.placement.holders[key[1]].index(self._own)
+
+    def _needed(self, number: int, plan: TablePlan, shard: int) -> int:
+        """Return the least epoch of copies with all that was acknowledged, see `Known`."""
+        holders, copy = plan.placement.holders[shard], self.copies.get((number, shard))
+        is_to_come = self._own in holders and (copy is None or copy.epoch < plan.epoch)
+        return plan.needed[shard] if is_to_come or not holders else plan.epoch
 
     def _held(self, number: int) -> tuple[HeldShard, ...]:
         return tuple(

@@ -37,7 +37,9 @@ class ReplicatedState(ABC):
         updater: applies the additions.
 
     Attributes:
-        applied: the last counter of each client.
+        applied: the last counter of each client, and how many additions of it are in the state:
+            some may have been refused.
+        additions: how many are in it altogether.
         is_whole: whether the state may be used: not from the beginning of an import to its end.
 
     Raises:
@@ -50,9 +52,9 @@ class ReplicatedState(ABC):
         if self.dtype.name not in DTYPES:
             raise UserError(f"a table of {self.dtype}; expected {' or '.join(DTYPES)}")
         self.updater = updater
-        self.applied: dict[str, int] = {}
+        self.applied: dict[str, tuple[int, int]] = {}
+        self.additions = 0
         self.is_whole = True
-        self._additions = 0
         self._incoming = bytearray()
 
     @abstractmethod
@@ -105,7 +107,8 @@ class ReplicatedState(ABC):
         change: Change,
     ) -> bool:
         self._check_whole()
-        if counter <= self.applied.get(client, 0):
+        last, count = self.applied.get(client, (0, 0))
+        if counter <= last:
             return False
         try:
             change(rows, delta)
@@ -113,8 +116,8 @@ class ReplicatedState(ABC):
             raise
         except Exception as error:  # of an updater of the user, or no memory
             raise ProtocolError(f"{self.updater.name!r} failed: {error!r}") from error
-        self.applied[client] = counter
-        self._additions += 1
+        self.applied[client] = counter, count + 1
+        self.additions += 1
         return True
 
     def export(self) -> Iterator[Piece]:
@@ -124,7 +127,7 @@ class ReplicatedState(ABC):
             DpwaError: an addition was applied in between, so that the pieces do not fit together.
         """
         self._check_whole()
-        additions = self._additions
+        additions = self.additions
         applied = json.dumps(sorted(self.applied.items())).encode()
         arrays = self._arrays()
         header = {
@@ -134,7 +137,7 @@ class ReplicatedState(ABC):
         }
         streams = {name: bytes_of(array) for name, array in arrays.items()}
         for piece in pieces(header, {"applied": memoryview(applied), **streams}):
-            if self._additions != additions:
+            if self.additions != additions:
                 raise DpwaError("a shard was changed while its state was exported")
             yield piece
 
@@ -185,9 +188,11 @@ class ReplicatedState(ABC):
 
     def _end_import(self) -> None:
         try:
-            self.applied = {str(client): int(last) for client, last in json.loads(self._incoming)}
+            applied = json.loads(self._incoming)
+            self.applied = {str(client): (int(last), int(n)) for client, (last, n) in applied}
         except (ValueError, TypeError) as error:
             raise ProtocolError(f"the additions that a state contains: {error}") from None
+        self.additions = sum(count for _, count in self.applied.values())
         self._incoming = bytearray()
         self.is_whole = True
 

@@ -18,7 +18,7 @@ from dpwa.types import JsonObject
 
 CHUNK_BYTES = 256 * 1024
 
-_HEADER = "header"
+HEADER = "header"
 _END = "end"
 _CRC_BYTES = 4
 
@@ -45,7 +45,7 @@ def pieces(header: JsonObject, streams: Mapping[str, memoryview]) -> Iterator[Pi
 
 
 def _contents(header: JsonObject, streams: Mapping[str, memoryview]) -> Iterator[Piece]:
-    yield _HEADER, json.dumps(header, sort_keys=True).encode()
+    yield HEADER, json.dumps(header, sort_keys=True).encode()
     for name, stream in streams.items():
         for start in range(0, stream.nbytes, CHUNK_BYTES):
             yield name, bytes(stream[start : start + CHUNK_BYTES])
@@ -67,6 +67,11 @@ class Import:
         self._crc = 0
         self._open: dict[str, memoryview] | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the header has come."""
+        return self._open is not None
+
     def feed(self, name: str, piece: bytes | memoryview) -> bool:
         """Take in the next piece; return whether it was the last.
 
@@ -86,7 +91,7 @@ class Import:
 
     def _start(self, name: str, piece: bytes | memoryview) -> None:
         try:
-            header = json.loads(bytes(piece)) if name == _HEADER else None
+            header = json.loads(bytes(piece)) if name == HEADER else None
         except ValueError:
             header = None
         if not isinstance(header, dict):
@@ -111,7 +116,7 @@ class Import:
 
     def _finish(self, piece: bytes | memoryview) -> None:
         if self._open is None or self._open:
-            missing = ", ".join(self._open or (_HEADER,))
+            missing = ", ".join(self._open or (HEADER,))
             raise ProtocolError(f"a state has ended before all of it came: {missing}")
         if bytes(piece) != self._crc.to_bytes(_CRC_BYTES, "little"):
             raise ProtocolError("the checksum of a state is wrong: pieces were changed or left out")

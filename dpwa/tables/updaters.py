@@ -11,7 +11,7 @@ Add one of your own under a name that tables can use:
 ...     def step(self, values, state, delta):
 ...         values += 0.5 * delta
 
-An updater must not fail half-way: it allocates what it needs before it changes anything.
+An updater may fail: what it has changed by then is not in the table.
 """
 
 from __future__ import annotations
@@ -43,12 +43,15 @@ class Updater:
         options_model: the model of its options.
         state_names: the arrays it keeps beside the values, of the same shape and dtype, at first 0.
         form: columns and dtype that its tables must have; `None`: any.
+        is_in_place: whether `step` cannot fail once it has changed anything, and may change the
+            table itself, not only a copy of it.
     """
 
     name: ClassVar[str] = ""
     options_model: ClassVar[type[StrictModel]] = NoOptions
     state_names: ClassVar[tuple[str, ...]] = ()
     form: ClassVar[tuple[int, str] | None] = None
+    is_in_place: ClassVar[bool] = False
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.options_model() if options is None else options
@@ -77,14 +80,15 @@ class Updater:
             delta: of these rows, in their order.
         """
         arrays = {"": values, **state}
+        is_in_place = isinstance(rows, slice) and self.is_in_place
         if isinstance(rows, slice):
-            parts = {name: array[rows] for name, array in arrays.items()}
+            parts = {n: a[rows] if is_in_place else a[rows].copy() for n, a in arrays.items()}
         else:
             parts = {name: array.take(rows, axis=0) for name, array in arrays.items()}
         # What workers add may overflow; a table then holds inf, and is not left half updated.
         with np.errstate(all="ignore"):
             self.step(parts[""], {name: parts[name] for name in state}, delta)
-        if not isinstance(rows, slice):
+        if not is_in_place:
             for name, array in arrays.items():
                 array[rows] = parts[name]
 
@@ -133,10 +137,14 @@ def make_updater(name: str, options: Mapping[str, Any] | None = None) -> Updater
 class Default(Updater):
     """x += d.  Source: Multiverso."""
 
+    is_in_place = True
+
 
 @register_updater("sgd")
 class Sgd(Updater):
     """x -= d: d is the gradient times the learning rate of the worker.  Source: Multiverso."""
+
+    is_in_place = True
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:  # noqa: ARG002
         """Apply x -= d."""
@@ -154,6 +162,7 @@ class Momentum(Updater):
     """s = m*s + (1-m)*d; x -= s.  Source: the smoothed gradient of Multiverso."""
 
     options_model = MomentumOptions
+    is_in_place = True  # it allocates what it needs first
     state_names = ("s",)
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:
@@ -180,6 +189,7 @@ class Adagrad(Updater):
     """
 
     options_model = AdagradOptions
+    is_in_place = True  # it allocates what it needs first
     state_names = ("g2",)
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:

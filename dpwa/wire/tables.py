@@ -92,8 +92,9 @@ class TableArrived(Numbered):
 class TableAddition(InPieces):
     """Add to a shard: `rows` ids (all rows if it is `None`), then the delta.
 
-    `is_first`: the values are to be replaced, and the updater is not asked. `is_forwarded`: the
-    primary has applied it, and passes it on to a replica.
+    `is_first`: the values are to be replaced, and the updater is not asked. `contained`: how many
+    additions the primary has applied, with this one, which it passes on to a replica; 0: it is for
+    the primary.
     """
 
     type: Literal["table_addition"] = "table_addition"
@@ -103,7 +104,7 @@ class TableAddition(InPieces):
     counter: Annotated[int, Field(ge=1, lt=2**63)]
     rows: Count | None
     is_first: bool
-    is_forwarded: bool
+    contained: Count
 
 
 class TableReplicated(Numbered):
@@ -137,7 +138,7 @@ class TableState(Numbered):
 
 
 class TableStateTaken(Numbered):
-    """A new replica has all of a state, or must get it again from the beginning."""
+    """A replica has all of a state, or must get it, or get it again from the beginning."""
 
     type: Literal["table_state_taken"] = "table_state_taken"
     table: TableNumber

@@ -1,28 +1,31 @@
-"""Workers that make tables though they start far apart, or stand still meanwhile.
+"""Workers that make tables though they start far apart, stand still, or die meanwhile.
 
-Usage: table_starts.py starts|stops [--runs N] [--seed SEED] [--at-once N] [-v]
+Usage: table_starts.py starts|stops|holds [--runs N] [--seed SEED] [--at-once N] [-v]
 
 Three processes use `dpwa.multiverso` as its documentation says. `starts`: each begins up to 5 s
 late, and there is no fault: all three must take part, the first values of worker 0 count, and
 every sum is exact. `stops`: one of them is stopped for 2.5 or 6 s at one step of the making of a
 table: everything is right as well, or the worker that was left out gets an error. A run that ends
-well with wrong values breaks the promise.
+well with wrong values breaks the promise. `holds`: one is killed while another one holds the GIL
+for up to 4 s, as a sort or a pickle does: that one and the third lose nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import random
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import dpwa.multiverso as mv
@@ -36,6 +39,8 @@ SIZE = 12
 BASE = 16  # in which the digits of a value say how often each worker has added to it
 LATEST_S = 5.0
 STOPS_S = (2.5, 6.0)
+LONGEST_HOLD_S = 4.0
+RUNS = {"starts": 50, "stops": 20, "holds": 200}
 TIMEOUT_S = 20.0
 LIMIT_S = 90.0  # a run that takes longer hangs
 POINTS = (
@@ -62,12 +67,16 @@ class Course:
         pause_s: and between `init` and its first table.
         is_sync: whether it is in step with the others.
         stop: fault point and how often it is reached, where this worker stops; or nothing.
+        hold: in which round and for how many seconds it holds the GIL; or nothing.
+        death: in which round and after how many seconds of it this worker is killed; or nothing.
     """
 
     late_s: float = 0.0
     pause_s: float = 0.0
     is_sync: bool = False
     stop: tuple[str, int] | None = None
+    hold: tuple[int, float] | None = None
+    death: tuple[int, float] | None = None
 
 
 @dataclass
@@ -101,7 +110,12 @@ class Run:
             f"w{i + 1} at {c.stop[0]}:{c.stop[1]}" for i, c in enumerate(self.courses) if c.stop
         ]
         text = f"run {self.number} (seed {self.seed}, {what}, {self.transport}, starts {when})"
-        return text + "".join(f", {stop} for {self.stop_s} s" for stop in stops)
+        text += "".join(f", {stop} for {self.stop_s} s" for stop in stops)
+        for index, course in enumerate(self.courses, start=1):
+            for what, fault in (("holds the GIL", course.hold), ("dies", course.death)):
+                if fault is not None:
+                    text += f", w{index} {what} in round {fault[0]}: {fault[1]:.2f} s"
+        return text
 
 
 # The workers
@@ -119,7 +133,12 @@ def work(course: Course) -> dict[str, object]:
     matrix = mv.MatrixTableHandler(2, 3, dtype="float64")
     if not course.is_sync:
         mv.barrier()
-    for _ in range(ROUNDS):
+    for round_ in range(ROUNDS):
+        if course.death is not None and course.death[0] == round_:
+            kill = os.kill, (os.getpid(), signal.SIGKILL)
+            threading.Timer(course.death[1], *kill).start()
+        if course.hold is not None and course.hold[0] == round_:
+            ctypes.PyDLL(None).usleep(int(course.hold[1] * 1e6))
         table.add([BASE**me] * SIZE)
         matrix.add([[BASE**me] * 3], row_ids=[me % 2])
         if not course.is_sync:
@@ -187,6 +206,15 @@ def drawn(kind: str, number: int, seed: int) -> Run:
         courses = [Course(*times, is_sync) for times in zip(starts, pauses, strict=True)]
         return Run(number, seed, courses, transport=transport)
     victim, late_s = rng.randrange(WORKERS), [rng.uniform(0.0, 0.3) for _ in range(WORKERS)]
+    if kind == "holds":
+        # The victim waits in a barrier for who holds the GIL, unless it dies before.
+        round_, hold_s = rng.randrange(ROUNDS), rng.uniform(0.0, LONGEST_HOLD_S)
+        dies_s = rng.uniform(0.0, rng.choice([0.1, hold_s]))
+        courses = [Course(late, 0.0, is_sync) for late in late_s]
+        courses[victim] = replace(courses[victim], death=(round_, dies_s))
+        holder = (victim + rng.choice([1, 2])) % WORKERS
+        courses[holder] = replace(courses[holder], hold=(round_, hold_s))
+        return Run(number, seed, courses, transport=transport)
     stop = POINTS[number % len(POINTS)], rng.choice([1, 1, 1, 2, 3])
     courses = [
         Course(late, 0.0, is_sync, stop if index == victim else None)
@@ -243,8 +271,8 @@ def verdict(run: Run) -> str:
     """Return `right`, `told` if a worker was left out and has said so, or what is wrong."""
     if run.is_hanging:
         return f"hangs after {LIMIT_S:g} s"
-    victim = next((i for i, course in enumerate(run.courses) if course.stop), None)
-    is_told = run.statuses.get(victim) == STOPPED_TOO_LONG
+    victim = next((i for i, c in enumerate(run.courses) if c.stop or c.death), None)
+    is_told = run.statuses.get(victim) in (STOPPED_TOO_LONG, -signal.SIGKILL)
     wrong = []
     for index in range(WORKERS):
         status = run.statuses[index]
@@ -329,14 +357,14 @@ def show_logs(run: Run) -> None:
 def main() -> int:
     """Run what is asked for; return 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=["starts", "stops"])
-    parser.add_argument("--runs", type=int, help="default: 50 starts, or 20 stops")
+    parser.add_argument("kind", choices=RUNS)
+    parser.add_argument("--runs", type=int, help="default: 50 starts, 20 stops, or 200 holds")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=3, help="runs beside each other")
     parser.add_argument("--only", type=int, help="one run, by its number")
     parser.add_argument("-v", "--verbose", action="store_true", help="show logs of what went wrong")
     options = parser.parse_args()
-    runs = options.runs or (50 if options.kind == "starts" else 20)
+    runs = options.runs or RUNS[options.kind]
     options.numbers = range(runs) if options.only is None else [options.only]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dpwa-starts-") as folder:

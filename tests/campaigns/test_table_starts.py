@@ -1,4 +1,4 @@
-"""Workers of tables that start far apart, or stand still while a table is made."""
+"""Workers of tables that start far apart, stand still, or die while others do."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def run(*arguments):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("kind", "runs"), [("starts", 20), ("stops", 20)])
+@pytest.mark.parametrize(("kind", "runs"), [("starts", 20), ("stops", 20), ("holds", 30)])
 def test_nobody_who_lives_is_left_out_without_a_word(kind, runs):
     done = run(kind, "--runs", str(runs), "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr

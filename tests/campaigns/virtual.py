@@ -6,7 +6,8 @@ Each seed is one situation: how many nodes, which links, how long steps take, wh
 churn: every four seconds one member or two are killed; their processes are started again, and
     connect up to 10 s later, with one address of a node that was a member then.
 tables: workers that start up to 10 s apart make the same tables and add to them; in a third of the
-    seeds one of them is killed, in another third one is cut off for up to 8 s.
+    seeds one of them is killed, in another third one is cut off for up to 8 s; in most seeds one
+    or two of the others stall for up to 4 s.
 partition: a cluster is cut in two parts for a while.
 leader: the leader of lsgd, or of `interpolation: leader`, dies.
 collectives: nodes add up values all the time; they are killed and come back, or are cut off.

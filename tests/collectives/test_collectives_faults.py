@@ -25,6 +25,8 @@ KINDS = ("barrier", "small", "large", "broadcast small", "broadcast large", "gat
 SIGNALS = ("SIGKILL", "SIGSTOP")
 TRANSPORTS = ("auto", "tcp")
 GRACE_S = 1.0
+STALLED_S = 1.0  # of these processes; 5 s of others
+HELD_S = 1.5
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +119,9 @@ def assert_survivors_agree(fault, told):
     for (kind, _, root), *answers in zip(fault.calls(), *rows, strict=True):
         first = answers[0]
         for answer in answers:
-            assert answer["took_s"] <= at_most(fault.timeout_s + GRACE_S), (fault, answer)
+            patience_s = STALLED_S if fault.signal == "SIGSTOP" else 0.0
+            most_s = fault.timeout_s + patience_s + GRACE_S
+            assert answer["took_s"] <= at_most(most_s), (fault, answer)
             assert answer["members"] == first["members"], (fault, answers)
             for key in ("result", "error", "names"):
                 assert answer.get(key) == first.get(key), (fault, answers)
@@ -189,6 +193,25 @@ def assert_is_let_in(fault, group):
 )
 def test_those_who_are_left_agree_and_who_comes_back_is_let_in(processes, fault):
     play(processes, fault)
+
+
+def test_who_holds_the_gil_while_another_dies_is_waited_for(processes):
+    with processes.group(3, transport="tcp") as group:
+        for name in group.names:
+            group[name].tell("stall", 5.0)
+            group[name].answer()
+        group.call([("barrier", 0, "")])
+        calls = [("barrier", 0, ""), ("small", 0, "")]
+        group.begin(calls, ["w1"], 10.0)
+        group["w2"].tell("hold", HELD_S)
+        assert group["w2"].answer() == {"holds": True}
+        group["w3"].signal(signal.SIGKILL)
+        assert group["w2"].answer() == {"held": True}
+        group.begin(calls, ["w2"], 10.0)
+        for name in ("w1", "w2"):
+            failed, after = group[name].answers()
+            assert (failed["error"], failed["names"]) == ("PeerLost", ["w3"]), name
+            assert after["result"] == [["w1", "w2"], 2], name
 
 
 @pytest.mark.slow

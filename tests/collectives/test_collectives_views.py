@@ -4,6 +4,8 @@ import pytest
 
 from dpwa.collectives.contacts import REMEMBERED_DEPARTED, Contacts
 from dpwa.collectives.group import ENTERED, READY, Group
+from dpwa.collectives.phase_records import PhaseRecords
+from dpwa.data.boards import Posted
 from dpwa.policy.groups.views import VIEW_ID_BYTES, Member
 from dpwa.runtime import SYSTEM
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Hello, Post, Vote
@@ -314,3 +316,53 @@ def test_who_has_forgotten_this_node_meanwhile_hears_of_its_memory_again(of_clus
     assert not told
     of_cluster.hear(hello(NEW).model_copy(update={"is_mapped": None}))
     assert [message.folder != "" for _, message in told] == [True]
+
+
+def entered(view, name, incarnation):
+    fields = {"view": view.identity, "number": 0, "phase": ENTERED, "record": b"record"}
+    return Post(request=0, tag="", name=name, incarnation=incarnation, **fields)
+
+
+def test_only_the_life_of_a_node_that_is_a_member_speaks_for_it(contacts, told):
+    group = Group("", RANKS, contacts, SYSTEM)
+    group.hearing.post(entered(group.view, "w3", OLD))  # the first one that speaks is the member
+    group.hearing.post(entered(group.view, "w2", NEW))
+    group.hearing.post(entered(group.view, "w2", OLD))
+    assert group.records(ENTERED) == {"w2": b"record", "w3": b"record"}
+    told.clear()
+    group.hearing.post(entered(group.view, "w3", NEW))
+    ((peer, answer),) = told
+    assert peer == "w3"
+    assert isinstance(answer, Evicted)
+    assert [group.is_member(*life) for life in [("w3", OLD), ("w2", NEW)]] == [True, True]
+    strangers = [("w3", NEW), ("w2", OLD), ("w4", OLD)]
+    assert not any(group.is_member(*life) for life in strangers)
+
+
+def test_a_record_on_a_board_counts_for_the_life_whose_board_it_is(contacts, monkeypatch):
+    group = Group("", RANKS, contacts, SYSTEM)
+    assert group.is_member("w3", OLD)
+    posted = Posted(group.number, group.view.identity, b"record")
+    monkeypatch.setattr(PhaseRecords, "on_board", lambda self, name, phase: posted)
+    lives = {"w3": NEW, "w2": NEW}
+    monkeypatch.setattr(PhaseRecords, "life_of_board", lambda self, name: lives[name])
+    assert set(group.records(ENTERED)) == {"w2"}
+    lives["w3"] = OLD
+    assert set(group.records(ENTERED)) == {"w2", "w3"}
+
+
+def vote(view, name, incarnation, number=0, suspects=()):
+    fields = {"view": view.identity, "number": number, "suspects": suspects, "entered": True}
+    rest = {"ready": False, "expired": False, "seen": (), "join_requests": ()}
+    return Vote(request=0, tag="", name=name, incarnation=incarnation, **fields, **rest)
+
+
+def test_who_takes_no_part_any_more_says_so_to_whoever_waits_for_its_vote(contacts, told):
+    group = Group("", RANKS, contacts, SYSTEM)
+    group.leave()
+    told.clear()
+    group.hearing.vote(vote(group.view, "w2", NEW, number=3))
+    ((peer, answer),) = told
+    assert (peer, answer.number, answer.suspects) == ("w2", 3, ("w1",))
+    group.hearing.vote(vote(group.view, "w2", NEW, number=3, suspects=("w1",)))
+    assert len(told) == 1

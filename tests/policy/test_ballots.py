@@ -7,9 +7,17 @@ import math
 import random
 
 import pytest
-from support.ballot_network import MOMENTS, PATIENCE_S, TICK_S, Fault, Network, Schedule
+from support.ballot_network import MOMENTS, TICK_S, Fault, Network, Schedule
 
-from dpwa.policy.groups.ballots import Ballot, Decision, Stand
+from dpwa.policy.groups.ballots import (
+    GONE_S,
+    LATE_S,
+    LONGEST_LOOK_S,
+    STALLED_S,
+    Ballot,
+    Decision,
+    Stand,
+)
 from dpwa.policy.groups.views import GroupView, Member
 
 ABC = ("a", "b", "c")
@@ -17,23 +25,24 @@ TICK = TICK_S[0]
 READY = Stand(entered=True, ready=True, seen=frozenset(ABC))
 AT_WORK = Stand(entered=True, ready=False)
 ABSENT = Stand(entered=False, ready=False)
-IN_TIME_S = 40.0  # when everything is long over
+IN_TIME_S = 60.0  # when everything is long over
 MOST_DELAY_S = 0.05
-SHORT_STOP_S = 0.25  # a stopped node, its clock and two messages stay below the patience
+SHORT_STOP_S = 0.25  # a stopped node, its clock and two messages stay below `LATE_S`
+LONG_STOP_S = 4.5  # likewise, below `STALLED_S`
 # A round of suspicions lasts no longer than the patience, a look at the clock and two messages.
-ROUND_S = PATIENCE_S + TICK_S[1] + 2 * MOST_DELAY_S
+ROUND_S = TICK_S[1] + 2 * MOST_DELAY_S
 
 
 def ballot_of(own="a", members=ABC, stand=AT_WORK):
     return Ballot(own, members, stand, opened=0.0)
 
 
-def wait(ballot, until_s, since_s=0.0, disconnected=()):
+def wait(ballot, until_s, since_s=0.0, gone=(), entered=ABC):
     """Let a ballot look at the clock often enough; return when its vote has changed."""
     changes = []
     for look in range(1, round((until_s - since_s) / TICK) + 1):
         now = since_s + look * TICK
-        if ballot.pass_time(now, PATIENCE_S, disconnected):
+        if ballot.pass_time(now, gone, entered):
             changes.append(pytest.approx(now))
     return changes
 
@@ -124,50 +133,67 @@ def test_who_leaves_suspects_itself_and_is_suspected_by_all():
 # Time
 
 
-def test_who_is_silent_for_as_long_as_the_patience_lasts_is_suspected():
+def test_who_is_silent_though_connected_is_suspected_after_the_stalled_time():
     ballot = ballot_of()
     ballot.hear("b", (), AT_WORK, 0.0)
-    assert wait(ballot, PATIENCE_S - TICK) == []
-    assert wait(ballot, PATIENCE_S + TICK, PATIENCE_S - TICK) != []
+    assert wait(ballot, STALLED_S - TICK) == []
+    assert wait(ballot, STALLED_S + TICK, STALLED_S - TICK) != []
     assert ballot.suspects == {"c"}
 
 
-def test_who_cannot_be_reached_gets_half_of_the_time():
+def test_who_cannot_be_reached_any_more_is_suspected_soon_and_nobody_else():
     ballot = ballot_of()
-    assert wait(ballot, PATIENCE_S / 2 - TICK, disconnected={"c"}) == []
-    assert wait(ballot, PATIENCE_S / 2 + TICK, PATIENCE_S / 2 - TICK, {"c"}) != []
+    assert wait(ballot, GONE_S - TICK, gone={"c"}) == []
+    assert wait(ballot, GONE_S + TICK, GONE_S - TICK, gone={"c"}) != []
     assert ballot.suspects == {"c"}
+    assert wait(ballot, STALLED_S - TICK, GONE_S + TICK, gone={"c"}) == []
+
+
+def test_who_has_not_entered_in_time_is_not_waited_for_as_it_is_lost_whatever_it_votes():
+    for stand, is_late in [
+        (AT_WORK, False),
+        (Stand(entered=True, ready=False, expired=True), True),
+        (Stand(entered=True, ready=True, expired=True), False),  # all have entered
+    ]:
+        ballot = ballot_of(stand=stand)
+        assert wait(ballot, LATE_S - TICK, entered={"a", "b"}) == []
+        assert (
+            wait(ballot, LATE_S + TICK, LATE_S - TICK, entered={"a", "b"})
+            == [pytest.approx(LATE_S, abs=2 * TICK)] * is_late
+        )
+        assert ballot.suspects == ({"c"} if is_late else set())
 
 
 def test_who_cannot_be_reached_any_more_but_has_voted_is_not_suspected():
     ballot = ballot_of(members=("a", "b"))
     ballot.hear("b", (), AT_WORK, 0.0)
-    assert wait(ballot, 2 * PATIENCE_S, disconnected={"b"}) == []
+    assert wait(ballot, 2 * STALLED_S, gone={"b"}) == []
     assert ballot.decision() == Decision(holds=False)
 
 
 def test_patience_begins_anew_when_suspicions_change():
     ballot = ballot_of(members=(*ABC, "d"))
-    wait(ballot, 0.4)
-    assert ballot.hear("b", ("d",), AT_WORK, 0.4)
-    assert wait(ballot, 0.4 + PATIENCE_S - TICK, 0.4) == []
-    assert wait(ballot, 0.4 + PATIENCE_S + 2 * TICK, 0.4 + PATIENCE_S - TICK) != []
+    wait(ballot, 4.0)
+    assert ballot.hear("b", ("d",), AT_WORK, 4.0)
+    assert wait(ballot, 4.0 + STALLED_S - TICK, 4.0) == []
+    assert wait(ballot, 4.0 + STALLED_S + 2 * TICK, 4.0 + STALLED_S - TICK) != []
     assert ballot.suspects == {"c", "d"}
 
 
 def test_what_a_node_slept_through_is_not_held_against_the_others():
     ballot = ballot_of()
     wait(ballot, 0.1)
-    assert not ballot.pass_time(5.0, PATIENCE_S, ())  # their votes may be there, but not read yet
-    assert not ballot.hear("b", (), AT_WORK, 5.0)
-    assert not ballot.hear("c", (), AT_WORK, 5.0)
+    assert not ballot.pass_time(9.0, ABC, ())  # their votes may be there, but not read yet
+    assert not ballot.hear("b", (), AT_WORK, 9.0)
+    assert not ballot.hear("c", (), AT_WORK, 9.0)
     assert ballot.decision() == Decision(holds=False)
 
 
 def test_who_is_silent_after_a_node_has_slept_is_suspected_in_the_end():
     ballot = ballot_of()
-    ballot.pass_time(5.0, PATIENCE_S, ())
-    assert wait(ballot, 5.0 + PATIENCE_S, 5.0) != []
+    ballot.pass_time(9.0, (), ABC)
+    assert wait(ballot, 9.0 + STALLED_S - LONGEST_LOOK_S - TICK, 9.0) == []
+    assert wait(ballot, 9.0 + STALLED_S, 9.0 + STALLED_S - LONGEST_LOOK_S - TICK) != []
     assert ballot.suspects == {"b", "c"}
 
 
@@ -220,13 +246,13 @@ def times(rng, names, share, most_s):
     return {name: rng.uniform(0.0, most_s) for name in names if rng.random() < share}
 
 
-def schedule_of(rng, stops_s=(), delay_s=MOST_DELAY_S):
+def schedule_of(rng, stops_s=(), delay_s=MOST_DELAY_S, stretch=1.0):
     """Draw what happens; with lengths of stops, anybody may be killed, stopped, late or slow."""
     names = tuple("abcdef"[: rng.randint(1, 6)])
     enters, works = times(rng, names, 1.0, 0.15), times(rng, names, 1.0, 0.15)
     if not stops_s:
         return Schedule(names, 1.0, enters, works)
-    timeout_s = rng.choice([0.2, 0.5, 1.0])
+    timeout_s = rng.choice([0.2, 0.5, 1.0]) * stretch
     works |= times(rng, names, 0.1, 2 * timeout_s)
     enters |= times(rng, names, 0.1, 3 * timeout_s)
     for name in times(rng, names, 0.05, 0.0):
@@ -321,7 +347,8 @@ def check_that_it_ends_in_time(network, context):
     """Everybody who dies, leaves or sleeps may cost a round, and sleep its length."""
     schedule = network.schedule
     rounds = 1 + len(network.killed) + len(network.stopped_s) + len(schedule.leaves_s)
-    most_s = rounds * ROUND_S + sum(network.stopped_s.values())
+    patience_s = STALLED_S if network.silent or network.stopped_s else LATE_S
+    most_s = rounds * (patience_s + ROUND_S) + sum(network.stopped_s.values())
     for node in network.nodes.values():
         began = began_s(network, node)
         if node.name not in network.killed and began is not None:
@@ -346,6 +373,13 @@ def test_with_deaths_and_short_stops_who_is_alive_goes_on_with_all_who_are():
     for seed in range(1200):
         network, context = run(seed, stops_s=[(0.0, SHORT_STOP_S)])
         check_laws(network, SHORT_STOP_S, context)
+
+
+def test_with_time_left_who_is_stopped_for_less_than_the_stalled_time_is_not_lost():
+    for seed in range(500):
+        stops_s = [(0.0, SHORT_STOP_S), (0.0, LONG_STOP_S)]
+        network, context = run(seed, stops_s=stops_s, stretch=20.0)
+        check_that_who_is_well_is_not_lost(network, LONG_STOP_S, context)
 
 
 def test_with_long_stops_those_who_were_awake_go_on_together():

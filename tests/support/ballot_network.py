@@ -18,7 +18,6 @@ from itertools import count
 from dpwa.policy.groups.ballots import Ballot, Decision, Stand
 from dpwa.policy.groups.views import Member
 
-PATIENCE_S = 0.5
 TICK_S = (0.01, 0.05)  # between two looks at the clock
 VOTE_AGAIN_S = 0.1
 MOMENTS = ("time", "enter", "ready", "send", "hear", "vote", "end")
@@ -130,7 +129,7 @@ class Node:
                 self._settle()
             return
         now = self.network.now
-        has_changed = self.ballot.pass_time(now, PATIENCE_S, self.down)
+        has_changed = self.ballot.pass_time(now, self.down, self.entered)
         if has_changed or now - self._told >= VOTE_AGAIN_S:
             self._vote()
         self._settle()
@@ -220,6 +219,7 @@ class Network:
         self.now = 0.0
         self.nodes = {name: Node(name, self) for name in schedule.names}
         self.killed: dict[str, float] = {}
+        self.silent: set[str] = set()  # machines that are gone: no connection was closed
         self.stopped_s: dict[str, float] = {}  # for how long a node was stopped in all
         self._backlogs: dict[str, list[Callable[[], None]]] = {}
         self._faults = list(schedule.faults)
@@ -312,7 +312,8 @@ class Network:
     def _kill(self, name: str) -> None:
         self.killed[name] = self.now
         self._cuts[name] = self.now + self.rng.choice([math.inf, self.rng.random() * 0.05])
-        is_silent = self.rng.random() < 0.2  # a machine that is gone: no connection is closed
+        is_silent = self.rng.random() < 0.2
+        self.silent |= {name} if is_silent else set()
         for other, node in self.nodes.items():
             last = max(
                 self._arrivals.get((name, other, apart), self.now) for apart in (False, True)

@@ -67,6 +67,12 @@ class ProgramRun(NodesRun):
             self.errors[node.name] = error
         connection.close()  # as whoever ends does, one way or the other
 
+    def stall(self, node, seconds):
+        """Let a node do nothing for so long, though its connections stay: the GIL is held."""
+        if node.lives_now:
+            self._note(f"{node.name} stalls for {seconds:.2f} s")
+            node.runtime.stalled_until = self.network.clock.now() + seconds
+
     def until_over(self, end_s):
         """Let time pass until the programs of all living nodes have ended, or until a moment."""
         while self.network.clock.now() < end_s and not self.is_over:

@@ -7,12 +7,18 @@ from dpwa.tables.directory import HeldShard, Known, Told, digest_of, new_plan, p
 from dpwa.tables.specs import TableSpec
 
 SPEC = TableSpec(rows=10, replicas=1)
-ONE, OTHER = digest_of({"w1:1": 3}), digest_of({"w1:1": 4})
+ONE, OTHER = digest_of({"w1:1": (3, 3)}), digest_of({"w1:1": (4, 4)})
 
 
 def told(copies=(), *, is_ready=True, shards=1):
     held = tuple(HeldShard(*copy) for copy in copies)
     return Told({0: Known(SPEC, shards, is_ready, held)})
+
+
+def stayed(needed, copies=(), placed=(), *, is_ready=True):
+    """Who was there all the time, and knows of the one shard which epoch is needed."""
+    held = tuple(HeldShard(*copy) for copy in copies)
+    return Told({0: Known(SPEC, 1, is_ready, held, placed, (needed,))})
 
 
 def holders(said, members=None):
@@ -58,6 +64,49 @@ def test_a_shard_of_which_nobody_is_there_who_was_to_hold_it_is_lost_though_none
     assert holders({"a": Told({0: later}), "b": Told({})})[0][1] == ()  # it stays lost
 
 
+def test_the_copy_of_who_was_left_out_stands_in_if_none_was_made_since():
+    """The primary has died before it had copied all to b, so that nothing was acknowledged."""
+    left_out = told([(0, 5, 1, OTHER)])
+    assert holders({"a": left_out, "b": stayed(5)}) == ((("a", "b"),), [(0, "a", "b")])
+    assert plans(("a", "b"), {"a": left_out, "b": stayed(5)})[0].needed == (5,)
+
+
+def test_a_copy_of_who_was_left_out_does_not_count_beside_one_of_who_was_there():
+    said = {"a": told([(0, 9, 0, OTHER)]), "b": stayed(6, [(0, 6, 1, ONE)])}
+    assert holders(said) == ((("b", "a"),), [(0, "b", "a")])
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_copy_from_before_what_may_have_been_acknowledged_never_stands_in(is_ready):
+    placed = (("c", "d"),)
+    gone = stayed(6, placed=placed, is_ready=is_ready)  # they may have taken additions
+    assert holders({"a": told([(0, 5, 0, ONE)], is_ready=is_ready), "b": gone}) == (((),), [])
+    its_own = stayed(6, [(0, 5, 0, ONE)], placed, is_ready=is_ready)
+    assert holders({"a": its_own, "b": gone}) == (((),), [])
+
+
+def test_the_least_that_a_member_knows_to_be_needed_is():
+    """Who waits for its copy knows that nothing was acknowledged; others do not."""
+    said = {"a": told([(0, 5, 1, ONE)]), "b": stayed(5), "c": stayed(6)}
+    assert holders(said)[0] == (("a", "b"),)
+
+
+def test_a_lost_shard_is_there_again_with_who_has_it():
+    lost = stayed(5, placed=((),))
+    assert holders({"b": lost}) == (((),), [])
+    assert holders({"a": told([(0, 5, 1, ONE)]), "b": lost})[0] == (("a", "b"),)
+
+
+def test_copies_of_another_table_of_the_same_number_do_not_count():
+    other = Told({0: Known(TableSpec(rows=11), 1, True, (HeldShard(0, 9, 0, OTHER),))})
+    assert holders({"a": other, "b": stayed(5, [(0, 5, 0, ONE)])})[0] == (("b", "a"),)
+
+
+def test_digests_tell_how_many_additions_there_are_not_only_which_was_the_last():
+    assert digest_of({"w1:1": (3, 2)}) != ONE
+    assert digest_of({"w1:1": (3, 3)}) == ONE
+
+
 def test_a_table_that_one_member_knows_is_known_to_all():
     said = {"a": Told({}), "b": told([(0, 5, 0, ONE)])}
     assert holders(said) == ((("b", "a"),), [(0, "b", "a")])
@@ -92,7 +141,7 @@ def test_what_is_told_survives_the_wire():
     said = Told(
         {
             0: Known(SPEC, 3, is_ready=True, copies=(HeldShard(1, 2, 0, ONE),)),
-            5: Known(SPEC, 1, holders=(("w1", "w2"),)),
+            5: Known(SPEC, 1, holders=(("w1", "w2"),), needed=(7,)),
         },
         passed=3,
         is_waiting=True,

@@ -127,7 +127,7 @@ def test_a_store_that_grows_updates_like_a_shard_and_so_does_its_copy(updater, c
     np.testing.assert_array_equal(state.read(names), expected.values)
     np.testing.assert_array_equal(copy.read(names), expected.values)
     assert copy.fingerprint() == state.fingerprint()
-    assert copy.applied == {"c": 20}
+    assert copy.applied == {"c": (20, 20)}
     assert copy.read(keys(1, 2)).any() == np.isin([1, 2], names).any()
 
 
@@ -164,3 +164,21 @@ def test_an_incomplete_store_is_not_read():
         copy.read(keys(5))
     with pytest.raises(ProtocolError, match="another table"):
         store(default=1.0).import_(state.export())
+
+
+def test_a_store_that_has_no_room_to_grow_is_as_it_was():
+    state = KeyValueStore(None, "float64", make_updater("adagrad"))
+    state.apply("c", 1, np.arange(10), np.ones(10))
+    before, new_state = state.fingerprint(), state.updater.new_state
+
+    def no_memory(*_):
+        raise MemoryError
+
+    state.updater.new_state = no_memory
+    with pytest.raises(ProtocolError, match="MemoryError"):
+        state.apply("c", 2, np.arange(100), np.ones(100))
+    state.updater.new_state = new_state
+    assert state.fingerprint() == before
+    state.apply("c", 3, np.arange(100), np.ones(100))
+    assert state.applied == {"c": (3, 2)}
+    assert state.read(np.arange(100)).shape == (100,)

@@ -5,11 +5,12 @@ import pytest
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.errors import TableLostError
+from dpwa.policy.groups.ballots import STALLED_S
 from dpwa.policy.groups.views import GroupView, Member
 from dpwa.runtime import SystemRuntime
-from dpwa.tables.channels import STALLED_S, UNREACHABLE_S
+from dpwa.tables.channels import UNREACHABLE_S
 from dpwa.tables.directory import Told
-from dpwa.tables.engine import DOUBT_EVERY_S, Engine, Settings
+from dpwa.tables.engine import DOUBT_EVERY_S, RECONNECTED_S, Engine, Settings
 from dpwa.tables.pending import PendingOperations
 from dpwa.tables.specs import TableSpec
 from dpwa.wire.collecting import Hello, Vote
@@ -163,23 +164,40 @@ def test_a_ballot_waits_for_a_member_that_has_not_been_reached_yet(node):
     node.heard_of("w2", "w3")
     node.group.doubt()
     _vote(node, "w2", ())
-    _pass(node, 1.5)
+    _pass(node, STALLED_S - STEP_S)
     assert node.has_doubts
     assert node.group._state.voting.ballot.suspects == set()
-    _pass(node, 2.0)
-    assert node.group._state.voting.ballot is None or node.group._state.voting.ballot.suspects == {
-        "w3"
-    }
+    _pass(node, 2 * STEP_S)
+    assert node.group._state.voting.ballot.suspects == {"w3"}
 
 
 @pytest.mark.parametrize("slept_s", [STALLED_S, 0.0])
-def test_who_has_stood_still_and_finds_others_gone_says_so(begun, slept_s):
+@pytest.mark.parametrize("left", [("w1",), ("w1", "w2")])
+def test_who_has_stood_still_and_finds_all_others_gone_says_so(begun, slept_s, left):
     begun.step(slept_s)
-    begun.enter("w1", "w2")
-    if slept_s:
-        with pytest.raises(TableLostError, match="w1 has stood still for too long, and w3 cannot"):
+    begun.enter(*left)
+    if slept_s and left == ("w1",):  # else there is somebody who has not gone on without it
+        with pytest.raises(TableLostError, match="w1 has stood still for too long, and w2, w3 ca"):
             begun.pending.raise_left_out()
     begun.pending.raise_left_out()  # once
+
+
+def test_who_has_stood_still_and_has_begun_a_view_with_others_since_knows_that_they_are_there(
+    begun,
+):
+    begun.step(STALLED_S)
+    begun.enter("w1", "w2")
+    begun.heard_of("w2")
+    assert begun.pending.present.is_ready
+    begun.enter("w1")
+    begun.pending.raise_left_out()
+
+
+def test_who_has_stood_still_gives_its_connections_time_to_come_back(begun):
+    begun.step(STALLED_S)
+    begun.contacts.link_changed("w3", is_up=False)
+    assert not begun.wait(RECONNECTED_S - STEP_S)
+    assert begun.wait(DOUBT_EVERY_S + 4 * STEP_S)
 
 
 @pytest.mark.parametrize(("passed", "missed"), [(0, 0), (1, 1), (3, 3)])

@@ -27,6 +27,7 @@ POINTS = [
 ]
 ROUNDS = 30
 STOPPED_FOR_S = 2.5
+HELD_S = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +149,70 @@ def check(found, accounts):
                 (life.acknowledged if life.is_whole else life.adding)[table] for life in lives
             )
             assert least <= lowest[rank] <= highest[rank] <= most, (table, rank, least, most, found)
+
+
+def added(group, names, counts):
+    """Let processes add once to both tables; note what was acknowledged."""
+    for name in names:
+        group[name].tell("add")
+    for name in names:
+        assert group[name].answer() == {"added": True}, name
+        counts[group.names.index(name)] += 1
+
+
+def assert_holds(group, names, counts):
+    """Check that these all read just what was acknowledged."""
+    for name in names:
+        group[name].tell("values")
+    for name in names:
+        found = group[name].answer()
+        assert found == {"small": [counts, counts], "large": [counts, counts]}, (name, found)
+
+
+def test_a_copy_of_who_holds_the_gil_while_another_dies_is_not_lost(processes):
+    with processes.group(3) as group:
+        names, counts = group.names, [0, 0, 0]
+        for name in names:
+            group[name].tell("stall", 5.0)
+            group[name].answer()
+        opened(group, 1, *names)
+        added(group, names, counts)
+        group["w2"].tell("hold", HELD_S)
+        assert group["w2"].answer() == {"holds": True}
+        group["w3"].signal(signal.SIGKILL)
+        assert group["w2"].answer() == {"held": True}
+        added(group, ["w1", "w2"], counts)
+        assert_holds(group, ["w1", "w2"], counts)
+
+
+def stopped_while_another_dies_in_the_middle_of_copying(processes, stalled_s):
+    """w2 is left out, w1 dies as it copies what w2 held, and w2 goes on."""
+    with processes.group(3, collective_timeout_s=20.0) as group:
+        names, counts = group.names, [0, 0, 0]
+        for name in names:
+            group[name].tell("stall", stalled_s)
+            group[name].answer()
+        opened(group, 1, *names)
+        added(group, names, counts)
+        group["w1"].arm("table.state.sent", 1, "SIGKILL")
+        group["w2"].signal(signal.SIGSTOP)
+        group["w3"].tell("meet", "w2", "w3")
+        group["w1"].wait_until_gone()
+        group["w2"].signal(signal.SIGCONT)
+        assert group["w3"].answer() == {"members": ["w2", "w3"]}
+        added(group, ["w2", "w3"], counts)
+        assert_holds(group, ["w2", "w3"], counts)
+
+
+def test_a_copy_of_who_was_left_out_stands_in_if_another_dies_before_it_has_copied_its_own(
+    processes,
+):
+    stopped_while_another_dies_in_the_middle_of_copying(processes, 1.0)
+
+
+@pytest.mark.slow
+def test_the_same_with_the_stalled_time_of_users(processes):
+    stopped_while_another_dies_in_the_middle_of_copying(processes, 5.0)
 
 
 def seeded(processes, seed):

@@ -13,6 +13,7 @@ from test_tables_between_nodes import Worker, barrier, matrices, on_all, vectors
 from dpwa.errors import ProtocolError, TableLostError, TableTimeoutError, UserError
 from dpwa.policy.groups.views import GroupView
 from dpwa.tables import answers, updaters, user
+from dpwa.tables import replication as replication_module
 from dpwa.tables.key_value import shard_of_keys
 from dpwa.tables.synced_array import SyncedArray
 from dpwa.tables.updaters import Updater, register_updater
@@ -68,6 +69,120 @@ def test_what_comes_with_an_addition_that_fails_outlives_a_node(dislikes_seven):
         with pytest.raises(ProtocolError, match="a seven"):
             wrong[0].get()
         assert wrong[1].get().tolist() == [0] * 3
+
+
+@pytest.fixture
+def fails_half_way(monkeypatch):
+    """The name of an updater that fails on additions with a seven, after it has changed some."""
+    monkeypatch.setattr(updaters, "_REGISTRY", deepcopy(updaters._REGISTRY))
+
+    @register_updater("fails_half_way")
+    class FailsHalfWay(Updater):
+        state_names = ("counts",)
+
+        def step(self, values, state, delta):
+            for index, one in enumerate(delta):
+                if one == 7:
+                    raise ValueError("a seven")
+                state["counts"][index] += 1
+                values[index] += one
+
+    return "fails_half_way"
+
+
+def engine_of(worker):
+    return worker.tables._user._engine
+
+
+def copies_of(made, key=(0, 0)):
+    """Return a fingerprint of each copy of a shard, by node."""
+    stores = {worker.name: engine_of(worker)._store for worker in made}
+    return {n: s.copies[key].state.fingerprint() for n, s in stores.items() if key in s.copies}
+
+
+def test_an_addition_that_the_primary_cannot_apply_is_refused_and_changes_no_copy(fails_half_way):
+    with workers(3) as made:
+        tables = vectors(made, 9, updater=fails_half_way)
+        for rows in (None, range(9)):
+            tables[1].add([1, 2, 7] * 3, rows)
+            with pytest.raises(ProtocolError, match=r"'fails_half_way' failed: ValueError\('a sev"):
+                tables[1].get()
+            assert tables[0].get().tolist() == [0] * 9
+        tables[1].add(np.ones(9), sync=True)
+        assert tables[0].get().tolist() == [1] * 9
+        assert len(set(copies_of(made).values())) == 1
+
+
+def no_memory(*_, **__):
+    raise MemoryError
+
+
+def once(act, then):
+    """Return what does something else the first time."""
+    acts = [act]
+    return lambda *args, **options: (acts.pop() if acts else then)(*args, **options)
+
+
+@pytest.mark.parametrize("is_missed", [False, True])
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_replica_that_misses_an_addition_has_its_copy_made_anew(is_missed, has_room, monkeypatch):
+    """It cannot apply it, or never hears of it; perhaps there is no room for a copy at first."""
+    with workers(3, {"collective_timeout_s": 5.0}) as made:
+        table, *others = vectors(made, 3)
+        table.add(np.ones(3), sync=True)
+        replication = engine_of(made[1])._replication  # the replica of shard 0
+        if not has_room:
+            store = engine_of(made[1])._store
+            monkeypatch.setattr(replication_module, "RETRY_S", 0.1)
+            monkeypatch.setattr(store, "_place", once(no_memory, store._place))
+        if is_missed:
+            with monkeypatch.context() as patch:
+                patch.setattr(replication, "replicate", lambda message, data: None)
+                table.add(np.ones(3))
+                time.sleep(0.1)
+        else:
+            monkeypatch.setattr(replication, "_apply", once(no_memory, replication._apply))
+        table.add(np.ones(3), sync=True)
+        expected = 3 if is_missed else 2
+        copies = copies_of(made)
+        assert copies["w1"] == copies["w2"]
+        made[0].kill()
+        eventually(lambda: all(has_settled(worker, 2) for worker in made[1:]))
+        assert others[0].get().tolist() == others[1].get().tolist() == [expected] * 3
+
+
+def test_until_a_copy_is_made_anew_what_was_there_before_stands_in(monkeypatch):
+    with workers(3, {"collective_timeout_s": 5.0}) as made:
+        table, *others = vectors(made, 3)
+        table.add(np.ones(3), sync=True)
+        primary, replica = (engine_of(worker)._replication for worker in made[:2])
+        monkeypatch.setattr(primary, "_send_state", lambda key, target: None)
+        monkeypatch.setattr(replica, "_apply", no_memory)
+        table.add([1, 0, 0])
+        eventually(lambda: engine_of(made[1])._store.copies[0, 0].incoming is not None)
+        assert not table._user.pending.is_flushed(table._user.pending.marks())
+        monkeypatch.undo()
+        made[0].kill()
+        eventually(lambda: all(has_settled(worker, 2) for worker in made[1:]))
+        assert [other.get().tolist() for other in others] == [[1, 1, 1]] * 2
+
+
+def test_an_addition_is_acknowledged_when_all_replicas_have_it(monkeypatch):
+    with workers(3) as made:
+        table, *_ = vectors(made, 3, replicas=2)
+        late = engine_of(made[2])._replication
+        replicate, held_back = late.replicate, []
+        monkeypatch.setattr(late, "replicate", lambda *args: held_back.append(args))
+        table.add([1, 0, 0])
+        eventually(lambda: held_back)
+        eventually(lambda: engine_of(made[1])._store.copies[0, 0].state.additions == 1)
+        time.sleep(0.1)
+        pending = table._user.pending
+        assert not pending.is_flushed(pending.marks())
+        for args in held_back:
+            engine_of(made[2]).order(lambda args=args: replicate(*args))
+        table._user.flush(0, table._user.deadline())
+        assert len(set(copies_of(made).values())) == 1
 
 
 def test_who_uses_a_table_of_which_its_primary_has_not_heard_yet_waits():

@@ -453,7 +453,7 @@ def test_messages_of_strangers_and_nonsense_of_members_do_nothing():
             "counter": 9,
             "rows": 1000,
             "is_first": False,
-            "is_forwarded": False,
+            "contained": 0,
             "start": 0,
             "nbytes": 8,
             "number": 10**6,
@@ -466,7 +466,7 @@ def test_messages_of_strangers_and_nonsense_of_members_do_nothing():
             {"number": 0},
             {"table": 100},
             {"shard": 127},
-            {"is_forwarded": True},
+            {"contained": 1},
         ]:
             message = TableAddition(**{**fields, **changes})
             node.node_handle.tell("w2", message, b"12345678")

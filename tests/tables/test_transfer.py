@@ -35,7 +35,7 @@ def test_pieces_are_named_and_bounded():
 
 def test_many_clients_are_split_as_well():
     state = shard(rows=1)
-    state.applied = {f"client-{i}-{'x' * 40}": i for i in range(10_000)}
+    state.applied = {f"client-{i}-{'x' * 40}": (i, i) for i in range(10_000)}
     exported = list(state.export())
     assert max(len(piece) for _, piece in exported) == CHUNK_BYTES
     copy = shard(rows=1)

@@ -180,7 +180,7 @@ MESSAGES += [
     TableReady(**MEMBER, number=1, table=0),
     TableArrived(**MEMBER, number=1, passed=2, is_waiting=True),
     TableAddition(
-        **PIECE, **SHARD, client="w1:1", counter=1, rows=None, is_first=False, is_forwarded=True
+        **PIECE, **SHARD, client="w1:1", counter=1, rows=None, is_first=False, contained=1
     ),
     TableReplicated(**MEMBER, **SHARD, number=1, client="w1:1", counter=2**63 - 1),
     TableAdded(**MEMBER, **SHARD, number=1, counter=1, refused=""),

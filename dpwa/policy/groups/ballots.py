@@ -6,8 +6,9 @@ are ready has the result. If that knowledge does not come in time, or a connecti
 is held:
 
 - Whoever votes is frozen: if it was not ready, it will never be. Its `Stand` does not change.
-- Who is silent for too long is suspected. Suspicions are told, and taken over; who is suspected
-  itself has been left behind.
+- Who is silent for too long is suspected: soon if its connection is gone, but if that is up, only
+  after `STALLED_S`, as a process that is stopped or does not let its threads run answers later.
+  Suspicions are told, and taken over; who is suspected itself has been left behind.
 - The ballot is over for a node once everybody whom it does not suspect has voted with the same
   suspicions. All who get so far among the same survivors have the same stands, so they decide
   alike: the collective holds if every member, lost ones included, is known to have been ready.
@@ -28,8 +29,10 @@ from dataclasses import dataclass, field
 
 from dpwa.policy.groups.views import Member
 
-LOOKS = 8  # at the clock, at least, before a silent member is suspected
-COMING_PATIENCE = 5
+STALLED_S = 5.0  # after which a member that is silent, though connected, is taken for lost
+GONE_S = 0.25  # likewise, one whose connection is gone
+LATE_S = 0.5  # likewise, one that has not entered in time, and is lost unless it has
+LONGEST_LOOK_S = GONE_S / 4  # of the time between two looks at the clock, what counts at most
 
 
 @dataclass(frozen=True)
@@ -102,36 +105,28 @@ class Ballot:
         self._votes[voter] = theirs, stand
         return self._suspect(theirs, now)
 
-    def pass_time(
-        self,
-        now: float,
-        patience_s: float,
-        disconnected: Iterable[str],
-        coming: Iterable[str] = (),
-    ) -> bool:
+    def pass_time(self, now: float, gone: Iterable[str], entered: Iterable[str]) -> bool:
         """Suspect who is silent; return whether that has changed this node's vote.
 
-        Of the time between two calls no more than an eighth of the patience counts: while a node
-        itself sleeps it reads no votes, and the silence it finds on waking is its own.
+        Of the time between two calls no more than `LONGEST_LOOK_S` counts: while a node itself
+        sleeps it reads no votes, and the silence it finds on waking is its own.
 
         Args:
             now: seconds.
-            patience_s: how long a member may be silent, from when this node last voted.
-            disconnected: members that cannot be reached any more; they get half of the time.
-            coming: members that are there, but could not be reached yet, so that they have not
-                heard of the ballot; they get `COMING_PATIENCE` times as much.
+            gone: members that were there, and cannot be reached any more. All others may be silent
+                for `STALLED_S`, from when this node last voted.
+            entered: members that are known to have entered. When the time of this node is over,
+                the others are lost if they vote that they have not, and get `LATE_S`.
         """
-        self._waited_s += min(now - self._looked, patience_s / LOOKS)
+        self._waited_s += min(now - self._looked, LONGEST_LOOK_S)
         self._looked = now
         silent = set(self.silent())
-        if self._waited_s >= COMING_PATIENCE * patience_s:
-            return self._suspect(silent, now)
-        silent -= set(coming)
-        if self._waited_s >= patience_s:
-            return self._suspect(silent, now)
-        if self._waited_s >= patience_s / 2:
-            return self._suspect(silent & set(disconnected), now)
-        return False
+        if self._waited_s < STALLED_S:
+            due = set(gone) if self._waited_s >= GONE_S else set()
+            if self._waited_s >= LATE_S and self.stand.expired and not self.stand.ready:
+                due |= silent - set(entered)
+            silent &= due
+        return self._suspect(silent, now)
 
     def silent(self) -> tuple[str, ...]:
         """Return who has not voted as this node does, without those who are suspected."""

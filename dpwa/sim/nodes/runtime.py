@@ -49,12 +49,14 @@ class VirtualRuntime:
     Attributes:
         bytes_scale: see `dpwa.runtime.Runtime`.
         is_dead: whether it was killed; whoever waits for something of it needs to no more.
+        stalled_until: when its threads go on; its connections stay, as one of it holds the GIL.
         cpu_s: seconds of a core that its network threads have used; the engine says what costs any.
     """
 
     def __init__(self, tcp: VirtualTcp, host: str, rng: random.Random) -> None:
         self.bytes_scale = tcp.scale
         self.is_dead = False
+        self.stalled_until = 0.0
         self.cpu_s = 0.0
         self.host = host
         self.tcp = tcp
@@ -183,9 +185,15 @@ class Sleeper:
             self._runtime.network.call_later(0.0, self._resume)
 
     def _resume(self) -> None:
-        if not self._is_over and self._greenlet is not None and not self._runtime.is_dead:
-            self._is_over = True
-            self._greenlet.switch()
+        runtime = self._runtime
+        if self._is_over or self._greenlet is None or runtime.is_dead:
+            return
+        stalled_s = runtime.stalled_until - runtime.now()
+        if stalled_s > 0.0:
+            runtime.network.call_later(stalled_s, self._resume)
+            return
+        self._is_over = True
+        self._greenlet.switch()
 
 
 class GreenletThread(threading.Thread):

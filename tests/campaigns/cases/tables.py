@@ -1,6 +1,7 @@
-"""Workers of tables that start far apart; in some runs one is killed, or cut off for long."""
+"""Workers of tables that start far apart; in some runs one is killed, cut off, or stalls."""
 
 import random
+from functools import partial
 
 from support.simulated_nodes import ProgramRun
 from support.simulations import run_spec
@@ -13,8 +14,9 @@ from dpwa.tables.tables import Tables
 LATEST_S = 10.0
 TIMEOUT_S = 30.0
 LONGEST_CUT_S = 8.0
+LONGEST_STALL_S = 4.0
 ASKED_WITHIN_S = 6.0  # who waits for the others asks them
-OVER_WITHIN_S = LATEST_S + LONGEST_CUT_S + TIMEOUT_S
+OVER_WITHIN_S = LATEST_S + LONGEST_CUT_S + 2 * LONGEST_STALL_S + TIMEOUT_S
 
 
 class TableWorkers:
@@ -33,6 +35,7 @@ class TableWorkers:
         self._thinks_s = rng.choice([0.0, rng.uniform(0.0, 0.5)])
         self._fault = rng.choice(["none", "kill", "cut"])
         self._victim = rng.randrange(self.workers)
+        self._stalls = self._drawn_stalls(random.Random(f"tables {seed} stalls"))
         self._left_out = None  # whose additions need not all be there
         self._has_begun = False  # the victim, before it was cut off or later
         self._healed_at = 0.0
@@ -42,6 +45,16 @@ class TableWorkers:
         self.run = ProgramRun(spec, self._work)
         self.network, self.tcp, self.events = self.run.network, self.run.tcp, self.run.events
 
+    def _drawn_stalls(self, rng):
+        """Draw who stalls when for how long; it is never the victim: that is to be left out."""
+        others = [index for index in range(self.workers) if index != self._victim]
+        stalling = rng.sample(others, rng.choice([0, 1, 1, min(2, len(others))]))
+        begins = max(self._starts) * rng.choice([1.0, rng.random()])
+        return [
+            (begins + rng.uniform(-1.0, 3.0), index, rng.uniform(0.5, LONGEST_STALL_S))
+            for index in stalling
+        ]
+
     def play(self):
         """Let all of it happen; return what promises were broken."""
         run = self.run
@@ -50,6 +63,9 @@ class TableWorkers:
         if self._fault != "none":
             act = self._kill if self._fault == "kill" else self._cut
             run.network.call_later(max(self._starts) + late_s, act)
+        for at_s, index, stall_s in self._stalls:
+            stall = partial(run.stall, run.nodes[index], stall_s)
+            run.network.call_later(max(0.0, at_s), stall)
         run.network.run_until(LATEST_S + 4.0)  # all have started, and what is to happen has
         run.until_over(OVER_WITHIN_S)
         broken = self._judge()

@@ -279,7 +279,7 @@ def push_flood(attack):
     header = TableAddition(
         request=1, name="w2", incarnation=bytes(8), view=bytes(8), number=1, start=0,
         nbytes=200_000, table=0, shard=0, client="w2", counter=1, rows=None, is_first=False,
-        is_forwarded=False,
+        contained=0,
     )  # fmt: skip
     flood(attack, message(encode(header), bytes(200_000)))
 

@@ -6,6 +6,7 @@ A node connects to the socket, tells its process, and does what each line of JSO
 and its arguments. What it answers is in `Member`.
 """
 
+import ctypes
 import json
 import os
 import signal
@@ -17,8 +18,10 @@ import numpy as np
 
 from dpwa import DpwaConnection
 from dpwa.errors import DpwaError, LeftBehindError
+from dpwa.policy.groups import ballots
 from dpwa.testing import Fault, FaultPlan
 
+ballots.STALLED_S = 1.0  # so that whoever is stopped is left behind
 ELEMENTS = {"small": 5, "large": 131_072}  # of float64: told at once; 1 MiB, in pieces
 
 
@@ -42,6 +45,11 @@ class Member:
             getattr(self, command)(*arguments)
         self._connection.close()
 
+    def stall(self, seconds):
+        """Have this process take others for lost that are silent for so long."""
+        ballots.STALLED_S = seconds
+        self._answer(stalled_s=seconds)
+
     def arm(self, point, nth, name):
         """Send this process a signal when it reaches a fault point for the n-th time."""
         FaultPlan((Fault(point, nth, name),)).install()
@@ -62,6 +70,12 @@ class Member:
             if answer.get("error") == LeftBehindError.__name__:
                 break
         self._answer(over=True)
+
+    def hold(self, seconds):
+        """Let no other thread of this process run for so long, as a sort of a large list does."""
+        self._answer(holds=True)
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+        self._answer(held=True)
 
     def close(self):
         """Close the node in good order."""

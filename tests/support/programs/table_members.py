@@ -7,23 +7,26 @@ adds 1000^k to all values of a table, so that its digits tell how many additions
 in it.
 """
 
+import ctypes
 import json
 import os
 import random
 import signal
 import socket
 import sys
+import time
+from contextlib import suppress
 
 import numpy as np
 
 from dpwa import DpwaConnection
-from dpwa.errors import DpwaError
-from dpwa.tables import channels, engine
+from dpwa.errors import DpwaError, TableLostError
+from dpwa.policy.groups import ballots
 from dpwa.tables.placement import cut
 from dpwa.tables.tables import Tables
 from dpwa.testing import Fault, FaultPlan
 
-channels.STALLED_S = engine.STALLED_S = 1.0  # so that whoever is stopped is left out
+ballots.STALLED_S = 1.0  # so that whoever is stopped is left out
 BASE = 1000
 SIZES = {"small": 10, "large": 150_000}  # of float64: told at once; in several pieces
 
@@ -53,6 +56,11 @@ class Member:
         """Send this process a signal when it reaches a fault point for the n-th time."""
         FaultPlan((Fault(point, nth, name),)).install()
         self._answer(armed=True)
+
+    def stall(self, seconds):
+        """Have this process take others for lost that are silent for so long."""
+        ballots.STALLED_S = seconds
+        self._answer(stalled_s=seconds)
 
     def open(self, replicas):
         """Make the tables."""
@@ -87,6 +95,23 @@ class Member:
             assert (rows == rows[:, :1]).all(), f"part of an addition: {np.unique(rows, axis=1)}"
         assert (counts[self._rank] >= added).all(), f"own additions are missing: {added} {counts}"
 
+    def add(self):
+        """Add once to each table."""
+        for name, table in self._made.items():
+            table.add(np.full(SIZES[name], float(BASE**self._rank)), sync=True)
+        self._answer(added=True)
+
+    def meet(self, *names):
+        """Wait until these take part, and all rows are there."""
+        end = time.monotonic() + 20.0
+        while time.monotonic() < end:
+            with suppress(TableLostError):
+                self._made["large"].get()
+                if self._tables.members == names:
+                    break
+            time.sleep(0.05)
+        self._answer(members=self._tables.members)
+
     def barrier(self):
         """Meet all the others."""
         self._tables.barrier()
@@ -98,6 +123,12 @@ class Member:
         self._answer(
             **{n: [c.min(axis=1).tolist(), c.max(axis=1).tolist()] for n, c in counts.items()},
         )
+
+    def hold(self, seconds):
+        """Let no other thread of this process run for so long, as a sort of a large list does."""
+        self._answer(holds=True)
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+        self._answer(held=True)
 
     def close(self):
         """Close the node in good order."""
