@@ -122,20 +122,21 @@ class _Slot:
         self.superseded_at = 0.0
         self._leases: list[Lease] = []
 
+    @property
+    def leases(self) -> list[Lease]:
+        return [lease for lease in self._leases if not lease.is_over]
+
     def lease(self, snapshot: Snapshot, *, is_shared: bool) -> Lease:
         lease = Lease(snapshot, is_shared=is_shared)
-        self._leases = [*self._open_leases(), lease]
+        self._leases = [*self.leases, lease]
         return lease
 
     def try_claim(self) -> bool:
         """Get the right to write, if nobody reads it here or in another process."""
-        if self._open_leases() or not self.segment.try_claim():
+        if self.leases or not self.segment.try_claim():
             return False
         self.snapshot = None
         return True
-
-    def _open_leases(self) -> list[Lease]:
-        return [lease for lease in self._leases if not lease.is_over]
 
 
 class SnapshotPool(Closeable):

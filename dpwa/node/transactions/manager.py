@@ -89,7 +89,7 @@ class TransactionManager:
         It stays the first until its `factor` was asked for, so an interrupt before loses nothing.
         """
         with self._lock:
-            while self._settled and self._settled[0].is_counted:
+            while self._settled and self._settled[0].is_taken:
                 self._settled[0].release()  # if an interrupt has come before that
                 self._settled.popleft()
             if not self._settled:
@@ -110,7 +110,7 @@ class TransactionManager:
                 # One step for an interrupt, as nothing is called in between.
                 self._mass.held += settled.units
                 settled.units = 0
-            settled.is_counted = True
+            settled.is_taken = True
             return factor
 
     # The asking side: the TxThread
@@ -338,7 +338,7 @@ class TransactionManager:
     def _has_untaken(self) -> bool:
         """Whether an exchange holds that the trainer has not merged yet."""
         is_exchange = self.terms is Terms.EXCHANGE
-        return is_exchange and bool(self._settled) and not self._settled[-1].is_counted
+        return is_exchange and bool(self._settled) and not self._settled[-1].is_taken
 
     def _is_traded(self, own: Lease) -> bool:
         is_exchange = self.terms is Terms.EXCHANGE
