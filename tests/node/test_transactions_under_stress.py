@@ -219,9 +219,9 @@ def test_a_snapshot_that_comes_three_times_is_held_once():
     assert transactions.agreed(transaction, 0)
     for _ in range(3):
         assert not transactions.complete(transaction, theirs.at(1))
-    assert theirs._slots[0].leases == 1
+    assert len(theirs._slots[0].leases) == 1
     transactions.abort(transaction)
-    assert theirs._slots[0].leases == 0
+    assert not theirs._slots[0].leases
 
 
 # The trainer

@@ -1,13 +1,12 @@
 """What is interrupted: rounds of two nodes of this process, of which the first one is."""
 
+import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import torch
-from support.interrupts import alarms, interrupted_at_random
-from support.nodes import config_of, eventually
 from torch import nn
 
 from dpwa import DpwaConnection
@@ -15,6 +14,8 @@ from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import DpwaError
 from dpwa.policy.push_sum import UNIT
 from dpwa.tables.tables import Tables
+from support.interrupts import Moments, alarms, described, interrupted_at_random
+from support.nodes import config_of, eventually
 
 SETTINGS = {"timeout_ms": 300, "log_level": "error", "collective_timeout_s": 2.0}
 ROUNDS = 40  # that must all be whole, afterwards
@@ -126,10 +127,8 @@ class TwoThreads:
 
     def _run(self):
         while not self.is_over.is_set():
-            try:
+            with suppress(DpwaError):
                 self.other()
-            except DpwaError:
-                pass
 
     def around(self, work):
         return work()
@@ -155,7 +154,6 @@ class Collectives(TwoThreads):
     """Barriers, values that come along, and values in shared memory."""
 
     def __init__(self):
-        self.small, self.large = np.ones(4), np.ones(20_000)
         super().__init__()
         self.check()
 
@@ -166,14 +164,15 @@ class Collectives(TwoThreads):
 
     def work(self):
         self.one.barrier(timeout_s=1.0)
-        self.sums = [self.one.all_reduce(np.ones(size), timeout_s=1.0)[0][0] for size in (4, 20_000)]
+        values = [np.ones(4), np.ones(20_000)]
+        self.sums = [self.one.all_reduce(value, timeout_s=1.0)[0][-1] for value in values]
 
     def round(self):
         try:
             self.work()
         except DpwaError:
             return False
-        return self.sums == [1.0, 1.0]
+        return self.sums == [2.0, 2.0]
 
 
 class TableCase(TwoThreads):
@@ -223,16 +222,39 @@ CASES = {
 
 
 def interrupt_at_random(case, count, rng, most_s):
-    """Interrupt the work of a case so many times."""
+    """Interrupt the work of a case so many times, each within this time; return how often."""
     interrupts = 0
 
     def work():
         nonlocal interrupts
-        try:
+        with suppress(DpwaError):  # that a call raises for the one before
             interrupts += interrupted_at_random(case.work, rng, most_s)
-        except DpwaError:  # what a call says of the one before
-            pass
 
     with alarms():
         while interrupts < count:
             case.around(work)
+    return interrupts
+
+
+def interrupt_at_each(case, rng, most):
+    """Interrupt the work of a case once at each of its moments, or at some; return how often.
+
+    Args:
+        case: one of `CASES`.
+        rng: draws the order of the moments, and which.
+        most: of them; `None`: all.
+    """
+    moments = Moments()
+    for _ in range(3):
+        case.around(lambda: moments.watch(case.work))
+    chosen, hits = rng.sample(list(moments.seen), k=min(most or sys.maxsize, len(moments.seen))), 0
+    for moment in chosen:
+        try:
+            hits += case.around(lambda moment=moment: moments.interrupt(moment, case.work))
+        except DpwaError as error:
+            raise AssertionError(f"after an interrupt at {described(moment)}: {error}") from error
+        try:
+            case.goes_on()
+        except Exception as error:
+            raise AssertionError(f"after an interrupt at {described(moment)}: {error}") from error
+    return hits

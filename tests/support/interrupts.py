@@ -1,4 +1,4 @@
-"""Ctrl-C: at a time of one's choice, at random, or at each moment at which Python looks at signals."""
+"""Ctrl-C: at a chosen time, at random, or at each moment at which Python looks at signals."""
 
 import functools
 import signal
@@ -59,9 +59,9 @@ def interrupted_at_random(work, rng, most_s):
 class Moments:
     """Interrupts work at the moments at which CPython may run the handler of a signal.
 
-    It looks whether one is due when a function begins, after a call, and at a jump back; in C, where
-    something waits, before it has done what it was called for. These are the moments here, each by
-    its place in the code:
+    It looks whether one is due when a function begins, after a call, and at a jump back; and in C,
+    where something waits, before it has done what it was called for. These are the moments here,
+    each by its place in the code:
 
     - `enter`: a function of Python begins;
     - `return`: it returns, and its caller looks (3.10 does; with 3.11 only if C has called it);
@@ -74,7 +74,8 @@ class Moments:
     and left with nothing in between, and plain assignments one after the other are one step.
 
     The handler is called that is set at the moment, as Python does it: `uninterrupted` puts it off.
-    Left out is the code of torch, numpy and the tests.
+    Left out is the code of torch, numpy and the tests. Python itself drops an interrupt that comes
+    while the collector closes a generator; then nothing was there.
     """
 
     WAITING = frozenset(
@@ -103,6 +104,7 @@ class Moments:
 
     def _traced(self, work):
         self._last.clear()
+        hook, sys.unraisablehook = sys.unraisablehook, self._dropped
         sys.setprofile(self._profile)
         sys.settrace(self._trace)
         try:
@@ -110,6 +112,10 @@ class Moments:
         finally:
             sys.settrace(None)
             sys.setprofile(None)
+            sys.unraisablehook = hook
+
+    def _dropped(self, dropped):
+        assert dropped.exc_type is KeyboardInterrupt, dropped
 
     def _at(self, frame, kind, what=""):
         moment = frame.f_code, kind, frame.f_lasti, what
@@ -120,7 +126,8 @@ class Moments:
             signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)
 
     def _trace(self, frame, event, arg):
-        if _is_outside(frame.f_code.co_filename):
+        code = frame.f_code
+        if _is_outside(code.co_filename):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, bool(_jumps_back(frame.f_code))
         self._at(frame, "enter")
