@@ -16,6 +16,7 @@ from dpwa.policy.push_sum import UNIT
 from dpwa.tables.tables import Tables
 from support.interrupts import Moments, alarms, described, interrupted_at_random
 from support.nodes import config_of, eventually
+from support.times import at_most
 
 SETTINGS = {"timeout_ms": 300, "log_level": "error", "collective_timeout_s": 2.0}
 ROUNDS = 40  # that must all be whole, afterwards
@@ -91,7 +92,7 @@ class Gossip:
         for adapter in (self.one, self.two):
             began = time.monotonic()
             adapter.close()
-            assert time.monotonic() - began < CLOSED_WITHIN_S
+            assert time.monotonic() - began < at_most(CLOSED_WITHIN_S)
 
 
 class PushSum(Gossip):
@@ -146,7 +147,7 @@ class TwoThreads:
         self.thread.join()
         began = time.monotonic()
         self.one.close()
-        assert time.monotonic() - began < CLOSED_WITHIN_S
+        assert time.monotonic() - began < at_most(CLOSED_WITHIN_S)
         self.stack.close()
 
 
@@ -207,7 +208,7 @@ class TableCase(TwoThreads):
     def close(self):
         began = time.monotonic()
         self._tables.close()
-        assert time.monotonic() - began < CLOSED_WITHIN_S
+        assert time.monotonic() - began < at_most(CLOSED_WITHIN_S)
         super().close()
 
 
@@ -232,7 +233,9 @@ def interrupt_at_random(case, count, rng, most_s):
 
     with alarms():
         while interrupts < count:
-            case.around(work)
+            for _ in range(10):
+                case.around(work)
+            case.goes_on()  # who was left out of a collective has to be let in first
     return interrupts
 
 
