@@ -6,18 +6,117 @@ them another runtime, whose threads are greenlets and whose network is modelled.
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from itertools import starmap
+from operator import methodcaller
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import zmq
 
 from dpwa.clock import Clock, SystemClock
 from dpwa.lifecycle import uninterrupted
+
+T = TypeVar("T")
+
+_RELEASE = methodcaller("release")
+_RLock: Any = type(threading.RLock())  # in C: to enter and to leave are one step each
+
+
+class Turn(_RLock):  # type: ignore[misc]
+    """Belongs to one thread at a time, which may wait for others while it has it.
+
+    Nothing else may be held so long: in virtual time nobody waits for locks.
+    """
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the thread that asks has it."""
+        return bool(self._is_owned())
+
+
+class Condition(_RLock):  # type: ignore[misc]
+    """What `threading.Condition` is, and left as it should be by Ctrl-C at any moment.
+
+    It is its own lock. That of `threading` takes and gives back another in Python, where a signal
+    may be handled with the lock just taken, which is never given back then.
+    """
+
+    def __init__(self) -> None:
+        self._waiters: list[Any] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until somebody notifies, at most so many seconds; return whether somebody has."""
+        waiter, held = threading.Lock(), list[Any]()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        try:
+            # In one call: between two a signal may be handled, and it were lost what was held.
+            held.extend(starmap(self._release_save, ((),)))
+            is_notified = waiter.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        finally:
+            if held:
+                self._acquire_restore(held[0])
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+        return is_notified
+
+    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+        """Wait until something is so, at most so many seconds; return what it is."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not (result := predicate()):
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0.0:
+                break
+            self.wait(left)
+        return result
+
+    def notify_all(self) -> None:
+        """Wake all who wait."""
+        if self._waiters:
+            wake = map(_RELEASE, self._waiters)
+            self._waiters = []
+            any(wake)  # one call, which no signal cuts short
+
+
+class Waker:
+    """Wakes a thread that polls `receiver`; wake-ups that it has not acted on yet are one.
+
+    Nothing is remembered but what the kernel does: whoever is interrupted in here leaves nothing
+    undone, and the next one wakes the thread all the same.
+
+    Attributes:
+        receiver: to be polled; readable once somebody has woken the thread.
+    """
+
+    def __init__(self) -> None:
+        self.receiver: Any = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # So that nobody writes to the descriptor of another file. Reentrant: a signal handler may
+        # close the node while its thread is in here.
+        self._lock = threading.RLock()
+
+    def wake(self) -> None:
+        """Wake the thread; from any thread. After `close` nothing happens."""
+        with self._lock:
+            if self.receiver >= 0:
+                os.eventfd_write(self.receiver, 1)
+
+    def clear(self) -> None:
+        """Take note of the wake-ups so far; for the thread that polls."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.receiver)
+
+    def close(self) -> None:
+        """Give the descriptor back, when the thread has ended."""
+        with self._lock:
+            descriptor, self.receiver = self.receiver, -1
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 class Runtime(Clock, Protocol):
@@ -43,12 +142,16 @@ class Runtime(Clock, Protocol):
         """Let the current thread wait."""
         ...
 
-    def condition(self, lock: threading.RLock | None = None) -> threading.Condition:
-        """Return what threads wait with until others have changed something.
+    def condition(self) -> Condition:
+        """Return what threads wait with until others have changed something; itself the lock."""
+        ...
 
-        Args:
-            lock: of what changes; `None`: one of its own.
-        """
+    def turn(self) -> Turn:
+        """Return what belongs to one thread at a time."""
+        ...
+
+    def waker(self) -> Waker:
+        """Return what wakes a thread that polls."""
         ...
 
     def event(self) -> threading.Event:
@@ -96,13 +199,15 @@ class SystemRuntime(SystemClock):
     thread_time = staticmethod(time.thread_time)  # for every message that comes
     sleep = staticmethod(time.sleep)
 
-    def condition(self, lock: threading.RLock | None = None) -> threading.Condition:
-        """Return a condition of `threading`."""
-        return threading.Condition(lock)
+    condition = staticmethod(Condition)
+    turn = staticmethod(Turn)
+    waker = staticmethod(Waker)
 
     def event(self) -> threading.Event:
-        """Return an event of `threading`."""
-        return threading.Event()
+        """Return an event of `threading`, with a condition that Ctrl-C does no harm."""
+        event = threading.Event()
+        event._cond = Condition()  # type: ignore[attr-defined]
+        return event
 
     def queue(self) -> SimpleQueue[Any]:
         """Return a `queue.SimpleQueue`."""
@@ -134,33 +239,3 @@ class SystemRuntime(SystemClock):
 
 
 SYSTEM: Runtime = SystemRuntime()
-
-
-class Turn:
-    """Belongs to one thread at a time, which may wait for others while it has it.
-
-    A lock must not be held so long: in virtual time nobody waits for locks.
-
-    Args:
-        runtime: of the threads.
-    """
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._changed = runtime.condition()
-        self._holder: threading.Thread | None = None
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the thread that asks has it."""
-        return self._holder is self._runtime.current_thread()
-
-    def __enter__(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._holder is None)
-            self._holder = self._runtime.current_thread()
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._holder = None
-            self._changed.notify()

@@ -36,6 +36,7 @@ PARTS = {  # arguments of Python, and the most minutes
     "lossy": ((f"{CAMPAIGNS}digits_far_apart.py", "lossy"), 6),
     "far": ((f"{CAMPAIGNS}digits_far_apart.py", "slow"), 10),
     "starts": ((f"{CAMPAIGNS}table_starts.py", "starts"), 5),
+    "holds": ((f"{CAMPAIGNS}table_starts.py", "holds"), 15),
     "stops": ((f"{CAMPAIGNS}table_starts.py", "stops"), 5),
     "seen": ((f"{CAMPAIGNS}seen_once.py",), 10),
     "late": ((f"{CAMPAIGNS}late_starter.py",), 5),

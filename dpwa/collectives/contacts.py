@@ -12,7 +12,7 @@ from dpwa.data.boards import BOARD_BYTES, BoardReader, BoardWriter
 from dpwa.data.peer_memory import NotMappedError, PeerFiles
 from dpwa.data.segments import NONCE_BYTES, ByteArray, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
-from dpwa.lifecycle import Closeable
+from dpwa.lifecycle import Closeable, uninterrupted
 from dpwa.message_codes import get_log
 from dpwa.policy.groups.views import Member
 from dpwa.wire import limits
@@ -187,16 +187,20 @@ class Contacts(Closeable):
         """Make memory for peers on this host, the first time; return whether there is any."""
         with self._lock:
             if self._memory is None and self._may_map and not self._is_closed:
-                try:
-                    self._memory = SharedMemory()
-                except OSError as error:
-                    log.warning("shared memory cannot be used (%s): collectives stream", error)
-                    self._may_map = False
-                else:
-                    for peer, contact in self._contacts.items():
-                        if contact.is_up:
-                            self._greet(peer)
+                with uninterrupted():
+                    self._make_memory()
             return self._memory is not None
+
+    def _make_memory(self) -> None:
+        try:
+            self._memory = SharedMemory()
+        except OSError as error:
+            log.warning("shared memory cannot be used (%s): collectives stream", error)
+            self._may_map = False
+        else:
+            for peer, contact in self._contacts.items():
+                if contact.is_up:
+                    self._greet(peer)
 
     def board(self, tag: str) -> BoardWriter | None:
         """Make this node's board of a group; `None` without shared memory."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 
 from dpwa.collectives.contacts import Contacts
@@ -60,10 +59,8 @@ class GroupState:
     ) -> None:
         self.own = contacts.own
         self.ranks = tuple(ranks)
-        # Reentrant: a signal handler may close the node while its thread is in here. It is what all
-        # enter, not the condition: Ctrl-C in the middle of that would leave the lock held.
-        self.lock = threading.RLock()
-        self.changed = runtime.condition(self.lock)
+        # Reentrant: a signal handler may close the node while its thread is in here.
+        self.lock = self.changed = runtime.condition()
         self.sender = GroupSender(tag, contacts)
         self.records = PhaseRecords(tag, contacts, self.sender)
         view = GroupView(tuple(Member(name) for name in self.ranks) or (self.own,))

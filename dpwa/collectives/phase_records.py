@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group_sender import NOWHERE, GroupSender, Key
 from dpwa.data.boards import BoardReader, BoardWriter, Posted
+from dpwa.lifecycle import uninterrupted
 
 ENTERED, READY = 0, 1
 
@@ -36,7 +37,8 @@ class PhaseRecords:
     def open(self) -> None:
         """Make this node's board, if it shares memory."""
         if self._contacts.share() and self._board is None:
-            self._board = self._contacts.board(self._tag)
+            with uninterrupted():
+                self._board = self._contacts.board(self._tag)
 
     def post(self, members: Iterable[str], key: Key, phase: int, record: bytes) -> None:
         """Post a record for all members."""

@@ -46,15 +46,6 @@ class _EvictedError(Exception):
     """This node has no part in what the others do."""
 
 
-class _Calls(Turn):
-    """One call at a time; one within another, as of a signal handler, would wait for ever."""
-
-    def __enter__(self) -> None:
-        if self.is_own:
-            raise UserError("this thread is in a collective of this tag already: expected another")
-        super().__enter__()
-
-
 @dataclass
 class _Progress:
     """How far a collective has come, on this node."""
@@ -87,7 +78,8 @@ class Runner(Closeable):
         self._own = contacts.own.name
         self._runtime = runtime
         self._groups = groups
-        self._calls = _Calls(runtime)
+        self._calls = runtime.turn()  # one at a time
+        self._is_inside = False  # a collective, or was when an interrupt came
         self._buffers = StagingBuffer(contacts), StagingBuffer(contacts)
         mapped = MappedBuffers(contacts)
         self._space = Workspace(
@@ -108,7 +100,9 @@ class Runner(Closeable):
             CollectiveTimeoutError: all are there, but it did not end in time.
             LeftBehindError: the others have gone on without this node, or do not let it in.
         """
-        with self._calls:
+        with self._call():
+            if self._is_inside:
+                self._leave()
             self._meet(Deadline(self._runtime, min(MEET_S, timeout_s / 2)))
             deadline = Deadline(self._runtime, timeout_s)
             while True:
@@ -131,10 +125,16 @@ class Runner(Closeable):
             PeerLost: there is nobody else; it goes on alone.
             LeftBehindError: the others do not let it in.
         """
-        with self._calls:
+        with self._call():
             self.group.told()
             if self.group.is_evicted:
                 self._get_in(Deadline(self._runtime, timeout_s), timeout_s)
+
+    def _call(self) -> Turn:
+        """Return what belongs to the call under way; one within another would never end."""
+        if self._calls.is_own:  # such as that of a signal handler
+            raise UserError("this thread is in a collective of this tag already: expected another")
+        return self._calls
 
     def close(self) -> None:
         """Give the memory back."""
@@ -144,18 +144,27 @@ class Runner(Closeable):
     def _attempt(self, operation: Operation, deadline: Deadline, timeout_s: float) -> Called:
         progress = _Progress()
         wait = CollectiveWait(self.group, self._runtime, deadline)
+        self._is_inside = True
         try:
             decision = self._take_part(operation, wait, progress)
         except BaseException as error:
-            self.group.leave()  # nobody should wait for a node that has given up
+            self._leave()
             operation.undo()
             if isinstance(error, PeerError):
                 raise LeftBehindError((self._own,), f"a member said nonsense: {error}") from None
             raise
-        finally:
-            self._space.pull_source.hide(self.group.tag)
-            self.group.finish()
+        self._finish()
         return self._end(operation, progress, decision, timeout_s)
+
+    def _leave(self) -> None:
+        """Let nobody wait for a node that has given up."""
+        self.group.leave()
+        self._finish()
+
+    def _finish(self) -> None:
+        self._space.pull_source.hide(self.group.tag)
+        self.group.finish()
+        self._is_inside = False
 
     def _take_part(
         self, operation: Operation, wait: CollectiveWait, progress: _Progress

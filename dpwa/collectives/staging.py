@@ -6,6 +6,7 @@ import numpy as np
 
 from dpwa.collectives.contacts import Contacts
 from dpwa.data.segments import ByteArray, SharedSegment
+from dpwa.lifecycle import uninterrupted
 
 PRIVATE = 0  # the number of a buffer that peers cannot map
 
@@ -26,15 +27,19 @@ class StagingBuffer:
     def make_room(self, view: bytes, nbytes: int) -> ByteArray:
         """Return memory for `nbytes` bytes, which peers find by `number`."""
         if self._view != view or self._data.nbytes < nbytes:
-            self.close()
-            made = self._contacts.buffer(nbytes) if nbytes and self._contacts.share() else None
-            if made is None:
-                self._data = np.empty(nbytes, np.uint8)
-            else:
-                self.number, self._segment = made
-                self._data = self._segment.data
-            self._view = view
+            with uninterrupted():
+                self._take(view, nbytes)
         return self._data[:nbytes]
+
+    def _take(self, view: bytes, nbytes: int) -> None:
+        self.close()
+        made = self._contacts.buffer(nbytes) if nbytes and self._contacts.share() else None
+        if made is None:
+            self._data = np.empty(nbytes, np.uint8)
+        else:
+            self.number, self._segment = made
+            self._data = self._segment.data
+        self._view = view
 
     @property
     def nbytes(self) -> int:

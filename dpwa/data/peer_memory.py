@@ -28,9 +28,9 @@ from dpwa.data.shared_memory import (
     PREFIX,
     SHARED_MEMORY_ROOT,
 )
-from dpwa.data.snapshot import Condition, Lease, Snapshot
+from dpwa.data.snapshot import Lease, Snapshot
 from dpwa.errors import PeerError
-from dpwa.lifecycle import Closeable
+from dpwa.lifecycle import Closeable, uninterrupted
 
 ALIVE_FOR_S = 3.0  # three of the beats of an idle RxThread
 PIN_ATTEMPTS = 20  # each is lost only when the peer has published twice since it was begun
@@ -62,6 +62,7 @@ class PeerMemory(Closeable):
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self._segments: dict[int, _MappedSegment] = {}
+        self._pinned: dict[object, _MappedSegment] = {}  # what is locked, by who reads it
         self._folder, self._board = _open_folder(name, nonce, root)
         self._newest = np.frombuffer(self._board, np.uint64, 1, NEWEST_AT)
         self._alive = np.frombuffer(self._board, np.float64, 1, ALIVE_AT)
@@ -79,7 +80,7 @@ class PeerMemory(Closeable):
         is_whole = before == after and before % 2 == 0 and checksum(news) == total
         return news if is_whole else b""
 
-    def pin(self, layout: Layout, version: int = 0) -> Lease | None:
+    def pin(self, layout: Layout, version: int = 0, reader: object = None) -> Lease | None:
         """Lease the newest snapshot; `None` when there is none of this layout to be had.
 
         The lease keeps the publisher from writing to it, until it is released or this process ends.
@@ -88,35 +89,54 @@ class PeerMemory(Closeable):
             layout: what it must be like.
             version: which one is wanted rather than the newest; if it is gone, a later one is
                 leased, an earlier one is not. 0: the newest.
+            reader: whose the lease is. Each has one at a time: the one before ends, of which an
+                interrupt may have left nothing but this. `None`: nobody else's.
         """
-        lease = self._pin_exactly(layout, version) if version else None
-        if lease is None:
-            lease = self._pin_newest(layout)
-        if lease is not None and lease.snapshot.version < version:
-            lease.release()
-            return None
-        return lease
-
-    def _pin_newest(self, layout: Layout) -> Lease | None:
+        reader = object() if reader is None else reader
         with self._lock:
-            for _ in range(PIN_ATTEMPTS):
-                segment = self._newest_segment()
-                snapshot = segment.pin(layout, self.nonce) if segment is not None else None
-                if segment is not None and snapshot is not None:
-                    return Lease(snapshot, partial(self._released, segment))
+            snapshot = self._pin_exactly(layout, version, reader) if version else None
+            if snapshot is None:
+                snapshot = self._pin_newest(layout, reader)
+            if snapshot is not None and snapshot.version < version:
+                self.unpin(reader)
+                return None
+            return None if snapshot is None else Lease(snapshot, partial(self.unpin, reader))
+
+    def unpin(self, reader: object) -> None:
+        """End the lease of a reader; may be called again without effect."""
+        with self._lock:
+            segment = self._pinned.get(reader)
+            if segment is None:
+                return
+            if list(self._pinned.values()).count(segment) == 1:
+                segment.unlock()
+            self._pinned.pop(reader, None)
+
+    def _pin_newest(self, layout: Layout, reader: object) -> Snapshot | None:
+        for _ in range(PIN_ATTEMPTS):
+            segment = self._newest_segment()
+            snapshot = None if segment is None else self._pin(segment, layout, reader)
+            if snapshot is not None:
+                return snapshot
         return None
 
-    def _pin_exactly(self, layout: Layout, version: int) -> Lease | None:
-        with self._lock:
-            for number in self._numbers():
-                segment = self._segment(number)
-                snapshot = segment.pin(layout, self.nonce) if segment is not None else None
-                if segment is None or snapshot is None:
-                    continue
-                if snapshot.version == version:
-                    return Lease(snapshot, partial(self._released, segment))
-                segment.unpin()
+    def _pin_exactly(self, layout: Layout, version: int, reader: object) -> Snapshot | None:
+        for number in self._numbers():
+            segment = self._segment(number)
+            snapshot = None if segment is None else self._pin(segment, layout, reader)
+            if snapshot is not None and snapshot.version == version:
+                return snapshot
+            self.unpin(reader)
         return None
+
+    def _pin(self, segment: _MappedSegment, layout: Layout, reader: object) -> Snapshot | None:
+        self.unpin(reader)
+        # First: whatever comes in between, it can be given back, and is not closed meanwhile.
+        self._pinned[reader] = segment
+        snapshot = segment.read(layout, self.nonce) if segment.lock() else None
+        if snapshot is None:
+            self.unpin(reader)
+        return snapshot
 
     def close(self) -> None:
         """Unmap everything, except what is being read."""
@@ -139,13 +159,16 @@ class PeerMemory(Closeable):
     def _segment(self, number: int) -> _MappedSegment | None:
         if self._folder < 0:
             return None
-        if number not in self._segments:
-            try:
+        return self._segments.get(number) or self._map(number)
+
+    def _map(self, number: int) -> _MappedSegment | None:
+        try:
+            with uninterrupted():
                 self._drop(keep=os.listdir(self._folder))  # noqa: PTH208  (a Path is no descriptor)
                 self._segments[number] = _MappedSegment(_open(f"slot-{number}", self._folder))
-            except (OSError, ValueError):
-                return None  # replaced by another one meanwhile
-        return self._segments[number]
+        except (OSError, ValueError):
+            return None  # replaced by another one meanwhile
+        return self._segments.get(number)
 
     def _numbers(self) -> list[int]:
         """Return the numbers of the slots that there are, the latest first."""
@@ -155,14 +178,13 @@ class PeerMemory(Closeable):
         slots = [name.removeprefix("slot-") for name in names if name.startswith("slot-")]
         return sorted((int(slot) for slot in slots if slot.isdecimal()), reverse=True)
 
-    def _released(self, segment: _MappedSegment, _: Condition) -> None:
-        with self._lock:
-            segment.unpin()
-
     def _drop(self, keep: Collection[str]) -> None:
         """Unmap the segments whose files are gone."""
         for number in [n for n in self._segments if f"slot-{n}" not in keep]:
-            self._segments.pop(number).close()
+            segment = self._segments.pop(number)
+            segment.is_closing = True
+            if segment not in self._pinned.values():
+                segment.close()
 
 
 class PeerFiles(Closeable):
@@ -182,15 +204,10 @@ class PeerFiles(Closeable):
         if self._folder < 0:
             return None
         try:
-            fd = _open(name, self._folder)
-        except OSError:
-            return None
-        try:
-            memory = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+            with uninterrupted():
+                memory = _mapped(name, self._folder, 0)
         except (OSError, ValueError):
-            return None  # it is just being made
-        finally:
-            os.close(fd)
+            return None  # or it is just being made
         if len(memory) <= PAGE_BYTES:
             return None
         return np.frombuffer(memory, np.uint8, offset=PAGE_BYTES)
@@ -207,8 +224,7 @@ class _MappedSegment:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._pins = 0
-        self._closing = False
+        self.is_closing = False  # as soon as nobody reads it
         try:
             self.nbytes = os.fstat(fd).st_size
             prot = mmap.PROT_READ | mmap.PROT_WRITE
@@ -218,34 +234,29 @@ class _MappedSegment:
             os.close(fd)
             raise
 
-    def pin(self, layout: Layout, nonce: bytes) -> Snapshot | None:
-        """Lock the file and read its header; `None` when it is being written or is of no use."""
-        self._pins += 1  # first: a signal handler may close what is not pinned
+    def lock(self) -> bool:
+        """Keep the publisher from writing, unless it is about to; return whether it is kept."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.unpin()
-            return None
-        snapshot = self._read(layout, nonce)
-        if snapshot is None:
-            self.unpin()
-        return snapshot
+        except (BlockingIOError, ValueError):  # or a signal handler has closed it just now
+            return False
+        return True
 
-    def unpin(self) -> None:
-        """Let the publisher write again, once as many times as it was pinned."""
-        self._pins -= 1
-        if self._pins == 0:
+    def unlock(self) -> None:
+        """Let the publisher write again."""
+        if self.is_closing:
+            self.close()
+        elif self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
-            if self._closing:
-                os.close(self._fd)
 
     def close(self) -> None:
-        """Give up the file as soon as it is not pinned; the memory goes with its last view."""
-        self._closing = True
-        if self._pins == 0:
-            os.close(self._fd)
+        """Give up the file, and with it the lock; the memory goes with its last view."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
-    def _read(self, layout: Layout, nonce: bytes) -> Snapshot | None:
+    def read(self, layout: Layout, nonce: bytes) -> Snapshot | None:
+        """Return what the header describes; `None` when that is of no use."""
         header = SegmentHeader.unpack(self._map)
         if header is None or header.nonce != nonce or header.version == 0:
             return None
@@ -274,16 +285,21 @@ def _open_folder(name: str, nonce: bytes, root: Path) -> tuple[int, mmap.mmap]:
 
 def _map_board(folder: int, nonce: bytes) -> mmap.mmap:
     try:
-        fd = _open(BOARD, folder)
-        try:
-            board = mmap.mmap(fd, PAGE_BYTES, access=mmap.ACCESS_READ)
-        finally:
-            os.close(fd)
+        board = _mapped(BOARD, folder, PAGE_BYTES)
     except (OSError, ValueError) as error:
         raise NotMappedError(f"its board cannot be mapped: {error}") from None
     if board[: len(BOARD_MAGIC) + NONCE_BYTES] != BOARD_MAGIC + nonce:
         raise NotMappedError("another node's folder has its name")
     return board
+
+
+def _mapped(name: str, folder: int, nbytes: int) -> mmap.mmap:
+    """Map a file to be read; 0: all of it."""
+    fd = _open(name, folder)
+    try:
+        return mmap.mmap(fd, nbytes, access=mmap.ACCESS_READ)
+    finally:
+        os.close(fd)
 
 
 def _open(name: str, folder: int) -> int:

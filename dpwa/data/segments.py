@@ -159,7 +159,7 @@ class SharedSegment(Segment):
 
     def close(self) -> None:
         """Remove the file; whoever still maps it keeps the memory until they are done."""
-        if self._fd >= 0:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
             self._remove(self.path)
-            os.close(self._fd)
-            self._fd = -1
+            os.close(fd)

@@ -95,6 +95,7 @@ class SharedMemory(Closeable):
         Copying may be seen out of order by other cores, so the number alone would not do.
         """
         sequence, _, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
+        sequence += sequence % 2  # odd: the last time was cut short by an interrupt
         start, total = NEWS_AT + NEWS_HEADER.size, checksum(news)
         NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 1, total, len(news))
         self._board[start : start + len(news)] = news

@@ -19,7 +19,7 @@ from dpwa.clock import Clock
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray, Segment, SegmentHeader, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
-from dpwa.lifecycle import Closeable
+from dpwa.lifecycle import Closeable, uninterrupted
 from dpwa.message_codes import get_log
 from dpwa.types import JsonObject, TrainingProgress
 
@@ -82,17 +82,24 @@ class Lease:
     """The right to read one snapshot; release it (or leave its `with` block) when done."""
 
     def __init__(
-        self, snapshot: Snapshot, release: Callable[[Condition], None], *, is_shared: bool = False
+        self, snapshot: Snapshot, end: Callable[[], None] | None = None, *, is_shared: bool = False
     ) -> None:
         self.snapshot = snapshot
         self.is_shared = is_shared  # whether other processes can map it
-        self._release: Callable[[Condition], None] | None = release
+        self._end = end
+        self._once: Condition | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the memory may be written again."""
+        return self._once is not None and self._once()
 
     def release(self, once: Condition = _now) -> None:
         """Give the slot back, `once` this is so; may be called again without effect."""
-        release, self._release = self._release, None
-        if release is not None:
-            release(once)
+        if self._once is None:
+            self._once = once
+        if self._end is not None:
+            self._end()  # again, too: the last time may have been cut short
 
     def __enter__(self) -> Snapshot:
         return self.snapshot
@@ -111,26 +118,32 @@ class _Slot:
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
-        self.snapshot: Snapshot | None = None
-        self.leases = 0
-        self.writing = False
+        self.snapshot: Snapshot | None = None  # none while it is written to
         self.superseded_at = 0.0
+        self._leases: list[Lease] = []
+
+    @property
+    def leases(self) -> list[Lease]:
+        return [lease for lease in self._leases if not lease.is_over]
+
+    def lease(self, snapshot: Snapshot, *, is_shared: bool) -> Lease:
+        lease = Lease(snapshot, is_shared=is_shared)
+        self._leases = [*self.leases, lease]
+        return lease
 
     def try_claim(self) -> bool:
-        """Reserve it for writing, if nobody reads it here or in another process."""
-        if self.leases or self.writing or not self.segment.try_claim():
+        """Get the right to write, if nobody reads it here or in another process."""
+        if self.leases or not self.segment.try_claim():
             return False
-        self.writing = True
         self.snapshot = None
         return True
-
-    def release(self) -> None:
-        self.writing = False
-        self.segment.release()
 
 
 class SnapshotPool(Closeable):
     """A bounded set of slots, shared by one publisher and any number of readers.
+
+    Nothing says that a slot is being written to but that it has no snapshot. So a publisher that an
+    interrupt has stopped leaves nothing behind: the next time, it takes the same slot again.
 
     Args:
         clock: what leases are measured by.
@@ -157,11 +170,9 @@ class SnapshotPool(Closeable):
         self._lock = threading.RLock()
         self._slots: list[_Slot] = []
         self._lost: list[_Slot] = []  # whose readers have kept them for too long
-        self._ending: list[tuple[Condition, _Slot]] = []  # leases that end once this is so
         self._newest: _Slot | None = None
-        self._pending: tuple[_Slot, SnapshotCopy] | None = (
-            None  # to be the newest once it is complete
-        )
+        # To be the newest once it is complete.
+        self._pending: tuple[_Slot, Snapshot, SnapshotCopy] | None = None
         self._version = 0
         self._skipped = 0
         self._is_closed = False
@@ -192,30 +203,23 @@ class SnapshotPool(Closeable):
         nbytes: int,
         standing: TrainingProgress,
         write: Callable[[ByteArray], SnapshotCopy],
-    ) -> Lease | None:
+    ) -> Snapshot | None:
         """Let `write` fill a free slot of `nbytes` bytes; make it the newest once it is full.
 
-        Returns a lease on the snapshot, which is complete after `settle`, or `None` when every slot
-        is being read, or the one before is not complete: the round is skipped. If `write` raises,
-        nothing is published and the error passes through.
+        Returns the snapshot, which is complete after `settle` and stays as it is until the next one
+        is published, or `None` when every slot is being read, or the one before is not complete:
+        the round is skipped. If `write` raises, nothing is published and the error passes through.
         """
         slot = self._claim(nbytes)
         if slot is None:
             self._skipped += 1
             return None
-        try:
-            copy = write(slot.segment.data)
-            with self._lock:
-                slot.snapshot = Snapshot(self._version + 1, standing, layout, slot.segment.data)
-                self._pending = slot, copy
-        except BaseException:
-            with self._lock:
-                slot.release()
-            raise
+        copy = write(slot.segment.data)
         with self._lock:
-            lease = self._lease(slot)
+            snapshot = Snapshot(self._version + 1, standing, layout, slot.segment.data)
+            self._pending = slot, snapshot, copy
             self._commit_if_ready()
-            return lease
+        return snapshot
 
     def resume(self, version: int) -> None:
         """Number snapshots from this version on, if none has a higher one."""
@@ -225,8 +229,7 @@ class SnapshotPool(Closeable):
     def settle(self) -> None:
         """Wait until what was published is complete."""
         with self._lock:
-            if self._pending is not None:
-                self._commit()
+            self._commit()
 
     def commit(self) -> None:
         """Make what was published the newest if it is complete by now."""
@@ -244,7 +247,7 @@ class SnapshotPool(Closeable):
         with self._lock:
             self._commit_if_ready()
             for slot in self._slots:
-                if not slot.writing and slot.snapshot and slot.snapshot.version == version:
+                if slot.snapshot is not None and slot.snapshot.version == version:
                     return self._lease(slot)
         return None
 
@@ -273,7 +276,7 @@ class SnapshotPool(Closeable):
             self._is_closed = True
             try:
                 if self._pending is not None:
-                    self._pending[1].wait()  # nothing may be written to memory that is gone
+                    self._pending[2].wait()  # nothing may be written to memory that is gone
             finally:
                 for slot in (*self._slots, *self._lost):
                     slot.segment.close()
@@ -288,22 +291,28 @@ class SnapshotPool(Closeable):
             self._commit_if_ready()
             if self._pending is not None:
                 return None
-            self._end_leases()
-            self._forget_lost()
-            for slot in [slot for slot in self._slots if slot is not self._newest]:
-                if not slot.try_claim():
-                    continue
-                if slot.segment.data.nbytes == nbytes:
+            if self._lost:
+                self._forget_lost()
+            for slot in self._slots:
+                fits = slot is not self._newest and slot.segment.data.nbytes == nbytes
+                if fits and slot.try_claim():
                     return slot
+            with uninterrupted():
+                return self._make(nbytes)
+
+    def _make(self, nbytes: int) -> _Slot | None:
+        """Take memory for one more slot, if there may be one, in place of those that do not fit."""
+        for slot in [s for s in self._slots if s is not self._newest]:
+            if slot.segment.data.nbytes != nbytes and slot.try_claim():
                 slot.segment.close()  # of a model that had another size
                 self._slots.remove(slot)
-            is_full = len(self._slots) >= self._limit and not self._lose_one()
-            if is_full or self._is_closed:  # by a signal handler, meanwhile
-                return None
-            slot = _Slot(self._allocate(nbytes))
-            slot.try_claim()
-            self._slots.append(slot)
-            return slot
+        is_full = len(self._slots) >= self._limit and not self._lose_one()
+        if is_full or self._is_closed:  # by a signal handler, meanwhile
+            return None
+        slot = _Slot(self._allocate(nbytes))
+        slot.try_claim()
+        self._slots.append(slot)
+        return slot
 
     def _lose_one(self) -> bool:
         """Set a slot aside whose readers had it for too long; it counts until they are done."""
@@ -311,16 +320,17 @@ class SnapshotPool(Closeable):
             return False
         end = self._clock.now() - self._lease_s
         for slot in self._slots:
-            if slot is not self._newest and not slot.writing and slot.superseded_at <= end:
+            if slot is not self._newest and slot.superseded_at <= end:
                 self._slots.remove(slot)
                 self._lost.append(slot)
                 return True
         return False
 
     def _forget_lost(self) -> None:
-        for slot in [slot for slot in self._lost if slot.try_claim()]:
-            slot.segment.close()
-            self._lost.remove(slot)
+        with uninterrupted():
+            for slot in [slot for slot in self._lost if slot.try_claim()]:
+                slot.segment.close()
+                self._lost.remove(slot)
 
     def _allocate(self, nbytes: int) -> Segment:
         if self._shared is None:
@@ -338,23 +348,29 @@ class SnapshotPool(Closeable):
             return Segment(nbytes)
 
     def _commit_if_ready(self) -> None:
-        if self._pending is not None and self._pending[1].ready():
+        if self._pending is not None and self._pending[2].ready():
             self._commit()
 
     def _commit(self) -> None:
-        """Make the pending snapshot the newest; if its copy failed, there is none."""
+        """Make the pending snapshot the newest; if its copy failed, there is none.
+
+        It is pending until all is done, and each step may be done again: an interrupt in the middle
+        leaves it to the next one who looks.
+        """
         if self._pending is None:
             return
-        (slot, copy), self._pending = self._pending, None
+        slot, snapshot, copy = self._pending
         try:
-            is_finite = copy.wait()
-            if slot.snapshot is not None:
-                self._version += 1
-                slot.snapshot = replace(slot.snapshot, is_finite=is_finite)
-                self._describe(slot.segment, slot.snapshot)
-        finally:
-            slot.release()
+            snapshot = replace(snapshot, is_finite=copy.wait())
+        except Exception:
+            self._pending = None
+            raise
+        self._describe(slot.segment, snapshot)
+        slot.segment.release()
+        slot.snapshot = snapshot
         self._supersede(slot)
+        self._version = max(self._version, snapshot.version)
+        self._pending = None
 
     def _describe(self, segment: Segment, snapshot: Snapshot) -> None:
         if self._shared is not None:
@@ -380,20 +396,4 @@ class SnapshotPool(Closeable):
         snapshot = slot.snapshot
         if snapshot is None:  # only a slot that is being written has none, and it is never leased
             raise AssertionError("leased a slot without a snapshot")
-        slot.leases += 1
-        is_shared = self._shared is not None and slot.segment.is_shared
-        return Lease(snapshot, lambda once: self._returned(slot, once), is_shared=is_shared)
-
-    def _returned(self, slot: _Slot, once: Condition) -> None:
-        with self._lock:
-            self._ending.append((once, slot))
-            self._end_leases()
-
-    def _end_leases(self) -> None:
-        open_leases = []
-        for once, slot in self._ending:
-            if once():
-                slot.leases -= 1
-            else:
-                open_leases.append((once, slot))
-        self._ending = open_leases
+        return slot.lease(snapshot, is_shared=self._shared is not None and slot.segment.is_shared)

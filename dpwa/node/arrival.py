@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import Lease, Snapshot
+from dpwa.data.snapshot import Snapshot
 from dpwa.node.fetching.fetch_request import FetchRequest
 from dpwa.node.fetching.incoming import IncomingSnapshot, IsFinite
 from dpwa.node.transactions.record import Settled
@@ -107,9 +107,10 @@ def streamed(peer: str, incoming: IncomingSnapshot) -> Source:
     )
 
 
-def mapped(peer: str, lease: Lease, order: FetchRequest) -> Source:
+def mapped(
+    peer: str, snapshot: Snapshot, order: FetchRequest, release: Callable[[], None]
+) -> Source:
     """Return a snapshot that lies in shared memory."""
-    snapshot = lease.snapshot
     pieces = pieces_of(order.layout, snapshot.data.nbytes, order.wanted.shard)
     start, stop = pieces[0].start, pieces[-1].stop
     return Source(
@@ -119,7 +120,7 @@ def mapped(peer: str, lease: Lease, order: FetchRequest) -> Source:
         version=snapshot.version,
         start=start,
         data=snapshot.data[start:stop],
-        release=lease.release,
+        release=release,
     )
 
 

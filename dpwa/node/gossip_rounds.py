@@ -162,12 +162,12 @@ class GossipRounds:
         if self.companions.are_there:  # versions go together, whoever has to skip one
             self._context.pool.resume(self._publications - 1)
         with self.figures.doing(Activity.PUBLISH):
-            lease = self._context.pool.publish(layout, nbytes, self.standing, write)
-        if lease is not None:
-            self._context.transactions.published(lease.snapshot.version)
+            own = self._context.pool.publish(layout, nbytes, self.standing, write)
+        if own is not None:
+            self._context.transactions.published(own.version)
         self._end_round()
-        self._round = OpenRound(None, lease)
-        return lease is not None
+        self._round = OpenRound(None, own)
+        return own is not None
 
     def ask(self, ask: Ask | None, layout: Layout, terms: FetchTerms = WHOLE_SNAPSHOT) -> None:
         """Start a fetch. Never waits.
@@ -177,7 +177,7 @@ class GossipRounds:
             layout: what the peer's snapshot must be like.
             terms: of the fetch.
         """
-        context, own = self._context, self._round.snapshot
+        context, own = self._context, self._round.published
         if ask is not None:
             self._targets.check(ask)
         doubted = self._bears_out = self._doubted
@@ -255,15 +255,15 @@ class GossipRounds:
         round_, self._round = self._round, NO_ROUND
         before = self.figures.turn_to(Activity.WAIT)
         try:
-            arrival = self._fetched(round_.order, round_.snapshot, merge)
+            arrival = self._fetched(round_.order, round_.published, merge)
             while (transaction := self._context.transactions.take()) is not None:
                 self._context.pool.settle()
                 # What was merged before has moved this node away from what it has published.
-                own = round_.snapshot if arrival is None else None
+                own = round_.published if arrival is None else None
                 arrival = self.merger.merge_transaction(transaction, own, merge) or arrival
             return arrival
         finally:
-            round_.end()
+            self._sources.let_go()
             self.figures.turn_to(before)
 
     def skip(self) -> None:
@@ -454,5 +454,5 @@ class GossipRounds:
         return self._sources.draw(barred, self._targets.among(self.view.updates))
 
     def _end_round(self) -> None:
-        round_, self._round = self._round, NO_ROUND
-        round_.end()
+        self._round = NO_ROUND
+        self._sources.let_go()  # what an interrupt has left

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpwa.runtime import Runtime
+from dpwa.runtime import Runtime, Waker
 from dpwa.transport.mailbox import Mailbox
 
 
 class NodeThread:
-    """One thread of a node, which others tell through a mailbox what to do.
+    """One thread of a node, which others wake when there is something to do.
 
     Args:
         runtime: of the node.
         name: of the thread.
-        mailbox: of the thread; closed when it has ended.
+        mailbox: wakes the thread; closed when it has ended.
 
     Attributes:
         name: as given.
     """
 
-    def __init__(self, runtime: Runtime, name: str, mailbox: Mailbox[Any]) -> None:
+    def __init__(self, runtime: Runtime, name: str, mailbox: Mailbox[Any] | Waker) -> None:
         self.name = name
         self._runtime = runtime
         self._mailbox = mailbox

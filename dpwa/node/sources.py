@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from dpwa.data.layout import Layout
 from dpwa.data.peer_memory import PeerMemory
-from dpwa.data.snapshot import Lease
+from dpwa.data.snapshot import Snapshot
 from dpwa.node.arrival import Source, mapped, objection, streamed
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.fetch_request import FetchRequest, Found
 from dpwa.node.fetching.incoming import IncomingSnapshot
 from dpwa.node.serving.snapshot_service import MOST_ROUNDS_BEHIND
 from dpwa.policy.health import Outcome
+from dpwa.wire.fetching import Ended
 
 GRACE_S = 0.02  # what is granted to the TxThread past the deadline to report its result
 POLL_S = 0.001
@@ -31,6 +33,7 @@ class Sources:
         self._clock = context.clock
         self._sleep = context.runtime.sleep
         self._rng = context.rng("peer")
+        self._read: PeerMemory | None = None  # in which this thread has pinned something
 
     def draw(
         self, barred: Collection[str] = (), among: Collection[str] | None = None
@@ -53,13 +56,11 @@ class Sources:
         memory = self._peer_table.memory_of(peer)
         if memory is None or version == order.wanted.merged_of(peer):
             return None
-        lease = memory.pin(order.layout, version)
-        if lease is None:
+        snapshot = self._pin(memory, order.layout, version)
+        if snapshot is None or objection(snapshot, order) is not None:
+            self.let_go()
             return None
-        if objection(lease.snapshot, order) is not None:
-            lease.release()
-            return None
-        return mapped(peer, lease, order)
+        return mapped(peer, snapshot, order, self.let_go)
 
     def wait(self, order: FetchRequest) -> Source | None:
         """Wait for what an order finds; `None` when nothing is, or it must not be merged."""
@@ -71,35 +72,46 @@ class Sources:
             return streamed(found.peer, found.source)
         if not isinstance(found.source, PeerMemory):
             return None  # the transaction manager has it
-        lease = self._pinned(found.source, order)
-        if lease is None:
+        snapshot = self._pinned(found.source, order)
+        if snapshot is None:
             return self._missing(found.peer, order, may_ask=may_ask)
-        if lease.snapshot.version == order.wanted.merged_of(found.peer):
-            lease.release()
-            self._peer_table.record(found.peer, Outcome.NOTHING_NEW)
-            return None
-        self._peer_table.told_clock(found.peer, lease.snapshot.standing.clock)
-        why_not = objection(lease.snapshot, order)
+        is_known = snapshot.version == order.wanted.merged_of(found.peer)
+        if not is_known:
+            self._peer_table.told_clock(found.peer, snapshot.standing.clock)
+        why_not = Ended(Outcome.NOTHING_NEW) if is_known else objection(snapshot, order)
         if why_not is not None:
-            lease.release()
+            self.let_go()
             self._peer_table.record(found.peer, why_not.outcome, why_not.detail)
             return None
-        return mapped(found.peer, lease, order)
+        return mapped(found.peer, snapshot, order, self.let_go)
 
-    def _pinned(self, memory: PeerMemory, order: FetchRequest) -> Lease | None:
+    def let_go(self) -> None:
+        """Give back what is pinned, if anything; also what an interrupted call has left."""
+        if self._read is not None:
+            self._read.unpin(self)
+            self._read = None
+
+    def _pin(self, memory: PeerMemory, layout: Layout, version: int = 0) -> Snapshot | None:
+        if self._read is not memory:
+            self.let_go()
+            self._read = memory
+        lease = memory.pin(layout, version, self)
+        return None if lease is None else lease.snapshot
+
+    def _pinned(self, memory: PeerMemory, order: FetchRequest) -> Snapshot | None:
         """Pin the snapshot that is wanted; wait for one that the peer has yet to publish."""
         wanted = order.wanted
-        lease = memory.pin(wanted.layout, wanted.version)
-        while lease is None and wanted.version and not order.deadline.expired():
+        snapshot = self._pin(memory, wanted.layout, wanted.version)
+        while snapshot is None and wanted.version and not order.deadline.expired():
             if not memory.is_alive(self._clock.now()):
                 break
-            lease = memory.pin(wanted.layout)
-            if lease is None or wanted.version - lease.snapshot.version > MOST_ROUNDS_BEHIND:
+            snapshot = self._pin(memory, wanted.layout)
+            if snapshot is None or wanted.version - snapshot.version > MOST_ROUNDS_BEHIND:
                 break  # it is far behind, as after a restart: that one will do
-            lease.release()
+            self.let_go()
             self._sleep(POLL_S)
-            lease = memory.pin(wanted.layout, wanted.version)
-        return lease
+            snapshot = self._pin(memory, wanted.layout, wanted.version)
+        return snapshot
 
     def _missing(self, peer: str, order: FetchRequest, *, may_ask: bool) -> Source | None:
         """Ask a peer in whose memory there is nothing for this node any more: it tells why."""

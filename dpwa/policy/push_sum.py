@@ -108,10 +108,11 @@ class Mass:
             The factor to move x with toward the snapshot that the share had left with: its part of
             what is now held; 0.0 if the model was not merged into since, or no such share was out.
         """
-        share = self._shares.pop(transaction, None)
+        share = self._shares.get(transaction)
         if share is None:
             return 0.0
-        self.held += share.units
+        self.held += share.units  # one step with the next for an interrupt: nothing is called
+        del self._shares[transaction]
         if share.merges == self._merges:
             return 0.0
         self._begin_merge()

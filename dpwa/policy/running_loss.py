@@ -35,7 +35,7 @@ class RunningLoss:
         if window < 1:
             raise UserError(f"the window of a running loss is {window}; expected at least 1")
         self._window = window
-        self._losses: deque[float] = deque()
+        self._losses: deque[float] = deque(maxlen=window)
         self._total = 0  # of those that are finite, in units
         self._infinite = 0
 
@@ -43,10 +43,13 @@ class RunningLoss:
         """Take one more loss in, and the oldest out if the window was full; `None` is ignored."""
         if loss is None:
             return
+        units, infinite = _in_units(loss)
         if len(self._losses) == self._window:
-            self._count(self._losses.popleft(), -1)
+            old_units, old_infinite = _in_units(self._losses[0])
+            units, infinite = units - old_units, infinite - old_infinite
+        # One step for an interrupt, as nothing is called before the last.
+        self._total, self._infinite = self._total + units, self._infinite + infinite
         self._losses.append(loss)
-        self._count(loss, 1)
 
     @property
     def mean(self) -> float | None:
@@ -60,13 +63,10 @@ class RunningLoss:
             return math.inf
         return self._total / (len(self._losses) << _UNIT_BITS)
 
-    def _count(self, loss: float, sign: int) -> None:
-        if math.isfinite(loss):
-            self._total += sign * _in_units(loss)
-        else:
-            self._infinite += sign
 
-
-def _in_units(loss: float) -> int:
+def _in_units(loss: float) -> tuple[int, int]:
+    """Return what a loss adds to the total, and to the number of those that are not finite."""
+    if not math.isfinite(loss):
+        return 0, 1
     numerator, denominator = loss.as_integer_ratio()  # the denominator is a power of 2
-    return numerator << (_UNIT_BITS + 1 - denominator.bit_length())
+    return numerator << (_UNIT_BITS + 1 - denominator.bit_length()), 0

@@ -59,7 +59,7 @@ class Inbox(Listener):
         with self._changed:
             if self._is_open and len(self._received) < MOST_WAITING:
                 self._received.append(DonorAnswer(peer, message, payload))
-                self._changed.notify()
+                self._changed.notify_all()
 
     def take(self, timeout_s: float) -> DonorAnswer | None:
         """Return the next answer; `None` if there is none in time."""

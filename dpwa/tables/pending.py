@@ -5,9 +5,10 @@ Users leave additions, and wait; the engine takes them, and lays out what holds 
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -95,13 +96,20 @@ class PendingOperations:
         self.memories: dict[Key, ShardMemory] = {}
         self._counters: dict[Key, int] = {}
         self._unseen: dict[Key, OrderedDict[int, Addition]] = {}
-        self._fresh: deque[Addition] = deque()
+        self._fresh: deque[tuple[Key, int | None, ByteArray, bool]] = deque()
         self._failed: dict[int, DpwaError] = {}
-        self._asked: dict[int, PendingRead] = {}
+        # As long as somebody waits: whoever was interrupted is not there to take it back.
+        self._asked: WeakValueDictionary[int, PendingRead] = WeakValueDictionary()
         self._requests = 0
         self._mismatches: dict[int, str] = {}
         self._left_out = ""
-        self.waiting_bytes = 0  # of additions that were not acknowledged
+        self._unseen_bytes = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Size of the additions that were not acknowledged."""
+        with self.changed:
+            return self._unseen_bytes + sum(data.nbytes for _, _, data, _ in self._fresh)
 
     # Users
 
@@ -115,31 +123,32 @@ class PendingOperations:
             parts: shard, number of ids, and data of each.
             is_first: whether they replace the values.
         """
+        fresh = [((table, shard), rows, data, is_first) for shard, rows, data in parts]
         with self.changed:
-            for shard, rows, data in parts:
-                key = table, shard
-                counter = self._counters[key] = self._counters.get(key, 0) + 1
-                addition = Addition(key, counter, rows, data, is_first)
-                self._unseen.setdefault(key, OrderedDict())[counter] = addition
-                self._fresh.append(addition)
-                self.waiting_bytes += data.nbytes
+            self._fresh.extend(fresh)  # all of it or nothing, whenever an interrupt comes
 
     def marks(self, table: int | None = None) -> dict[Key, int]:
         """Return how many additions this node has made to each shard of a table, or of all."""
         with self.changed:
-            return {k: n for k, n in self._counters.items() if table in (None, k[0])}
+            made = Counter(self._counters)
+            made.update(key for key, *_ in self._fresh)
+            return {k: n for k, n in made.items() if table in (None, k[0])}
 
     def is_flushed(self, marks: Mapping[Key, int]) -> bool:
         """Tell whether all additions up to these were acknowledged."""
-        return all(next(iter(self._unseen[key]), mark + 1) > mark for key, mark in marks.items())
+        return all(
+            self._counters.get(key, 0) >= mark and next(iter(self._unseen[key]), mark + 1) > mark
+            for key, mark in marks.items()
+        )
 
     def raise_failure(self, table: int | None = None) -> None:
         """Raise what became of an addition to a table, or to any, that has failed; once."""
         with self.changed:
             number = next(iter(self._failed), None) if table is None else table
-            error = None if number is None else self._failed.pop(number, None)
-        if error is not None:
-            raise error
+            error = None if number is None else self._failed.get(number)
+            if number is not None and error is not None:
+                del self._failed[number]  # nothing is called before it is raised
+                raise error
 
     def check(self, table: int) -> None:
         """Raise a `MismatchError` if another member has made another table of this number."""
@@ -149,9 +158,10 @@ class PendingOperations:
     def raise_left_out(self) -> None:
         """Raise a `TableLostError`, once, if the others have gone on without this node."""
         with self.changed:
-            reason, self._left_out = self._left_out, ""
-        if reason:
-            raise TableLostError(reason)
+            if self._left_out:
+                error = TableLostError(self._left_out)
+                self._left_out = ""  # nothing is called before it is raised
+                raise error
 
     def ask(self, ask: PendingRead) -> int:
         """Note that something is asked for; return a number that its answer must have."""
@@ -159,12 +169,6 @@ class PendingOperations:
             self._requests += 1
             self._asked[self._requests] = ask
             return self._requests
-
-    def forget(self, requests: list[int]) -> None:
-        """Drop what comes for these requests."""
-        with self.changed:
-            for request in requests:
-                self._asked.pop(request, None)
 
     # The engine, and the TxThread
 
@@ -211,14 +215,20 @@ class PendingOperations:
     def take_fresh(self) -> list[Addition]:
         """Return the additions that were not taken yet."""
         with self.changed:
-            fresh = list(self._fresh)
-            self._fresh.clear()
-            return fresh
+            taken = []
+            while self._fresh:
+                key, rows, data, is_first = self._fresh.popleft()
+                counter = self._counters[key] = self._counters.get(key, 0) + 1
+                addition = Addition(key, counter, rows, data, is_first)
+                self._unseen.setdefault(key, OrderedDict())[counter] = addition
+                self._unseen_bytes += data.nbytes
+                taken.append(addition)
+            return taken
 
     def take_again(self) -> list[Addition]:
         """Return all additions that were not acknowledged, in their order."""
         with self.changed:
-            self._fresh.clear()
+            self.take_fresh()
             return [addition for unseen in self._unseen.values() for addition in unseen.values()]
 
     def acknowledge(self, key: Key, counter: int, error: DpwaError | None = None) -> bool:
@@ -231,7 +241,7 @@ class PendingOperations:
             addition = self._unseen.get(key, OrderedDict()).pop(counter, None)
             if addition is None:
                 return False
-            self.waiting_bytes -= addition.data.nbytes
+            self._unseen_bytes -= addition.data.nbytes
             if error is not None:
                 self._failed[key[0]] = error
             self.changed.notify_all()

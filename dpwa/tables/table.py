@@ -9,7 +9,7 @@ import numpy as np
 
 from dpwa.data.segments import ByteArray
 from dpwa.errors import MismatchError, UserError
-from dpwa.runtime import Runtime, Turn
+from dpwa.runtime import Runtime
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.key_value import as_keys, split_keys
 from dpwa.tables.rows import ShardRows, accumulate, as_row_ids, as_values, check_size, split
@@ -47,7 +47,7 @@ class Table:
         self._number = number
         self.spec = spec
         self._is_in_step = is_in_step
-        self._turn = Turn(user.runtime)
+        self._turn = user.runtime.turn()
         self._is_inside = False  # in step: between the two barriers of a `get`
         self._unended: tuple[bytes, np.ndarray] | None = None  # what was read there: ids, values
         self._shards = self._make(first)
@@ -112,7 +112,7 @@ class Table:
                 user.flush(self._number, deadline)
             elif not self._is_inside:
                 user.barrier(deadline)
-                self._is_inside = True
+                user.waited_at, self._is_inside = None, True
             if self._unended is None:
                 result = np.empty(self.spec.shape(rows), self.dtype)
                 user.read(self._number, self.spec, parts, result, deadline)
@@ -121,7 +121,7 @@ class Table:
             if self._is_in_step:
                 self._unended = ids, result
                 user.barrier(deadline)
-                self._is_inside, self._unended = False, None
+                user.waited_at, self._is_inside, self._unended = None, False, None
             return result
 
 

@@ -169,6 +169,7 @@ class Tables(Closeable):
             TableTimeoutError: somebody has not come in time.
         """
         self._user.barrier(self._user.deadline(timeout_s))
+        self._user.waited_at = None
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything that this node has added is in all copies."""

@@ -80,6 +80,8 @@ class User:
     Attributes:
         runtime: of the node.
         timeout_s: how long anything may take.
+        waited_at: how many barriers were passed when this node came to the one that it is still in,
+            or has passed without its caller's knowing.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class User:
         self._mapped: dict[tuple[bytes, Key], ShardMemory] = {}
         self.timeout_s = node.config.collective_timeout_s
         self.is_closed = False
-        self._waited_at: int | None = None  # in the barrier that was not passed in time
+        self.waited_at: int | None = None
 
     def deadline(self, timeout_s: float | None = None) -> Deadline:
         """Return when something must have happened that begins now; every call begins with it.
@@ -324,10 +326,7 @@ class User:
             is_done = all(ask.is_answered for _, ask in asks.values())
             return True if is_done or is_other or patience.expired() else None
 
-        try:
-            self.wait(is_over, deadline, "an answer")
-        finally:
-            self.pending.forget(list(asks))
+        self.wait(is_over, deadline, "an answer")
         left: list[ShardRows] = []
         for part, ask in asks.values():
             if ask.refused is not None:
@@ -355,20 +354,23 @@ class User:
     # Barriers
 
     def barrier(self, deadline: Deadline) -> None:
-        """Wait until all members have come, and all that this node has added has taken effect."""
+        """Wait until all members have come, and all that this node has added has taken effect.
+
+        Whoever calls it takes note that it is over, in the same step as of what follows from that:
+        `waited_at` is `None` then. What was given up, or interrupted, is waited for again.
+        """
         self.flush(None, deadline)
         passed = self.present(deadline).passed
-        if self._waited_at is not None and passed > self._waited_at:
-            self._waited_at = None  # it was passed just after this node had given it up
-            return
-        self._waited_at = passed
-        self._engine.order(self._engine.arrive)
+        if self.waited_at is not None and passed > self.waited_at:
+            return  # it was passed just after this node had given it up
+        self.waited_at = passed
 
         def has_passed() -> bool | None:
             present = self._present()
             return True if present is not None and present.passed > passed else None
 
         try:
+            self._engine.order(self._engine.arrive)
             self.wait(has_passed, deadline, "a barrier")
         except TableTimeoutError as error:
             absent = self._engine.absent()
@@ -379,4 +381,3 @@ class User:
         except BaseException:
             self._engine.order(self._engine.barriers.give_up)
             raise
-        self._waited_at = None

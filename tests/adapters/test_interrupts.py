@@ -2,16 +2,21 @@
 
 import gc
 import random
+import signal
 import threading
 import time
+from contextlib import suppress
 
-from support.interrupts import interrupted
+import pytest
+from support.interrupt_cases import CASES, Gossip, interrupt_at_each, interrupt_at_random
+from support.interrupts import Moments, interrupted
 from support.nodes import config_of, eventually
 from support.ports import free_ports
 from support.state_donors import adapter_of, nodes
 from torch import nn
 
 import dpwa
+from dpwa.errors import ClosedError
 from dpwa.lifecycle import uninterrupted
 
 
@@ -44,22 +49,56 @@ def test_an_adapter_that_is_interrupted_while_it_is_made_or_closed_leaves_nothin
         pass  # the port is free
 
 
-def test_an_adapter_that_is_interrupted_in_a_round_goes_on():
-    config, rng = config_of(2), random.Random(7)
-    made = adapter_of(net(), "w1", config), adapter_of(net(), "w2", config)
-    with nodes(*made) as (first, second):
+@pytest.fixture
+def case(request):
+    """Rounds of two nodes, which are as they should be in the end, and close in time."""
+    made = CASES[request.param]()
+    try:
+        yield made
+        made.check()
+    finally:
+        made.close()
 
-        def train():
-            while True:
-                for node in (first, second):
-                    node.update_send(0.5)
-                for node in (first, second):
-                    node.update_wait(0.5)
 
-        merge(first, second)
-        for _ in range(8):
-            interrupted(train, rng.uniform(0.0, 0.02))
-            merge(first, second)
+def of_each_case(**counts):
+    return pytest.mark.parametrize(("case", "count"), counts.items(), indirect=["case"])
+
+
+@of_each_case(mapped=80, tcp=60, symmetric=60, push_sum=40, collectives=8, tables=30)
+def test_a_node_goes_on_that_is_interrupted_at_some_moments_of_a_round(case, count):
+    assert interrupt_at_each(case, random.Random(7), count) > count // 2
+
+
+@pytest.mark.slow  # the test before takes some of them, drawn by a seed
+@of_each_case(mapped=None, tcp=None, symmetric=None, push_sum=None, collectives=None, tables=None)
+def test_a_node_goes_on_that_is_interrupted_at_each_moment_of_a_round(case, count):
+    assert interrupt_at_each(case, random.Random(7), count) > 100
+
+
+@of_each_case(mapped=60, tcp=60, symmetric=60, push_sum=60, collectives=8, tables=60)
+def test_a_node_goes_on_that_is_interrupted_at_random_times(case, count):
+    interrupt_at_random(case, count, random.Random(7), 0.004)
+
+
+@pytest.mark.parametrize("settings", [{}, {"transport": "tcp"}, {"algorithm": "symmetric"}])
+def test_a_handler_may_close_the_node_at_any_moment_of_a_round(settings):
+    rng, moments, threads = random.Random(7), Moments(), threading.active_count()
+    case = Gossip(**settings)
+    case.around(lambda: moments.watch(case.work))
+    case.close()
+    for moment in rng.sample(list(moments.seen), k=6):
+        close_at(moment, moments, Gossip(**settings))
+        assert threading.active_count() == threads
+
+
+def close_at(moment, moments, case):
+    former = signal.signal(signal.SIGINT, lambda *_: case.one.close())
+    try:
+        with suppress(ClosedError):
+            case.around(lambda: moments.interrupt(moment, case.work))
+    finally:
+        signal.signal(signal.SIGINT, former)
+        case.close()
 
 
 def test_finish_can_be_interrupted_and_called_again():

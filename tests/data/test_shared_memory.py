@@ -65,10 +65,8 @@ def pool_of(shared, slots=2, clock=None):
 def publish(pool, nbytes=NBYTES, layout=LAYOUT):
     """Publish a snapshot whose bytes are its version; return that, or `None` when skipped."""
     value = (pool.version + 1) % 256
-    lease = pool.publish(layout, nbytes, TrainingProgress(clock=1.0), filling(value))
-    if lease is not None:
-        lease.release()
-    return None if lease is None else lease.snapshot.version
+    snapshot = pool.publish(layout, nbytes, TrainingProgress(clock=1.0), filling(value))
+    return None if snapshot is None else snapshot.version
 
 
 def open_files():
@@ -149,7 +147,7 @@ def test_the_newest_snapshot_is_pinned_with_all_that_was_said_of_it(shared, tmp_
         assert memory.pin(LAYOUT) is None
         for version in range(1, 6):
             standing = TrainingProgress(clock=version / 2, loss=float(version))
-            pool.publish(LAYOUT, 8, standing, filling(7)).release()
+            pool.publish(LAYOUT, 8, standing, filling(7))
             with memory.pin(LAYOUT) as snapshot:
                 assert (snapshot.version, snapshot.standing) == (version, standing)
                 assert snapshot.is_finite is True

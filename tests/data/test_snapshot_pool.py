@@ -44,8 +44,8 @@ def make_pool(request, tmp_path):
 
 def publish(pool, value, nbytes=8):
     standing = TrainingProgress(clock=float(value))
-
-    return pool.publish(LAYOUT, nbytes, standing, filling(value % 256))
+    snapshot = pool.publish(LAYOUT, nbytes, standing, filling(value % 256))
+    return None if snapshot is None else pool.at(snapshot.version)
 
 
 class LateCopy:
@@ -192,7 +192,7 @@ def test_a_lease_may_end_later_than_it_is_released(make_pool):
 def test_a_snapshot_that_is_still_being_copied_is_not_the_newest_yet(make_pool):
     pool = make_pool()
     publish(pool, 1).release()
-    lease, copy = publish_late(pool, 2)
+    late, copy = publish_late(pool, 2)
     with pool.newest() as snapshot:
         assert (snapshot.version, snapshot.data.tolist()) == (1, [1] * 8)
     assert publish(pool, 3) is None  # publishing never waits, not even for a device
@@ -200,15 +200,15 @@ def test_a_snapshot_that_is_still_being_copied_is_not_the_newest_yet(make_pool):
     copy.finish()
     with pool.newest() as snapshot:
         assert (snapshot.version, snapshot.data.tolist(), snapshot.is_finite) == (2, [2] * 8, True)
-    assert lease.snapshot.data.tolist() == [2] * 8
+    assert late.data.tolist() == [2] * 8
 
 
 def test_settling_waits_for_what_was_published(make_pool):
     pool = make_pool()
-    lease, _ = publish_late(pool, 1)
+    late, _ = publish_late(pool, 1)
     assert pool.newest() is None
     pool.settle()
-    assert lease.snapshot.data.tolist() == [1] * 8
+    assert late.data.tolist() == [1] * 8
     assert pool.newest().snapshot.version == 1
     pool.settle()
 
@@ -221,10 +221,9 @@ def test_a_copy_that_fails_publishes_nothing_and_loses_no_slot(make_pool):
     pool = make_pool(slots=2)
     publish(pool, 1).release()
     for _ in range(3):
-        lease = pool.publish(LAYOUT, 8, TrainingProgress(clock=2.0), lambda data: Broken(data, 2))
+        pool.publish(LAYOUT, 8, TrainingProgress(clock=2.0), lambda data: Broken(data, 2))
         with pytest.raises(RuntimeError):
             pool.settle()
-        lease.release()
         assert pool.newest().snapshot.version == 1
     pool.newest().release()
     assert pool.version == 1
@@ -264,12 +263,11 @@ def test_an_older_snapshot_is_there_until_its_slot_is_written_again(make_pool):
 def test_a_snapshot_that_is_still_being_copied_has_no_version_yet(make_pool):
     pool = make_pool()
     publish(pool, 1).release()
-    lease, copy = publish_late(pool, 2)
+    _, copy = publish_late(pool, 2)
     assert pool.at(2) is None
     copy.finish()
     with pool.at(2) as snapshot:
         assert (snapshot.data == 2).all()
-    lease.release()
 
 
 def test_the_layout_is_that_of_the_newest_snapshot(make_pool):

@@ -6,7 +6,7 @@ import random
 import pytest
 from support.virtual_wire import VirtualHosts
 
-from dpwa.runtime import SYSTEM, Turn
+from dpwa.runtime import SYSTEM
 from dpwa.sim.nodes.runtime import VirtualRuntime
 
 
@@ -76,7 +76,7 @@ def test_nobody_waits_longer_for_a_queue_than_it_wants_to(process):
 
 def test_a_turn_belongs_to_one_thread_until_it_gives_it_back_though_it_waits_meanwhile(process):
     runtime, seen = process.runtime, []
-    turn = Turn(runtime)
+    turn = runtime.turn()
 
     def work(name):
         assert not turn.is_own
@@ -92,7 +92,7 @@ def test_a_turn_belongs_to_one_thread_until_it_gives_it_back_though_it_waits_mea
 
 
 def test_a_turn_is_given_back_by_an_error(process):
-    turn, passed = Turn(process.runtime), []
+    turn, passed = process.runtime.turn(), []
 
     def fail():
         with pytest.raises(RuntimeError), turn:

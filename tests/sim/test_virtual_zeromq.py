@@ -1,5 +1,6 @@
 """The virtual ZeroMQ does what the real one does, as far as nodes rely on it: one test for both."""
 
+import random
 import socket
 import time
 from contextlib import ExitStack
@@ -9,6 +10,8 @@ import pytest
 import zmq
 from support.virtual_wire import VirtualHosts
 
+from dpwa.runtime import SYSTEM
+from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import receive_from, send, serving_socket
@@ -22,10 +25,13 @@ class Virtual:
         hosts = VirtualHosts("here", "there")
         self.here, self.there = hosts.contexts["here"], hosts.contexts["there"]
         self.endpoint, self.until = hosts.endpoint("there"), hosts.until
+        self.runtime = VirtualRuntime(hosts.tcp, "here", random.Random(1))
 
 
 class Real:
     """The same on this machine."""
+
+    runtime = SYSTEM
 
     def __init__(self, stack):
         self.here = self.there = stack.enter_context(zmq.Context())
@@ -147,12 +153,13 @@ def test_only_one_listens_at_an_endpoint(world):
 
 
 def test_a_mailbox_wakes_its_reader_once_and_gives_all(world):
-    mailbox = Mailbox(world.here)
+    mailbox, poller = Mailbox(world.runtime.waker()), world.runtime.poller()
+    poller.register(mailbox.receiver, zmq.POLLIN)
     try:
         for number in range(5):
             mailbox.put(number)
-        world.until(lambda: mailbox.receiver.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+        world.until(lambda: poller.poll(0))
         assert list(mailbox.take_all()) == [0, 1, 2, 3, 4]
-        assert not mailbox.receiver.getsockopt(zmq.EVENTS) & zmq.POLLIN
+        assert not poller.poll(0)
     finally:
         mailbox.close()

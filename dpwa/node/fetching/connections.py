@@ -142,7 +142,7 @@ class Connections:
 
     def are_others(self, events: dict[object, int], own: object) -> bool:
         """Tell whether there is a socket that is neither of a channel nor the thread's own."""
-        return any(socket is not own and socket not in self._sockets for socket in events)
+        return any(socket != own and socket not in self._sockets for socket in events)
 
     def with_link(self) -> list[PeerChannel]:
         """Return the channels that have a link, whether it is up or not."""

@@ -245,7 +245,7 @@ class Fetcher:
             self.succeeded(attempt)
             return
         if is_of_transaction(order, attempt):
-            lease = Lease(incoming.snapshot(order.layout), lambda _: None)
+            lease = Lease(incoming.snapshot(order.layout))
             self.transactions.have(attempt, lease)
             return
         if not order.offer(Found(attempt.source, incoming)):

@@ -61,7 +61,7 @@ class TxThread(NodeThread):
         keyring: Keyring | None,
         most_connections: int,
     ) -> None:
-        self._commands: Mailbox[Command] = Mailbox(zmq_context)
+        self._commands: Mailbox[Command] = Mailbox(context.runtime.waker())
         super().__init__(context.runtime, f"dpwa-tx-{context.name}", self._commands)
         self._looked_at_links = context.clock.now()
         self._context = context

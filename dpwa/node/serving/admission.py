@@ -49,9 +49,8 @@ class AdmissionControl:
         self.limits = limits
         self._now, self._thread_time = runtime.now, runtime.thread_time
         self._budget = ServingBudget(limits.serving_share, limits.serving_burst_ms / 1000)
-        # Reentrant: a signal handler may close the tables while its thread is in here.
-        self._lulls_lock = threading.RLock()
-        self._lulls = 0
+        self._current_thread = runtime.current_thread
+        self._lulls: set[threading.Thread] = set()  # of the trainer, that wait for peers
         self._resume_at = 0.0
         self._started_s = 0.0  # seconds of a core
         self._over_budget = self._forged = self._revoked = 0
@@ -62,13 +61,11 @@ class AdmissionControl:
 
     def begin_unthrottled(self) -> None:
         """Forget the budget for now: the trainer does nothing but wait for peers; any thread."""
-        with self._lulls_lock:
-            self._lulls += 1
+        self._lulls.add(self._current_thread())
 
     def end_unthrottled(self) -> None:
-        """Mind the budget again."""
-        with self._lulls_lock:
-            self._lulls -= 1
+        """Mind the budget again; what an interrupt has left ends with the next time."""
+        self._lulls.discard(self._current_thread())
 
     @property
     def is_paused(self) -> bool:

@@ -17,7 +17,6 @@ from dpwa.node.serving.service import Reply, Service
 from dpwa.runtime import Runtime
 from dpwa.transport.authenticator import Authenticator
 from dpwa.transport.ipc import claimed
-from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import (
     Context,
     Receipt,
@@ -60,8 +59,8 @@ class RxThread(NodeThread):
         keys_changed: Callable[[], None],
         most_visitors: int,
     ) -> None:
-        self._wakes: Mailbox[None] = Mailbox(zmq_context)
-        super().__init__(runtime, f"dpwa-rx-{name}", self._wakes)
+        self._waker = runtime.waker()
+        super().__init__(runtime, f"dpwa-rx-{name}", self._waker)
         self.admission = admission
         self._keys_changed = keys_changed
         self._zmq_context = zmq_context
@@ -102,7 +101,7 @@ class RxThread(NodeThread):
 
     def wake(self) -> None:
         """Have the services look at once whether something has become due; from any thread."""
-        self._wakes.put(None)
+        self._waker.wake()
 
     def _run(self) -> None:
         """Own the socket from here to the end."""
@@ -132,7 +131,7 @@ class RxThread(NodeThread):
 
     def _serve(self, router: Socket, authenticator: Authenticator) -> None:
         wakes, poller = self._runtime.poller(), self._runtime.poller()
-        for socket in (self._wakes.receiver, *authenticator.sockets):
+        for socket in (self._waker.receiver, *authenticator.sockets):
             wakes.register(socket, zmq.POLLIN)
             poller.register(socket, zmq.POLLIN)
         poller.register(router, zmq.POLLIN)
@@ -144,8 +143,8 @@ class RxThread(NodeThread):
             ready = dict((wakes if self.admission.is_paused else poller).poll(patience_ms))
             if self._is_stopping:
                 return
-            if self._wakes.receiver in ready:
-                self._wakes.discard_all()
+            if self._waker.receiver in ready:
+                self._waker.clear()
             try:
                 if router in ready:
                     self._answer(router)

@@ -11,7 +11,7 @@ import threading
 import numpy as np
 
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import Condition, Lease, Snapshot
+from dpwa.data.snapshot import Lease, Snapshot
 
 MOST_ORIGINS = 2  # the leader of the group, and that of all
 
@@ -19,7 +19,11 @@ MOST_ORIGINS = 2  # the leader of the group, and that of all
 class _Copy:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.leases = 0
+        self.leases: list[Lease] = []
+
+    @property
+    def is_read(self) -> bool:
+        return not all(lease.is_over for lease in self.leases)
 
 
 class SnapshotCache:
@@ -29,7 +33,6 @@ class SnapshotCache:
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self._copies: dict[str, _Copy] = {}
-        self._ending: list[tuple[Condition, _Copy]] = []
 
     @property
     def nbytes(self) -> int:
@@ -55,27 +58,13 @@ class SnapshotCache:
             copy = self._copies.get(origin)
             if copy is None or copy.snapshot.version < version:
                 return None
-            copy.leases += 1
-            return Lease(copy.snapshot, lambda once: self._returned(copy, once))
+            lease = Lease(copy.snapshot)
+            copy.leases = [*(each for each in copy.leases if not each.is_over), lease]
+            return lease
 
     def _room(self, origin: str, nbytes: int) -> ByteArray:
         """Take the memory of the copy before, unless it is being read."""
-        self._end_leases()
         before = self._copies.pop(origin, None)
-        if before is None or before.leases or before.snapshot.data.nbytes != nbytes:
+        if before is None or before.is_read or before.snapshot.data.nbytes != nbytes:
             return np.empty(nbytes, np.uint8)
         return before.snapshot.data
-
-    def _returned(self, copy: _Copy, once: Condition) -> None:
-        with self._lock:
-            self._ending.append((once, copy))
-            self._end_leases()
-
-    def _end_leases(self) -> None:
-        still_open = []
-        for once, copy in self._ending:
-            if once():
-                copy.leases -= 1
-            else:
-                still_open.append((once, copy))
-        self._ending = still_open

@@ -84,23 +84,33 @@ class TransactionManager:
             self._mass.published()
 
     def take(self) -> Settled | None:
-        """Take one of what is to be merged now, and must be released then."""
+        """Return the first of what is to be merged now, and must be released then.
+
+        It stays the first until its `factor` was asked for, so an interrupt before loses nothing.
+        """
         with self._lock:
+            while self._settled and self._settled[0].is_taken:
+                self._settled[0].release()  # if an interrupt has come before that
+                self._settled.popleft()
             if not self._settled:
                 return None
             # What is published was so before this merge, and would be averaged with twice.
             self._traded_version = max(self._traded_version, self._published_version)
-            return self._settled.popleft()
+            return self._settled[0]
 
     def factor(self, settled: Settled) -> float:
-        """Return the weight to merge with; the mass that comes counts as received."""
+        """Return the weight to merge with; the mass that comes counts as received, once."""
         with self._lock:
             if self.terms is Terms.EXCHANGE:
-                return 0.5
-            if settled.returned is not None:
-                return self._mass.returned(settled.returned)
-            factor = self._mass.factor(settled.units)
-            self._mass.received(settled.units)
+                factor = 0.5
+            elif settled.returned is not None:
+                factor = self._mass.returned(settled.returned)
+            else:
+                factor = self._mass.factor(settled.units)
+                # One step for an interrupt, as nothing is called in between.
+                self._mass.held += settled.units
+                settled.units = 0
+            settled.is_taken = True
             return factor
 
     # The asking side: the TxThread
@@ -321,13 +331,14 @@ class TransactionManager:
         with self._lock:
             for transaction in list(self._records):
                 self._drop(transaction)
-            while (settled := self.take()) is not None:
-                settled.release()
+            while self._settled:
+                self._settled.popleft().release()
 
     @property
     def _has_untaken(self) -> bool:
         """Whether an exchange holds that the trainer has not merged yet."""
-        return self.terms is Terms.EXCHANGE and bool(self._settled)
+        is_exchange = self.terms is Terms.EXCHANGE
+        return is_exchange and bool(self._settled) and not self._settled[-1].is_taken
 
     def _is_traded(self, own: Lease) -> bool:
         is_exchange = self.terms is Terms.EXCHANGE

@@ -19,6 +19,7 @@ class Settled:
         own: this node's in the transaction; `None`: the one it has published in the round.
         units: of push-sum mass that come with it.
         returned: the transaction that is off, if the mass is this node's own.
+        is_taken: whether it is the trainer's by now, and its mass this node's.
     """
 
     peer: str
@@ -26,9 +27,11 @@ class Settled:
     own: Lease | None = None
     units: int = 0
     returned: bytes | None = None
+    is_taken: bool = False
 
     def release(self) -> None:
-        """Give the snapshots back."""
+        """Give the snapshots back; may be called again without effect."""
+        self.is_taken = True
         self.theirs.release()
         if self.own is not None:
             self.own.release()

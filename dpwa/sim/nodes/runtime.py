@@ -11,12 +11,15 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import zmq
+
 from dpwa.errors import UserError
-from dpwa.sim.nodes.sockets import VirtualPoller
+from dpwa.runtime import Condition, Turn, Waker
+from dpwa.sim.nodes.sockets import VirtualPoller, VirtualSocket
 from dpwa.sim.nodes.zeromq import VirtualContext
 from dpwa.virtual_network import VirtualNetwork
 
@@ -29,8 +32,6 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    import zmq
-
     from dpwa.sim.nodes.tcp import VirtualTcp
 
 EPOCH_S = 1_700_000_000.0  # the wall clock at the beginning: numbers of processes are made of it
@@ -80,9 +81,17 @@ class VirtualRuntime:
         """Let virtual time pass."""
         Sleeper(self).sleep(seconds)
 
-    def condition(self, lock: threading.RLock | None = None) -> threading.Condition:  # noqa: ARG002
+    def condition(self) -> Condition:
         """Return a condition of greenlets; they are one thread, which no lock of it keeps out."""
         return VirtualCondition(self)
+
+    def turn(self) -> Turn:
+        """Return what belongs to one greenlet at a time."""
+        return VirtualTurn(self)
+
+    def waker(self) -> Waker:
+        """Return what wakes a greenlet that polls virtual sockets."""
+        return VirtualWaker(self)
 
     def event(self) -> threading.Event:
         """Return an event of greenlets."""
@@ -278,7 +287,7 @@ class VirtualEvent(threading.Event):
         return _sleep(self._runtime, self._sleepers, timeout) or self._is_set
 
 
-class VirtualCondition(threading.Condition):
+class VirtualCondition(Condition):
     """A condition of greenlets; its lock locks nothing, as nobody waits with it."""
 
     def __init__(self, runtime: VirtualRuntime) -> None:
@@ -307,13 +316,52 @@ class VirtualCondition(threading.Condition):
             result = predicate()
         return result
 
-    def notify(self, n: int = 1) -> None:
-        """Wake so many, those first that have waited longest."""
-        _wake(self._sleepers, n)
-
     def notify_all(self) -> None:
         """Wake all."""
         _wake(self._sleepers)
+
+
+class VirtualTurn(Turn):
+    """Belongs to one greenlet at a time."""
+
+    def __init__(self, runtime: VirtualRuntime) -> None:
+        self._runtime = runtime
+        self._changed = VirtualCondition(runtime)
+        self._holder: threading.Thread | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the greenlet that asks has it."""
+        return self._holder is self._runtime.current_thread()
+
+    def __enter__(self) -> bool:
+        self._changed.wait_for(lambda: self._holder is None)
+        self._holder = self._runtime.current_thread()
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        self._holder = None
+        self._changed.notify_all()
+
+
+class VirtualWaker(Waker):
+    """Wakes a greenlet that polls."""
+
+    def __init__(self, runtime: VirtualRuntime) -> None:
+        self.receiver = VirtualSocket(cast("VirtualContext", runtime))
+
+    def wake(self) -> None:
+        """Wake the greenlet."""
+        if not self.receiver.is_readable:
+            self.receiver.push([b""])
+
+    def clear(self) -> None:
+        """Take note of the wake-ups so far."""
+        with suppress(zmq.Again):
+            self.receiver.recv()
+
+    def close(self) -> None:
+        """Nothing is to be given back."""
 
 
 class VirtualQueue:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
 from dpwa.connection import DpwaConnection
+from dpwa.runtime import Condition
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.sim.run_spec import node_name
 
@@ -34,7 +33,7 @@ class SimulatedNode:
         self.is_done = False
         self.pace = 0
         self.has_joined = self.has_taken_over = False
-        self.turn: threading.Condition | None = None
+        self.turn: Condition | None = None
         self.runtime: VirtualRuntime | None = None
         self.connection: DpwaConnection | None = None
         self._merges = self._served = 0

@@ -36,11 +36,8 @@ def write_half(data):
 
 def publish(write=write):
     """Publish one snapshot; return its version, or `None` when the round was skipped."""
-    lease = pool.publish(Layout.of_bytes(), nbytes, TrainingProgress(clock=1.0), write)
-    if lease is not None:
-        lease.release()
-        return lease.snapshot.version
-    return None
+    snapshot = pool.publish(Layout.of_bytes(), nbytes, TrainingProgress(clock=1.0), write)
+    return None if snapshot is None else snapshot.version
 
 
 def publish_for_ever():

@@ -1,0 +1,263 @@
+"""What is interrupted: rounds of two nodes of this process, of which the first one is."""
+
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpwa import DpwaConnection
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.errors import DpwaError
+from dpwa.policy.push_sum import UNIT
+from dpwa.tables.tables import Tables
+from support.interrupts import Moments, alarms, described, interrupted_at_random
+from support.nodes import config_of, eventually
+from support.times import at_most
+
+SETTINGS = {"timeout_ms": 300, "log_level": "error", "collective_timeout_s": 2.0}
+ROUNDS = 40  # that must all be whole, afterwards
+CLOSED_WITHIN_S = 3.0
+
+
+class Gossip:
+    """Two adapters. The second publishes, and merges what it has agreed on; it asks nobody.
+
+    Attributes:
+        work: what may be interrupted.
+    """
+
+    def __init__(self, **settings):
+        torch.manual_seed(3)
+        config = config_of(2, **{**SETTINGS, **settings})
+        self.two = DpwaPyTorchAdapter(nn.Linear(8, 8), "w2", {**config, "fetch_probability": 0.0})
+        self.one = DpwaPyTorchAdapter(nn.Linear(8, 8), "w1", config)
+        eventually(self.round)
+
+    def work(self):
+        self.one.update_send(0.5)
+        self.merge = self.one.update_wait(0.5)
+
+    def around(self, work):
+        """Do what the second node has to do for it, and let the first one be interrupted."""
+        self.two.update_send(0.5)
+        self.merge = None
+        try:
+            return work()
+        finally:
+            self.two.update_wait(0.5)
+
+    def round(self):
+        """Make a whole round; return whether the first node has published and merged."""
+        self._settle()
+        before = self.version
+        self.around(self.work)
+        return self.version == before + 1 and self.merge is not None
+
+    def goes_on(self):
+        """Publish after an interrupt: what was agreed on may hold a slot until its time is over."""
+        before = self.version
+
+        def publishes():
+            self.around(self.work)
+            return self.version > before
+
+        eventually(publishes, 1.0)
+
+    def _settle(self):
+        """Let both come to the end of what they have agreed on."""
+        for adapter in (self.one, self.two):
+            transactions = adapter.connection.node._context.transactions
+            while transactions.is_engaged:
+                adapter.update_wait(0.5)
+                time.sleep(0.001)
+
+    @property
+    def version(self):
+        return self.one.connection.node.version
+
+    def check(self):
+        """Check that all is as if nothing had happened."""
+        eventually(self.round, 3.0)
+        failed = [number for number in range(ROUNDS) if not self.round()]
+        assert not failed, f"rounds that were not whole: {failed}"
+        memory = self.one.connection.node.report()["memory"]
+        assert memory["slots"] <= 3, memory
+        assert not memory["lost_slots"], memory
+
+    def close(self):
+        for adapter in (self.one, self.two):
+            began = time.monotonic()
+            adapter.close()
+            assert time.monotonic() - began < at_most(CLOSED_WITHIN_S)
+
+
+class PushSum(Gossip):
+    """No mass may come or go."""
+
+    def __init__(self):
+        super().__init__(algorithm="push_sum", push_sum={"probability": 1.0})
+
+    def check(self):
+        super().check()
+        eventually(lambda: self._mass() == 2 * UNIT, 5.0)
+
+    def _mass(self):
+        for adapter in (self.one, self.two):
+            adapter.connection.node.rounds.skip()
+        reports = [
+            adapter.connection.node.report()["transactions"] for adapter in (self.one, self.two)
+        ]
+        return sum(report["units"] for report in reports)
+
+
+class TwoThreads:
+    """The second node has a thread of its own, which goes on whatever becomes of the first."""
+
+    def __init__(self):
+        config = config_of(2, **SETTINGS)
+        self.stack = ExitStack()
+        self.two = self.stack.enter_context(DpwaConnection("w2", config))
+        self.one = DpwaConnection("w1", config)
+        self.is_over = threading.Event()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self):
+        while not self.is_over.is_set():
+            with suppress(DpwaError):
+                self.other()
+
+    def around(self, work):
+        return work()
+
+    def goes_on(self):
+        eventually(self.round, 8.0)
+
+    def check(self):
+        eventually(self.round, 8.0)
+        failed = [number for number in range(ROUNDS) if not self.round()]
+        assert not failed, f"rounds that were not whole: {failed}"
+
+    def close(self):
+        self.is_over.set()
+        self.thread.join()
+        began = time.monotonic()
+        self.one.close()
+        assert time.monotonic() - began < at_most(CLOSED_WITHIN_S)
+        self.stack.close()
+
+
+class Collectives(TwoThreads):
+    """Barriers, values that come along, and values in shared memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.check()
+
+    def other(self):
+        self.two.barrier(timeout_s=0.5)
+        self.two.all_reduce(np.ones(4), timeout_s=0.5)
+        self.two.all_reduce(np.ones(20_000), timeout_s=0.5)
+
+    def work(self):
+        self.one.barrier(timeout_s=1.0)
+        values = [np.ones(4), np.ones(20_000)]
+        self.sums = [self.one.all_reduce(value, timeout_s=1.0)[0][-1] for value in values]
+
+    def round(self):
+        try:
+            self.work()
+        except DpwaError:
+            return False
+        return self.sums == [2.0, 2.0]
+
+
+class TableCase(TwoThreads):
+    """Additions to two shards, and reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = self.tables.array(1000, dtype="float64")
+
+    def _run(self):
+        tables = Tables(self.two)
+        tables.array(1000, dtype="float64")
+        self.is_over.wait()
+        tables.close()
+
+    @property
+    def tables(self):
+        if not hasattr(self, "_tables"):
+            self._tables = Tables(self.one)
+        return self._tables
+
+    def work(self):
+        self.table.add(np.ones(1000))
+        self.values = self.table.get()
+
+    def round(self):
+        before = self.table.get()
+        self.work()
+        assert len(set(self.values)) == 1, "a part of an addition"
+        return self.values[0] == before[0] + 1.0
+
+    def close(self):
+        began = time.monotonic()
+        self._tables.close()
+        assert time.monotonic() - began < at_most(CLOSED_WITHIN_S)
+        super().close()
+
+
+CASES = {
+    "mapped": Gossip,
+    "tcp": lambda: Gossip(transport="tcp"),
+    "symmetric": lambda: Gossip(algorithm="symmetric"),
+    "push_sum": PushSum,
+    "collectives": Collectives,
+    "tables": TableCase,
+}
+
+
+def interrupt_at_random(case, count, rng, most_s):
+    """Interrupt the work of a case so many times, each within this time; return how often."""
+    interrupts = 0
+
+    def work():
+        nonlocal interrupts
+        with suppress(DpwaError):  # that a call raises for the one before
+            interrupts += interrupted_at_random(case.work, rng, most_s)
+
+    with alarms():
+        while interrupts < count:
+            for _ in range(10):
+                case.around(work)
+            case.goes_on()  # who was left out of a collective has to be let in first
+    return interrupts
+
+
+def interrupt_at_each(case, rng, most):
+    """Interrupt the work of a case once at each of its moments, or at some; return how often.
+
+    Args:
+        case: one of `CASES`.
+        rng: draws the order of the moments, and which.
+        most: of them; `None`: all.
+    """
+    moments = Moments()
+    for _ in range(3):
+        case.around(lambda: moments.watch(case.work))
+    chosen, hits = rng.sample(list(moments.seen), k=min(most or sys.maxsize, len(moments.seen))), 0
+    for moment in chosen:
+        try:
+            hits += case.around(lambda moment=moment: moments.interrupt(moment, case.work))
+        except DpwaError as error:
+            raise AssertionError(f"after an interrupt at {described(moment)}: {error}") from error
+        try:
+            case.goes_on()
+        except Exception as error:
+            raise AssertionError(f"after an interrupt at {described(moment)}: {error}") from error
+    return hits
