@@ -38,7 +38,8 @@ from dpwa.config.tree import (
     Node,
     PythonSource,
     ScalarNode,
-    read_yaml_file,
+    parse_yaml,
+    read_text,
     scalar,
     value_at,
 )
@@ -133,7 +134,7 @@ def read_document(source: object, problems: Problems) -> Document:
     """
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
-        root = read_yaml_file(path)
+        root = parse_yaml(read_text(path), path)
         return Document(root.place, _settings(root, problems), Path(path).parent)
     root = PythonSource().node(source)
     return Document(root.place, _settings(root, problems), None)

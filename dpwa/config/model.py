@@ -72,7 +72,7 @@ def is_module_name(value: str) -> bool:
     return _MODULE.fullmatch(value) is not None
 
 
-def _that(is_right: Callable[[str], bool], expected: str) -> AfterValidator:
+def _checked(is_right: Callable[[str], bool], expected: str) -> AfterValidator:
     def check(value: str) -> str:
         if not is_right(value):
             raise refusal(expected)
@@ -106,11 +106,11 @@ _JOIN = "tcp://host:port, or NAME@tcp://host:port"
 _PLUGIN = "the name of a Python module, such as my_rules or package.rules"
 _KEY = "a public key, 40 characters as `dpwa keys new` prints them"
 
-Label = Annotated[str, _that(is_label, _LABEL)]
-Bind = Annotated[str, _that(is_bind_address, _HOST)]
-Host = Annotated[Bind, _that(lambda host: not is_wildcard(host), _REACHABLE)]
+Label = Annotated[str, _checked(is_label, _LABEL)]
+Bind = Annotated[str, _checked(is_bind_address, _HOST)]
+Host = Annotated[Bind, _checked(lambda host: not is_wildcard(host), _REACHABLE)]
 Codec = Annotated[str, _one_of(codec_names, UNKNOWN_CODEC)]
-PublicKey = Annotated[str, _that(lambda text: key_bytes(text) is not None, _KEY)]
+PublicKey = Annotated[str, _checked(lambda text: key_bytes(text) is not None, _KEY)]
 # The schema has no null, so that messages speak of numbers only: one who writes a port wants one.
 Port = Annotated[
     Annotated[int, Field(ge=1, le=MAX_PORT)] | None,
@@ -129,7 +129,7 @@ class NodeConfig(StrictModel):
     host: Host = Field(
         default="localhost", description="host name or IP address that the peers connect to"
     )
-    endpoint: Annotated[str, _that(is_endpoint, _ENDPOINT)] | None = Field(
+    endpoint: Annotated[str, _checked(is_endpoint, _ENDPOINT)] | None = Field(
         default=None,
         description="in place of host and port: ipc:///path/to/socket, for nodes of one machine",
     )
@@ -397,7 +397,7 @@ class Config(StrictModel):
         allow_inf_nan=False,
         description="longest time that a collective, such as all_reduce, waits for a node",
     )
-    join: tuple[Annotated[str, _that(is_join_address, _JOIN)], ...] | None = Field(
+    join: tuple[Annotated[str, _checked(is_join_address, _JOIN)], ...] | None = Field(
         default=None,
         description="lets nodes come and go: addresses of nodes to ask, one living is enough, "
         "such as [tcp://10.0.0.1:7000] or, with keys, [w1@tcp://10.0.0.1:7000]; those of `nodes` "
@@ -420,15 +420,17 @@ class Config(StrictModel):
         description="with join: folder where a node remembers members for its next start, relative "
         "to the folder of this file; empty = that of the checkpoints, if there is one",
     )
-    listen: Annotated[str, _that(is_listen_endpoint, _LISTEN)] | None = Field(
+    listen: Annotated[str, _checked(is_listen_endpoint, _LISTEN)] | None = Field(
         default=None,
         description="where a node listens that is not among `nodes`, such as tcp://*:0 (any "
         "address, any free port); null = any free port of the address from which `join` is reached",
     )
-    advertise: Annotated[str, _that(is_endpoint, "tcp://host:port or ipc:///path")] | None = Field(
-        default=None,
-        description="where others reach a node that is not among `nodes`, if it differs from "
-        "`listen`, such as tcp://my.host:7001 behind a forwarded port",
+    advertise: Annotated[str, _checked(is_endpoint, "tcp://host:port or ipc:///path")] | None = (
+        Field(
+            default=None,
+            description="where others reach a node that is not among `nodes`, if it differs from "
+            "`listen`, such as tcp://my.host:7001 behind a forwarded port",
+        )
     )
     initial_state: Literal["peers", "own", "newest"] | None = Field(
         default=None,
@@ -511,7 +513,7 @@ class Config(StrictModel):
         description="least severe messages to log: debug, info, warning or error; where it is not "
         "set, what the program's own logging says",
     )
-    plugins: tuple[Annotated[str, _that(is_module_name, _PLUGIN)], ...] = Field(
+    plugins: tuple[Annotated[str, _checked(is_module_name, _PLUGIN)], ...] = Field(
         default=(),
         description="Python modules that register algorithms, topologies, interpolation rules or "
         "codecs of your own",

@@ -181,7 +181,7 @@ def _message(detail: ErrorDetails, node: Node | None, shape: _Shape) -> str:
     context = detail.get("ctx", {})
     if node is None:  # a key that is missing
         return f"missing, expected {context.get('expected') or expected or 'a value'}"
-    if "known" in context:  # a refusal of ours
+    if context.keys() >= {"expected", "known"}:  # a refusal, see `dpwa.types`
         expected, known = context["expected"], context["known"]
     elif detail["type"] in ("value_error", "assertion_error"):
         # A validator of the user's own: its sentence stands as it is.

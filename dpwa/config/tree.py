@@ -7,7 +7,6 @@ tag ever constructs an object.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -152,12 +151,6 @@ class _Loader(yaml.SafeLoader):
         first: [(tag, pattern) for tag, pattern in resolvers if tag in (_NULL, _MERGE)]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-
-
-def read_yaml_file(path: str | os.PathLike[str]) -> Node:
-    """Read a file into a tree; one that cannot be read, or is not YAML in UTF-8, raises."""
-    name = os.fspath(path)
-    return parse_yaml(read_text(name), name)
 
 
 def parse_yaml(text: str, source: str) -> Node:
