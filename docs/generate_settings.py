@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dpwa.config.environment import variable_of, variables
 from dpwa.config.methods import KINDS
-from dpwa.config.schema import config_schema
+from dpwa.config.schema import config_schema, variable_of, variables
 
 HEAD = """\
 # Every setting

@@ -11,7 +11,7 @@ from dpwa.cli.completion import node_names
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
-    from dpwa.config.joining import Seed
+    from dpwa.config.endpoints import Seed
     from dpwa.observe.watch import Watch
 
 MAX_TIMEOUT_MS = 3_600_000
@@ -110,7 +110,7 @@ def watch(config: Path | None, at: str | None, as_name: str | None = None) -> Wa
 
 
 def _seed(address: str) -> Seed:
-    from dpwa.config.joining import is_join_address, seed_of
+    from dpwa.config.endpoints import is_join_address, seed_of
 
     name, _, place = address.rpartition("@")
     if "://" not in place:

@@ -51,7 +51,7 @@ def init(
     from pydantic import ValidationError
 
     from dpwa.config.problems import shown
-    from dpwa.config.template import config_text, local_nodes
+    from dpwa.config.schema import config_text, local_nodes
 
     last_port = base_port + nodes - 1
     if last_port > _HIGHEST_PORT:

@@ -136,7 +136,7 @@ def list_keys(
 
 
 def _folder(path: Path, *names: str) -> KeyFolder:
-    from dpwa.config.nodes import is_label
+    from dpwa.config.endpoints import is_label
     from dpwa.transport.keys import KeyFolder
 
     for name in names:

@@ -159,7 +159,7 @@ def _write(path: Path, best: Choice) -> None:
 def _config_of(path: Path | None) -> Config:
     """Return the configuration of a file, or the defaults."""
     from dpwa.config import load_config
-    from dpwa.config.template import local_nodes
+    from dpwa.config.schema import local_nodes
 
     if path is not None:
         return load_config(path)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dpwa.config.load import ConfigSource, load_config, peer_config
-from dpwa.config.model import Config
-from dpwa.config.nodes import NodeConfig
+from dpwa.config.model import Config, NodeConfig
 
 __all__ = ["Config", "ConfigSource", "NodeConfig", "load_config", "peer_config"]

@@ -1,18 +1,29 @@
-"""Addresses as ZeroMQ endpoints, `tcp://host:port` and `ipc:///path`: text, nothing is opened."""
+"""Names and addresses of nodes as text; nothing is opened.
+
+Addresses are ZeroMQ endpoints, `tcp://host:port` and `ipc:///path`.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from dataclasses import dataclass
 
 MAX_PORT = 65535
 MAX_IPC_PATH_BYTES = 100  # sockaddr_un holds 108; some are left for a lock file's suffix
 
+_LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _IPC = "ipc://"
 _TCP = re.compile(
     r"tcp://(\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]{1,253})):(?P<port>[0-9]{1,5})"
 )
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def is_label(value: str) -> bool:
+    """Tell whether text could name a node."""
+    return _LABEL.fullmatch(value) is not None
 
 
 def tcp_endpoint(host: str, port: int) -> str:
@@ -42,6 +53,19 @@ def ipc_path(endpoint: str) -> str | None:
     return path if len(path.encode()) <= MAX_IPC_PATH_BYTES else None
 
 
+def is_endpoint(value: str) -> bool:
+    """Tell whether text is an endpoint of either kind."""
+    return split_tcp(value) is not None or ipc_path(value) is not None
+
+
+def is_listen_endpoint(value: str) -> bool:
+    """Tell whether a node can listen there: port 0 is any free one, `*` all of its addresses."""
+    probe = value.replace("tcp://*:", "tcp://any:")
+    if probe.startswith("tcp://") and probe.endswith(":0"):
+        probe = probe[:-1] + "1"
+    return is_endpoint(probe)
+
+
 def is_ipv6_address(host: str) -> bool:
     """Tell whether a host is an IPv6 address, without brackets."""
     try:
@@ -58,6 +82,11 @@ def is_wildcard(host: str) -> bool:
         return False
 
 
+def is_bind_address(host: str) -> bool:
+    """Tell whether a node could listen on a host, which has no scheme, port or brackets."""
+    return host == "*" or _HOST.fullmatch(host) is not None or is_ipv6_address(host)
+
+
 def same_host_key(host: str) -> str:
     """Return a text that is equal for spellings of one host; this machine's loopback is one."""
     try:
@@ -65,3 +94,23 @@ def same_host_key(host: str) -> str:
     except ValueError:
         host = host.casefold()
     return "localhost" if host in _LOOPBACK else host
+
+
+@dataclass(frozen=True)
+class Seed:
+    """Where a node asks to join: an endpoint, and the name of the node there if it is known."""
+
+    endpoint: str
+    name: str = ""
+
+
+def seed_of(address: str) -> Seed:
+    """Read `tcp://host:port`, `ipc:///path` or either with `NAME@` before it."""
+    name, at, endpoint = address.partition("@")
+    return Seed(endpoint, name) if at and "://" not in name else Seed(address)
+
+
+def is_join_address(value: str) -> bool:
+    """Tell whether `seed_of` can read it."""
+    seed = seed_of(value)
+    return is_endpoint(seed.endpoint) and (not seed.name or is_label(seed.name))

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dpwa.config.problems import Place, Problems, shown, suggestion
-from dpwa.config.yaml_source import read_text
+from dpwa.config.tree import read_text
 from dpwa.errors import ConfigError, UserError
 from dpwa.policy.topology import EdgeList, Topology, edges_topology, topology
 from dpwa.policy.topology.rules import FileOptions
@@ -25,26 +25,16 @@ _EDGE = re.compile(rf"({_NAME}?)(\s*->\s*|\s+)({_NAME})")
 
 
 def read_edges(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> EdgeList:
-    """Read the edges in a file; see `parse_edges`.
-
-    Raises:
-        ConfigError: the file cannot be read, or has mistakes: all of them, with line and column.
-    """
+    """Read the edges in a file; see `parse_edges`."""
     source = os.fspath(path)
     return parse_edges(read_text(source), names, source)
 
 
 def parse_edges(text: str, names: Sequence[str] | None = None, source: str = "<edges>") -> EdgeList:
-    """Turn lines such as `w1 w2` (both pull) and `w1 -> w2` (w1 pulls) into edges.
+    """Turn lines into edges, of which each may be there several times; `source` names the file.
 
-    Args:
-        text: the lines. What follows a `#` is a comment; an edge may be there several times.
-        names: of all nodes, in the order of their positions; without it the nodes are those of the
-            edges, in the order in which they come first.
-        source: names the file in messages.
-
-    Raises:
-        ConfigError: the text has mistakes: all of them, with line and column.
+    `names` has all nodes in the order of their positions; without it the nodes are those of the
+    edges, in the order in which they come first. Raises `ConfigError` with all mistakes.
     """
     problems = Problems()
     known = None if names is None else dict.fromkeys(names)  # a set that keeps its order
@@ -62,39 +52,28 @@ def parse_edges(text: str, names: Sequence[str] | None = None, source: str = "<e
 
 
 def topology_of(name: str, options: StrictModel, names: Sequence[str]) -> Topology:
-    """Return the topology of this name, that of a file with its edges.
-
-    Raises:
-        UnknownNameError: no such topology is registered.
-        ConfigError: the file cannot be read, or has mistakes.
-    """
+    """Return the topology of this name, that of a file with its edges."""
     if isinstance(options, FileOptions):
         return edges_topology(read_edges(options.path, names))
     return topology(name)
 
 
 def found_from(folder: Path | None, options: StrictModel) -> StrictModel:
-    """Return options whose path, if they are those of a file, holds in any working directory.
-
-    Args:
-        folder: what the path is relative to; `None`: the working directory of now.
-        options: of any method.
-    """
+    """Return options whose path, if they are those of a file, holds in any working directory."""
     if not isinstance(options, FileOptions):
         return options
     return options.model_copy(update={"path": absolute(folder, options.path)})
 
 
 def absolute(folder: Path | None, path: str) -> str:
-    """Return a path as it holds in any working directory; see `found_from`."""
+    """Return a path that holds in any working directory; without a folder, relative to this one."""
     return str((folder or Path()).joinpath(path).absolute())
 
 
 def require_connected(topology: Topology, options: StrictModel, names: Sequence[str]) -> None:
     """Make sure that what any node learns reaches every other one, over the rounds of a period.
 
-    Raises:
-        UserError: it does not, or the topology does not fit this number of nodes.
+    Raises `UserError` if it does not, or if the topology does not fit this number of nodes.
     """
     from dpwa.policy.topology.mixing import period_adjacency
     from dpwa.policy.topology.paths import unreachable

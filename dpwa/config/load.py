@@ -1,31 +1,54 @@
-"""Loading: any source and the environment to one `Config`, or all mistakes at once."""
+"""Loading: any source and the environment to one `Config`, or all mistakes at once.
+
+Settings come from a document, then from variables such as DPWA_TIMEOUT_MS=500 and
+DPWA_CONSTANT__VALUE=0.3, then from arguments; what is later goes before what is earlier.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpwa.config.clashes import Plain, clashes
-from dpwa.config.combinations import combinations
-from dpwa.config.environment import environment_overrides
-from dpwa.config.graphs import absolute, found_from
-from dpwa.config.methods import KINDS, method_names, methods
-from dpwa.config.model import CLASH, Config
-from dpwa.config.nodes import NodeConfig
-from dpwa.config.placement import Placement, note_misfit
-from dpwa.config.plugins import import_plugins
-from dpwa.config.problems import UNKNOWN_CODEC, Place, Problems, joined, joined_all
-from dpwa.config.python_source import ARGUMENTS, PythonSource
-from dpwa.config.reading import note_duplicates, plain_values, read_model, schema_of, unknown_key
-from dpwa.config.scalars import means_off
-from dpwa.config.schema import options_model, setting_names
-from dpwa.config.tree import BrokenNode, ConfigValue, ListNode, MapNode, Node, ScalarNode, value_at
-from dpwa.config.yaml_source import read_yaml_file
+from dpwa.config.clashes import Plain, clashes, combinations
+from dpwa.config.graphs import absolute, found_from, require_connected, topology_of
+from dpwa.config.methods import KINDS, changed_options, method_names, methods
+from dpwa.config.model import CLASH, UNKNOWN_CODEC, Config, NodeConfig, is_module_name
+from dpwa.config.problems import Place, Problems, joined, joined_all, listing, suggestion
+from dpwa.config.reading import (
+    means_off,
+    note_duplicates,
+    plain_values,
+    read_model,
+    unknown_key,
+    validated,
+)
+from dpwa.config.schema import LISTS, PREFIX, options_model, setting_names, variables
+from dpwa.config.tree import (
+    ARGUMENTS,
+    BrokenNode,
+    ConfigValue,
+    ListNode,
+    MapNode,
+    Node,
+    PythonSource,
+    ScalarNode,
+    parse_yaml,
+    read_text,
+    scalar,
+    value_at,
+)
 from dpwa.errors import ConfigError, UserError
+from dpwa.policy.topology.rules import FileOptions
 from dpwa.types import StrictModel
+
+RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE", "DPWA_FAULTS")
+_CONNECTED = ("random", "full")  # by definition; 4096 nodes take seconds to look at
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config
 
@@ -57,7 +80,7 @@ def load_config(
             if overrides
             else source
         )
-    variables = os.environ if environ is None else environ
+    environment = os.environ if environ is None else environ
     problems = Problems()
     try:
         document = read_document(source, problems)
@@ -65,67 +88,13 @@ def load_config(
             document = _laid_over(document, read_document(beneath, problems))
     except ConfigError as error:
         # Beyond reading; what is wrong with the environment can still be told.
-        for _ in environment_overrides(variables, problems, rules_known=False):
+        for _ in _from_environment(environment, problems, rules_known=False):
             pass
         raise ConfigError([*error.problems, *problems.lines()]) from None
-    config = config_of(document, problems, variables, overrides)
+    config = config_of(document, problems, environment, overrides)
     if config is None or problems.lines():
         raise ConfigError(problems.lines())
     return config
-
-
-def config_of(
-    document: Document,
-    problems: Problems,
-    environ: Mapping[str, str],
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    beside: Iterable[str] = (),
-) -> Config | None:
-    """Return the configuration that a document is; note what is wrong, and return `None` then.
-
-    Args:
-        document: as `read_document` returns it.
-        problems: where mistakes are noted.
-        environ: variables that override settings.
-        overrides: settings that go before all others.
-        beside: keys of something else that stands in the same file, for whoever misspells one.
-    """
-    return _Loading(document, problems, tuple(beside)).run(environ, overrides or {})
-
-
-def settings_in(source: ConfigSource) -> frozenset[str]:
-    """Return the names of the settings that a source has, right or wrong.
-
-    Raises:
-        ConfigError: it cannot be read at all.
-    """
-    if isinstance(source, Config):
-        return frozenset(source.to_mapping())
-    return frozenset(entry.key for entry in read_document(source, Problems()).settings)
-
-
-@dataclass(frozen=True)
-class Document:
-    """The settings of a source in the order written.
-
-    Attributes:
-        place: of the whole.
-        settings: keys and values.
-        folder: of the plugins and of relative paths; `None`: the working directory.
-    """
-
-    place: Place
-    settings: tuple[ConfigValue, ...]
-    folder: Path | None
-
-
-def _laid_over(document: Document, beneath: Document) -> Document:
-    """Return the settings of a source, and those of another that it does not have."""
-    own = {entry.key for entry in document.settings}
-    others = tuple(entry for entry in beneath.settings if entry.key not in own)
-    folder = beneath.folder if document.folder is None else document.folder
-    return Document(document.place, (*document.settings, *others), folder)
 
 
 def peer_config(name: str, host: str, port: int) -> NodeConfig:
@@ -142,15 +111,30 @@ def peer_config(name: str, host: str, port: int) -> NodeConfig:
         raise UserError(f"peer {name!r}: {'; '.join(problems)}") from None
 
 
+def settings_in(source: ConfigSource) -> frozenset[str]:
+    """Return the names of the settings that a source has, right or wrong."""
+    if isinstance(source, Config):
+        return frozenset(source.to_mapping())
+    return frozenset(entry.key for entry in read_document(source, Problems()).settings)
+
+
+@dataclass(frozen=True)
+class Document:
+    """The settings of a source in the order written."""
+
+    place: Place  # of the whole
+    settings: tuple[ConfigValue, ...]
+    folder: Path | None  # of the plugins and of relative paths; None: the working directory
+
+
 def read_document(source: object, problems: Problems) -> Document:
     """Read the settings of a source: a path, a mapping, or a list of single-key mappings.
 
-    Raises:
-        ConfigError: it cannot be read at all.
+    Raises `ConfigError` if it cannot be read at all.
     """
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
-        root = read_yaml_file(path)
+        root = parse_yaml(read_text(path), path)
         return Document(root.place, _settings(root, problems), Path(path).parent)
     root = PythonSource().node(source)
     return Document(root.place, _settings(root, problems), None)
@@ -177,17 +161,55 @@ def _settings(root: Node, problems: Problems) -> tuple[ConfigValue, ...]:
     return tuple(entries)
 
 
+def _laid_over(document: Document, beneath: Document) -> Document:
+    """Return the settings of a source, and those of another that it does not have."""
+    own = {entry.key for entry in document.settings}
+    others = tuple(entry for entry in beneath.settings if entry.key not in own)
+    folder = beneath.folder if document.folder is None else document.folder
+    return Document(document.place, (*document.settings, *others), folder)
+
+
+def config_of(
+    document: Document,
+    problems: Problems,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    beside: Iterable[str] = (),
+) -> Config | None:
+    """Return the configuration that a document is; note what is wrong, and return `None` then.
+
+    `beside` has keys of something else that stands in the same file, for whoever misspells one.
+    """
+    loading = _Loading(document, problems)
+    complete = loading.collect(environ, overrides or {})
+    loading.note_unknown_keys(beside)
+    options = loading.options()
+    config = loading.config(options, codecs_known=complete)
+    if config is None or problems.lines():
+        return None
+    found: dict[str, object] = {"options": changed_options(options)}
+    if config.security != "none":
+        found["keys"] = absolute(document.folder, config.keys)
+    if config.checkpoint.dir:
+        folder = absolute(document.folder, config.checkpoint.dir)
+        found["checkpoint"] = config.checkpoint.model_copy(update={"dir": folder})
+    for key in ("state_dir", "run_log"):
+        if folder := getattr(config, key):
+            found[key] = absolute(document.folder, folder)
+    return config.model_copy(update=found)
+
+
 class _Loading:
     """The steps from a document to a `Config`, over the settings collected so far."""
 
-    def __init__(self, document: Document, problems: Problems, beside: Sequence[str]) -> None:
-        self._beside = beside
+    def __init__(self, document: Document, problems: Problems) -> None:
         self._document = document
         self._problems = problems
         self._entries: dict[str, ConfigValue] = {}
 
-    def run(self, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Config | None:
-        """Note all problems and return the configuration, or `None` if none can be made."""
+    def collect(self, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> bool:
+        """Take the settings from everywhere; tell whether all plugins could be imported."""
         settings = self._document.settings
         note_duplicates(MapNode(self._document.place, settings), "", self._problems)
         for entry in settings:
@@ -196,32 +218,19 @@ class _Loading:
         arguments = {e.key: e for e in argued.entries} if isinstance(argued, MapNode) else {}
         self._entries.update({k: e for k, e in arguments.items() if k == "plugins"})
         complete = self._plugins(None if "plugins" in arguments else self._document.folder)
-        for path, value in environment_overrides(environ, self._problems, rules_known=complete):
+        for path, value in _from_environment(environ, self._problems, rules_known=complete):
             self._override(path, value)
         self._entries.update(arguments)
         if not complete:
             self._forgive_methods()
-        self._unknown_keys()
-        self._nobody_listed()
-        options = self._options()
-        config = self._config(options, codecs_known=complete)
-        if config is None or self._problems.lines():
-            return None
-        found: dict[str, object] = {"options": options}
-        if config.security != "none":
-            found["keys"] = absolute(self._document.folder, config.keys)
-        if config.checkpoint.dir:
-            folder = absolute(self._document.folder, config.checkpoint.dir)
-            found["checkpoint"] = config.checkpoint.model_copy(update={"dir": folder})
-        for key in ("state_dir", "run_log"):
-            if folder := getattr(config, key):
-                found[key] = absolute(self._document.folder, folder)
-        was_set = {key: getattr(config, key) for key in config.model_fields_set}
-        return Config.model_validate(was_set | found)
+        join = self._entries.get("join")
+        if join and isinstance(join.value, ListNode) and "nodes" not in self._entries:
+            self._entries["nodes"] = ConfigValue("nodes", join.place, ListNode(join.place, ()))
+        return complete
 
     def _plugins(self, folder: Path | None) -> bool:
         entry = self._entries.get("plugins")
-        complete = entry is None or import_plugins(entry.value, folder, self._problems)
+        complete = entry is None or _import_plugins(entry.value, folder, self._problems)
         place = entry.value.place if entry else self._document.place
         for name, first, second in _taken_twice():
             expected = "expected methods with names of their own"
@@ -231,10 +240,10 @@ class _Loading:
 
     def _override(self, path: tuple[str, ...], value: ScalarNode) -> None:
         key, *option = path
-        if option:
-            before = self._entries.get(
-                key, ConfigValue(key, value.place, ScalarNode(value.place, None, ""))
-            )
+        before = self._entries.get(key)
+        if option and before is None:
+            before = ConfigValue(key, value.place, ScalarNode(value.place, None, ""))
+        if option and before:
             options = _with_option(before.value, ConfigValue(option[0], value.place, value))
             self._entries[key] = ConfigValue(key, before.place, options)
         else:
@@ -243,69 +252,164 @@ class _Loading:
     def _forgive_methods(self) -> None:
         """Drop methods that nobody knows: a plugin that cannot be imported may have them."""
         for kind in KINDS:
-            name = _text(self._entries.get(kind.setting))
+            name = self._text(kind.setting)
             if name and name not in kind.names() and kind.setting != "robust":
                 self._entries.pop(name, None)
                 self._entries.pop(kind.setting, None)
 
-    def _nobody_listed(self) -> None:
-        """With `join`, the list of nodes may be left out."""
-        join = self._entries.get("join")
-        if join and isinstance(join.value, ListNode) and "nodes" not in self._entries:
-            self._entries["nodes"] = ConfigValue("nodes", join.place, ListNode(join.place, ()))
-
-    def _unknown_keys(self) -> None:
+    def note_unknown_keys(self, beside: Iterable[str]) -> None:
+        """Note keys that are neither settings nor methods."""
         known = [*setting_names(), *method_names()]
         for key, entry in self._entries.items():
             if isinstance(entry.value, BrokenNode) and key not in known:
                 self._problems.add(entry.value.place, joined("", key), entry.value.message)
             elif key not in known:
-                message = unknown_key(key, list(dict.fromkeys([*self._beside, *known])))
+                message = unknown_key(key, list(dict.fromkeys([*beside, *known])))
                 self._problems.add(entry.place, joined("", key), message)
 
-    def _options(self) -> dict[str, StrictModel]:
+    def options(self) -> dict[str, StrictModel]:
         """Read the options of every method, those of selected ones even if nothing is written."""
-        found: dict[str, StrictModel | None] = {}
+        found: dict[str, StrictModel] = {}
         for method in methods():
             name, selected = method.name, self._entries.get(method.kind)
             entry = self._entries.get(name)
+            if entry is None and selected and name == self._text(method.kind):
+                entry = ConfigValue(name, selected.place, MapNode(selected.value.place, ()))
             if entry:
-                found[name] = _read_options(entry, method.options, self._problems)
-            elif selected and name == _text(selected):
-                nothing = MapNode(selected.value.place, ())
-                defaults = ConfigValue(name, selected.place, nothing)
-                found[name] = _read_options(defaults, method.options, self._problems)
-        folder = self._document.folder
-        return {name: found_from(folder, read) for name, read in found.items() if read is not None}
+                value = _options_map(entry, method.options, self._problems).value
+                read = read_model(method.options, value, name, self._problems)
+                if read is not None:
+                    found[name] = found_from(self._document.folder, read)
+        return found
 
-    def _config(self, options: Mapping[str, StrictModel], *, codecs_known: bool) -> Config | None:
+    def config(self, options: Mapping[str, StrictModel], *, codecs_known: bool) -> Config | None:
+        """Read everything but the options of methods, and note what does not fit together."""
         entries = tuple(self._setting(key) for key in setting_names() if key in self._entries)
         settings = MapNode(self._document.place, entries)
+        values = plain_values(Config, settings, "", self._problems)
         # An unknown codec may come from the plugin that cannot be imported.
         ignore = () if codecs_known else (UNKNOWN_CODEC,)
-        plain = plain_values(schema_of(Config), settings, "", Problems())
-        values = plain if isinstance(plain, dict) else {}
         if _note_clashes(settings, values, self._problems):
             ignore = (*ignore, CLASH)
         self._note_misfit(values, options)
-        return read_model(Config, settings, "", self._problems, ignore=ignore)
-
-    def _note_misfit(self, values: Plain, options: Mapping[str, StrictModel]) -> None:
-        """Note a topology that does not fit the nodes, if both are known well enough to tell."""
-        entry, chosen = self._entries.get("topology"), _text(self._entries.get("topology"))
-        names = [node.get("name") for node in _mappings(values, "nodes")]
-        known = [name for name in names if isinstance(name, str)]
-        if entry is None or chosen not in options or not names or len(set(known)) < len(names):
-            return
-        written = self._entries.get(chosen, entry).value
-        path = value_at(written, ["path"]) or written
-        place = entry.value.place
-        note_misfit(Placement(chosen, place, options[chosen], path.place, known), self._problems)
+        return validated(Config, settings, values, "", self._problems, ignore=ignore)
 
     def _setting(self, key: str) -> ConfigValue:
         entry = self._entries[key]
         model = options_model(key)
         return _options_map(entry, model, self._problems) if model else entry
+
+    def _note_misfit(self, values: Plain, options: Mapping[str, StrictModel]) -> None:
+        """Note a topology that does not fit the nodes, if both are known well enough to tell."""
+        entry, chosen = self._entries.get("topology"), self._text("topology")
+        names = [node.get("name") for node in _mappings(values, "nodes")]
+        known = [name for name in names if isinstance(name, str)]
+        if entry is None or chosen not in options or not names or len(set(known)) < len(names):
+            return
+        if chosen in _CONNECTED:
+            return
+        place = entry.value.place
+        try:
+            topology = topology_of(chosen, options[chosen], known)
+            require_connected(topology, options[chosen], known)
+        except ConfigError as error:
+            self._note_file(chosen, error, options[chosen])
+        except UserError as error:
+            message = error.text.removeprefix(f"topology {chosen}: ")
+            self._problems.add(place, "topology", message)
+        except Exception as error:  # noqa: BLE001 - whatever the rule of a plugin raises
+            message = f"expected neighbours (got {type(error).__name__}: {error})"
+            self._problems.add(place, "topology", message)
+
+    def _note_file(self, chosen: str, error: ConfigError, options: StrictModel) -> None:
+        """Note mistakes where they are: in the file, or in its path if they are of all of it."""
+        written = self._entries.get(chosen, self._entries["topology"]).value
+        path = options.path if isinstance(options, FileOptions) else ""
+        for line in error.problems:
+            if line.startswith(f"{path}: "):
+                place = (value_at(written, ["path"]) or written).place
+                self._problems.add(place, "file.path", line)
+            else:
+                self._problems.add_line(line)
+
+    def _text(self, key: str) -> str:
+        """Return the text of a single value, empty if there is none."""
+        value = self._entries[key].value if key in self._entries else None
+        return value.value if isinstance(value, ScalarNode) and isinstance(value.value, str) else ""
+
+
+def _from_environment(
+    environ: Mapping[str, str], problems: Problems, *, rules_known: bool
+) -> Iterator[tuple[tuple[str, ...], ScalarNode]]:
+    """Yield the key path and the value of every setting that the environment makes.
+
+    A variable that is set to nothing counts as not set. Those that name no setting are noted; while
+    not all plugins are loaded, what looks like an option of a method gets the benefit of the doubt.
+    """
+    known = variables()
+    for variable in sorted(name for name in environ if name.startswith(PREFIX)):
+        if variable in RESERVED:
+            continue
+        place = Place("environment", variable=variable)
+        if variable not in known:
+            if rules_known or "__" not in variable:
+                problems.add(place, "", _unknown_variable(variable, tuple(known)))
+        elif environ[variable].strip():
+            yield known[variable], scalar(place, environ[variable])
+
+
+def _unknown_variable(variable: str, known: tuple[str, ...]) -> str:
+    if variable in [PREFIX + name.upper() for name in LISTS]:
+        return "unknown variable, expected this list in the configuration itself"
+    hint = suggestion(variable.removeprefix(PREFIX), [k.removeprefix(PREFIX) for k in known])
+    if hint:
+        return "unknown variable" + hint.replace("mean ", f"mean {PREFIX}")
+    return f"unknown variable, expected one of {listing(known)}"
+
+
+def _import_plugins(node: Node, folder: Path | None, problems: Problems) -> bool:
+    """Import every module of the list `plugins`, and tell whether all could be.
+
+    They are searched in the folder first. What is no module name at all is left to validation.
+    """
+    complete = True
+    items = node.items if isinstance(node, ListNode) else ()
+    with _search(folder):
+        for index, item in enumerate(items):
+            name = item.value if isinstance(item, ScalarNode) else None
+            if not isinstance(name, str) or not is_module_name(name):
+                complete = False
+                continue
+            fault = _import_fault(name)
+            if fault:
+                complete = False
+                message = f"expected a Python module that can be imported (got {name}: {fault})"
+                problems.add(item.place, joined("plugins", index), message)
+    return complete
+
+
+def _import_fault(name: str) -> str:
+    try:
+        with redirect_stdout(sys.stderr):  # what it prints must not end up among the results
+            importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's module raises
+        reason = " ".join(str(error).split())
+        return f"{type(error).__name__}, {reason}" if reason else type(error).__name__
+    return ""
+
+
+@contextmanager
+def _search(folder: Path | None) -> Iterator[None]:
+    if folder is None:
+        yield
+        return
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(entry)
 
 
 def _taken_twice() -> Iterator[tuple[str, str, str]]:
@@ -317,12 +421,6 @@ def _taken_twice() -> Iterator[tuple[str, str, str]]:
         users[method.name] = method.kind
 
 
-def _text(entry: ConfigValue | None) -> str:
-    """Return the text of a single value, empty if there is none."""
-    value = entry.value if entry else None
-    return value.value if isinstance(value, ScalarNode) and isinstance(value.value, str) else ""
-
-
 def _with_option(options: Node, changed: ConfigValue) -> Node:
     """Return the options of a method with one of them set; what makes no sense stays as it is."""
     if means_off(options):
@@ -331,13 +429,6 @@ def _with_option(options: Node, changed: ConfigValue) -> Node:
         return options
     kept = tuple(entry for entry in options.entries if entry.key != changed.key)
     return MapNode(options.place, (*kept, changed))
-
-
-def _read_options(
-    entry: ConfigValue, model: type[StrictModel], problems: Problems
-) -> StrictModel | None:
-    value = _options_map(entry, model, problems).value
-    return read_model(model, value, entry.key, problems)
 
 
 def _options_map(entry: ConfigValue, model: type[StrictModel], problems: Problems) -> ConfigValue:
@@ -364,10 +455,7 @@ def _note_clashes(settings: MapNode, values: Plain, problems: Problems) -> bool:
     return found
 
 
-def _mappings(values: Mapping[str, object], key: str) -> list[Plain]:
+def _mappings(values: Plain, key: str) -> list[Plain]:
     items = values.get(key)
-    return (
-        [item if isinstance(item, dict) else {} for item in items]
-        if isinstance(items, list)
-        else []
-    )
+    items = items if isinstance(items, list) else []
+    return [item if isinstance(item, dict) else {} for item in items]

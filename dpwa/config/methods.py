@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
 
 from dpwa.algorithms import algorithm, algorithm_names
 from dpwa.policy.interpolation import interpolation, interpolation_names
 from dpwa.policy.topology import topology, topology_names
-from dpwa.types import Fraction, StrictModel
+from dpwa.types import Fraction, StrictModel, refusal
 
 
 class ClipOptions(StrictModel):
@@ -90,3 +91,36 @@ def method_names() -> tuple[str, ...]:
 def method(name: str) -> Method | None:
     """Return the method of this name, if there is one."""
     return next((found for found in methods() if found.name == name), None)
+
+
+def default_options(model: type[StrictModel]) -> StrictModel | None:
+    """Return options as they are when nothing is set; `None` if some must be set."""
+    try:
+        return model()
+    except ValidationError:
+        return None
+
+
+def changed_options(value: Mapping[str, object]) -> tuple[tuple[str, StrictModel], ...]:
+    """Return options of methods as sorted pairs, without those that only repeat the defaults.
+
+    Leaving defaults out makes `constant: {value: 0.5}` and no `constant` at all the same object.
+    """
+    pairs: list[tuple[str, StrictModel]] = []
+    for name, options in sorted(value.items()):
+        found = method(name)
+        if found is None:
+            raise refusal(f"one of {', '.join(method_names())}", method_names())
+        checked = found.options.model_validate(options)
+        if checked != default_options(found.options):
+            pairs.append((name, checked))
+    return tuple(pairs)
+
+
+def _canonical(value: object) -> object:
+    return changed_options(dict(value)) if isinstance(value, (Mapping, tuple)) else value
+
+
+ChangedOptions = Annotated[
+    tuple[tuple[str, SerializeAsAny[StrictModel]], ...], BeforeValidator(_canonical)
+]

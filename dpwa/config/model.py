@@ -6,37 +6,270 @@ The description of each field is the one source of the JSON Schema and of the co
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from dpwa.config.clashes import clashes
-from dpwa.config.combinations import combinations
-from dpwa.config.joining import AdvertisedEndpoint, JoinAddress, ListenEndpoint, Seed, seed_of
-from dpwa.config.limits import Limits
-from dpwa.config.methods import methods_in_use
-from dpwa.config.names import AlgorithmName, InterpolationName, ModuleName, TopologyName
-from dpwa.config.nodes import Codec, LinkConfig, NodeConfig, is_label
-from dpwa.config.options import (
+from dpwa.algorithms import algorithm_names
+from dpwa.config.clashes import clashes, combinations
+from dpwa.config.endpoints import (
+    MAX_IPC_PATH_BYTES,
+    MAX_PORT,
+    Seed,
+    is_bind_address,
+    is_endpoint,
+    is_join_address,
+    is_label,
+    is_listen_endpoint,
+    is_wildcard,
+    seed_of,
+    split_tcp,
+    tcp_endpoint,
+)
+from dpwa.config.methods import (
     ChangedOptions,
-    CheckpointOptions,
-    MetricsOptions,
-    TopKOptions,
-    options_of,
+    default_options,
+    method,
+    method_names,
+    methods_in_use,
 )
 from dpwa.config.problems import joined_all, listing, suggestion
-from dpwa.config.public_keys import Allow
-from dpwa.errors import UnknownNameError
-from dpwa.types import Fraction, JsonObject, StrictModel
+from dpwa.config.public_keys import AllowedKeys, key_bytes
+from dpwa.data.codecs import codec_names
+from dpwa.errors import UnknownNameError, UserError
+from dpwa.policy.interpolation import interpolation_names
+from dpwa.policy.topology import topology_names
+from dpwa.types import REFUSAL, Fraction, JsonObject, StrictModel, refusal
+
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
 
 MAX_TIMEOUT_MS = 3_600_000
 MAX_SEED = 2**63 - 1
 
+# Types of errors that loading treats in its own way.
 CLASH = "dpwa_clash"
+UNKNOWN_CODEC = "dpwa_unknown_codec"
+
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _YAML: Any = {"sort_keys": False, "default_flow_style": None, "width": 1000, "allow_unicode": True}
+
+
+def is_module_name(value: str) -> bool:
+    """Tell whether text could name a Python module."""
+    return _MODULE.fullmatch(value) is not None
+
+
+def _checked(is_right: Callable[[str], bool], expected: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not is_right(value):
+            raise refusal(expected)
+        return value
+
+    return AfterValidator(check)
+
+
+def _one_of(names: Callable[[], tuple[str, ...]], kind: LiteralString = REFUSAL) -> AfterValidator:
+    def check(value: str) -> str:
+        known = names()
+        if value not in known:
+            raise refusal(f"one of {', '.join(known)}", known, kind=kind)
+        return value
+
+    return AfterValidator(check)
+
+
+def _check_distinct(value: dict[str, str]) -> AllowedKeys:
+    if len(set(value.values())) < len(value):
+        raise refusal("a key of its own for every name")
+    return AllowedKeys(value)
+
+
+_LABEL = "1 to 64 letters, digits, dots, underscores or hyphens"
+_HOST = "a host name or IP address without scheme, port or brackets"
+_REACHABLE = "an address that peers can reach; to listen on all of them, set bind"
+_ENDPOINT = f"ipc:// and an absolute path of at most {MAX_IPC_PATH_BYTES} bytes, or tcp://host:port"
+_LISTEN = "tcp://host:port, where the host may be * and the port 0, or ipc:///path"
+_JOIN = "tcp://host:port, or NAME@tcp://host:port"
+_PLUGIN = "the name of a Python module, such as my_rules or package.rules"
+_KEY = "a public key, 40 characters as `dpwa keys new` prints them"
+
+Label = Annotated[str, _checked(is_label, _LABEL)]
+Bind = Annotated[str, _checked(is_bind_address, _HOST)]
+Host = Annotated[Bind, _checked(lambda host: not is_wildcard(host), _REACHABLE)]
+Codec = Annotated[str, _one_of(codec_names, UNKNOWN_CODEC)]
+PublicKey = Annotated[str, _checked(lambda text: key_bytes(text) is not None, _KEY)]
+# The schema has no null, so that messages speak of numbers only: one who writes a port wants one.
+Port = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_PORT)] | None,
+    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_PORT}),
+]
+
+
+class NodeConfig(StrictModel):
+    """One node: its name and where its peers reach it, by `port` or by `endpoint`.
+
+    An endpoint `tcp://host:port` is turned into host and port, so a node with `endpoint` is always
+    one with an `ipc` endpoint, and one without it always has a port.
+    """
+
+    name: Label = Field(description="what the node is called; unique, 1 to 64 of A-Z a-z 0-9 . _ -")
+    host: Host = Field(
+        default="localhost", description="host name or IP address that the peers connect to"
+    )
+    endpoint: Annotated[str, _checked(is_endpoint, _ENDPOINT)] | None = Field(
+        default=None,
+        description="in place of host and port: ipc:///path/to/socket, for nodes of one machine",
+    )
+    port: Port = Field(
+        default=None,
+        validate_default=True,
+        description="TCP port; host and port together are unique",
+    )
+    group: Label | None = Field(
+        default=None, description="group of nodes that this one belongs to; none if left out"
+    )
+    bind: Bind | None = Field(
+        default=None,
+        description="address to listen on when it differs from host, such as 0.0.0.0 or *",
+    )
+    codec: Codec | None = Field(
+        default=None,
+        description="codec of what is fetched from this node; that of the run if left out",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_tcp_endpoint(cls, values: object) -> object:
+        if not isinstance(values, dict) or {"host", "port"} & set(values):
+            return values
+        endpoint = values.get("endpoint")
+        address = split_tcp(endpoint) if isinstance(endpoint, str) else None
+        if address is None:
+            return values
+        others = {key: value for key, value in values.items() if key != "endpoint"}
+        return {**others, "host": address[0], "port": address[1]}
+
+    @field_validator("endpoint")
+    @classmethod
+    def _endpoint_stands_alone(cls, value: str | None, known: ValidationInfo) -> str | None:
+        if value is not None and known.data.get("host", "localhost") != "localhost":
+            raise refusal("either host and port or an endpoint")
+        return value
+
+    @field_validator("port")
+    @classmethod
+    def _port_or_endpoint(cls, value: int | None, known: ValidationInfo) -> int | None:
+        if "endpoint" in known.data and (value is None) == (known.data["endpoint"] is None):
+            raise refusal(
+                f"a whole number from 1 to {MAX_PORT}, or an endpoint"
+                if value is None
+                else "either a port or an endpoint"
+            )
+        return value
+
+    @field_validator("bind")
+    @classmethod
+    def _bind_needs_a_port(cls, value: str | None, known: ValidationInfo) -> str | None:
+        if value is not None and known.data.get("endpoint"):
+            raise refusal("no bind beside an endpoint")
+        return value
+
+    @property
+    def connect_endpoint(self) -> str:
+        """The ZeroMQ endpoint that peers connect to."""
+        return self.endpoint or tcp_endpoint(self.host, self.port or 0)
+
+    @property
+    def listen_endpoint(self) -> str:
+        """The ZeroMQ endpoint to listen on; its host may be a name, which is not looked up."""
+        return self.endpoint or tcp_endpoint(self.bind or self.host, self.port or 0)
+
+    def to_mapping(self) -> JsonObject:
+        """Return what must be written to get this node, as plain values."""
+        unused = {"host"} if self.endpoint else set()
+        return self.model_dump(mode="json", exclude_none=True, exclude=unused)
+
+
+class LinkConfig(StrictModel):
+    """What is special between two nodes, in both directions."""
+
+    between: tuple[Label, ...] = Field(
+        min_length=2, max_length=2, description="the names of the two nodes"
+    )
+    codec: Codec = Field(description="codec of what one of them fetches from the other")
+
+
+class TopKOptions(StrictModel):
+    """Options of the codec `topk`."""
+
+    keep: float = Field(
+        default=0.01, gt=0.0, le=1.0, description="share of the values that a fetch brings"
+    )
+    resync_every: int = Field(
+        default=50, ge=1, description="every so many fetches, a whole snapshot is fetched"
+    )
+
+
+class CheckpointOptions(StrictModel):
+    """Where a node keeps its state on disk, and how often."""
+
+    dir: str = Field(
+        default="",
+        description="folder of the checkpoints, relative to the folder of this file; empty = none",
+    )
+    every_steps: int = Field(
+        default=1000, ge=1, description="so many updates from a checkpoint to the next"
+    )
+    keep: int = Field(
+        default=3, ge=1, le=1000, description="how many checkpoints of each node are kept"
+    )
+
+
+class MetricsOptions(StrictModel):
+    """Where a node serves its metrics to Prometheus."""
+
+    port: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_PORT,
+        description="of the first of `nodes`, the others have the next ones; 0 = any free port; "
+        "null = no metrics are served",
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="name or address to listen on")
+
+
+class Limits(StrictModel):
+    """What others may use of a node."""
+
+    sessions_per_peer: int = Field(
+        default=2, ge=1, le=64, description="fetches of one peer that are served at once"
+    )
+    serving_share: float = Field(
+        default=0.1,
+        gt=0.0,
+        le=1.0,
+        description="of a core that the requests of others may take while the node trains; what "
+        "is more waits",
+    )
+    serving_burst_ms: float = Field(
+        default=50.0, ge=0.0, le=60_000.0, description="of a core that they may take at once"
+    )
+    handshake_timeout_s: float = Field(
+        default=5.0, ge=0.1, le=600.0, description="longest time that a handshake may take"
+    )
 
 
 class Config(StrictModel):
@@ -57,17 +290,17 @@ class Config(StrictModel):
         le=MAX_TIMEOUT_MS,
         description="longest time to wait for a peer, in milliseconds",
     )
-    algorithm: AlgorithmName = Field(
+    algorithm: Annotated[str, _one_of(algorithm_names)] = Field(
         default="gossip",
         description="training algorithm: gossip, lsgd, symmetric, push_sum, noloco, local, "
         "elastic or one of a plugin",
     )
-    topology: TopologyName = Field(
+    topology: Annotated[str, _one_of(topology_names)] = Field(
         default="random",
         description="which peers a node fetches from: random, full, ring, grid, torus, "
         "exponential, one_peer_exponential, star, small_world, file or one of a plugin",
     )
-    interpolation: InterpolationName = Field(
+    interpolation: Annotated[str, _one_of(interpolation_names)] = Field(
         default="constant",
         description="rule for the factor, how much of a peer's parameters a merge takes: constant, "
         "clock, loss, leader or a rule of a plugin",
@@ -164,7 +397,7 @@ class Config(StrictModel):
         allow_inf_nan=False,
         description="longest time that a collective, such as all_reduce, waits for a node",
     )
-    join: tuple[JoinAddress, ...] | None = Field(
+    join: tuple[Annotated[str, _checked(is_join_address, _JOIN)], ...] | None = Field(
         default=None,
         description="lets nodes come and go: addresses of nodes to ask, one living is enough, "
         "such as [tcp://10.0.0.1:7000] or, with keys, [w1@tcp://10.0.0.1:7000]; those of `nodes` "
@@ -187,16 +420,18 @@ class Config(StrictModel):
         description="with join: folder where a node remembers members for its next start, relative "
         "to the folder of this file; empty = that of the checkpoints, if there is one",
     )
-    listen: ListenEndpoint | None = Field(
+    listen: Annotated[str, _checked(is_listen_endpoint, _LISTEN)] | None = Field(
         default=None,
         description="where a node listens that is not among `nodes`, such as tcp://*:0 (any "
         "address, any free port); null = any free port of the address from which `join` is reached",
     )
-    advertise: AdvertisedEndpoint | None = Field(
-        default=None,
-        description="where others reach a node that is not among `nodes`, if it differs from "
-        "`listen`, such as tcp://203.0.113.7:7001 behind a forwarded port; without keys it must be "
-        "the address that the node sends from",
+    advertise: Annotated[str, _checked(is_endpoint, "tcp://host:port or ipc:///path")] | None = (
+        Field(
+            default=None,
+            description="where others reach a node that is not among `nodes`, if it differs from "
+            "`listen`, such as tcp://203.0.113.7:7001 behind a forwarded port; without keys it must "
+            "be the address that the node sends from",
+        )
     )
     initial_state: Literal["peers", "own", "newest"] | None = Field(
         default=None,
@@ -266,7 +501,7 @@ class Config(StrictModel):
         description="folder of the keys for `security: curve`, as `dpwa keys` makes it; relative "
         "to the folder of this file",
     )
-    allow: Allow = Field(
+    allow: Annotated[dict[Label, PublicKey], AfterValidator(_check_distinct)] = Field(
         default={},
         validate_default=True,
         description="public keys of nodes by name, beside those of the folder `keys`",
@@ -279,7 +514,7 @@ class Config(StrictModel):
         description="least severe messages to log: debug, info, warning or error; where it is not "
         "set, what the program's own logging says",
     )
-    plugins: tuple[ModuleName, ...] = Field(
+    plugins: tuple[Annotated[str, _checked(is_module_name, _PLUGIN)], ...] = Field(
         default=(),
         description="Python modules that register algorithms, topologies, interpolation rules or "
         "codecs of your own",
@@ -341,8 +576,7 @@ class Config(StrictModel):
         if not self.is_open:
             self.node(name)
         elif not is_label(name):
-            expected = "1 to 64 letters, digits, dots, underscores or hyphens"
-            raise UnknownNameError(f"a node's name has {expected} (got {name!r})")
+            raise UnknownNameError(f"a node's name has {_LABEL} (got {name!r})")
 
     def group_of(self, name: str) -> str:
         """Return the group of a node; empty for none."""
@@ -378,7 +612,17 @@ class Config(StrictModel):
             UnknownNameError: no such method is registered.
             UserError: it has options without defaults, and they are not set.
         """
-        return options_of(name, dict(self.options))
+        found = method(name)
+        if found is None:
+            known = method_names()
+            what = "interpolation rule, algorithm, topology or kind of robust merging"
+            raise UnknownNameError(
+                f"no {what} is named {name!r}{suggestion(name, known)} (known: {', '.join(known)})"
+            )
+        options = dict(self.options).get(name) or default_options(found.options)
+        if options is None:
+            raise UserError(f"{found.kind} {name!r} needs options, and none are set")
+        return options
 
     def to_mapping(self) -> JsonObject:
         """Return the modern form as plain values, defaults filled in; `load_config` takes it back.

@@ -8,9 +8,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
-
-UNKNOWN_CODEC = "dpwa_unknown_codec"
 
 _PLAIN = re.compile(r"[^\s\"'(){}\[\],;]+(?: [^\s\"'(){}\[\],;]+)*")
 _SHOWN_CHARACTERS = 60
@@ -19,19 +16,12 @@ _LISTED_NAMES = 20
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value was written.
+    """Where a value was written."""
 
-    Attributes:
-        source: path of the file, or `<config>` for a mapping.
-        line: 1-based; 0 for a value that comes from no file.
-        column: 1-based, in characters; without a file, the order of reading.
-        variable: the environment variable that the value comes from, if any.
-    """
-
-    source: str
-    line: int = 0
-    column: int = 0
-    variable: str = ""
+    source: str  # path of the file, or `<config>` for a mapping
+    line: int = 0  # from 1 on; 0 for a value that comes from no file
+    column: int = 0  # from 1 on, in characters; without a file, the order of reading
+    variable: str = ""  # the environment variable that the value comes from, if any
 
     def prefix(self, path: str) -> str:
         """Return the beginning of a problem's line: the location and the key path."""
@@ -98,60 +88,3 @@ def joined(path: str, step: str | int) -> str:
 def joined_all(steps: Iterable[str | int]) -> str:
     """Return the key path of these steps from the root."""
     return reduce(joined, steps, "")
-
-
-def expectation(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
-    """Say in words what a JSON Schema allows; an empty string when it says nothing useful."""
-    phrases = [_phrase(option) for option in alternatives(schema, definitions)]
-    return " or ".join(phrase for phrase in dict.fromkeys(phrases) if phrase)
-
-
-def alternatives(schema: dict[str, Any], definitions: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the schemas of which a value must meet one, with references followed."""
-    if "$ref" in schema:
-        return alternatives(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    for key in ("anyOf", "oneOf", "allOf"):
-        if key in schema:
-            return [found for part in schema[key] for found in alternatives(part, definitions)]
-    return [schema]
-
-
-def words_of(schema: dict[str, Any]) -> list[Any]:
-    """Return the values that a schema lists one by one, if it does."""
-    return list(schema.get("enum", [schema["const"]] if "const" in schema else []))
-
-
-def _phrase(schema: dict[str, Any]) -> str:
-    words = words_of(schema)
-    if words:
-        names = [str(word) for word in words]
-        return names[0] if len(names) == 1 else f"one of {listing(names)}"
-    kind = schema.get("type")
-    if kind in ("integer", "number"):
-        return ("a whole number" if kind == "integer" else "a number") + _range(schema)
-    if kind == "array":
-        least = schema.get("minItems", 0)
-        if least and least == schema.get("maxItems"):
-            return f"a list with {least} item{'s' * (least != 1)}"
-        return f"a list with at least {least} item{'s' * (least != 1)}" if least else "a list"
-    if kind == "object":
-        keys = ", ".join(schema.get("properties", ()))
-        return f"a mapping with {keys}" if keys else "a mapping"
-    return {"string": "text", "boolean": "on or off", "null": "nothing"}.get(str(kind), "")
-
-
-def _range(schema: dict[str, Any]) -> str:
-    if "minimum" in schema and "maximum" in schema:
-        return f" from {_bound(schema['minimum'])} to {_bound(schema['maximum'])}"
-    names = {
-        "minimum": "of at least",
-        "exclusiveMinimum": "above",
-        "maximum": "of at most",
-        "exclusiveMaximum": "below",
-    }
-    bounds = [f"{words} {_bound(schema[key])}" for key, words in names.items() if key in schema]
-    return f" {' and '.join(bounds)}" if bounds else ""
-
-
-def _bound(value: float) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import AfterValidator, Field
-
-from dpwa.config.nodes import Label
-from dpwa.types import refusal
-
 KEY_CHARACTERS = 40
 
 # https://rfc.zeromq.org/spec/32: five characters stand for four bytes.
@@ -33,24 +26,8 @@ def _word(characters: str) -> int:
     return value
 
 
-def _check_key(value: str) -> str:
-    if key_bytes(value) is None:
-        raise refusal("a public key, 40 characters as `dpwa keys new` prints them")
-    return value
-
-
 class AllowedKeys(dict[str, str]):
     """Public keys by the names of their nodes; not to be changed."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
-
-
-def _check_distinct(value: dict[str, str]) -> AllowedKeys:
-    if len(set(value.values())) < len(value):
-        raise refusal("a key of its own for every name")
-    return AllowedKeys(value)
-
-
-PublicKey = Annotated[str, AfterValidator(_check_key)]
-Allow = Annotated[dict[Label, PublicKey], AfterValidator(_check_distinct), Field()]

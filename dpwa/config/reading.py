@@ -1,29 +1,47 @@
-"""A tree to a typed object, with every mistake noted at the value that it is about."""
+"""A tree to a typed object, with every mistake noted at the value that it is about.
+
+What a single value means is decided by the JSON Schema of the setting that it is for: YAML 1.1
+would read `22:22` as 1342, `off` as False and `1e-3` as text. Here a number is what a person would
+call a number, `off` is 0 where a number is meant, and text keeps its spelling. Pydantic alone would
+take true for 1, and knows neither `off` nor `1e3` as a whole number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from functools import cache
+import re
+from collections.abc import Collection, Iterator
+from functools import cache, cached_property, reduce
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from dpwa.config.problems import (
-    UNKNOWN_CODEC,
-    Place,
-    Problems,
-    alternatives,
-    expectation,
-    joined,
-    listing,
-    suggestion,
+from dpwa.config.problems import Place, Problems, joined, listing, suggestion
+from dpwa.config.tree import (
+    SOURCE,
+    BrokenNode,
+    ListNode,
+    MapNode,
+    Node,
+    PythonSource,
+    ScalarNode,
 )
-from dpwa.config.python_source import SOURCE, PythonSource
-from dpwa.config.scalars import meaning
-from dpwa.config.tree import BrokenNode, ListNode, MapNode, Node, ScalarNode
-from dpwa.types import REFUSAL, StrictModel
+from dpwa.types import StrictModel
+
+_OFF = ("off", "no", "false")
+_ON = ("on", "yes", "true")
+_INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
+_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)(e[-+]?[0-9]+)?")
+_LONGEST_NUMBER = 400  # Python refuses to convert integers of more than 4300 digits
+_NOT_FINITE = re.compile(r"([-+]?)\.?(inf|infinity|nan)")
+_SINGLE = {"string": "text", "boolean": "on or off", "null": "nothing"}
+_BOUNDS = {
+    "minimum": "of at least",
+    "exclusiveMinimum": "above",
+    "maximum": "of at most",
+    "exclusiveMaximum": "below",
+}
 
 # Options of the program of LSGD, as people write them into a configuration.
 _FORMER = {
@@ -39,56 +57,50 @@ _FORMER = {
 }
 
 _Schema = dict[str, Any]
+_Steps = tuple[str | int, ...]  # of a key path; the first is a path already
 _Model = TypeVar("_Model", bound=StrictModel)
 
 
-@cache
-def schema_of(model: type[StrictModel]) -> _Schema:
-    """Return the JSON Schema of a model, which takes milliseconds to work out."""
-    return model.model_json_schema()
+def read_model(model: type[_Model], node: Node, path: str, problems: Problems) -> _Model | None:
+    """Read a tree as a model and note every mistake; `None` if it cannot be read.
+
+    `path` is the key path of the tree, the beginning of every one in messages.
+    """
+    return validated(model, node, plain_values(model, node, path, problems), path, problems)
 
 
-def plain_values(schema: _Schema, node: Node, path: str, problems: Problems) -> object:
-    """Return a tree as plain values for a model of this JSON Schema to validate.
+def plain_values(model: type[StrictModel], node: Node, path: str, problems: Problems) -> Any:
+    """Return a tree as plain values for the model to validate.
 
     Notes duplicate keys and values that cannot be used at all.
     """
-    return _Reader(schema.get("$defs", {}), problems).value(node, schema, path)
+    return _shape_of(model).plain(node, (path,), problems)
 
 
-def read_model(
-    model: type[_Model], node: Node, path: str, problems: Problems, *, ignore: Collection[str] = ()
+def validated(
+    model: type[_Model],
+    node: Node,
+    plain: object,
+    path: str,
+    problems: Problems,
+    *,
+    ignore: Collection[str] = (),
 ) -> _Model | None:
-    """Read a tree as a model and note every mistake; `None` if it cannot be read.
-
-    Args:
-        model: what to read.
-        node: the tree.
-        path: key path of the tree, the beginning of every path in messages.
-        problems: where mistakes are noted.
-        ignore: types of validation errors that are not to be noted.
-    """
-    schema = schema_of(model)
-    plain = plain_values(schema, node, path, problems)
+    """Make a model of the plain values of a tree; `ignore` has types of errors not to be noted."""
     try:
         return model.model_validate(plain)
     except ValidationError as error:
-        start = _Spot(node, schema, path, node.place, schema.get("$defs", {}))
         details = error.errors(include_url=False)
-        for detail in details:
-            if detail["type"] not in ignore and not _is_consequence(detail, details):
-                _report(start, detail, problems)
-        return None
+    deeper = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
+    for detail in details:
+        # Where something below a value is wrong, pydantic may count it as too short as well.
+        if detail["type"] not in ignore and detail["loc"] not in deeper:
+            _note(detail, node, _shape_of(model), path, problems)
+    return None
 
 
 def mistakes(model: type[StrictModel], values: object, path: str) -> str:
-    """Say in one line what is wrong with plain values that a model has refused.
-
-    Args:
-        model: that has refused them.
-        values: a mapping.
-        path: what they are, the beginning of every key path.
-    """
+    """Say in one line what is wrong with a mapping of plain values that a model has refused."""
     problems = Problems()
     read_model(model, PythonSource().node(values), path, problems)
     found = [line.removeprefix(f"{SOURCE}: ") for line in problems.lines()]
@@ -116,112 +128,214 @@ def unknown_key(key: str, known: list[str]) -> str:
     return f"unknown key{suggestion(key, known) or ', expected one of ' + listing(known)}"
 
 
-class _Reader:
-    def __init__(self, definitions: dict[str, _Schema], problems: Problems) -> None:
-        self._definitions = definitions
-        self._problems = problems
-
-    def value(self, node: Node, schema: _Schema, path: str) -> object:
-        options = alternatives(schema, self._definitions)
-        if isinstance(node, ScalarNode):
-            return meaning(node, options)
-        if isinstance(node, ListNode):
-            items = _keyword(options, "items")
-            return [self.value(item, items, joined(path, i)) for i, item in enumerate(node.items)]
-        if isinstance(node, MapNode):
-            return self._mapping(node, options, path)
-        self._problems.add(node.place, path, node.message)
+def number(text: str) -> float | int | None:
+    """Read a number as people write it: `1e-3`, `.5`, `1_000`, `.inf`; `None` if it is none."""
+    text = text.strip().lower()
+    if len(text) > _LONGEST_NUMBER:
         return None
-
-    def _mapping(self, node: MapNode, options: list[_Schema], path: str) -> dict[str, object]:
-        note_duplicates(node, path, self._problems)
-        properties = _keyword(options, "properties")
-        others = _keyword(options, "additionalProperties")
-        plain: dict[str, object] = {}
-        for entry in node.entries:
-            if entry.key not in plain:
-                below = joined(path, entry.key)
-                schema = properties.get(entry.key, others)
-                plain[entry.key] = self.value(entry.value, schema, below)
-        return plain
+    if _INTEGER.fullmatch(text):
+        return int(text.replace("_", ""))
+    if _FLOAT.fullmatch(text):
+        return float(text.replace("_", ""))
+    special = _NOT_FINITE.fullmatch(text)
+    return float(special[1] + special[2]) if special else None
 
 
-@dataclass(frozen=True)
-class _Spot:
-    """A value in the tree, the schema it should meet and the place to point at."""
-
-    node: Node | None
-    schema: _Schema
-    path: str
-    place: Place
-    definitions: dict[str, _Schema]
-
-    def below(self, step: str | int) -> _Spot | None:
-        """Descend to an item or key; `None` where the tree and the schema have no such thing."""
-        options = alternatives(self.schema, self.definitions)
-        path = joined(self.path, step)
-        if isinstance(self.node, ListNode) and isinstance(step, int):
-            item = self.node.items[step]
-            return _Spot(item, _keyword(options, "items"), path, item.place, self.definitions)
-        if not isinstance(self.node, MapNode) or not isinstance(step, str):
-            return None
-        properties = _keyword(options, "properties")
-        schema = properties.get(step, _keyword(options, "additionalProperties"))
-        entry = self.node.find(step)
-        if entry is not None:
-            return _Spot(entry.value, schema, path, entry.value.place, self.definitions)
-        # A key that is missing: point at the mapping that should have it.
-        return (
-            _Spot(None, schema, path, self.place, self.definitions) if step in properties else None
-        )
+def means_off(node: Node) -> bool:
+    """Tell whether a value switches something off: nothing, 0, off, no or false."""
+    if not isinstance(node, ScalarNode):
+        return False
+    value = node.value
+    if isinstance(value, str):
+        return value.strip().lower() in ("", *_OFF) or number(value) == 0
+    return value is None or (isinstance(value, Real) and value == 0)
 
 
-def _is_consequence(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
-    """Tell whether something below the value is wrong: pydantic then may count it as too short."""
-    depth = len(detail["loc"])
-    return any(
-        len(other["loc"]) > depth and other["loc"][:depth] == detail["loc"] for other in details
-    )
-
-
-def _report(start: _Spot, detail: ErrorDetails, problems: Problems) -> None:
-    spot = parent = start
+def _note(detail: ErrorDetails, node: Node, shape: _Shape, path: str, problems: Problems) -> None:
+    """Note an error of pydantic at the value that it is about, in the words of its schema."""
+    is_of_key = detail["type"] == "extra_forbidden"
+    found: Node | None = node
+    place, known = node.place, list(shape.keys)
     for step in detail["loc"]:
-        below = spot.below(step)
-        if below is None:
+        if isinstance(found, ListNode) and isinstance(step, int):
+            found = found.items[step]
+            place = found.place
+        elif isinstance(found, MapNode) and isinstance(step, str):
+            entry = found.find(step)
+            if entry:
+                place = entry.place if is_of_key else entry.value.place
+            elif step not in shape.keys:
+                break
+            known, found = list(shape.keys), entry.value if entry else None
+        else:
             break
-        spot, parent = below, spot
-    if isinstance(spot.node, BrokenNode):
-        return
-    if detail["type"] == "extra_forbidden" and isinstance(parent.node, MapNode):
-        key = str(detail["loc"][-1])
-        entry = parent.node.find(key)
-        known = list(_keyword(alternatives(parent.schema, parent.definitions), "properties"))
-        place = entry.place if entry else spot.place
-        problems.add(place, spot.path, unknown_key(key, known))
-    else:
-        problems.add(spot.place, spot.path, _message(spot, detail))
+        shape, path = shape.below(step), joined(path, step)
+    if is_of_key and not isinstance(found, BrokenNode):
+        problems.add(place, path, unknown_key(str(detail["loc"][-1]), known))
+    elif not isinstance(found, BrokenNode):
+        problems.add(place, path, _message(detail, found, shape))
 
 
-def _message(spot: _Spot, detail: ErrorDetails) -> str:
-    expected = expectation(spot.schema, spot.definitions)
+def _message(detail: ErrorDetails, node: Node | None, shape: _Shape) -> str:
+    expected, known = shape.expected, list(map(str, shape.words))
     context = detail.get("ctx", {})
-    if spot.node is None:
+    if node is None:  # a key that is missing
         return f"missing, expected {context.get('expected') or expected or 'a value'}"
-    options = alternatives(spot.schema, spot.definitions)
-    known = [word for option in options for word in option.get("enum", ())]
-    if detail["type"] in (REFUSAL, UNKNOWN_CODEC):
+    if context.keys() >= {"expected", "known"}:  # a refusal, see `dpwa.types`
         expected, known = context["expected"], context["known"]
     elif detail["type"] in ("value_error", "assertion_error"):
         # A validator of the user's own: its sentence stands as it is.
-        return f"{context['error']} (got {spot.node.shown})"
+        return f"{context['error']} (got {node.shown})"
     elif detail["type"] == "finite_number":
         expected = expected.replace("a number", "a finite number")
-    meant = spot.node.value if isinstance(spot.node, ScalarNode) else None
-    hint = suggestion(meant, map(str, known)) if isinstance(meant, str) else ""
-    return f"expected {expected or detail['msg']} (got {spot.node.shown}){hint}"
+    meant = node.value if isinstance(node, ScalarNode) else None
+    hint = suggestion(meant, known) if isinstance(meant, str) else ""
+    return f"expected {expected or detail['msg']} (got {node.shown}){hint}"
 
 
-def _keyword(options: list[_Schema], keyword: str) -> _Schema:
-    """Return what the first of the alternatives that has this keyword says."""
-    return next((o[keyword] for o in options if isinstance(o.get(keyword), dict)), {})
+@cache
+def _shape_of(model: type[StrictModel]) -> _Shape:
+    schema = model.model_json_schema()  # which takes milliseconds
+    return _Shape(schema, schema.get("$defs", {}))
+
+
+class _Shape:
+    """What a JSON Schema lets one value be."""
+
+    def __init__(self, schema: _Schema, definitions: dict[str, _Schema]) -> None:
+        self._definitions = definitions
+        self._options = list(_alternatives(schema, definitions))
+        self._kinds = {option.get("type") for option in self._options}
+        self.words = [word for option in self._options for word in _words(option)]
+        self.keys = self._keyword("properties")
+        self._below: dict[str, _Shape] = {}
+
+    def below(self, step: str | int) -> _Shape:
+        """Return the shape of an item, or of what stands under a key."""
+        if isinstance(step, int):
+            return self._items
+        if step in self.keys and step not in self._below:
+            self._below[step] = _Shape(self.keys[step], self._definitions)
+        return self._below.get(step) or self._others
+
+    @cached_property
+    def _items(self) -> _Shape:
+        return _Shape(self._keyword("items"), self._definitions)
+
+    @cached_property
+    def _others(self) -> _Shape:
+        return _Shape(self._keyword("additionalProperties"), self._definitions)
+
+    def _keyword(self, keyword: str) -> _Schema:
+        """Return what the first of the alternatives that has this keyword says."""
+        return next((o[keyword] for o in self._options if isinstance(o.get(keyword), dict)), {})
+
+    def plain(self, node: Node, steps: _Steps, problems: Problems) -> Any:
+        """Return a tree as plain values; see `plain_values`."""
+        if isinstance(node, ScalarNode):
+            return self._meaning(node)
+        if isinstance(node, ListNode):
+            item = self.below(0)
+            return [item.plain(n, (*steps, i), problems) for i, n in enumerate(node.items)]
+        if isinstance(node, BrokenNode):
+            problems.add(node.place, _path(steps), node.message)
+            return None
+        plain: dict[str, object] = {}
+        for entry in node.entries:
+            key = entry.key
+            if key not in plain:
+                plain[key] = self.below(key).plain(entry.value, (*steps, key), problems)
+        if len(plain) < len(node.entries):
+            note_duplicates(node, _path(steps), problems)
+        return plain
+
+    def _meaning(self, node: ScalarNode) -> object:
+        """Return what a single value means; one that means nothing here stays as it is."""
+        value, is_number = node.value, not self._kinds.isdisjoint(("integer", "number"))
+        if isinstance(value, str):
+            is_any = self._kinds == {None} and not self.words
+            return _untyped(value) if is_any and not node.quoted else self._of_text(value)
+        if isinstance(value, bool):
+            if not value and "off" in self.words:  # what other readers of YAML make of the word
+                return "off"
+            if not is_number or "boolean" in self._kinds:
+                return value
+            return "true" if value else self._off  # text: validation would take True for 1
+        if isinstance(value, Integral):
+            return str(int(value)) if "string" in self._kinds and not is_number else int(value)
+        return float(value) if isinstance(value, Real) else value
+
+    def _of_text(self, text: str) -> object:
+        lowered = text.strip().lower()
+        if "boolean" in self._kinds and lowered in (*_ON, *_OFF):
+            return lowered in _ON
+        if not self._kinds.isdisjoint(("integer", "number")):
+            if lowered in _OFF:
+                return self._off
+            found = number(lowered)
+            return text if found is None else found
+        return next((word for word in self.words if str(word).lower() == lowered), text)
+
+    @property
+    def _off(self) -> int | None:
+        """0, or no value at all where the setting may be left without one."""
+        return None if "null" in self._kinds else 0
+
+    @cached_property
+    def expected(self) -> str:
+        """What is allowed, in words; empty when there is nothing useful to say."""
+        phrases = map(_phrase, self._options)
+        return " or ".join(phrase for phrase in dict.fromkeys(phrases) if phrase)
+
+
+def _alternatives(schema: _Schema, definitions: dict[str, _Schema]) -> Iterator[_Schema]:
+    """Yield the schemas of which a value must meet one, with references followed."""
+    parts = [part for key in ("anyOf", "oneOf", "allOf") for part in schema.get(key, ())]
+    if "$ref" in schema:
+        parts = [definitions[schema["$ref"].rpartition("/")[2]]]
+    if not parts:
+        yield schema
+    for part in parts:
+        yield from _alternatives(part, definitions)
+
+
+def _untyped(text: str) -> object:
+    found = number(text)
+    return {"true": True, "false": False}.get(text.lower(), text) if found is None else found
+
+
+def _path(steps: _Steps) -> str:
+    return reduce(joined, steps[1:], str(steps[0]))
+
+
+def _words(schema: _Schema) -> list[Any]:
+    """Return the values that a schema lists one by one, if it does."""
+    return list(schema.get("enum", [schema["const"]] if "const" in schema else []))
+
+
+def _phrase(schema: _Schema) -> str:
+    words, kind = list(map(str, _words(schema))), str(schema.get("type"))
+    if words:
+        return words[0] if len(words) == 1 else f"one of {listing(words)}"
+    if kind in ("integer", "number"):
+        return ("a whole number" if kind == "integer" else "a number") + _range(schema)
+    if kind == "array":
+        least = schema.get("minItems", 0)
+        bound = "" if least == schema.get("maxItems") else "at least "
+        return f"a list with {bound}{least} item{'s' * (least != 1)}" if least else "a list"
+    if kind == "object":
+        keys = ", ".join(schema.get("properties", ()))
+        return f"a mapping with {keys}" if keys else "a mapping"
+    return _SINGLE.get(kind, "")
+
+
+def _range(schema: _Schema) -> str:
+    shown = {key: _bound(schema[key]) for key in _BOUNDS if key in schema}
+    if "minimum" in shown and "maximum" in shown:
+        return f" from {shown['minimum']} to {shown['maximum']}"
+    bounds = [f"{words} {shown[key]}" for key, words in _BOUNDS.items() if key in shown]
+    return f" {' and '.join(bounds)}" if bounds else ""
+
+
+def _bound(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

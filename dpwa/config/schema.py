@@ -1,13 +1,20 @@
-"""What a configuration may have: its keys, and its JSON Schema for editors and other tools."""
+"""What a configuration may have: its keys, and the environment's variables for them.
+
+Also its JSON Schema for editors and other tools, and a commented file to begin with.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
 
+import yaml
 from pydantic.json_schema import models_json_schema
 
 from dpwa.config.methods import KINDS, Method, methods
-from dpwa.config.model import Config
+from dpwa.config.model import Config, NodeConfig
 from dpwa.data.codecs import codec_names
 from dpwa.types import JsonObject, StrictModel
 
@@ -26,6 +33,19 @@ OF_REAL_RUNS = (
     "state_dir",
 )
 
+PREFIX = "DPWA_"
+
+# Settings that name files: relative to the configuration, if they stand in one.
+PATHS = (("keys",), ("state_dir",), ("run_log",), ("checkpoint", "dir"), ("file", "path"))
+# Settings that no variable makes.
+LISTS = ("nodes", "join", "links", "plugins", "allow")
+
+_HEADER = """\
+# Configuration of a dpwa run; every node reads the same file.
+# `dpwa config check FILE` finds mistakes, docs/configuration.md explains every key.
+
+"""
+
 
 def setting_names() -> tuple[str, ...]:
     """Return the keys that a configuration may have, beside the names of the methods."""
@@ -36,6 +56,25 @@ def options_model(setting: str) -> type[StrictModel] | None:
     """Return the model of a setting that is a mapping of options, `None` for any other."""
     kind: object = Config.model_fields[setting].annotation
     return kind if isinstance(kind, type) and issubclass(kind, StrictModel) else None
+
+
+def variables() -> dict[str, tuple[str, ...]]:
+    """Return the key path that each variable sets."""
+    paths: list[tuple[str, ...]] = []
+    for name in setting_names():
+        model = options_model(name)
+        if model:
+            paths += [(name, option) for option in model.model_fields]
+        elif name not in LISTS:
+            paths.append((name,))
+    for method in methods():
+        paths += [(method.name, option) for option in method.options.model_fields]
+    return {variable_of(path): path for path in paths}
+
+
+def variable_of(path: Iterable[str]) -> str:
+    """Return the variable that sets what is at a key path."""
+    return PREFIX + "__".join(re.sub(r"\W", "_", name).upper() for name in path)
 
 
 def config_schema() -> JsonObject:
@@ -86,6 +125,31 @@ def config_schema() -> JsonObject:
     }
 
 
+def config_text(nodes: Sequence[NodeConfig]) -> str:
+    """Return the commented YAML of a new run with these nodes, in the modern form.
+
+    All settings have their defaults, except for `merge: delta`, which new runs should use.
+    """
+    config = Config(nodes=tuple(nodes), merge="delta")
+    values = config.to_mapping()
+    parts = [_HEADER, _comment("nodes") + "nodes:\n"]
+    parts += [f"  - {_flow(node.to_mapping())}\n" for node in config.nodes]
+    for key in setting_names()[1:]:
+        parts.append(f"\n{_comment(key)}{key}: {_flow(values[key])}\n")
+    rule = config.interpolation
+    parts.append(
+        f"\n# options of the rule {rule}; 0 = its defaults\n{rule}: {_flow(values[rule])}\n"
+    )
+    return "".join(parts)
+
+
+def local_nodes(ports: Sequence[int], host: str = "localhost") -> tuple[NodeConfig, ...]:
+    """Return nodes w1, w2, ... on one host, one for each port."""
+    return tuple(
+        NodeConfig(name=f"w{number}", host=host, port=port) for number, port in enumerate(ports, 1)
+    )
+
+
 def _with_off(setting: JsonObject) -> JsonObject:
     """Let what can be switched `off` be so; an editor may read the word as text or as false."""
     if "off" in setting.get("enum", ()):
@@ -112,3 +176,15 @@ def _or_defaults(options: JsonObject) -> JsonObject:
 def _first_line(method: object) -> str:
     text = inspect.getdoc(method) or "a method of a plugin"
     return " ".join(text.partition("\n")[0].split())
+
+
+def _comment(key: str) -> str:
+    text = Config.model_fields[key].description or ""
+    return textwrap.fill(text, 92, initial_indent="# ", subsequent_indent="# ") + "\n"
+
+
+def _flow(value: object) -> str:
+    text: str = yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False, width=1000, allow_unicode=True
+    )
+    return text.removesuffix("...\n").strip()

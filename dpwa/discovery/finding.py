@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dpwa.config import Config, load_config
-from dpwa.config.environment import PATHS
 from dpwa.config.load import ConfigSource, settings_in
+from dpwa.config.schema import PATHS
 from dpwa.discovery.launcher import Environ, Launcher
 from dpwa.discovery.ray import Ray
 from dpwa.discovery.skypilot import SkyPilot

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from dpwa.config.endpoints import tcp_endpoint
-from dpwa.config.nodes import is_label
+from dpwa.config.endpoints import is_label, tcp_endpoint
 from dpwa.discovery.interfaces import OwnHost, named_host
 from dpwa.discovery.launcher import Environ, OpenCluster
 from dpwa.launch.ports import held_ports

@@ -51,7 +51,7 @@ def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
     Raises:
         UserError: the machine has not enough free ports, or the folder cannot be written.
     """
-    from dpwa.config.template import local_nodes
+    from dpwa.config.schema import local_nodes
 
     return write_config(local_nodes(free_ports(count, host), host), folder)
 
@@ -62,7 +62,7 @@ def write_config(nodes: Sequence[NodeConfig], folder: Path) -> Path:
     Raises:
         UserError: the folder cannot be written.
     """
-    from dpwa.config.template import config_text
+    from dpwa.config.schema import config_text
 
     path = folder / _FILE
     try:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dpwa.config.environment import PATHS, PREFIX, variable_of
+from dpwa.config.schema import PATHS, PREFIX, variable_of
 from dpwa.launch.spec import LaunchSpec
 
 CARRIED = ("OMP_NUM_THREADS", "PYTHONPATH")

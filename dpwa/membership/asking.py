@@ -11,8 +11,7 @@ from functools import partial
 import zmq
 
 from dpwa.config import Config
-from dpwa.config.endpoints import split_tcp
-from dpwa.config.joining import Seed
+from dpwa.config.endpoints import Seed, split_tcp
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.diary import Diary
 from dpwa.membership.errands import Errands

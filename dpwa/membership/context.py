@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dpwa.config.joining import Seed
+from dpwa.config.endpoints import Seed
 from dpwa.membership.remembered import Remembered
 from dpwa.node.threads import NodeHandle
 from dpwa.policy.members.states import MemberEntry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from dpwa.config.joining import Seed
+from dpwa.config.endpoints import Seed
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.errands import Errands
 from dpwa.membership.member_list import MemberList

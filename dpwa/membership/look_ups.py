@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from dpwa.config.joining import Seed
+from dpwa.config.endpoints import Seed
 from dpwa.errors import AddressError
 from dpwa.membership.context import LookUp
 from dpwa.membership.errands import Errands

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpwa.config import Config
-from dpwa.config.endpoints import ipc_path, split_tcp
-from dpwa.config.joining import Seed
-from dpwa.config.nodes import is_label
+from dpwa.config.endpoints import Seed, ipc_path, is_label, split_tcp
 from dpwa.message_codes import get_log
 
 log = get_log("dpwa.members")

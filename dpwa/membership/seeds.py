@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from dpwa.config.joining import Seed
+from dpwa.config.endpoints import Seed
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_ALONE_S = 2.0  # as long as nobody is known

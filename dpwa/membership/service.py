@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dpwa.config.joining import Seed
+from dpwa.config.endpoints import Seed
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.names import Names

@@ -12,8 +12,7 @@ import zmq
 
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config import Config
-from dpwa.config.endpoints import ipc_path, split_tcp
-from dpwa.config.joining import Seed
+from dpwa.config.endpoints import Seed, ipc_path, split_tcp
 from dpwa.errors import UserError
 from dpwa.transport.calls import Calls, NoAnswer, Question
 from dpwa.transport.keyring import Keyring

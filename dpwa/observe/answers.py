@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from dpwa.config.nodes import is_label
+from dpwa.config.endpoints import is_label
 from dpwa.errors import ProtocolError
 from dpwa.observe.events import RunEvent
 from dpwa.observe.history import Floats

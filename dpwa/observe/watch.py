@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 import zmq
 
 from dpwa.clock import Clock, SystemClock
-from dpwa.config.endpoints import ipc_path, split_tcp
-from dpwa.config.joining import Seed
+from dpwa.config.endpoints import Seed, ipc_path, split_tcp
 from dpwa.errors import ProtocolError
 from dpwa.lifecycle import Closeable
 from dpwa.observe.answers import HistoryAnswer, read_answer

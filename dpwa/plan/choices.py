@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dpwa.config import Config
-from dpwa.config.combinations import combinations
+from dpwa.config.clashes import combinations
 from dpwa.plan.costs import RoundCost, Setting, cost_of, obeys_probability
 from dpwa.plan.payloads import Payloads
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from dpwa.config import load_config
-from dpwa.config.yaml_source import parse_yaml, read_text
+from dpwa.config.tree import parse_yaml, read_text
 from dpwa.errors import ConfigError, UserError
 from dpwa.plan.choices import Change
 

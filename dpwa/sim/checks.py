@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpwa.config.clashes import Clash
-from dpwa.config.nodes import is_label
+from dpwa.config.endpoints import is_label
 from dpwa.config.problems import shown
 from dpwa.sim.conditions.draws import share_of_nodes
 from dpwa.sim.scenario import ChurnSpec, ComputeSpec, NetworkSpec, Scenario

@@ -17,12 +17,19 @@ from dpwa.config.graphs import absolute
 from dpwa.config.load import Document, config_of, read_document
 from dpwa.config.model import Config
 from dpwa.config.problems import Place, Problems, joined_all, shown
-from dpwa.config.python_source import ARGUMENTS, PythonSource
-from dpwa.config.reading import note_duplicates, read_model
-from dpwa.config.scalars import means_off
+from dpwa.config.reading import means_off, note_duplicates, read_model
 from dpwa.config.schema import OF_REAL_RUNS
-from dpwa.config.tree import ConfigValue, ListNode, MapNode, Node, ScalarNode, value_at
-from dpwa.config.yaml_source import parse_yaml
+from dpwa.config.tree import (
+    ARGUMENTS,
+    ConfigValue,
+    ListNode,
+    MapNode,
+    Node,
+    PythonSource,
+    ScalarNode,
+    parse_yaml,
+    value_at,
+)
 from dpwa.errors import ConfigError
 from dpwa.sim.checks import impossible
 from dpwa.sim.conditions import Conditions

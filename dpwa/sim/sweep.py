@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from dpwa.config.scalars import number
+from dpwa.config.reading import number
 from dpwa.errors import DpwaError, UserError
 from dpwa.sim.load import ScenarioSource, load_scenario
 from dpwa.sim.samples import RunOutcome, Sample, Watch

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import zmq
 
-from dpwa.config.nodes import is_label
+from dpwa.config.endpoints import is_label
 from dpwa.config.public_keys import key_bytes
 from dpwa.errors import UserError
 

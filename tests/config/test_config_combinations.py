@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from dpwa.config import Config, NodeConfig, load_config
-from dpwa.config.nodes import LinkConfig
+from dpwa.config.model import LinkConfig
 from dpwa.errors import ConfigError
 
 NODES = "nodes: [{name: w1, port: 1}, {name: w2, port: 2}]\n"

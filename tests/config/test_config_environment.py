@@ -8,9 +8,9 @@ import pytest
 
 from dpwa.algorithms.lsgd import LSGDOptions
 from dpwa.config import load_config
-from dpwa.config.environment import variables
 from dpwa.config.methods import ClipOptions
-from dpwa.config.options import TopKOptions
+from dpwa.config.model import TopKOptions
+from dpwa.config.schema import variables
 from dpwa.errors import ConfigError
 from dpwa.policy.interpolation import ConstantOptions, LeaderOptions
 from dpwa.policy.topology.rules import StarOptions

@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from dpwa.config import load_config, yaml_source
-from dpwa.config.yaml_source import LONG_TEXT, MAX_VALUES, parse_yaml
+from dpwa.config import load_config, tree
+from dpwa.config.tree import LONG_TEXT, MAX_VALUES, parse_yaml
 from dpwa.errors import ConfigError
 
 NEEDS_LIBYAML = pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML has no libyaml here")
@@ -22,8 +22,8 @@ def test_too_many_nodes_are_refused_before_any_is_made(tmp_path, monkeypatch):
     def never(*_):
         raise AssertionError("nothing is to be made of this file")
 
-    monkeypatch.setattr(yaml_source, "_fast_loader", never)
-    monkeypatch.setattr(yaml_source, "_Loader", never)
+    monkeypatch.setattr(tree, "_fast_loader", never)
+    monkeypatch.setattr(tree, "_Loader", never)
     file = tmp_path / "many.yaml"
     file.write_text(nodes_text(60_000))
     with pytest.raises(ConfigError) as error:
@@ -43,7 +43,7 @@ def test_aliases_of_aliases_are_refused_in_long_files_too():
 
 @NEEDS_LIBYAML
 def test_a_long_file_is_read_by_libyaml(monkeypatch):
-    monkeypatch.setattr(yaml_source, "_Loader", None)
+    monkeypatch.setattr(tree, "_Loader", None)
     with pytest.raises(AttributeError):  # of None, for the resolvers: not before
         parse_yaml(nodes_text(3000), "a.yaml")
 
@@ -79,5 +79,5 @@ def outcome(text):
 @pytest.mark.parametrize("text", [*TEXTS, *BROKEN])
 def test_libyaml_and_python_say_the_same(text, monkeypatch):
     slow = outcome(text)
-    monkeypatch.setattr(yaml_source, "LONG_TEXT", 0)
+    monkeypatch.setattr(tree, "LONG_TEXT", 0)
     assert outcome(text) == slow

@@ -19,8 +19,7 @@ from support.times import at_most
 from dpwa.algorithms import algorithm_names
 from dpwa.config import Config, NodeConfig, load_config
 from dpwa.config.methods import method_names, methods
-from dpwa.config.nodes import LinkConfig
-from dpwa.config.options import TopKOptions
+from dpwa.config.model import LinkConfig, TopKOptions
 from dpwa.config.schema import options_model, setting_names
 from dpwa.errors import ConfigError
 from dpwa.policy.topology import topology_names

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from dpwa.config import Config, NodeConfig, load_config
-from dpwa.config.schema import setting_names
-from dpwa.config.template import config_text, local_nodes
+from dpwa.config.schema import config_text, local_nodes, setting_names
 
 LABELS = st.one_of(
     st.sampled_from(["on", "off", "no", "1", "1e-3", "0x1", "-", "--", ".", "1_0", "2020-01-01"]),

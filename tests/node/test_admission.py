@@ -4,7 +4,7 @@ from contextlib import contextmanager
 import zmq
 from support.nodes import eventually
 
-from dpwa.config.limits import Limits
+from dpwa.config.model import Limits
 from dpwa.node.serving.admission import MOST_CHARGED_S, AdmissionControl
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.sockets import ReceivedMessage

@@ -9,7 +9,7 @@ from support.nodes import eventually
 from support.ports import free_ports
 from support.told_reports import SetClock, ToldReport
 
-from dpwa.config.joining import seed_of
+from dpwa.config.endpoints import seed_of
 from dpwa.observe.figures import GONE_S, NAMES
 from dpwa.observe.history import SampleHistory
 from dpwa.observe.recorder import NodeRecord

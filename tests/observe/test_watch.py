@@ -17,7 +17,7 @@ from support.times import HANGS_AFTER_S, at_most
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
-from dpwa.config.joining import seed_of
+from dpwa.config.endpoints import seed_of
 from dpwa.node.query import asking_keyring, places_to_ask
 from dpwa.observe.rows import rows_of
 from dpwa.observe.watch import Watch

@@ -58,7 +58,7 @@ COMPOSED_IN = {
     "collectives/runner.py",
     "config/graphs.py",
     "config/load.py",
-    "config/yaml_source.py",
+    "config/tree.py",
     "launch/ports.py",
     "membership/members.py",
     "node/ending/finishing.py",

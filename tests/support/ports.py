@@ -12,7 +12,7 @@ import socket
 
 import pytest
 
-from dpwa.config.nodes import NodeConfig
+from dpwa.config.model import NodeConfig
 from dpwa.errors import AddressError
 from dpwa.launch.ports import require_free_addresses
 

@@ -24,7 +24,7 @@ import msgpack
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.valid_messages import valid_message
 
-from dpwa.config.limits import Limits
+from dpwa.config.model import Limits
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
 from dpwa.node.fetching.connections import Visitors

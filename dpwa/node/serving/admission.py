@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 
-from dpwa.config.limits import Limits
+from dpwa.config.model import Limits
 from dpwa.policy.serving_budget import ServingBudget
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.authorizer import Authorizer

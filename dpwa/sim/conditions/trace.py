@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from dpwa.config.problems import Place, Problems, shown
-from dpwa.config.yaml_source import read_text
+from dpwa.config.tree import read_text
 from dpwa.errors import ConfigError
 
 COLUMNS = ("time_s", "node", "event")
