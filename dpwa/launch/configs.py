@@ -24,8 +24,7 @@ _FILE = "dpwa.yaml"
 def run_folder(config: Path | None = None) -> Iterator[Path]:
     """Make a folder for a run, which is gone afterwards; by it, `runs_here` finds the run.
 
-    Args:
-        config: of the run; `None`: it is yet to be written into the folder.
+    A configuration that lies elsewhere is linked there; else one is yet to be written into it.
     """
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as folder:
         if config is not None:

@@ -28,12 +28,7 @@ _SLOTS = re.compile(r"slots=([1-9]\d{0,3})")
 
 @dataclass(frozen=True)
 class HostLine:
-    """A host of the list.
-
-    Attributes:
-        host: its name or address, as the others reach it.
-        slots: how many nodes run there.
-    """
+    """A host, by name or address as the others reach it, and how many nodes run there."""
 
     host: str
     slots: int
@@ -72,11 +67,6 @@ def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[Node
     """Return the nodes of all hosts; every host arrives at the same names and addresses.
 
     A machine may know its own name as 127.0.1.1: nodes that have a name for address listen on all.
-
-    Args:
-        hosts: in the order of the file.
-        first_port: of each host.
-        here: the host that this machine is.
 
     Raises:
         UserError: there are not so many ports.
