@@ -10,9 +10,9 @@ import ipaddress
 import socket
 import struct
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpwa.discovery.launcher import Environ
 from dpwa.errors import UserError
 from dpwa.transport.addresses import local_address
 
@@ -23,12 +23,7 @@ _REQUEST = struct.Struct("256s")
 
 @dataclass(frozen=True)
 class OwnHost:
-    """An address of this machine.
-
-    Attributes:
-        host: the address.
-        reason: why it was taken, in words.
-    """
+    """An address of this machine, and why it was taken, in words."""
 
     host: str
     reason: str
@@ -39,7 +34,7 @@ class OwnHost:
         return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
 
 
-def named_host(environ: Environ) -> OwnHost | None:
+def named_host(environ: Mapping[str, str]) -> OwnHost | None:
     """Return the address of the network card that the environment names; `None` if it names none.
 
     Raises:
@@ -57,7 +52,7 @@ def named_host(environ: Environ) -> OwnHost | None:
     return None
 
 
-def own_host(environ: Environ, toward: str) -> OwnHost:
+def own_host(environ: Mapping[str, str], toward: str) -> OwnHost:
     """Return the address of this machine for peers that are where `toward` is.
 
     Raises:
