@@ -7,8 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from dpwa.demo.history import History
-from dpwa.demo.records import Phase, Record
+from dpwa.demo.records import History, Phase, Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

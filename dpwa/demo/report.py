@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpwa.demo.history import History
 from dpwa.demo.progress import NARROW_COLUMNS
+from dpwa.demo.records import History
 from dpwa.types import StrictModel
 
 
@@ -89,10 +89,8 @@ def show_report(
 ) -> None:
     """Print the table, the consensus distance, what was written where, and the verdict.
 
-    Args:
-        result: the figures.
-        paths: pairs of what a file is and where it lies.
-        is_result: whether it goes to standard output; else to standard error, beside JSON.
+    `paths` are pairs of what a file is and where it lies. What is no result goes to standard
+    error, beside JSON.
     """
     from rich.console import Console
 

@@ -8,9 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from dpwa.demo.history import History, parse_record
 from dpwa.demo.progress import PlainView, progress_view
-from dpwa.demo.records import Record
+from dpwa.demo.records import History, Record, parse_record
 from dpwa.demo.report import consensus_distance, print_json, show_report, summarise, verdict
 
 
