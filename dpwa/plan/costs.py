@@ -23,15 +23,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pydantic import Field
+
 from dpwa.algorithms import Terms, algorithm
 from dpwa.algorithms.lsgd import LSGDOptions
 from dpwa.config import Config
 from dpwa.config.graphs import topology_of
 from dpwa.node.serving.snapshot_service import MOST_READERS
 from dpwa.node.serving.upload import BYTES_PER_MBIT
-from dpwa.plan.link_figures import LinkFigures
 from dpwa.plan.payloads import Payloads, Work
 from dpwa.policy.topology import neighbours_of
+from dpwa.types import StrictModel
 from dpwa.wire import limits
 
 LEAST_SLOTS = 2
@@ -42,19 +44,35 @@ MOST_NODES_LOOKED_AT = 64
 HOUR_S = 3600
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Where the rounds are run.
+class LinkFigures(StrictModel, extra="ignore"):
+    """A link between two machines, as both `dpwa bench link` and `dpwa status --json` measure it.
 
-    Attributes:
-        nodes: how many there are.
-        step_s: seconds of one training step.
-        link: to the others; `None` if all are on one host and map each other's memory.
+    JSON that has the figures may say more.
     """
 
+    # From a request to the header that answers it.
+    latency_ms: float = Field(ge=0.0, allow_inf_nan=False)
+    # Payload of one stream, one way.
+    bandwidth_mbps: float = Field(gt=0.0, allow_inf_nan=False)
+
+    @property
+    def latency_s(self) -> float:
+        """Latency in seconds."""
+        return self.latency_ms / 1000
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Payload bytes that come in a second."""
+        return self.bandwidth_mbps * BYTES_PER_MBIT
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the rounds are run."""
+
     nodes: int
-    step_s: float
-    link: LinkFigures | None
+    step_s: float  # of one training step
+    link: LinkFigures | None  # `None`: all are on one host and map each other's memory
 
 
 @dataclass(frozen=True)
@@ -114,9 +132,6 @@ def cost_of(config: Config, payloads: Payloads, setting: Setting) -> RoundCost:
     """Return what a round costs with a configuration; see the top of this module.
 
     Settings of single nodes and links are left out.
-
-    Raises:
-        UserError: the topology of the configuration does not fit the number of nodes.
     """
     asks = asks_per_round(config, setting.nodes)
     peers = peers_of(config, setting.nodes)

@@ -27,26 +27,15 @@ PieceKind = tuple[int, str]  # bytes, dtype
 
 @dataclass(frozen=True)
 class Work:
-    """What one or more pieces cost.
+    """What one or more pieces cost."""
 
-    Attributes:
-        nbytes: payload on the wire.
-        pieces: how many.
-        busy_s: seconds of one core of this machine, of the end that has more to do.
-    """
-
-    nbytes: float
+    nbytes: float  # payload on the wire
     pieces: float
-    busy_s: float
+    busy_s: float  # of one core of this machine, of the end that has more to do
 
 
 class Payloads:
-    """Costs of the fetches of one model, by codec and fraction.
-
-    Args:
-        layout: of the model.
-        make_codec: makes the codec of a name, as the configuration has it.
-    """
+    """Costs of the fetches of one model, by codec and fraction."""
 
     def __init__(self, layout: Layout, make_codec: Callable[[str], Codec]) -> None:
         self._layout = layout
