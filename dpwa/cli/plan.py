@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.needs import require_torch
 from dpwa.errors import UserError
 from dpwa.types import JsonObject
 
@@ -160,6 +160,17 @@ def _write(path: Path, best: Choice) -> None:
     write_settings(path, best.changes)
     told = ", ".join(f"{name}: {value}" for name, value in best.changes.items())
     typer.echo(f"{path}: written, {told}", err=True)
+
+
+def require_torch(command: str) -> None:
+    """Say in one line that torch is missing, where its import would end in a traceback."""
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise UserError(
+            f"{command} needs PyTorch, which cannot be imported ({error}); "
+            "install it with: pip install -c constraints.txt torch"
+        ) from None
 
 
 def _config_of(path: Path | None) -> Config:

@@ -41,14 +41,14 @@ def named_host(environ: Mapping[str, str]) -> OwnHost | None:
         UserError: there is no such card, or it has no address.
     """
     for variable in VARIABLES:
-        wanted = environ.get(variable, "").strip()
-        if wanted:
-            names = _matching(wanted, variable)
+        chosen = environ.get(variable, "").strip()
+        if chosen:
+            names = _matching(chosen, variable)
             for name in names:
                 address = _address_of(name)
                 if address is not None:
-                    return OwnHost(address, f"of {name}, as {variable}={wanted} says")
-            raise UserError(f"{variable}={wanted}: no address of IPv4 on {', '.join(names)}")
+                    return OwnHost(address, f"of {name}, as {variable}={chosen} says")
+            raise UserError(f"{variable}={chosen}: no address of IPv4 on {', '.join(names)}")
     return None
 
 
@@ -68,16 +68,16 @@ def _on_route(toward: str) -> OwnHost:
     return OwnHost(host, route if card is None else f"of {card}, {route}")
 
 
-def _matching(wanted: str, variable: str) -> list[str]:
+def _matching(chosen: str, variable: str) -> list[str]:
     """Return the cards that a list of names stands for.
 
     Gloo has exact names. NCCL has beginnings of names, exact ones after `=`, and after `^` those
     that are not to be taken.
     """
     cards = [name for _, name in socket.if_nameindex()]
-    is_exact = variable == VARIABLES[0] or wanted.startswith("=")
-    is_not = variable != VARIABLES[0] and wanted.startswith("^")
-    names = [name.strip() for name in wanted.lstrip("=^").split(",") if name.strip()]
+    is_exact = variable == VARIABLES[0] or chosen.startswith("=")
+    is_not = variable != VARIABLES[0] and chosen.startswith("^")
+    names = [name.strip() for name in chosen.lstrip("=^").split(",") if name.strip()]
 
     def is_named(card: str) -> bool:
         return any(card == name if is_exact else card.startswith(name) for name in names)
@@ -86,7 +86,7 @@ def _matching(wanted: str, variable: str) -> list[str]:
     if is_not:
         found.sort(key=lambda card: card == "lo")  # only if there is nothing else
     if not found:
-        raise UserError(f"{variable}={wanted}: expected one of {', '.join(cards)}")
+        raise UserError(f"{variable}={chosen}: expected one of {', '.join(cards)}")
     return found
 
 

@@ -109,15 +109,15 @@ def _timed(codec: Codec, piece: ByteArray, dtype: str) -> tuple[ByteArray, float
     They are of this thread's work: a machine that is busy just now says nothing of a training.
     """
     held = np.zeros_like(piece) if codec.is_delta else None
-    room = np.zeros_like(piece)
+    buffer = np.zeros_like(piece)
     began = time.thread_time()
     payload = codec.encode(piece, dtype, held)
     checksum(payload)
     encoded = time.thread_time()
     checksum(payload)
-    found = codec.decode(payload.data, dtype, room)
-    if not np.may_share_memory(found, room):
-        np.copyto(room, found)  # as the reader does
+    found = codec.decode(payload.data, dtype, buffer)
+    if not np.may_share_memory(found, buffer):
+        np.copyto(buffer, found)  # as the reader does
     return payload, max(encoded - began, time.thread_time() - encoded)
 
 
