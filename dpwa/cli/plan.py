@@ -16,13 +16,13 @@ import typer
 
 from dpwa.cli import exit_codes, screen
 from dpwa.errors import UserError
-from dpwa.types import JsonObject
 
 if TYPE_CHECKING:
     from dpwa.config import Config
     from dpwa.data.layout import Layout
     from dpwa.plan.choices import Choice, Choices
     from dpwa.plan.costs import LinkFigures
+    from dpwa.types import JsonObject
 
 ONE_HOST = "shm"
 FEWEST_NODES = 2
