@@ -125,9 +125,6 @@ class NodeLogs(Closeable):
 
     A file that cannot be written any more, as on a full disk, stops no node: it is told of once,
     and left alone. Without a folder nothing is written.
-
-    Raises:
-        UserError: the folder cannot be made, or a file in it cannot be written.
     """
 
     def __init__(

@@ -139,9 +139,6 @@ def prepare_folder(folder: Path) -> None:
     """Create the folder, make sure that it can be written, and remove what an earlier run left.
 
     Old files would look like results of a run that fails or has fewer nodes.
-
-    Raises:
-        UserError: the folder or a file of an earlier run cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -160,11 +157,7 @@ def prepare_folder(folder: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Write a file at the end of a run, when the disk may be full.
-
-    Raises:
-        UserError: instead of any OSError inside the context.
-    """
+    """Write a file at the end of a run, when the disk may be full."""
     try:
         yield
     except OSError as error:

@@ -102,21 +102,13 @@ class Look:
 
 @dataclass(frozen=True)
 class Discovery:
-    """Where a process finds its cluster and its settings.
-
-    Attributes:
-        looks: the places that were looked at, in order.
-        source: of the settings; `None` for the defaults.
-        cluster: what says who is there, if not the arguments or a launcher; it may be the source.
-        name: of the node; `None` as long as a launcher has to tell.
-        launcher: knows the cluster; `None`: the settings do.
-    """
+    """Where a process finds its cluster and its settings."""
 
     looks: tuple[Look, ...]
-    source: ConfigSource | None
-    name: str | None
-    launcher: Launcher | None = None
-    cluster: ConfigSource | None = None
+    source: ConfigSource | None  # of the settings; `None` for the defaults
+    name: str | None  # of the node; `None` as long as a launcher has to tell
+    launcher: Launcher | None = None  # knows the cluster; `None`: the settings do
+    cluster: ConfigSource | None = None  # says who is there; it may be the source
 
     @property
     def is_complete(self) -> bool:
@@ -140,9 +132,6 @@ def find(
     Settings come from `config`, else from the file of DPWA_CONFIG, else from `dpwa.yaml` in the
     folder. The first of these that lists `nodes`, or has `join`, says who is there, and the node
     needs a name, too. If none does, a launcher has to tell.
-
-    Raises:
-        ConfigError: a file cannot be read.
     """
     own = name or environ.get("DPWA_NAME", "").strip() or None
     looks: list[Look] = []
@@ -195,12 +184,7 @@ def from_folder(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
 def load(
     discovery: Discovery, overrides: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[str, Config]:
-    """Return the name of this node and its configuration; a launcher may have to wait for others.
-
-    Raises:
-        UserError: the cluster is not known, or the others do not come.
-        ConfigError: the configuration has mistakes.
-    """
+    """Return the name of this node and its configuration; a launcher may wait for others."""
     if not discovery.is_complete:
         looked = "\n".join(f"  {line}" for line in discovery.lines())
         raise UserError(

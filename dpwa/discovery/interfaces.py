@@ -35,11 +35,7 @@ class OwnHost:
 
 
 def named_host(environ: Mapping[str, str]) -> OwnHost | None:
-    """Return the address of the network card that the environment names; `None` if it names none.
-
-    Raises:
-        UserError: there is no such card, or it has no address.
-    """
+    """Return the address of the network card that the environment names, if any."""
     for variable in VARIABLES:
         chosen = environ.get(variable, "").strip()
         if chosen:
@@ -53,11 +49,7 @@ def named_host(environ: Mapping[str, str]) -> OwnHost | None:
 
 
 def own_host(environ: Mapping[str, str], toward: str) -> OwnHost:
-    """Return the address of this machine for peers that are where `toward` is.
-
-    Raises:
-        UserError: the environment names a network card that is not there, or has no address.
-    """
+    """Return the address of this machine for peers that are where `toward` is."""
     return named_host(environ) or _on_route(toward)
 
 

@@ -56,11 +56,7 @@ def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
 
 
 def write_config(nodes: Sequence[NodeConfig], folder: Path) -> Path:
-    """Write a configuration of these nodes, with the defaults of new runs; return its path.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Write a configuration of these nodes, with the defaults of new runs; return its path."""
     from dpwa.config.template import config_text
 
     path = folder / _FILE

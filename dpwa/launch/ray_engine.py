@@ -43,14 +43,9 @@ Resources = Mapping[str, float]
 def connected(address: str | None, needed: Resources) -> Iterator[None]:
     """Connect to Ray, until the end of the block.
 
-    Args:
-        address: of a cluster; `None`: that of RAY_ADDRESS, or of one that runs on this machine. If
-            there is none, or it is `local`, Ray is started here, for as long as it is needed.
-        needed: resources of all nodes. A Ray that is started here counts as many CPUs.
-
-    Raises:
-        UserError: Ray is not installed, the cluster does not answer, or this machine has no such
-            resources.
+    Without an address it is that of RAY_ADDRESS, or of a cluster that runs on this machine. If
+    there is none, or it is `local`, Ray is started here, for as long as it is needed, and counts as
+    many CPUs as all nodes need.
     """
     try:
         import ray
@@ -98,9 +93,6 @@ def place_actors(
 
     Where all are on one machine, their addresses are on loopback. What is waited for, if it takes
     long, is noted.
-
-    Raises:
-        UserError: there is no room for 300 s, or an actor cannot be started.
     """
     import ray
 
@@ -303,11 +295,7 @@ class RayNode:
         return RayPlace(machine, ray.util.get_node_ip_address(), port)
 
     def start(self, spec: LaunchSpec, config: str, folder: str) -> Sequence[Event]:
-        """Start the one node of a spec, with this configuration, in this folder if it is here.
-
-        Raises:
-            UserError: the process cannot be started.
-        """
+        """Start the one node of a spec, with this configuration, in this folder if it is here."""
         self.close()
         if Path(folder).is_dir():
             os.chdir(folder)

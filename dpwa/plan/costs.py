@@ -77,29 +77,18 @@ class Setting:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """What the rounds of one node cost; the same is sent as is received, in the mean.
+    """What the rounds of one node cost, in the mean; the same is sent as is received."""
 
-    Attributes:
-        fetches: that a round starts, in the mean.
-        fetch_bytes: payload of a fetch, in the mean.
-        fetch_s: seconds that a fetch takes, in the mean, and `longest_s` of the longest.
-        overlap_s: of them, what passes during the training step.
-        wait_s: seconds of waiting in a round, in the mean of all rounds.
-        round_s: seconds of a round.
-        memory_bytes: that a node holds beside its model, and `most_memory_bytes` at the most.
-        is_late: whether fetches take longer than `timeout_ms`, so that they bring nothing.
-    """
-
-    fetches: float
-    fetch_bytes: float
+    fetches: float  # that a round starts
+    fetch_bytes: float  # payload
     fetch_s: float
-    longest_s: float
-    overlap_s: float
-    wait_s: float
+    longest_s: float  # of the longest fetch
+    overlap_s: float  # of a fetch, what passes during the training step
+    wait_s: float  # of a round
     round_s: float
-    memory_bytes: int
+    memory_bytes: int  # that a node holds beside its model
     most_memory_bytes: int
-    is_late: bool
+    is_late: bool  # fetches take longer than `timeout_ms`, so that they bring nothing
 
     @property
     def round_bytes(self) -> float:
