@@ -43,7 +43,7 @@ class Nodes:
         import torch
 
         from dpwa.demo.data import load_digits
-        from dpwa.demo.model import build_model
+        from dpwa.demo.training import build_model
 
         torch.set_num_threads(1)
         train, self.test = load_digits()

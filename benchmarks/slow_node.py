@@ -91,8 +91,7 @@ def take_part(
     """Train as one node; node 0 is the slow one."""
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.demo.data import label_skewed_shards, load_digits
-    from dpwa.demo.model import build_model
-    from dpwa.demo.training import Learner, Task
+    from dpwa.demo.training import Learner, Task, build_model
 
     seed = config["seed"]
     examples, test = load_digits()

@@ -17,7 +17,7 @@ from torch.nn import functional
 from dpwa import DpwaConnection
 from dpwa.algorithms import AllReduceEA, AllReduceSGD
 from dpwa.demo.data import label_skewed_shards, load_digits
-from dpwa.demo.model import build_model
+from dpwa.demo.training import build_model
 
 EPOCHS, BATCH, LEARNING_RATE = 20, 32, 0.1
 

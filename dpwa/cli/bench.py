@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpwa.cli import exit_codes
+from dpwa.cli import exit_codes, screen
 from dpwa.cli.bench_link import link
 from dpwa.cli.help import HelpGroup
-from dpwa.cli.needs import require_torch
+from dpwa.cli.plan import require_torch
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from dpwa.bench.benchmark import Benchmark
+    from dpwa.bench.result import BenchResult, Figure
 
 app = typer.Typer(
     help="""Measure how fast nodes exchange what they have.
@@ -143,7 +147,6 @@ def _run(benchmark: Benchmark[Any], repetitions: int, *, as_json: bool) -> None:
     require_torch("dpwa bench")
     from dpwa.bench.benchmark import run_benchmark
     from dpwa.bench.processes import BenchmarkError
-    from dpwa.cli.bench_report import show_report
 
     with Console(stderr=True).status("Starting the processes") as status:
         try:
@@ -153,6 +156,39 @@ def _run(benchmark: Benchmark[Any], repetitions: int, *, as_json: bool) -> None:
         except BenchmarkError as error:
             typer.echo(f"dpwa: {error}", err=True)
             raise typer.Exit(exit_codes.FAILURE) from None
-    show_report(result, benchmark.suite.titles, is_result=not as_json)
+    _show(result, benchmark.suite.titles, is_result=not as_json)
     if as_json:
         typer.echo(result.model_dump_json(indent=2))
+
+
+def _show(result: BenchResult, titles: Mapping[str, str], *, is_result: bool = True) -> None:
+    """Print the figures, and what was worked out of them; beside JSON, to standard error."""
+    console = screen.console(is_result=is_result)
+    console.print(screen.plain(_heading(result)))
+    console.print(_figures(result.figures, titles, console.width))
+    for what, numbers in result.numbers().items():
+        if numbers:
+            rows = [(name, f"{value:.2f}") for name, value in numbers.items()]
+            console.print(screen.table((what, ""), rows, console.width, right=[1], text=[0]))
+    for measure, count in result.failed_rounds.items():
+        console.print(screen.plain(f"{measure}: {count} rounds merged nothing"))
+
+
+def _heading(result: BenchResult) -> str:
+    return (
+        f"{result.heading()}, {result.processes} processes of one thread"
+        f" on {result.machine.cores} cores ({result.machine.cpu}), "
+        f"{result.repetitions} interleaved repetitions"
+    )
+
+
+def _figures(
+    figures: Mapping[str, Figure], titles: Mapping[str, str], columns: int
+) -> RenderableType:
+    headings = ("figure", "what", "median ms", "min", "max")
+    rows = []
+    for name, figure in figures.items():
+        times_ms = (figure.median_ms, figure.min_ms, figure.max_ms)
+        decimals = 2 if figure.median_ms >= 1 else 3
+        rows.append((name, titles[name], *(f"{time_ms:.{decimals}f}" for time_ms in times_ms)))
+    return screen.table(headings, rows, columns, right=[2, 3, 4], text=[1])

@@ -88,11 +88,7 @@ def _serve(port: int, bind: str, seconds: float) -> None:
 
 
 def _endpoint_of(text: str) -> str:
-    """Return the endpoint of `HOST`, `HOST:PORT` or an IPv6 address.
-
-    Raises:
-        UserError: it is none of these.
-    """
+    """Return the endpoint of `HOST`, `HOST:PORT` or an IPv6 address."""
     from dpwa.config.endpoints import split_tcp, tcp_endpoint
 
     for endpoint in (f"tcp://{text}", tcp_endpoint(text, PORT), f"tcp://{text}:{PORT}"):

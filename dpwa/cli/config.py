@@ -130,7 +130,7 @@ def schema() -> None:
 
 
 def _show_where(file: Path | None) -> None:
-    from dpwa.discovery.finding import find
+    from dpwa.discovery.connect import find
 
     discovery = find(file, None, {}, os.environ, Path.cwd())
     for line in discovery.lines():

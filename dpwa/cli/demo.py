@@ -35,8 +35,8 @@ def demo(
         dpwa demo
         dpwa demo --nodes 8 --steps 300 --out-dir /tmp/demo
     """
-    from dpwa.demo.run import DemoSpec, run_demo
+    from dpwa.demo.run import run_demo
 
-    code = run_demo(DemoSpec(nodes, steps, seed, out_dir, as_json))
+    code = run_demo(nodes, steps, seed, out_dir, as_json=as_json)
     if code:
         raise typer.Exit(code)

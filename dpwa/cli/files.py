@@ -11,21 +11,13 @@ from dpwa.errors import UserError
 
 
 def require_new(output: Path, *, force: bool) -> None:
-    """Refuse to overwrite a file without `force`; before the work whose result it is to have.
-
-    Raises:
-        UserError: it exists.
-    """
+    """Refuse to overwrite a file without `force`; before the work whose result it is to have."""
     if not force and os.path.lexists(output):
         raise UserError(f"{output}: exists already; --force overwrites it")
 
 
 def write_new(output: Path, text: str, *, force: bool) -> None:
-    """Write a file, and say so; one that exists is overwritten with `force` only.
-
-    Raises:
-        UserError: it exists, or cannot be written.
-    """
+    """Write a file, and say so; one that exists is overwritten with `force` only."""
     require_new(output, force=force)
     try:
         # "x" leaves no moment between looking for the file and creating it.

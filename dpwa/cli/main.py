@@ -16,13 +16,13 @@ from dpwa.cli.demo import demo
 from dpwa.cli.doctor import doctor
 from dpwa.cli.help import HelpGroup, with_help
 from dpwa.cli.keys import app as keys_app
-from dpwa.cli.launch.command import launch
+from dpwa.cli.launch import launch
 from dpwa.cli.plan import plan
 from dpwa.cli.report import compare, report
-from dpwa.cli.sim.command import app as sim_app
+from dpwa.cli.sim import app as sim_app
 from dpwa.cli.status import status
-from dpwa.cli.top.command import top
-from dpwa.cli.topology.command import topology
+from dpwa.cli.top import top
+from dpwa.cli.topology import topology
 from dpwa.cli.version import VersionOption, version
 from dpwa.errors import ConfigError, DpwaError, PeerError
 

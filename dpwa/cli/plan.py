@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpwa.cli import exit_codes
-from dpwa.cli.needs import require_torch
+from dpwa.cli import exit_codes, screen
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
     from dpwa.config import Config
     from dpwa.data.layout import Layout
-    from dpwa.plan.choices import Choice
-    from dpwa.plan.link_figures import LinkFigures
+    from dpwa.plan.choices import Choice, Choices
+    from dpwa.plan.costs import LinkFigures
+    from dpwa.types import JsonObject
 
 ONE_HOST = "shm"
 FEWEST_NODES = 2
@@ -27,6 +30,10 @@ USUAL_WAIT = 0.05  # with a budget of bytes: to wait for them would be no way to
 MOST_NODES = 100_000
 USUAL_NODES = 2
 PORT = 45000  # of a node that is never started
+STDIN = "-"
+MOST_LINK_CHARS = 64 * 1024
+HEADINGS = ("settings", "a round", "a fetch", "overlap", "waiting", "Mbit/s", "GB/h", "memory")
+_NUMBERS = range(1, len(HEADINGS))
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)(%?)")
 
 
@@ -107,7 +114,6 @@ def plan(
         dpwa plan -c nodes.yaml --parameters 7M --step-ms 90 --link link.json --max-wait 5% --write
     """
     require_torch("dpwa plan")
-    from dpwa.cli.plan_report import as_object, show
     from dpwa.node.assembly import codec_of
     from dpwa.plan.choices import Budget, Choices
     from dpwa.plan.costs import Setting
@@ -136,9 +142,9 @@ def plan(
     choices = Choices(base, payloads, setting, budget)
     fits = choices.fitting() if budget.is_given else []
     if as_json:
-        typer.echo(json.dumps(as_object(choices, layout, fits)))
+        typer.echo(json.dumps(_as_object(choices, layout, fits)))
     else:
-        show(choices, layout, fits)
+        _show(choices, layout, fits)
     if budget.is_given and not fits:
         raise typer.Exit(exit_codes.FAILURE)
     if write and config is not None:
@@ -154,6 +160,17 @@ def _write(path: Path, best: Choice) -> None:
     write_settings(path, best.changes)
     told = ", ".join(f"{name}: {value}" for name, value in best.changes.items())
     typer.echo(f"{path}: written, {told}", err=True)
+
+
+def require_torch(command: str) -> None:
+    """Say in one line that torch is missing, where its import would end in a traceback."""
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise UserError(
+            f"{command} needs PyTorch, which cannot be imported ({error}); "
+            "install it with: pip install -c constraints.txt torch"
+        ) from None
 
 
 def _config_of(path: Path | None) -> Config:
@@ -188,7 +205,7 @@ def _link_of(
     link: str | None, latency_ms: float | None, bandwidth_mbps: float | None
 ) -> LinkFigures | None:
     """Return the figures of the link; `None` if all nodes are on one host."""
-    from dpwa.plan.link_figures import LinkFigures, read_link
+    from dpwa.plan.costs import LinkFigures
 
     typed = (latency_ms, bandwidth_mbps)
     if link is not None:
@@ -204,6 +221,29 @@ def _link_of(
     if not 0.0 <= latency_ms < float("inf"):
         raise UserError(f"--latency-ms: expected a number of at least 0 (got {latency_ms:g})")
     return LinkFigures(latency_ms=latency_ms, bandwidth_mbps=bandwidth_mbps)
+
+
+def read_link(source: str) -> LinkFigures:
+    """Read what `dpwa bench link HOST --json` has printed, from a file or from standard input."""
+    from pydantic import ValidationError
+
+    from dpwa.plan.costs import LinkFigures
+
+    where = "standard input" if source == STDIN else source
+    try:
+        if source == STDIN:
+            text = sys.stdin.read(MOST_LINK_CHARS)
+        else:
+            with Path(source).open(encoding="utf-8") as file:
+                text = file.read(MOST_LINK_CHARS)
+        return LinkFigures.model_validate_json(text)
+    except OSError as error:
+        raise UserError(f"--link {where}: cannot be read ({error.strerror})") from None
+    except (ValidationError, UnicodeDecodeError):
+        raise UserError(
+            f"--link {where}: expected the output of `dpwa bench link HOST --json`, "
+            "with latency_ms and bandwidth_mbps"
+        ) from None
 
 
 def _require_transport(config: Config, *, is_one_host: bool) -> None:
@@ -231,3 +271,133 @@ def _share_of(text: str | None) -> float | None:
 def _require_positive(name: str, value: float | None) -> None:
     if value is not None and not 0.0 < value < float("inf"):
         raise UserError(f"{name}: expected a number above 0 (got {value:g})")
+
+
+def _show(choices: Choices, layout: Layout, fits: Sequence[Choice]) -> None:
+    """Print what each setting costs, and what fits the budget."""
+    console = screen.console()
+    for line in _head(choices, layout):
+        console.print(screen.plain(line))
+    present = choices.present()
+    rows = [_row("present", present), *(_row(_named(c), c) for c in choices.alone())]
+    console.print()
+    console.print(screen.table(HEADINGS, rows, console.width, right=_NUMBERS))
+    console.print()
+    for line in _tail(choices, present, fits):
+        console.print(screen.plain(line))
+
+
+def _as_object(choices: Choices, layout: Layout, fits: Sequence[Choice]) -> JsonObject:
+    """Return all of a plan as plain values."""
+    link, budget = choices.setting.link, choices.budget
+    return {
+        "model": {"bytes": layout.nbytes, "tensors": len(layout.tensors)},
+        "nodes": choices.setting.nodes,
+        "step_s": choices.setting.step_s,
+        "link": "shm" if link is None else link.model_dump(),
+        "budget": vars(budget),
+        "present": _object(choices.present()),
+        "alone": [_object(choice) for choice in choices.alone()],
+        "fits": [_object(choice) for choice in fits],
+        "refused": choices.refused,
+    }
+
+
+def _object(choice: Choice) -> JsonObject:
+    cost, config = choice.cost, choice.config
+    return {
+        "changes": dict(choice.changes),
+        "settings": {
+            "codec": config.codec,
+            "fraction": config.fraction,
+            "fetch_probability": config.fetch_probability,
+            "transport": config.transport,
+            "timeout_ms": config.timeout_ms,
+        },
+        **vars(cost),
+        "round_bytes": cost.round_bytes,
+        "wait_share": cost.wait_share,
+        "mbps": cost.mbps,
+        "gb_per_hour": cost.gb_per_hour,
+        "mixed": choice.mixed,
+        "problems": list(choice.problems),
+        "reasons": choice.reasons(),
+    }
+
+
+def _head(choices: Choices, layout: Layout) -> Iterator[str]:
+    setting, link, config = choices.setting, choices.setting.link, choices.config
+    where = (
+        "on one host"
+        if link is None
+        else f"over {link.bandwidth_mbps:.4g} Mbit/s and {link.latency_ms:.3g} ms"
+    )
+    model, step = screen.size(layout.nbytes or 0), _seconds(setting.step_s)
+    yield f"{setting.nodes} nodes, a model of {model}, steps of {step}, {where}"
+    yield (
+        f"present: algorithm {config.algorithm}, codec {config.codec}, fraction "
+        f"{config.fraction:g}, fetch_probability {config.fetch_probability:g}, "
+        f"transport {config.transport}, timeout_ms {config.timeout_ms}"
+    )
+    if any(node.codec for node in config.nodes) or config.links:
+        yield "Codecs of single nodes and links are left out: this is about all the others."
+
+
+def _named(choice: Choice) -> str:
+    return ", ".join(f"{name} {_shown(value)}" for name, value in choice.changes.items())
+
+
+def _row(name: str, choice: Choice) -> list[str]:
+    cost = choice.cost
+    return [
+        name,
+        screen.size(cost.round_bytes),
+        _seconds(cost.fetch_s),
+        _seconds(cost.overlap_s),
+        f"{cost.wait_share:.0%}",
+        f"{cost.mbps:.3g}",
+        f"{cost.gb_per_hour:.3g}",
+        screen.size(cost.memory_bytes),
+    ]
+
+
+def _tail(choices: Choices, present: Choice, fits: Sequence[Choice]) -> Iterator[str]:
+    if choices.setting.link is None:
+        yield (
+            "Nodes of one host merge out of each other's memory: nothing is sent. What copying and "
+            "merging take on this machine, `dpwa bench plane` measures."
+        )
+    for name, reason in choices.refused.items():
+        yield f"{name}: {reason}"
+    for problem in present.problems:
+        yield f"The present settings: {problem}."
+    if not choices.budget.is_given:
+        return
+    if not fits:
+        least = choices.least()
+        yield (
+            f"Nothing fits. The least is {_named(least) or 'the present settings'}: "
+            f"{'; '.join(least.problems)}."
+        )
+        return
+    if not fits[0].changes:
+        yield "The present settings fit."
+        return
+    for number, choice in enumerate(fits):
+        first = "Best fit" if number == 0 else "Also fits"
+        cost = choice.cost
+        yield (
+            f"{first}: {_named(choice)} ({screen.size(cost.round_bytes)} a round, "
+            f"{cost.mbps:.3g} Mbit/s, {cost.gb_per_hour:.3g} GB/h, {cost.wait_share:.0%} waiting)"
+        )
+        if number == 0:
+            for reason in choice.reasons():
+                yield f"  {reason}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -57,14 +57,10 @@ def table(
     right: Sequence[int] = (),
     text: Sequence[int] = (),
 ) -> RenderableType:
-    """Return a table, or each row as lines of its own where the table needs more columns.
+    """Return a table, or each row as lines of its own where it needs more `columns` than there are.
 
-    Args:
-        headings: of the columns; the first names the rows.
-        rows: cells; they are shown as they are, without markup.
-        columns: how many there are on the terminal.
-        right: indices of columns whose cells stand to the right, such as numbers.
-        text: indices of columns whose cells may be wrapped between words.
+    `right` are indices of what stands to the right, such as numbers; `text` of what may be wrapped
+    between words. The first column names the rows. Cells are shown as they are, without markup.
     """
     from rich.cells import cell_len
     from rich.table import Table

@@ -7,8 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from dpwa.demo.history import History
-from dpwa.demo.records import Phase, Record
+from dpwa.demo.records import History, Phase, Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,11 +26,7 @@ _FINISH_WIDTH = 0.07  # of the training: `finish` has no steps, so it is drawn a
 
 
 def draw_chart(history: History, names: tuple[str, ...], path: Path) -> None:
-    """Write a PNG with the curves of these nodes.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a PNG with the curves of these nodes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -51,16 +51,8 @@ def label_skewed_shards(
 
     Class c belongs to the shards i with i = c modulo min(count, number of classes): with up to ten
     shards every class has one owner, with more the owners of a class share it. Only
-    `shared_fraction` of each class is dealt to all shards alike.
-
-    Args:
-        labels: (n,) the class of each example.
-        count: number of shards, at least 1.
-        seed: which examples go where; the same seed gives the same shards.
-        shared_fraction: 0 (a shard has nothing but its own classes) to 1 (all shards are alike).
-
-    Returns:
-        Per shard, the sorted indices of its examples.
+    `shared_fraction` (0 to 1) of each class is dealt to all shards alike. The same seed gives the
+    same shards: of each, the sorted indices of its examples.
     """
     rng = np.random.default_rng(seed)
     shards: list[list[int]] = [[] for _ in range(count)]

@@ -1,4 +1,4 @@
-"""What came out: the figures as one object for machines, as a table and a verdict for people."""
+"""What came out: the figures as one object for machines, as a table and a conclusion for people."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpwa.demo.history import History
 from dpwa.demo.progress import NARROW_COLUMNS
+from dpwa.demo.records import History
 from dpwa.types import StrictModel
 
 
@@ -75,7 +75,7 @@ def summarise(history: History, names: Sequence[str], out_dir: Path, seconds: fl
     )
 
 
-def verdict(result: DemoResult) -> str:
+def conclusion(result: DemoResult) -> str:
     """Say in one line whether gossip was worth it."""
     gain = result.mean_accuracy - result.mean_alone_accuracy
     figures = f"{result.mean_accuracy:.3f} with gossip, {result.mean_alone_accuracy:.3f} alone"
@@ -87,12 +87,10 @@ def verdict(result: DemoResult) -> str:
 def show_report(
     result: DemoResult, paths: Sequence[tuple[str, str]], *, is_result: bool = True
 ) -> None:
-    """Print the table, the consensus distance, what was written where, and the verdict.
+    """Print the table, the consensus distance, what was written where, and the conclusion.
 
-    Args:
-        result: the figures.
-        paths: pairs of what a file is and where it lies.
-        is_result: whether it goes to standard output; else to standard error, beside JSON.
+    `paths` are pairs of what a file is and where it lies. What is no result goes to standard
+    error, beside JSON.
     """
     from rich.console import Console
 
@@ -110,7 +108,7 @@ def show_report(
     for title, path in [*paths, ("Time", f"{result.seconds:.0f} s")]:
         console.print(f"{title:<16} {path}", markup=False, soft_wrap=True)
     style = "bold green" if result.gossip_won() else "bold red"
-    console.print(verdict(result), style=style, soft_wrap=True)
+    console.print(conclusion(result), style=style, soft_wrap=True)
 
 
 def print_json(result: DemoResult) -> None:

@@ -1,24 +1,28 @@
-"""The parent: starts one process per node, follows them, and reports."""
+"""The parent: clears the folder, starts one process per node, follows them, and reports."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from dpwa.config import load_config
 from dpwa.demo.chart import draw_chart
-from dpwa.demo.files import CHART_NAME, RESULT_NAME, prepare_folder, writing
-from dpwa.demo.history import History, parse_record
 from dpwa.demo.progress import ProgressView, progress_view
+from dpwa.demo.records import History, parse_record
 from dpwa.demo.report import DemoResult, print_json, show_report, summarise
 from dpwa.errors import UserError
 from dpwa.launch import LaunchSpec, local_config, run_nodes
 
+CHART_NAME, RESULT_NAME = "demo.png", "result.json"
+_WRITTEN = re.compile(r"demo\.png|result\.json|dpwa\.yaml|w[1-9][0-9]*\.(jsonl|npz)")
 _ENVIRONMENT = {
     # There are more nodes than cores: threads inside torch would only fight for them.
     "OMP_NUM_THREADS": "1",
@@ -34,27 +38,11 @@ _WORKER_CODE = (
 _PACKAGE_ROOT = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True)
-class DemoSpec:
-    """What the user asked for.
-
-    Attributes:
-        nodes: number of nodes, at least 2.
-        steps: training steps of each node, once alone and once with gossip.
-        seed: decides the shards, the first weights and the batches.
-        out_dir: folder for everything that is written; created when missing.
-        as_json: whether to print the result on standard output.
-    """
-
-    nodes: int
-    steps: int
-    seed: int
-    out_dir: Path
-    as_json: bool
-
-
-def run_demo(spec: DemoSpec) -> int:
+def run_demo(nodes: int, steps: int, seed: int, out_dir: Path, *, as_json: bool) -> int:
     """Run the whole demo and return its exit code: 0, or 1 when a node failed or gossip lost.
+
+    Each of at least 2 nodes takes `steps`, once alone and once with gossip. The seed decides the
+    shards, the first weights and the batches.
 
     Raises:
         UserError: a library is missing, the folder or a file in it cannot be written, or a DPWA_*
@@ -62,17 +50,28 @@ def run_demo(spec: DemoSpec) -> int:
         KeyboardInterrupt: the user interrupted; all nodes have been stopped.
     """
     _require_libraries()
-    prepare_folder(spec.out_dir)
-    config_path = local_config(spec.nodes, spec.out_dir)
+    prepare_folder(out_dir)
+    config_path = local_config(nodes, out_dir)
     load_config(config_path)  # the environment may override it: wrong here is wrong in every node
     began = time.monotonic()
-    names = tuple(f"w{number}" for number in range(1, spec.nodes + 1))
+    names = tuple(f"w{number}" for number in range(1, nodes + 1))
     history = History(names)
-    with progress_view(names, spec.steps) as view:
-        codes = _run_nodes(spec, config_path, history.names, _Follower(history, view))
+    worker = (sys.executable, "-c", _WORKER_CODE, str(_PACKAGE_ROOT))
+    options = {"--out-dir": out_dir, "--steps": steps, "--seed": seed}
+    launch = LaunchSpec(
+        command=(*worker, *(f"{option}={value}" for option, value in options.items())),
+        config_path=config_path,
+        names=names,
+        environment=_ENVIRONMENT,
+    )
+    with progress_view(names, steps) as view:
+        follower = _Follower(history, view)
+        codes = run_nodes(
+            launch, follower.on_line, on_exit=follower.on_exit, on_signal=follower.on_signal
+        )
     finished = tuple(name for name in names if codes.get(name) == 0)
     failed = [f"{name} (exit code {codes.get(name)})" for name in names if name not in finished]
-    won = bool(finished) and _report(spec, history, finished, began).gossip_won()
+    won = bool(finished) and _report(history, finished, out_dir, began, as_json).gossip_won()
     if failed:
         sys.stderr.write(f"These nodes failed: {', '.join(failed)}.\n")
     return 0 if won and not failed else 1
@@ -113,29 +112,13 @@ class _Follower:
             self._view.note("Interrupted: stopping all nodes.")
 
 
-def _run_nodes(
-    spec: DemoSpec, config_path: Path, names: Sequence[str], follower: _Follower
-) -> dict[str, int]:
-    worker = (sys.executable, "-c", _WORKER_CODE, str(_PACKAGE_ROOT))
-    options = {"--out-dir": spec.out_dir, "--steps": spec.steps, "--seed": spec.seed}
-    launch = LaunchSpec(
-        command=(*worker, *(f"{option}={value}" for option, value in options.items())),
-        config_path=config_path,
-        names=names,
-        environment=_ENVIRONMENT,
-    )
-    return run_nodes(
-        launch, follower.on_line, on_exit=follower.on_exit, on_signal=follower.on_signal
-    )
-
-
 def _report(
-    spec: DemoSpec, history: History, finished: tuple[str, ...], began: float
+    history: History, finished: tuple[str, ...], out_dir: Path, began: float, as_json: bool
 ) -> DemoResult:
-    chart, figures = spec.out_dir / CHART_NAME, spec.out_dir / RESULT_NAME
+    chart, figures = out_dir / CHART_NAME, out_dir / RESULT_NAME
     with writing(chart):
         draw_chart(history, finished, chart)
-    result = summarise(history, finished, spec.out_dir, time.monotonic() - began)
+    result = summarise(history, finished, out_dir, time.monotonic() - began)
     with writing(figures):
         figures.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
     show_report(
@@ -143,10 +126,53 @@ def _report(
         [
             ("Curves", str(chart)),
             ("Figures", str(figures)),
-            ("Logs and weights", f"{spec.out_dir}/w*.jsonl, {spec.out_dir}/w*.npz"),
+            ("Logs and weights", f"{out_dir}/w*.jsonl, {out_dir}/w*.npz"),
         ],
-        is_result=not spec.as_json,
+        is_result=not as_json,
     )
-    if spec.as_json:
+    if as_json:
         print_json(result)
     return result
+
+
+def prepare_folder(folder: Path) -> None:
+    """Create the folder, make sure that it can be written, and remove what an earlier run left.
+
+    Old files would look like results of a run that fails or has fewer nodes.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        leftovers = [path for path in folder.iterdir() if _WRITTEN.fullmatch(path.name)]
+    except OSError as error:
+        raise UserError(
+            f"--out-dir {folder}: expected a folder that can be written ({error.strerror})"
+        ) from None
+    for path in leftovers:
+        _require_replaceable(path)
+    for path in leftovers:
+        _remove(path)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Write a file at the end of a run, when the disk may be full."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _require_replaceable(path: Path) -> None:
+    if path.is_symlink():
+        return  # only the link itself is replaced
+    if not path.is_file() or not os.access(path, os.W_OK):
+        raise UserError(f"{path}: expected a file that can be replaced, or nothing")
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot replace {path}: {error.strerror}") from None

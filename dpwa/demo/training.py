@@ -1,10 +1,11 @@
-"""One training loop, the same with and without gossip, and how nodes begin together."""
+"""The model, one training loop, the same with and without gossip, and how nodes begin together."""
 
 from __future__ import annotations
 
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -17,14 +18,36 @@ from dpwa.clock import Deadline, SystemClock
 from dpwa.demo.data import Examples
 from dpwa.demo.records import MEET_TIMEOUT_S, Logbook
 
+HIDDEN_UNITS = 128
 BATCH_SIZE = 32
 LEARNING_RATE = 0.05
 FINAL_LEARNING_RATE = 0.0005
 MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-4
 RECORDS_PER_PHASE = 40
-
 ROUND_PAUSE_S = 0.01
+
+
+def build_model(seed: int) -> nn.Module:
+    """Return a perceptron for 64 pixels and 10 digits; the same seed gives the same weights.
+
+    It normalises per example (LayerNorm), not per batch: batches of a skewed shard know only their
+    own classes, and their statistics would not fit anybody else's.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Linear(64, HIDDEN_UNITS),
+            nn.LayerNorm(HIDDEN_UNITS),
+            nn.ReLU(),
+            nn.Linear(HIDDEN_UNITS, 10),
+        )
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write all parameters as arrays under their names (.npz, readable without pickle)."""
+    arrays = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for options
 
 
 class DemoGossip(Protocol):
@@ -41,19 +64,12 @@ class DemoGossip(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """What one node learns from and is measured with.
+    """What one node learns from and is measured with."""
 
-    Attributes:
-        shard: the node's private training examples.
-        test: the examples that measure accuracy, the same for all nodes.
-        steps: number of training steps.
-        seed: which examples of the shard each batch draws.
-    """
-
-    shard: Examples
-    test: Examples
+    shard: Examples  # private
+    test: Examples  # the same for all nodes
     steps: int
-    seed: int
+    seed: int  # which examples of the shard each batch draws
 
 
 class Learner:

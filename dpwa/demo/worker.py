@@ -47,9 +47,8 @@ def _work(out_dir: Path, steps: int, seed: int) -> None:
 
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.demo.data import label_skewed_shards, load_digits
-    from dpwa.demo.model import build_model, save_weights
     from dpwa.demo.records import Logbook
-    from dpwa.demo.training import Learner, Task, meet, train
+    from dpwa.demo.training import Learner, Task, build_model, meet, save_weights, train
 
     torch.set_num_threads(1)
     name, rank = os.environ["DPWA_NAME"], int(os.environ["DPWA_RANK"])

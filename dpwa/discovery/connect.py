@@ -1,22 +1,32 @@
-"""`dpwa.connect`: gossip for a model, wherever its process was started."""
+"""`dpwa.connect`: gossip for a model, wherever its process was started.
+
+The cluster is looked for in several places, in order; the first that knows it is taken.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpwa.config import ConfigSource
-from dpwa.connection import close_former
-from dpwa.discovery.finding import find, from_folder, load
+from dpwa.config import Config, load_config
+from dpwa.config.schema import PATHS
+from dpwa.config.load import ConfigSource, settings_in
+from dpwa.discovery.launchers import Launcher, Ray, SkyPilot, Slurm, Torchrun
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+
+LAUNCHERS: Sequence[Launcher] = (Torchrun(), Ray(), Slurm(), SkyPilot())
+FILE = "dpwa.yaml"
+_CLUSTER = frozenset({"nodes", "join"})  # settings that say where peers are
 
 
 def connect(
@@ -59,6 +69,7 @@ def connect(
         AddressError, NameTakenError, ParametersError: as `DpwaPyTorchAdapter` does.
     """
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+    from dpwa.connection import close_former
 
     _require_no_import_by_worker()
     folder = Path.cwd()
@@ -78,3 +89,131 @@ def _require_no_import_by_worker() -> None:
             "a worker process that was spawned imports this script, and would make its node again: "
             'put what the script does beneath `if __name__ == "__main__":`'
         )
+
+
+@dataclass(frozen=True)
+class Look:
+    """One place that was looked at, and what is there, in words."""
+
+    place: str
+    found: str
+    knows: bool = False  # which node this is, and where its peers are
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """Where a process finds its cluster and its settings."""
+
+    looks: tuple[Look, ...]
+    source: ConfigSource | None  # of the settings; `None` for the defaults
+    name: str | None  # of the node; `None` as long as a launcher has to tell
+    launcher: Launcher | None = None  # knows the cluster; `None`: the settings do
+    cluster: ConfigSource | None = None  # says who is there; it may be the source
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the cluster is known."""
+        return any(look.knows for look in self.looks)
+
+    def lines(self) -> list[str]:
+        """Say where was looked, and what was found: a line for each place."""
+        return [f"{look.place}: {look.found}" for look in self.looks]
+
+
+def find(
+    config: ConfigSource | None,
+    name: str | None,
+    overrides: Mapping[str, Any],
+    environ: Mapping[str, str],
+    folder: Path,
+) -> Discovery:
+    """Look for the cluster of this process; nobody is asked yet, and nothing is awaited.
+
+    Settings come from `config`, else from the file of DPWA_CONFIG, else from `dpwa.yaml` in the
+    folder. The first of these that lists `nodes`, or has `join`, says who is there, and the node
+    needs a name, too. If none does, a launcher has to tell.
+    """
+    own = name or environ.get("DPWA_NAME", "").strip() or None
+    looks: list[Look] = []
+    source: ConfigSource | None = None
+    if _CLUSTER & set(overrides):
+        looks.append(Look("arguments nodes= and join=", _used(own), knows=own is not None))
+    is_decided = bool(looks)  # what the user has passed goes before all that is found
+    cluster: ConfigSource | None = None
+    for place, candidate in _sources(config, environ, folder):
+        if candidate is None:
+            looks.append(Look(place, "not there"))
+            continue
+        if is_decided or not _CLUSTER & settings_in(candidate):
+            looks.append(Look(place, "not used" if source is not None else "used for its settings"))
+        else:
+            looks.append(Look(place, _used(own), knows=own is not None))
+            if own is None and candidate is not config:
+                continue  # nobody has said that this file is meant
+            is_decided, cluster = True, candidate
+        source = candidate if source is None else source
+    if is_decided:
+        return Discovery(tuple(looks), source, own, cluster=cluster)
+    for launcher in LAUNCHERS:
+        place = launcher.name
+        if launcher.variables:
+            place += f" ({', '.join(launcher.variables)})"
+        what = launcher.told(environ)
+        looks.append(Look(place, what or "not there", knows=bool(what)))
+        if what:
+            return Discovery(tuple(looks), source, own, launcher)
+    return Discovery(tuple(looks), source, own)
+
+
+def from_folder(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the paths that they have taken relative to a folder.
+
+    Those of a file are relative to that file, which `dpwa launch -n` has made in a folder of its
+    own.
+    """
+    found = dict(overrides)
+    for setting, *option in PATHS:
+        value = found.get(setting)
+        if not option and value and isinstance(value, (str, os.PathLike)):
+            found[setting] = str(folder / value)
+        elif option and isinstance(value, Mapping) and value.get(option[0]):
+            found[setting] = {**value, option[0]: str(folder / value[option[0]])}
+    return found
+
+
+def load(
+    discovery: Discovery, overrides: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[str, Config]:
+    """Return the name of this node and its configuration; a launcher may wait for others."""
+    if not discovery.is_complete:
+        looked = "\n".join(f"  {line}" for line in discovery.lines())
+        raise UserError(
+            "which node this is, and where its peers are, is not known. Pass config= and name=, or "
+            f"start it with `dpwa launch -n 4 -- python SCRIPT` or torchrun. Looked for:\n{looked}"
+        )
+    source = {} if discovery.source is None else discovery.source
+    if discovery.launcher is None:
+        beneath = None if discovery.cluster is source else discovery.cluster
+        loaded = load_config(source, beneath=beneath, overrides=overrides, environ=environ)
+        return str(discovery.name), loaded
+    name, settings = discovery.launcher.cluster(environ, discovery.name)
+    known = {**overrides, **settings}
+    return name, load_config(source, overrides=known, environ=environ)
+
+
+def _used(name: str | None) -> str:
+    if name is None:
+        return "says who is there, but neither name= nor DPWA_NAME says which node this is"
+    return f"used, for node {name}"
+
+
+def _sources(
+    config: ConfigSource | None, environ: Mapping[str, str], folder: Path
+) -> list[tuple[str, ConfigSource | None]]:
+    variable = environ.get("DPWA_CONFIG", "").strip()
+    file = folder / FILE
+    return [
+        ("argument config=", config),
+        ("DPWA_CONFIG (dpwa launch)", variable or None),
+        (f"{FILE} in {folder}", file if file.is_file() else None),
+    ]

@@ -10,9 +10,9 @@ import ipaddress
 import socket
 import struct
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpwa.discovery.launcher import Environ
 from dpwa.errors import UserError
 from dpwa.transport.addresses import local_address
 
@@ -23,12 +23,7 @@ _REQUEST = struct.Struct("256s")
 
 @dataclass(frozen=True)
 class OwnHost:
-    """An address of this machine.
-
-    Attributes:
-        host: the address.
-        reason: why it was taken, in words.
-    """
+    """An address of this machine, and why it was taken, in words."""
 
     host: str
     reason: str
@@ -39,30 +34,22 @@ class OwnHost:
         return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
 
 
-def named_host(environ: Environ) -> OwnHost | None:
-    """Return the address of the network card that the environment names; `None` if it names none.
-
-    Raises:
-        UserError: there is no such card, or it has no address.
-    """
+def named_host(environ: Mapping[str, str]) -> OwnHost | None:
+    """Return the address of the network card that the environment names, if any."""
     for variable in VARIABLES:
-        wanted = environ.get(variable, "").strip()
-        if wanted:
-            names = _matching(wanted, variable)
+        chosen = environ.get(variable, "").strip()
+        if chosen:
+            names = _matching(chosen, variable)
             for name in names:
                 address = _address_of(name)
                 if address is not None:
-                    return OwnHost(address, f"of {name}, as {variable}={wanted} says")
-            raise UserError(f"{variable}={wanted}: no address of IPv4 on {', '.join(names)}")
+                    return OwnHost(address, f"of {name}, as {variable}={chosen} says")
+            raise UserError(f"{variable}={chosen}: no address of IPv4 on {', '.join(names)}")
     return None
 
 
-def own_host(environ: Environ, toward: str) -> OwnHost:
-    """Return the address of this machine for peers that are where `toward` is.
-
-    Raises:
-        UserError: the environment names a network card that is not there, or has no address.
-    """
+def own_host(environ: Mapping[str, str], toward: str) -> OwnHost:
+    """Return the address of this machine for peers that are where `toward` is."""
     return named_host(environ) or _on_route(toward)
 
 
@@ -73,16 +60,16 @@ def _on_route(toward: str) -> OwnHost:
     return OwnHost(host, route if card is None else f"of {card}, {route}")
 
 
-def _matching(wanted: str, variable: str) -> list[str]:
+def _matching(chosen: str, variable: str) -> list[str]:
     """Return the cards that a list of names stands for.
 
     Gloo has exact names. NCCL has beginnings of names, exact ones after `=`, and after `^` those
     that are not to be taken.
     """
     cards = [name for _, name in socket.if_nameindex()]
-    is_exact = variable == VARIABLES[0] or wanted.startswith("=")
-    is_not = variable != VARIABLES[0] and wanted.startswith("^")
-    names = [name.strip() for name in wanted.lstrip("=^").split(",") if name.strip()]
+    is_exact = variable == VARIABLES[0] or chosen.startswith("=")
+    is_not = variable != VARIABLES[0] and chosen.startswith("^")
+    names = [name.strip() for name in chosen.lstrip("=^").split(",") if name.strip()]
 
     def is_named(card: str) -> bool:
         return any(card == name if is_exact else card.startswith(name) for name in names)
@@ -91,7 +78,7 @@ def _matching(wanted: str, variable: str) -> list[str]:
     if is_not:
         found.sort(key=lambda card: card == "lo")  # only if there is nothing else
     if not found:
-        raise UserError(f"{variable}={wanted}: expected one of {', '.join(cards)}")
+        raise UserError(f"{variable}={chosen}: expected one of {', '.join(cards)}")
     return found
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dpwa.launch.configs import local_config
+from dpwa.launch.engine import LaunchSpec
+from dpwa.launch.local import NodeProcess
 from dpwa.launch.ports import require_free_addresses
-from dpwa.launch.process import NodeProcess
-from dpwa.launch.restarts import Restart
-from dpwa.launch.spec import LaunchSpec
-from dpwa.launch.supervisor import run_nodes
+from dpwa.launch.supervisor import Restart, run_nodes
 
 __all__ = [
     "LaunchSpec",

@@ -24,8 +24,7 @@ _FILE = "dpwa.yaml"
 def run_folder(config: Path | None = None) -> Iterator[Path]:
     """Make a folder for a run, which is gone afterwards; by it, `runs_here` finds the run.
 
-    Args:
-        config: of the run; `None`: it is yet to be written into the folder.
+    A configuration that lies elsewhere is linked there; else one is yet to be written into it.
     """
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as folder:
         if config is not None:
@@ -57,11 +56,7 @@ def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
 
 
 def write_config(nodes: Sequence[NodeConfig], folder: Path) -> Path:
-    """Write a configuration of these nodes, with the defaults of new runs; return its path.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Write a configuration of these nodes, with the defaults of new runs; return its path."""
     from dpwa.config.schema import config_text
 
     path = folder / _FILE

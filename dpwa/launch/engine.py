@@ -1,22 +1,40 @@
-"""What starts nodes, and says what they print and how they end: on this machine, or elsewhere."""
+"""What is launched, what launches it (on this machine, or elsewhere), and what that tells."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """One command, run once for each node.
+
+    Attributes:
+        command: the program and its arguments, the same for every node.
+        config_path: the configuration that the nodes read.
+        names: the nodes to start; a node's rank is its place in this order.
+        cpus: `pin` gives every node its own share of the cores this process may use.
+        environment: variables added to those of this process.
+        restarts: how often a node that fails is started again.
+        world: all nodes of the run, if others are started elsewhere: ranks are places in it.
+    """
+
+    command: Sequence[str]
+    config_path: Path
+    names: Sequence[str]
+    cpus: Literal["pin", "none"] = "none"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    restarts: int = 0
+    world: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Printed:
-    """Lines that a node has written.
-
-    Attributes:
-        node: its name.
-        stream: `stdout` or `stderr`.
-        lines: without their ends.
-    """
+    """Lines that a node has written to `stdout` or `stderr`, without their ends."""
 
     node: str
     stream: str
@@ -25,12 +43,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class NodeEnded:
-    """A node has ended, and all that it has printed was told of.
-
-    Attributes:
-        node: its name.
-        code: exit code of its process; negative is a signal.
-    """
+    """A node has ended, and all that it has printed was told of; a negative code is a signal."""
 
     node: str
     code: int
@@ -40,10 +53,7 @@ Event = Printed | NodeEnded
 
 
 class NodeEngine(Protocol):
-    """Runs the processes of the nodes.
-
-    One thread calls it. Nothing but `poll` takes time.
-    """
+    """Runs the processes of the nodes. One thread calls it; nothing but `poll` takes time."""
 
     @property
     def running(self) -> Collection[str]:

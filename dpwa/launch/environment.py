@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpwa.config.schema import PATHS, PREFIX, variable_of
-from dpwa.launch.spec import LaunchSpec
+from dpwa.launch.engine import LaunchSpec
 
 CARRIED = ("OMP_NUM_THREADS", "PYTHONPATH")
 

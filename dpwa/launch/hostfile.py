@@ -28,23 +28,14 @@ _SLOTS = re.compile(r"slots=([1-9]\d{0,3})")
 
 @dataclass(frozen=True)
 class HostLine:
-    """A host of the list.
-
-    Attributes:
-        host: its name or address, as the others reach it.
-        slots: how many nodes run there.
-    """
+    """A host, by name or address as the others reach it, and how many nodes run there."""
 
     host: str
     slots: int
 
 
 def read_hostfile(path: Path) -> list[HostLine]:
-    """Return the hosts of a file, in their order.
-
-    Raises:
-        UserError: it cannot be read, or has a mistake; the message names the first line with one.
-    """
+    """Return the hosts of a file, in their order."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -72,14 +63,6 @@ def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[Node
     """Return the nodes of all hosts; every host arrives at the same names and addresses.
 
     A machine may know its own name as 127.0.1.1: nodes that have a name for address listen on all.
-
-    Args:
-        hosts: in the order of the file.
-        first_port: of each host.
-        here: the host that this machine is.
-
-    Raises:
-        UserError: there are not so many ports.
     """
     nodes: list[NodeConfig] = []
     for line in hosts:
@@ -93,11 +76,7 @@ def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[Node
 
 
 def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
-    """Return the line that is this machine: the one chosen, of its name, or of an address it has.
-
-    Raises:
-        UserError: no line is, or several are.
-    """
+    """Return the line of this machine: the one chosen, of its name, or of an address it has."""
     listed = ", ".join(line.host for line in hosts)
     if chosen is not None:
         own = [line for line in hosts if line.host == chosen]

@@ -6,22 +6,155 @@ queue grows.
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import selectors
 import signal
-from collections.abc import Collection, Iterator
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
 
 from dpwa.clock import Clock, Deadline, SystemClock
-from dpwa.launch.engine import Event, NodeEnded, Printed
+from dpwa.errors import UserError
+from dpwa.launch.engine import Event, LaunchSpec, NodeEnded, Printed
 from dpwa.launch.environment import available_cores, node_cores, node_environments
-from dpwa.launch.output import OutputPipe
-from dpwa.launch.process import NodeProcess
-from dpwa.launch.spec import LaunchSpec
 
+CHILD_SCRIPT = Path(__file__).with_name("child.py")
+CHUNK_BYTES = 64 * 1024
+MAX_LINE_CHARS = 1024 * 1024  # a longer line is passed on in pieces, so that memory stays bounded
 # When a node has ended, what it has started may still print, as in `exec > >(tee log)`: first it is
 DRAIN_GRACE_S = 1.0  # left alone,
 LEFTOVER_GRACE_S = 2.0  # then asked to end with SIGTERM, and then killed.
+
+
+class LineSplitter:
+    """Turns chunks of bytes into whole lines of text.
+
+    Bytes that are not UTF-8 become U+FFFD. A carriage return ends a line too: each state of a
+    progress bar is then a line, instead of one line that grows for ever.
+    """
+
+    def __init__(self) -> None:
+        utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
+        self._rest = ""
+
+    def feed(self, data: bytes) -> list[str]:
+        """Return the lines that these bytes complete, without their ends."""
+        *lines, self._rest = (self._rest + self._decoder.decode(data)).split("\n")
+        if len(self._rest) >= MAX_LINE_CHARS:
+            lines.append(self._rest)
+            self._rest = ""
+        return lines
+
+    def finish(self) -> list[str]:
+        """Return what is left at the end of the output: a last line without an end, if any."""
+        *lines, last = (self._rest + self._decoder.decode(b"", final=True)).split("\n")
+        self._rest = ""
+        return [*lines, last] if last else lines
+
+
+class OutputPipe:
+    """The reading end of one stream of a process; never blocks."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        os.set_blocking(pipe.fileno(), False)
+        self._pipe = pipe
+        self._splitter = LineSplitter()
+
+    def fileno(self) -> int:
+        """Return the file descriptor, for a selector."""
+        return self._pipe.fileno()
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether `close` was called."""
+        return self._pipe.closed
+
+    def read_lines(self) -> list[str] | None:
+        """Return the lines of one chunk, or `None` when the process has closed the stream."""
+        try:
+            data = os.read(self._pipe.fileno(), CHUNK_BYTES)
+        except BlockingIOError:
+            return []
+        return self._splitter.feed(data) if data else None
+
+    def close(self) -> list[str]:
+        """Close the pipe and return the last line, if it had no end."""
+        self._pipe.close()
+        return self._splitter.finish()
+
+
+class NodeProcess:
+    """A started command, in a session and process group of its own.
+
+    The terminal's Ctrl-C does not reach it; `send` does, and everything that it has started. It
+    reads nothing from standard input. On Linux it dies with the thread that made this object; what
+    it has started itself does not.
+
+    Attributes:
+        name: the node's name.
+        outputs: its standard output and error, by the names `stdout` and `stderr`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        cores: Sequence[int] = (),
+    ) -> None:
+        """Start the command.
+
+        Raises:
+            UserError: the system cannot start another process.
+        """
+        self.name = name
+        prepare = [sys.executable, "-I", "-S", str(CHILD_SCRIPT)]
+        arguments = [str(os.getpid()), ",".join(str(core) for core in cores), *command]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  (running the user's command is the task)
+                [*prepare, *arguments],
+                bufsize=0,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UserError(f"cannot start node {name}: {error.strerror}") from None
+        self.outputs = {
+            "stdout": OutputPipe(cast(IO[bytes], self._process.stdout)),
+            "stderr": OutputPipe(cast(IO[bytes], self._process.stderr)),
+        }
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process and to all it has started; nothing if none is left."""
+        if self._process.returncode is not None:
+            return  # reaped: the number of the group may be another's by now
+        # Some systems refuse when only the unreaped process itself is left.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def has_ended(self) -> bool:
+        """Tell whether the process has ended; what it has started may live on.
+
+        The process stays unreaped, so that its number keeps naming its group, and no other.
+        """
+        if self._process.returncode is not None:
+            return True
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, flags) is not None
+
+    def reap(self) -> int:
+        """Wait for the end of the process; return its exit code, negative for a signal."""
+        return self._process.wait()
 
 
 @dataclass

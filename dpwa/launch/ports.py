@@ -29,9 +29,6 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     They are held all at once until the last is found. Where there is room they are taken at random
     from outside the range that the system gives to outgoing connections, so that neither such a
     connection nor another run started at the same moment takes one before its node listens.
-
-    Raises:
-        UserError: the host is not an address of this machine, or there are too few free ports.
     """
     with held_ports(count, host) as ports:
         return ports
@@ -39,11 +36,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 @contextmanager
 def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
-    """Find such ports as `free_ports` does, and hold them until the end of the block.
-
-    Raises:
-        UserError: as there.
-    """
+    """Find such ports as `free_ports` does, and hold them until the end of the block."""
     with ExitStack() as held:
         try:
             ports = [_hold_port(host, held) for _ in range(count)]

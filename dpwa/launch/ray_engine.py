@@ -1,41 +1,162 @@
 """Nodes in actors of Ray, on the machines of its cluster.
 
 Ray finds room, tells the nodes' addresses before they start, carries what they print, and starts
-an actor anew that has died. The nodes themselves do not know of it.
+an actor anew that has died. The nodes themselves do not know of it: in the actor's worker process,
+each is a process of the local engine.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+import os
 import signal
+import socket
+import tempfile
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import UserError
-from dpwa.launch.engine import Event, NodeEnded, Printed
-from dpwa.launch.ray_node import RayPlace
-from dpwa.launch.ray_places import Resources, last_line, new_actor
-from dpwa.launch.spec import LaunchSpec
+from dpwa.launch.engine import Event, LaunchSpec, NodeEnded, Printed
+from dpwa.launch.environment import available_cores
+from dpwa.launch.local import LocalEngine
+from dpwa.launch.ports import held_ports
 
 ACTOR_POLL_S = 0.25  # how long an actor waits for output before it answers; a signal waits as well
 KILL_GRACE_S = 3.0  # for an actor to kill its node, before it is killed itself
 CLOSE_GRACE_S = 5.0
+PATIENCE_S = 300.0  # for Ray to find room, which may have to start machines
+SILENCE_S = 5.0  # after which the user is told what is waited for
+POLL_S = 0.1
+CONNECT_PATIENCE_S = 5.0
+_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+
+Resources = Mapping[str, float]
+
+
+@contextmanager
+def connected(address: str | None, needed: Resources) -> Iterator[None]:
+    """Connect to Ray, until the end of the block.
+
+    Without an address it is that of RAY_ADDRESS, or of a cluster that runs on this machine. If
+    there is none, or it is `local`, Ray is started here, for as long as it is needed, and counts as
+    many CPUs as all nodes need.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--engine ray needs Ray: pip install dpwa[ray]") from None
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    named = address or os.environ.get("RAY_ADDRESS", "").strip()
+    is_own = named == "local"
+    if not is_own:
+        _require_answer(named)
+        try:
+            ray.init(address=named or "auto", **quiet)
+        except ConnectionError as error:
+            if named:
+                raise UserError(f"no Ray cluster at {named}: {_last_line(error)}") from None
+            is_own = True
+    if is_own:
+        cpus = max(len(available_cores()), math.ceil(needed.get("CPU", 0)))
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+    try:
+        if is_own:
+            _require(needed, ray.cluster_resources())
+        yield
+    finally:
+        ray.shutdown()
+
+
+def new_actor(resources: Resources, machine: str | None = None) -> Any:
+    """Make an actor for a node; Ray starts it when there is room, on any machine or on this one."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    options: dict[str, Any] = {"num_cpus": 0}
+    options |= {_OPTIONS[name]: count for name, count in resources.items() if name in _OPTIONS}
+    options["resources"] = {n: count for n, count in resources.items() if n not in _OPTIONS}
+    if machine is not None:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(machine, soft=False)
+    return ray.remote(RayNode).options(**options).remote()
+
+
+def place_actors(
+    names: Sequence[str], resources: Resources, note: Callable[[str], None]
+) -> dict[str, tuple[Any, RayPlace]]:
+    """Let Ray find room for all nodes; return the actor and the place of each, by name.
+
+    Where all are on one machine, their addresses are on loopback. What is waited for, if it takes
+    long, is noted.
+    """
+    import ray
+
+    actors = {name: new_actor(resources) for name in names}
+    asked = {name: actor.place.remote() for name, actor in actors.items()}
+    began, is_told = time.monotonic(), False
+    while True:
+        ready, missing = ray.wait(list(asked.values()), num_returns=len(asked), timeout=POLL_S)
+        places = _placed(ready)
+        if not missing:
+            break
+        waited_s = time.monotonic() - began
+        who = ", ".join(name for name, ref in asked.items() if ref in set(missing))
+        what = ", ".join(f"{name}={count:g}" for name, count in resources.items())
+        if waited_s > PATIENCE_S:
+            raise UserError(f"Ray has found no room for {who} in {PATIENCE_S:g} s ({what} each)")
+        if waited_s > SILENCE_S and not is_told:
+            note(f"waiting for Ray to find room for {who} ({what} each)")
+            is_told = True
+    found = {name: places[ref] for name, ref in asked.items()}
+    if len({place.host for place in found.values()}) == 1:
+        found = {n: RayPlace(p.machine, "127.0.0.1", p.port) for n, p in found.items()}
+    return {name: (actors[name], place) for name, place in found.items()}
+
+
+def _placed(refs: Sequence[Any]) -> dict[Any, RayPlace]:
+    import ray
+
+    try:
+        return dict(zip(refs, ray.get(list(refs)), strict=True))
+    except ray.exceptions.RayError as error:
+        raise UserError(f"Ray cannot start a node: {_last_line(error)}") from None
+
+
+def _last_line(error: Exception) -> str:
+    """Return the line of an error of Ray that says most: the last one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _require_answer(address: str) -> None:
+    """Try an address, as Ray itself would for two minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return  # `auto`
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_PATIENCE_S).close()
+    except (OSError, ValueError) as error:
+        raise UserError(f"no Ray cluster at {address}: {error}") from None
+
+
+def _require(needed: Resources, there: Resources) -> None:
+    lacking = [name for name, count in needed.items() if count > there.get(name, 0.0)]
+    if lacking:
+        what = ", ".join(f"{name}={needed[name]:g}" for name in lacking)
+        has = ", ".join(f"{name}={there.get(name, 0.0):g}" for name in lacking)
+        raise UserError(f"the nodes need {what} in all, but Ray on this machine has {has}")
 
 
 class RayEngine:
-    """Starts each node of a spec in its actor.
+    """Starts each node of a spec in its actor, one of `place_actors`.
 
     A node whose actor, or its worker process, has died ends by SIGKILL, as its process does. When
     it is started again it gets a new actor, on the same machine: its peers know that address.
-
-    Args:
-        spec: what to run.
-        placed: actor and place of each node, see `place_actors`.
-        resources: of each node, for new actors.
-        clock: for the time that actors have to end.
     """
 
     def __init__(
@@ -141,4 +262,73 @@ class RayEngine:
 def _reason(error: Exception) -> str:
     """Return what Ray says of a dead actor, without its advice."""
     lines = [line for line in str(error).splitlines() if line.startswith("The actor")]
-    return " ".join(lines[-1].split(". ")[:1]) if lines else last_line(error)
+    return " ".join(lines[-1].split(". ")[:1]) if lines else _last_line(error)
+
+
+@dataclass(frozen=True)
+class RayPlace:
+    """Where a node is: Ray's number of the machine, its address, and a port that is free there."""
+
+    machine: str
+    host: str
+    port: int
+
+
+class RayNode:
+    """The class of the actors. All of its methods run in the main thread of the worker.
+
+    So the process of the node dies with the worker, however that dies (on Linux).
+    """
+
+    def __init__(self) -> None:
+        self._held = ExitStack()
+        self._files = ExitStack()
+        self._engine: LocalEngine | None = None
+        self._ended: list[Event] = []
+
+    def place(self) -> RayPlace:
+        """Return where this is; the port is held until the node starts."""
+        import ray
+
+        (port,) = self._held.enter_context(held_ports(1, "*"))
+        machine = ray.get_runtime_context().get_node_id()
+        return RayPlace(machine, ray.util.get_node_ip_address(), port)
+
+    def start(self, spec: LaunchSpec, config: str, folder: str) -> Sequence[Event]:
+        """Start the one node of a spec, with this configuration, in this folder if it is here."""
+        self.close()
+        if Path(folder).is_dir():
+            os.chdir(folder)
+        made = self._files.enter_context(tempfile.TemporaryDirectory(prefix="dpwa-launch-"))
+        path = Path(made, "dpwa.yaml")
+        path.write_text(config, encoding="utf-8")
+        (name,) = spec.names
+        here = LaunchSpec(
+            spec.command, path, spec.names, environment=spec.environment, world=spec.world
+        )
+        engine = LocalEngine(here)
+        engine.start(name)
+        self._engine = engine
+        return []
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        """Return what has happened since; of the end it tells each time."""
+        if self._ended or self._engine is None:
+            return self._ended
+        events = self._engine.poll(timeout_s)
+        self._ended = [event for event in events if isinstance(event, NodeEnded)]
+        return events
+
+    def send(self, number: int) -> None:
+        """Send a signal to the node, and to all that it has started."""
+        if self._engine is not None:
+            self._engine.send(signal.Signals(number))
+
+    def close(self) -> None:
+        """Clean up after a node that has ended."""
+        self._held.close()
+        self._files.close()
+        self._ended = []
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None

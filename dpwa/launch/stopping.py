@@ -81,12 +81,8 @@ def stop_on_signals(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator
     """Let SIGINT, SIGTERM and SIGHUP to this process climb the ladder, until the block ends.
 
     A signal that the process ignores (`nohup`, a background job) stays ignored. Only the main
-    thread can receive signals: in any other this does nothing.
-
-    Args:
-        ladder: what the signals climb.
-        busy_s: for how many seconds a callback has been running, 0 if none is. One that runs for
-            longer than the ladder's patience is broken off by a KeyboardInterrupt.
+    thread can receive signals: in any other this does nothing. A callback that has run (`busy_s`)
+    for longer than the ladder's patience is broken off by a KeyboardInterrupt.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001

@@ -1,33 +1,104 @@
-"""Runs all nodes side by side: passes on their output, sees them end, stops them together.
+"""Runs all nodes side by side: passes on what they print, sees them end, starts and stops them.
 
 One thread does everything. The nodes are peers, so one that fails stops no other.
+
+After its k-th restart a node that fails waits min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**k) seconds:
+long enough for what it needs to come back, and a node that fails at once does not fill the screen.
+
+>>> [Restarts(9).pause_s(earlier) for earlier in range(7)]
+[1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec
 
 from dpwa.clock import Clock, SystemClock
 from dpwa.errors import UserError
-from dpwa.launch.audience import Audience, OnExit, OnLine, OnRestart, OnSignal
-from dpwa.launch.engine import Event, NodeEnded, NodeEngine
+from dpwa.launch.engine import Event, LaunchSpec, NodeEnded, NodeEngine
 from dpwa.launch.local import LocalEngine
-from dpwa.launch.restarts import Restarts
-from dpwa.launch.spec import LaunchSpec
 from dpwa.launch.stopping import StopLadder, stop_on_signals
 
 POLL_S = 0.05  # how soon the end of a process or a signal is noticed when nothing is printed
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A node that has failed is started again.
+
+    Attributes:
+        node: its name.
+        code: exit code of its process; negative is a signal.
+        number: which restart of this node it is, from 1.
+        most: restarts that each node has.
+        pause_s: seconds until then.
+    """
+
+    node: str
+    code: int
+    number: int
+    most: int
+    pause_s: float
+
+
+class Restarts:
+    """Counts the restarts of nodes, of which each has `most`, and knows who is due."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._counts: Counter[str] = Counter()
+        self._due: dict[str, float] = {}
+
+    @property
+    def waiting(self) -> Collection[str]:
+        """The nodes that are to be started."""
+        return self._due.keys()
+
+    def after(self, node: str, code: int, now: float) -> Restart | None:
+        """Plan the restart of a node that has ended; `None` if it is not to be started again."""
+        earlier = self._counts[node]
+        if code == 0 or earlier >= self._most:
+            return None
+        self._counts[node] += 1
+        pause_s = self.pause_s(earlier)
+        self._due[node] = now + pause_s
+        return Restart(node, code, earlier + 1, self._most, pause_s)
+
+    def due(self, now: float) -> list[str]:
+        """Return the nodes whose pause is over; each is returned once."""
+        found = [node for node, at in self._due.items() if at <= now]
+        for node in found:
+            del self._due[node]
+        return found
+
+    def give_up(self) -> None:
+        """Start nobody again from now on."""
+        self._most = 0
+        self._due.clear()
+
+    def pause_s(self, earlier: int) -> float:
+        """Return how long a node waits that was started again so many times before."""
+        return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(earlier, 10))
 
 
 def run_nodes(
     spec: LaunchSpec,
-    on_line: OnLine,
+    on_line: Callable[[str, str, str], None],
     *,
-    on_exit: OnExit | None = None,
-    on_signal: OnSignal | None = None,
-    on_restart: OnRestart | None = None,
+    on_exit: Callable[[str, int], None] | None = None,
+    on_signal: Callable[[signal.Signals, Sequence[str]], None] | None = None,
+    on_restart: Callable[[Restart], None] | None = None,
     engine: NodeEngine | None = None,
 ) -> dict[str, int]:
     """Start every node of the spec, and return their exit codes by name when all have ended.
@@ -68,23 +139,21 @@ def run_nodes(
     if engine is None:
         _require_command(spec)
         engine = LocalEngine(spec, clock)
-    ladder = StopLadder(clock)
-    audience = Audience(on_line, on_exit, on_signal, on_restart, clock)
-    supervisor = _Supervisor(engine, Restarts(spec.restarts), audience, ladder, clock)
-    with stop_on_signals(ladder, audience.busy_s):
+    supervisor = _Supervisor(engine, spec.restarts, clock, on_line, on_exit, on_signal, on_restart)
+    with stop_on_signals(supervisor.ladder, supervisor.callback_s):
         try:
             for name in spec.names:
                 engine.start(name)
             supervisor.watch()
         except BaseException as error:
-            asked_to_stop = ladder.stopping
+            asked_to_stop = supervisor.ladder.stopping
             supervisor.abandon()
             if asked_to_stop and isinstance(error, Exception):
                 raise KeyboardInterrupt from error
             raise
         finally:
             engine.close()
-    if ladder.stopping:
+    if supervisor.ladder.stopping:
         raise KeyboardInterrupt
     return {name: supervisor.exit_codes[name] for name in spec.names}
 
@@ -93,16 +162,23 @@ class _Supervisor:
     def __init__(
         self,
         engine: NodeEngine,
-        restarts: Restarts,
-        audience: Audience,
-        ladder: StopLadder,
+        restarts: int,
         clock: Clock,
+        on_line: Callable[[str, str, str], None],
+        on_exit: Callable[[str, int], None] | None,
+        on_signal: Callable[[signal.Signals, Sequence[str]], None] | None,
+        on_restart: Callable[[Restart], None] | None,
     ) -> None:
         self._engine = engine
-        self._restarts = restarts
-        self._audience = audience
-        self._ladder = ladder
+        self._restarts = Restarts(restarts)
         self._clock = clock
+        self._on_line = on_line
+        self._on_exit = on_exit
+        self._on_signal = on_signal
+        self._on_restart = on_restart
+        self._muted = False
+        self._called_at: float | None = None
+        self.ladder = StopLadder(clock)
         self.exit_codes: dict[str, int] = {}
 
     def watch(self) -> None:
@@ -115,33 +191,51 @@ class _Supervisor:
                 self._tell(event)
 
     def abandon(self) -> None:
-        """Stop what is running without telling anybody: the audience itself has failed."""
-        self._audience.mute()
-        self._ladder.stop()
+        """Stop what is running without telling anybody: a callback has failed."""
+        self._muted = True
+        self.ladder.stop()
         self.watch()
 
+    def callback_s(self) -> float:
+        """Return for how many seconds the present callback has been running; 0 if none is.
+
+        Signal handlers and other threads may ask at any moment.
+        """
+        since = self._called_at
+        return 0.0 if since is None else self._clock.now() - since
+
     def _send_due_signal(self) -> None:
-        number = self._ladder.next_signal()
+        number = self.ladder.next_signal()
         if number is None:
             return
         self._restarts.give_up()
         nodes = list(self._engine.running)
         self._engine.send(number)  # before anything that can fail or block
         if nodes:
-            self._audience.tell_signal(number, nodes)
+            self._call(self._on_signal, number, nodes)
 
     def _tell(self, event: Event) -> None:
         if not isinstance(event, NodeEnded):
-            self._audience.tell_lines(event.node, event.stream, event.lines)
+            for line in event.lines:
+                self._call(self._on_line, event.node, event.stream, line)
             return
         self.exit_codes[event.node] = event.code
         restart = None
-        if not self._ladder.stopping:
+        if not self.ladder.stopping:
             restart = self._restarts.after(event.node, event.code, self._clock.now())
         if restart is None:
-            self._audience.tell_exit(event.node, event.code)
+            self._call(self._on_exit, event.node, event.code)
         else:
-            self._audience.tell_restart(restart)
+            self._call(self._on_restart, restart)
+
+    def _call(self, callback: Callable[P, None] | None, *args: P.args, **kwargs: P.kwargs) -> None:
+        if callback is None or self._muted:
+            return
+        self._called_at = self._clock.now()
+        try:
+            callback(*args, **kwargs)
+        finally:
+            self._called_at = None
 
 
 def _require_command(spec: LaunchSpec) -> None:

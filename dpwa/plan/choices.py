@@ -21,17 +21,11 @@ Change = Mapping[str, str | int | float]
 
 @dataclass(frozen=True)
 class Budget:
-    """What rounds may cost; `None`: as much as they like.
+    """What rounds may cost; `None`: as much as they like."""
 
-    Attributes:
-        mbps: payload that a node receives in a second, in 10^6 bits; as much is sent.
-        gb_per_hour: the same in 10^9 bytes an hour.
-        wait_share: of the time, from 0 to 1.
-    """
-
-    mbps: float | None = None
-    gb_per_hour: float | None = None
-    wait_share: float | None = None
+    mbps: float | None = None  # payload that a node receives; as much is sent
+    gb_per_hour: float | None = None  # the same
+    wait_share: float | None = None  # of the time, from 0 to 1
 
     @property
     def is_given(self) -> bool:
@@ -41,19 +35,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class Choice:
-    """Settings, what they cost, and why they do not fit.
+    """Settings, what they cost, and why they do not fit."""
 
-    Attributes:
-        changes: the settings that differ from the present ones.
-        config: all of them.
-        cost: of a round.
-        problems: in words; none if they fit.
-    """
-
-    changes: Change
-    config: Config
+    changes: Change  # from the present ones
+    config: Config  # all of them
     cost: RoundCost
-    problems: tuple[str, ...]
+    problems: tuple[str, ...]  # none if they fit
 
     @property
     def mixed(self) -> float:
@@ -84,22 +71,13 @@ _CODEC_WORDS = {
 
 @dataclass
 class Choices:
-    """All that can be chosen from.
+    """All that can be chosen from."""
 
-    Args:
-        config: the present settings.
-        payloads: of the model.
-        setting: where the rounds are run.
-        budget: what they may cost.
-
-    Attributes:
-        refused: settings that the others do not allow, with the reason.
-    """
-
-    config: Config
+    config: Config  # the present settings
     payloads: Payloads
     setting: Setting
     budget: Budget
+    # Settings that the others do not allow, with the reason.
     refused: dict[str, str] = field(default_factory=dict)
 
     def present(self) -> Choice:

@@ -23,15 +23,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pydantic import Field
+
 from dpwa.algorithms import Terms, algorithm
 from dpwa.algorithms.lsgd import LSGDOptions
 from dpwa.config import Config
 from dpwa.config.graphs import topology_of
 from dpwa.node.serving.snapshot_service import MOST_READERS
 from dpwa.node.serving.upload import BYTES_PER_MBIT
-from dpwa.plan.link_figures import LinkFigures
 from dpwa.plan.payloads import Payloads, Work
 from dpwa.policy.topology import neighbours_of
+from dpwa.types import StrictModel
 from dpwa.wire import limits
 
 LEAST_SLOTS = 2
@@ -42,46 +44,51 @@ MOST_NODES_LOOKED_AT = 64
 HOUR_S = 3600
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Where the rounds are run.
+class LinkFigures(StrictModel, extra="ignore"):
+    """A link between two machines, as both `dpwa bench link` and `dpwa status --json` measure it.
 
-    Attributes:
-        nodes: how many there are.
-        step_s: seconds of one training step.
-        link: to the others; `None` if all are on one host and map each other's memory.
+    JSON that has the figures may say more.
     """
 
+    # From a request to the header that answers it.
+    latency_ms: float = Field(ge=0.0, allow_inf_nan=False)
+    # Payload of one stream, one way.
+    bandwidth_mbps: float = Field(gt=0.0, allow_inf_nan=False)
+
+    @property
+    def latency_s(self) -> float:
+        """Latency in seconds."""
+        return self.latency_ms / 1000
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Payload bytes that come in a second."""
+        return self.bandwidth_mbps * BYTES_PER_MBIT
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the rounds are run."""
+
     nodes: int
-    step_s: float
-    link: LinkFigures | None
+    step_s: float  # of one training step
+    link: LinkFigures | None  # `None`: all are on one host and map each other's memory
 
 
 @dataclass(frozen=True)
 class RoundCost:
-    """What the rounds of one node cost; the same is sent as is received, in the mean.
+    """What the rounds of one node cost, in the mean; the same is sent as is received."""
 
-    Attributes:
-        fetches: that a round starts, in the mean.
-        fetch_bytes: payload of a fetch, in the mean.
-        fetch_s: seconds that a fetch takes, in the mean, and `longest_s` of the longest.
-        overlap_s: of them, what passes during the training step.
-        wait_s: seconds of waiting in a round, in the mean of all rounds.
-        round_s: seconds of a round.
-        memory_bytes: that a node holds beside its model, and `most_memory_bytes` at the most.
-        is_late: whether fetches take longer than `timeout_ms`, so that they bring nothing.
-    """
-
-    fetches: float
-    fetch_bytes: float
+    fetches: float  # that a round starts
+    fetch_bytes: float  # payload
     fetch_s: float
-    longest_s: float
-    overlap_s: float
-    wait_s: float
+    longest_s: float  # of the longest fetch
+    overlap_s: float  # of a fetch, what passes during the training step
+    wait_s: float  # of a round
     round_s: float
-    memory_bytes: int
+    memory_bytes: int  # that a node holds beside its model
     most_memory_bytes: int
-    is_late: bool
+    is_late: bool  # fetches take longer than `timeout_ms`, so that they bring nothing
 
     @property
     def round_bytes(self) -> float:
@@ -114,9 +121,6 @@ def cost_of(config: Config, payloads: Payloads, setting: Setting) -> RoundCost:
     """Return what a round costs with a configuration; see the top of this module.
 
     Settings of single nodes and links are left out.
-
-    Raises:
-        UserError: the topology of the configuration does not fit the number of nodes.
     """
     asks = asks_per_round(config, setting.nodes)
     peers = peers_of(config, setting.nodes)

@@ -25,11 +25,7 @@ _SAFETENSORS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "b
 
 
 def parameter_count(text: str) -> int:
-    """Return the number that a text such as `124M`, `7B` or `300000` stands for.
-
-    Raises:
-        UserError: it stands for none.
-    """
+    """Return the number that a text such as `124M`, `7B` or `300000` stands for."""
     match = _COUNT.fullmatch(text.strip().replace("_", "").replace(",", ""))
     count = round(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
     if count < 1:
@@ -40,23 +36,15 @@ def parameter_count(text: str) -> int:
 
 
 def layout_of_count(count: int, dtype: str) -> Layout:
-    """Return the layout of so many parameters of one dtype.
-
-    Raises:
-        UserError: a node cannot stream so much.
-    """
+    """Return the layout of so many parameters of one dtype."""
     return _layout([("parameters", dtype, (count,))])
 
 
 def layout_of_checkpoint(path: Path) -> Layout:
     """Return the layout of the floating-point tensors in a checkpoint; no values are read.
 
-    Args:
-        path: a file of safetensors, or one of `torch.save` with tensors in dicts and lists. If it
-            has more than a model in it, the model is what stands under one of `MODEL_KEYS`.
-
-    Raises:
-        UserError: it is neither, or has no such tensor, or a node cannot stream so much.
+    It is a file of safetensors, or one of `torch.save` with tensors in dicts and lists. If it has
+    more than a model in it, the model is what stands under one of `MODEL_KEYS`.
     """
     try:
         with path.open("rb"):

@@ -27,26 +27,15 @@ PieceKind = tuple[int, str]  # bytes, dtype
 
 @dataclass(frozen=True)
 class Work:
-    """What one or more pieces cost.
+    """What one or more pieces cost."""
 
-    Attributes:
-        nbytes: payload on the wire.
-        pieces: how many.
-        busy_s: seconds of one core of this machine, of the end that has more to do.
-    """
-
-    nbytes: float
+    nbytes: float  # payload on the wire
     pieces: float
-    busy_s: float
+    busy_s: float  # of one core of this machine, of the end that has more to do
 
 
 class Payloads:
-    """Costs of the fetches of one model, by codec and fraction.
-
-    Args:
-        layout: of the model.
-        make_codec: makes the codec of a name, as the configuration has it.
-    """
+    """Costs of the fetches of one model, by codec and fraction."""
 
     def __init__(self, layout: Layout, make_codec: Callable[[str], Codec]) -> None:
         self._layout = layout
@@ -120,15 +109,15 @@ def _timed(codec: Codec, piece: ByteArray, dtype: str) -> tuple[ByteArray, float
     They are of this thread's work: a machine that is busy just now says nothing of a training.
     """
     held = np.zeros_like(piece) if codec.is_delta else None
-    room = np.zeros_like(piece)
+    buffer = np.zeros_like(piece)
     began = time.thread_time()
     payload = codec.encode(piece, dtype, held)
     checksum(payload)
     encoded = time.thread_time()
     checksum(payload)
-    found = codec.decode(payload.data, dtype, room)
-    if not np.may_share_memory(found, room):
-        np.copyto(room, found)  # as the reader does
+    found = codec.decode(payload.data, dtype, buffer)
+    if not np.may_share_memory(found, buffer):
+        np.copyto(buffer, found)  # as the reader does
     return payload, max(encoded - began, time.thread_time() - encoded)
 
 

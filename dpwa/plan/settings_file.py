@@ -19,17 +19,7 @@ from dpwa.plan.choices import Change
 
 
 def changed_text(text: str, changes: Change, source: str) -> str:
-    """Return the YAML of a configuration, in either form, with some settings changed.
-
-    Args:
-        text: of the file.
-        changes: the new values, by setting.
-        source: names the file in messages.
-
-    Raises:
-        ConfigError: the text is no YAML.
-        UserError: a setting stands where it cannot be changed alone.
-    """
+    """Return the YAML of a configuration, in either form, with some settings changed."""
     parse_yaml(text, source)
     root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.CollectionNode):
@@ -58,12 +48,7 @@ def changed_text(text: str, changes: Change, source: str) -> str:
 
 
 def write_settings(path: Path, changes: Change) -> None:
-    """Change settings in a file, all at once or not at all.
-
-    Raises:
-        ConfigError: the file cannot be read, or would not load any more.
-        UserError: it cannot be written, or a setting cannot be changed where it stands.
-    """
+    """Change settings in a file, all at once or not at all."""
     before = read_text(os.fspath(path))
     after = changed_text(before, changes, os.fspath(path))
     place = path.resolve()  # behind a link, which stays one

@@ -16,8 +16,7 @@ from torch.nn.utils import parameters_to_vector
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.demo.data import label_skewed_shards, load_digits
-from dpwa.demo.model import build_model
-from dpwa.demo.training import Learner, Task
+from dpwa.demo.training import Learner, Task, build_model
 from dpwa.types import StrictModel
 
 POLL_S = 0.005

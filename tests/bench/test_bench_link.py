@@ -15,7 +15,7 @@ from support.ports import free_ports, needs_ipv6
 
 from dpwa import DpwaConnection
 from dpwa.bench.link import LATENCIES, SNAPSHOT_BYTES, serving
-from dpwa.plan.link_figures import read_link
+from dpwa.cli.plan import read_link
 from dpwa.testing import TcpProxy
 
 

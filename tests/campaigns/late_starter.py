@@ -42,7 +42,7 @@ def work() -> None:
 
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.demo.data import label_skewed_shards, load_digits
-    from dpwa.demo.model import build_model
+    from dpwa.demo.training import build_model
 
     torch.set_num_threads(1)
     folder = Path(os.environ["FOLDER"])

@@ -61,7 +61,7 @@ def test_help_loads_nothing_heavy() -> None:
         "sys.argv = ['dpwa', '--help']\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'rich', 'matplotlib', 'sklearn', 'numpy', 'zmq'} & set(sys.modules)\n"
+        "heavy = {'torch', 'rich', 'matplotlib', 'pydantic', 'numpy', 'zmq'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -14,7 +14,7 @@ import pytest
 from support.commands import run_dpwa
 from support.nodes import eventually
 
-from dpwa.cli.sim.report import Comparison
+from dpwa.cli.sim_report import Comparison
 from dpwa.sim.sweep import StopRequest, plan_runs, run_all
 
 SCENARIO = {"nodes": 6, "rounds": 8, "schedule": "lockstep", "target": {"variance_ratio": 1e-2}}

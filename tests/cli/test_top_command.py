@@ -22,9 +22,8 @@ from support.terminals import ESCAPE, on_terminal
 from support.times import at_most
 
 from dpwa import DpwaConnection
-from dpwa.cli.top.columns import SORTS
-from dpwa.cli.top.command import press
-from dpwa.cli.top.page import Screen, Shown, ViewChoices, lines_of
+from dpwa.cli.top import press
+from dpwa.cli.top_page import SORTS, Screen, Shown, ViewChoices, lines_of
 from dpwa.observe.figures import NAMES
 from dpwa.observe.rates import Rates
 from dpwa.observe.rows import NodeRow
@@ -200,7 +199,7 @@ def test_what_keys_do():
     assert (look.sort, look.is_reversed) == ("steps", True)
     press(look, "r")
     assert not look.is_reversed
-    look.room = 5
+    look.visible = 5
     firsts = []
     for key in ("down", "page down", "up", "page up", "up", "end", "home", "x"):
         press(look, key)

@@ -11,7 +11,7 @@ import typer
 from support.codes import without_codes
 from typer.testing import CliRunner
 
-from dpwa.cli.topology.command import topology
+from dpwa.cli.topology import topology
 from dpwa.errors import ConfigError, UnknownNameError, UserError
 from dpwa.policy.topology import topology_names
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from dpwa.demo.chart import _points, draw_chart, node_colour
-from dpwa.demo.history import History
-from dpwa.demo.records import Record
+from dpwa.demo.records import History, Record
 
 
 def made_up_history(count: int) -> History:

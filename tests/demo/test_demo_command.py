@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpwa.demo.files import prepare_folder, writing
 from dpwa.demo.records import Record
 from dpwa.demo.report import consensus_distance, load_weights
-from dpwa.demo.run import DemoSpec, run_demo
+from dpwa.demo.run import prepare_folder, run_demo, writing
 from dpwa.errors import UserError
 
 DPWA = (sys.executable, "-c", "from dpwa.cli.main import main; main()")
@@ -140,9 +139,8 @@ def test_a_wrong_variable_is_one_clear_line_and_starts_nothing(tmp_path):
 def test_a_folder_in_place_of_a_file_is_one_clear_line_and_touches_nothing(tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / "w1.jsonl").write_text("of an earlier run")
-    spec = DemoSpec(nodes=2, steps=1, seed=0, out_dir=tmp_path, as_json=False)
     with pytest.raises(UserError, match=rf"{name}: expected a file that can be replaced"):
-        run_demo(spec)
+        run_demo(2, 1, 0, tmp_path, as_json=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "w1.jsonl"])
 
 
@@ -176,7 +174,7 @@ def test_a_module_in_the_users_folder_is_not_imported(monkeypatch, tmp_path):
     monkeypatch.setattr(
         "dpwa.demo.run.run_nodes", lambda spec, *_, **__: launched.append(spec) or {}
     )
-    run_demo(DemoSpec(nodes=2, steps=1, seed=0, out_dir=tmp_path / "out", as_json=False))
+    run_demo(2, 1, 0, tmp_path / "out", as_json=False)
     (launch,) = launched
     ran = subprocess.run([*launch.command, "--help"], cwd=tmp_path, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -203,16 +201,14 @@ def test_a_missing_library_is_named_with_its_remedy_before_anything_starts(
     monkeypatch, tmp_path, missing
 ):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else name)
-    spec = DemoSpec(nodes=2, steps=1, seed=0, out_dir=tmp_path / "new", as_json=False)
     with pytest.raises(UserError, match=r'install -c constraints\.txt "\.\[demo\]"'):
-        run_demo(spec)
+        run_demo(2, 1, 0, tmp_path / "new", as_json=False)
     assert not (tmp_path / "new").exists()
 
 
 def test_a_node_that_fails_is_named_and_fails_the_demo(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("dpwa.demo.run.run_nodes", lambda *_, **__: {"w1": 3, "w2": -9})
-    spec = DemoSpec(nodes=2, steps=1, seed=0, out_dir=tmp_path, as_json=True)
-    assert run_demo(spec) == 1
+    assert run_demo(2, 1, 0, tmp_path, as_json=True) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "w1 (exit code 3), w2 (exit code -9)" in captured.err

@@ -8,10 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-from dpwa.demo.history import History, parse_record
 from dpwa.demo.progress import PlainView, progress_view
-from dpwa.demo.records import Record
-from dpwa.demo.report import consensus_distance, print_json, show_report, summarise, verdict
+from dpwa.demo.records import History, Record, parse_record
+from dpwa.demo.report import conclusion, consensus_distance, print_json, show_report, summarise
 
 
 def record(phase: str, step: int, accuracy: float, merges: int = 0) -> Record:
@@ -54,14 +53,14 @@ def test_summary_takes_the_last_figures_of_each_phase(history, tmp_path):
     # Four weights differ by 1: each node is sqrt(4 * 0.25) from the mean.
     assert result.consensus_distance == pytest.approx(1.0)
     assert result.gossip_won()
-    assert "0.900 with gossip, 0.350 alone (+0.550)" in verdict(result)
+    assert "0.900 with gossip, 0.350 alone (+0.550)" in conclusion(result)
 
 
 def test_verdict_says_so_when_gossip_lost(history, tmp_path):
     result = summarise(history, ("w1",), tmp_path, seconds=1.0)
     lost = result.model_copy(update={"mean_accuracy": 0.2})
     assert not lost.gossip_won()
-    assert verdict(lost).startswith("Gossip did not win")
+    assert conclusion(lost).startswith("Gossip did not win")
 
 
 REPORTED = ("w1", "w2", "Consensus distance 1", "somewhere/demo.png", "Gossip won")

@@ -10,10 +10,9 @@ import torch
 from dpwa.adapters.merge import Merge
 from dpwa.demo import training
 from dpwa.demo.data import load_digits
-from dpwa.demo.model import build_model, save_weights
 from dpwa.demo.records import Logbook, Record
 from dpwa.demo.report import load_weights
-from dpwa.demo.training import Learner, Task, meet, train
+from dpwa.demo.training import Learner, Task, build_model, meet, save_weights, train
 
 
 def merge(peer: str = "w2", distance: float = 0.0, peer_loss: float | None = None) -> Merge:

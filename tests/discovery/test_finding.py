@@ -3,7 +3,7 @@
 import pytest
 
 from dpwa.config import load_config
-from dpwa.discovery.finding import find, from_folder, load
+from dpwa.discovery.connect import find, from_folder, load
 from dpwa.errors import ConfigError, UserError
 
 NODES = [

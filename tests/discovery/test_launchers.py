@@ -3,8 +3,7 @@
 import pytest
 
 from dpwa.config import load_config
-from dpwa.discovery.skypilot import SkyPilot
-from dpwa.discovery.slurm import Slurm, expanded, first_port, tasks_of_hosts
+from dpwa.discovery.launchers import SkyPilot, Slurm, expanded, first_port, tasks_of_hosts
 from dpwa.errors import UserError
 
 TWO_HOSTS = {
@@ -56,8 +55,8 @@ def clusters(environ, places):
 
 def test_all_tasks_of_a_step_see_the_same_cluster():
     seen = clusters(TWO_HOSTS, [(0, 0), (0, 1), (1, 0), (1, 1)])
-    assert [cluster.name for cluster in seen] == ["gpu07-0", "gpu07-1", "gpu08-0", "gpu08-1"]
-    addresses = [[(n["name"], n["host"], n["port"]) for n in c.nodes] for c in seen]
+    assert [name for name, _ in seen] == ["gpu07-0", "gpu07-1", "gpu08-0", "gpu08-1"]
+    addresses = [[(n["name"], n["host"], n["port"]) for n in told["nodes"]] for _, told in seen]
     port = first_port(TWO_HOSTS)
     assert addresses == 4 * [
         [
@@ -67,16 +66,16 @@ def test_all_tasks_of_a_step_see_the_same_cluster():
             ("gpu08-1", "gpu08", port + 1),
         ]
     ]
-    for cluster in seen:  # a host may know its own name as 127.0.1.1
-        assert [n["name"] for n in cluster.nodes if n.get("bind") == "*"] == [cluster.name]
-        assert load_config(cluster.settings, environ={}).node(cluster.name).bind == "*"
+    for name, told in seen:  # a host may know its own name as 127.0.1.1
+        assert [n["name"] for n in told["nodes"] if n.get("bind") == "*"] == [name]
+        assert load_config(told, environ={}).node(name).bind == "*"
 
 
 def test_on_one_host_nothing_leaves_it():
     alone = {**TWO_HOSTS, "SLURM_STEP_NODELIST": "box", "SLURM_STEP_TASKS_PER_NODE": "3"}
-    (cluster,) = clusters(alone, [(0, 2)])
-    assert cluster.name == "box-2"
-    assert [(n["host"], n.get("bind")) for n in cluster.nodes] == 3 * [("127.0.0.1", None)]
+    ((name, told),) = clusters(alone, [(0, 2)])
+    assert name == "box-2"
+    assert [(n["host"], n.get("bind")) for n in told["nodes"]] == 3 * [("127.0.0.1", None)]
 
 
 def test_steps_have_ports_of_their_own():
@@ -106,13 +105,13 @@ def test_what_makes_no_sense_under_slurm_is_shown(wrong):
 
 def test_machines_of_skypilot():
     environ = {"SKYPILOT_NODE_IPS": "10.0.0.5\n10.0.0.6", "SKYPILOT_NODE_RANK": "1"}
-    cluster = SkyPilot().cluster(environ, None)
-    assert cluster.name == "machine1"
-    assert [(n["name"], n["host"]) for n in cluster.nodes] == [
+    name, told = SkyPilot().cluster(environ, None)
+    assert name == "machine1"
+    assert [(n["name"], n["host"]) for n in told["nodes"]] == [
         ("machine0", "10.0.0.5"),
         ("machine1", "10.0.0.6"),
     ]
-    load_config(cluster.settings, environ={})
+    load_config(told, environ={})
     with pytest.raises(UserError, match="below 2"):
         SkyPilot().cluster({**environ, "SKYPILOT_NODE_RANK": "2"}, None)
 

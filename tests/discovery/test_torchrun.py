@@ -12,8 +12,8 @@ import pytest
 from support.processes import PROGRAMS, ended, start
 from support.times import HANGS_AFTER_S, at_most
 
-from dpwa.discovery import torchrun
-from dpwa.discovery.torchrun import Torchrun
+from dpwa.discovery import launchers
+from dpwa.discovery.launchers import Torchrun
 from dpwa.errors import UserError
 
 PROGRAM = PROGRAMS / "connect_and_merge.py"
@@ -95,8 +95,8 @@ def test_a_script_may_have_a_process_group_of_its_own():
         "os.environ.update(RANK='0', WORLD_SIZE='1', MASTER_ADDR='127.0.0.1')\n"
         f"os.environ['MASTER_PORT'] = '{free_port()}'\n"
         "dist.init_process_group('gloo')\n"
-        "from dpwa.discovery.torchrun import Torchrun\n"
-        "print(Torchrun().cluster(os.environ, None).name)\n"
+        "from dpwa.discovery.launchers import Torchrun\n"
+        "print(Torchrun().cluster(os.environ, None)[0])\n"
         "dist.destroy_process_group()\n"
     )
     done = subprocess.run(
@@ -118,7 +118,7 @@ def test_what_makes_no_sense_is_shown(wrong):
 
 
 def test_a_store_that_is_not_there(monkeypatch):
-    monkeypatch.setattr(torchrun, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(launchers, "PATIENCE_S", 1.0)
     began, port = time.monotonic(), free_port()
     with pytest.raises(UserError, match=f"rank 1 of 2 could not exchange .* at 127.0.0.1:{port}"):
         Torchrun().cluster(environ(RANK="1", MASTER_PORT=str(port)), None)
@@ -126,6 +126,6 @@ def test_a_store_that_is_not_there(monkeypatch):
 
 
 def test_a_rank_that_does_not_come(monkeypatch):
-    monkeypatch.setattr(torchrun, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(launchers, "PATIENCE_S", 1.0)
     with pytest.raises(UserError, match="rank 0 of 2 has waited 1 s for rank 1, to exchange"):
         Torchrun().cluster(environ(MASTER_PORT=str(free_port())), None)

@@ -16,7 +16,7 @@ from examples_support import EXAMPLES
 from support.ports import free_ports
 from support.times import HANGS_AFTER_S
 
-from dpwa.discovery.skypilot import SkyPilot
+from dpwa.discovery.launchers import SkyPilot
 
 SLURM, SKYPILOT = EXAMPLES / "slurm.sh", EXAMPLES / "skypilot.yaml"
 TASK: dict[str, Any] = yaml.safe_load(SKYPILOT.read_text())
@@ -159,6 +159,6 @@ def test_the_task_starts_one_node_a_machine() -> None:
     ranks = range(TASK["num_nodes"])
     hosts = "\n".join(f"10.0.0.{rank + 1}" for rank in ranks)
     variables = [{"SKYPILOT_NODE_IPS": hosts, "SKYPILOT_NODE_RANK": str(rank)} for rank in ranks]
-    assert [SkyPilot().cluster(told, None).name for told in variables] == [
+    assert [SkyPilot().cluster(told, None)[0] for told in variables] == [
         f"machine{rank}" for rank in ranks
     ]

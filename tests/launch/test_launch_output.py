@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.launch.output import MAX_LINE_CHARS, LineSplitter, OutputPipe
+from dpwa.launch.local import MAX_LINE_CHARS, LineSplitter, OutputPipe
 
 
 def lines_of(*chunks: bytes) -> list[str]:

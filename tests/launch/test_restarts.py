@@ -14,7 +14,7 @@ import pytest
 from support.nodes import config_of
 from support.times import at_most
 
-from dpwa.launch import LaunchSpec, Restart, restarts, run_nodes
+from dpwa.launch import LaunchSpec, Restart, run_nodes, supervisor
 
 Maker = Callable[..., LaunchSpec]
 
@@ -28,7 +28,7 @@ FIRST_TIME = (
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(restarts, "FIRST_S", 0.1)
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.1)
     return
 
 
@@ -90,7 +90,7 @@ def test_who_fails_after_ctrl_c_is_not_started_again(nodes_running: Maker, told:
 def test_ctrl_c_ends_the_pause_before_a_restart(
     nodes_running: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restarts, "FIRST_S", 30.0)
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 30.0)
     starts: list[str] = []
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):

@@ -11,8 +11,7 @@ from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.config import load_config
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.node.assembly import codec_of
-from dpwa.plan.costs import Setting, asks_per_round, cost_of, obeys_probability
-from dpwa.plan.link_figures import LinkFigures
+from dpwa.plan.costs import LinkFigures, Setting, asks_per_round, cost_of, obeys_probability
 from dpwa.plan.payloads import Payloads, Work
 from dpwa.wire import limits
 

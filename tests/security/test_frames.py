@@ -22,7 +22,7 @@ from support.times import at_most
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
-from dpwa.config.limits import Limits
+from dpwa.config.model import Limits
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.transport.authenticator import Authenticator
 from dpwa.transport.authorizer import LOOK_EVERY_MS, MOST_UNREAD_BYTES, Authorizer

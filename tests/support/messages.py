@@ -54,7 +54,7 @@ PASSED_ON = {"_tell": "W", "_note_left_out": "E"}
 # Files that show what such functions, or a list of mistakes, have put together.
 COMPOSED_IN = {
     "adapters/ranks/forms.py",
-    "cli/topology/command.py",
+    "cli/topology.py",
     "collectives/runner.py",
     "config/graphs.py",
     "config/load.py",

@@ -18,7 +18,7 @@ import torch
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.demo.data import load_digits
-from dpwa.demo.model import build_model
+from dpwa.demo.training import build_model
 from dpwa.errors import JoinTimeoutError
 
 STEP_S = 0.1  # eight of these share two cores with those that are starting

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Collection, Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,10 +19,12 @@ from dpwa.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dpwa.cli.top.page import ViewChoices
+    from dpwa.cli.top_page import ViewChoices
     from dpwa.observe.events import RunEvent
+    from dpwa.observe.rows import NodeRow
     from dpwa.observe.run_view import RunView
     from dpwa.observe.watch import Watch
+    from dpwa.types import JsonObject
 
 FIRST_ANSWERS_S = 3.0
 LINES_OF_A_KEY = {"up": -1, "k": -1, "down": 1, "j": 1}
@@ -59,8 +63,7 @@ def top(
         dpwa top -c nodes.yaml --sort steps
         dpwa top --at 10.0.0.1:7000 --once --json
     """
-    from dpwa.cli.top.columns import SORTS
-    from dpwa.cli.top.page import ViewChoices
+    from dpwa.cli.top_page import SORTS, ViewChoices
 
     if sort not in SORTS:
         raise UserError(f"--sort: expected one of {', '.join(SORTS)} (got {sort})")
@@ -108,13 +111,12 @@ def _print(
     view: RunView, look: ViewChoices, *, as_json: bool, known: Collection[RunEvent] = frozenset()
 ) -> None:
     """Print what is known, but for events that are known already."""
-    from dpwa.cli.top.page import Screen, Shown, lines_of
-    from dpwa.cli.top.plain_data import plain_data
+    from dpwa.cli.top_page import Screen, Shown, lines_of
     from dpwa.observe.rows import rows_of
 
     rows, events = rows_of(view), [event for event in view.events if event not in known]
     if as_json:
-        typer.echo(json.dumps(plain_data(view, rows, events), allow_nan=False))
+        typer.echo(json.dumps(_plain_data(view, rows, events), allow_nan=False))
         return
     console = screen.console()
     where = Screen(console.width, None, _shows_blocks(console))
@@ -122,12 +124,34 @@ def _print(
         console.print(line, no_wrap=True, crop=False, overflow="ignore")
 
 
+def _plain_data(view: RunView, rows: Iterable[NodeRow], events: Iterable[RunEvent]) -> JsonObject:
+    """Return all that is known of a run; a number that is NaN or infinite is `None`."""
+    endpoints = {node.name: node.endpoint for node in view.nodes}
+    found: JsonObject = _finite(
+        {
+            "time": view.time,
+            "through": view.through,
+            "nodes": [{**asdict(row), "endpoint": endpoints[row.name]} for row in rows],
+            "events": [asdict(event) for event in events],
+        }
+    )
+    return found
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _show_live(watch: Watch, look: ViewChoices, interval_s: float) -> None:
     """Show the newest view in the place of the one before, until somebody ends it."""
     from rich.console import Group
 
-    from dpwa.cli.top.page import Screen, Shown, lines_of
-    from dpwa.cli.top.terminal import open_terminal
+    from dpwa.cli.top_page import Screen, Shown, lines_of
+    from dpwa.cli.top_terminal import open_terminal
     from dpwa.observe.rows import rows_of
 
     console = _live_console()
@@ -166,7 +190,7 @@ def _shows_blocks(console: Console) -> bool:
 
 def press(look: ViewChoices, key: str) -> None:
     """Do what a key means, but for those that end it all."""
-    from dpwa.cli.top.columns import SORTS
+    from dpwa.cli.top_page import SORTS
 
     pages = {"?": "keys", "h": "keys", "v": "matters", "e": "events"}
     sorts = {pressed: name for name, pressed in SORTS.items()}
@@ -176,9 +200,9 @@ def press(look: ViewChoices, key: str) -> None:
     elif key in LINES_OF_A_KEY:
         look.first = max(look.first + LINES_OF_A_KEY[key], 0)
     elif key in ("page down", " "):
-        look.first += look.room
+        look.first += look.visible
     elif key in ("page up", "b"):
-        look.first = max(look.first - look.room, 0)
+        look.first = max(look.first - look.visible, 0)
     elif key in ("home", "end"):
         look.first = 0 if key == "home" else 1_000_000
     elif key == "r":

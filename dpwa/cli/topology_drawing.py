@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpwa.cli.topology.description import Description, Neighbours
-from dpwa.cli.topology.layout import RADIUS, GraphLayout, layout_of
-from dpwa.cli.topology.report import title_of
+from dpwa.cli.topology_report import Description, Neighbours, title_of
 from dpwa.errors import UserError
+from dpwa.policy.topology.lattices import columns_of
+from dpwa.policy.topology.rules import LatticeOptions, StarOptions
+from dpwa.types import StrictModel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,11 +24,13 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".svg", ".png")
 MOST_DRAWN_NODES = 256
+RADIUS = 3.1  # inches, as all below
+LARGEST_NODE = 0.62
 
 _LONGEST_LABEL = 14
 _LEAST_FONT = 5.5  # points; smaller labels do not stay inside their nodes
 _POINTS_PER_INCH = 72
-_PLANE = RADIUS + 0.65  # half the side of the square that is drawn in; all in inches
+_PLANE = RADIUS + 0.65  # half the side of the square that is drawn in
 _MARGIN, _NOTES, _TITLES = 0.1, 0.65, 0.95
 _WIDTH, _HEIGHT = 2 * (_PLANE + _MARGIN), 2 * _PLANE + _NOTES + _TITLES
 
@@ -39,12 +44,7 @@ Colour = tuple[str, float]  # its name and opacity
 
 
 def require_drawable(path: Path, nodes: int) -> None:
-    """Make sure that a drawing is possible, before anything takes its time.
-
-    Raises:
-        UserError: the name of the file ends in something else, there are too many nodes, or
-            matplotlib is missing.
-    """
+    """Make sure that a drawing is possible, before anything takes its time."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"--draw: expected a file that ends in .svg or .png (got {path})")
     if nodes > MOST_DRAWN_NODES:
@@ -57,11 +57,7 @@ def require_drawable(path: Path, nodes: int) -> None:
 
 
 def draw_topology(description: Description, path: Path) -> None:
-    """Write the drawing, as the suffix of the path says.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
+    """Write the drawing, as the suffix of the path says."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -79,6 +75,54 @@ def draw_topology(description: Description, path: Path) -> None:
         figure.savefig(path, format=path.suffix.lower().removeprefix("."))
     except OSError as error:
         raise UserError(f"--draw: {path}: cannot be written ({error.strerror})") from None
+
+
+@dataclass(frozen=True)
+class GraphLayout:
+    """Where the nodes stand, in inches from the middle of a square."""
+
+    points: Points  # y points upwards
+    spacing: float  # distance of the closest two
+    columns: int = 0  # nodes in a row; 0 if they do not stand in rows
+
+    @property
+    def node_inches(self) -> float:
+        """Diameter of a node."""
+        return min(LARGEST_NODE, 0.62 * self.spacing)
+
+    def wraps(self, one: int, two: int) -> bool:
+        """Tell whether an edge goes from one end of a row or column to the other."""
+        distance = np.abs(self.points[one] - self.points[two]).sum()
+        return self.columns > 0 and bool(distance > 1.5 * self.spacing)
+
+
+def layout_of(options: StrictModel, nodes: int) -> GraphLayout:
+    """Put lattices into rows, the middle of a star into the middle, and all others on a circle."""
+    if isinstance(options, LatticeOptions):
+        return _rows(columns_of(options.columns, nodes), nodes)
+    if isinstance(options, StarOptions) and nodes > 2:
+        others = _circle(nodes - 1)
+        points = np.insert(others.points, options.center, 0.0, axis=0)
+        return GraphLayout(points, others.spacing)
+    return _circle(nodes)
+
+
+def _circle(nodes: int) -> GraphLayout:
+    """The first node stands at the top, the others follow clockwise."""
+    if nodes == 1:
+        return GraphLayout(np.zeros((1, 2)), RADIUS)
+    angles = 2 * np.pi * np.arange(nodes) / nodes
+    points = RADIUS * np.column_stack([np.sin(angles), np.cos(angles)])
+    return GraphLayout(points, 2 * RADIUS * math.sin(math.pi / nodes))
+
+
+def _rows(columns: int, nodes: int) -> GraphLayout:
+    """The first node stands at the upper left, the others follow as in a text."""
+    rows = math.ceil(nodes / columns)
+    spacing = min(2 * RADIUS / max(columns - 1, rows - 1, 2), 1.9)
+    row, column = np.divmod(np.arange(nodes), columns)
+    points = spacing * np.column_stack([column - (columns - 1) / 2, (rows - 1) / 2 - row])
+    return GraphLayout(points, spacing, columns)
 
 
 def _draw_edges(axes: Axes, description: Description, layout: GraphLayout) -> None:

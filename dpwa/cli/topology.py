@@ -70,9 +70,8 @@ def topology(
         dpwa topology ring -n 16 --draw ring.svg
         dpwa topology -c nodes.yaml --factor 0.3
     """
-    from dpwa.cli.topology.description import describe, listing_of
-    from dpwa.cli.topology.drawing import draw_topology, require_drawable
-    from dpwa.cli.topology.report import show, show_listing
+    from dpwa.cli.topology_drawing import draw_topology, require_drawable
+    from dpwa.cli.topology_report import describe, listing_of, show, show_listing
 
     if not 0.0 <= factor <= 1.0:  # NaN is neither above nor below the limits that typer checks
         raise UserError(f"--factor: expected a number from 0 to 1 (got {factor})")
@@ -109,12 +108,7 @@ def _refuse_beside_config(
 
 
 def _configured(file: Path) -> tuple[Topology, StrictModel, tuple[str, ...]]:
-    """Return the topology of a configuration, its options and the names of the nodes.
-
-    Raises:
-        ConfigError: the configuration has mistakes.
-        UserError: it has no nodes, or too many.
-    """
+    """Return the topology of a configuration, its options and the names of the nodes."""
     from dpwa.config import load_config
     from dpwa.config.graphs import topology_of
 
@@ -144,11 +138,7 @@ def _known(name: str) -> Topology:
 
 
 def _options(topology: Topology, settings: Sequence[str]) -> StrictModel:
-    """Read `KEY=VALUE` as the configuration reads options.
-
-    Raises:
-        ConfigError: a key or a value is wrong: all of them, one line each.
-    """
+    """Read `KEY=VALUE` as the configuration reads options."""
     from dpwa.config.problems import Place, Problems, shown
     from dpwa.config.reading import read_model
     from dpwa.config.tree import ConfigValue, MapNode, ScalarNode

@@ -28,12 +28,7 @@ OF_SEVERAL = (
 
 @dataclass(frozen=True)
 class Case:
-    """The runs of the same settings, with different seeds.
-
-    Attributes:
-        settings: by which they differ from other cases.
-        runs: these.
-    """
+    """The runs of the same settings, with different seeds."""
 
     settings: Mapping[str, object]
     runs: Sequence[SimulatedRun]
@@ -63,17 +58,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs of one scenario.
+    """Runs of one scenario, in order."""
 
-    Attributes:
-        scenario: what it was called.
-        runs: these, in order.
-        is_sweep: whether there were to be several.
-    """
-
-    scenario: str
+    scenario: str  # as it was called
     runs: Sequence[SimulatedRun]
-    is_sweep: bool
+    is_sweep: bool  # there were to be several
 
     @cached_property
     def cases(self) -> list[Case]:

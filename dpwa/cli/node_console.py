@@ -1,4 +1,4 @@
-"""What the terminal shows of nodes that run: their lines, and what becomes of them."""
+"""What nodes that run print, and what becomes of them: on the terminal, and in a file of each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
+
+from dpwa.errors import UserError
+from dpwa.lifecycle import Closeable
 
 if TYPE_CHECKING:
     from dpwa.launch import Restart
@@ -115,3 +118,53 @@ def restart_notice(restart: Restart) -> str:
         f"node {restart.node} failed: {exit_reason(restart.code)}; starting it again in "
         f"{restart.pause_s:g} s (restart {restart.number} of {restart.most})"
     )
+
+
+class NodeLogs(Closeable):
+    """Appends lines to DIR/NAME.log; a line is in the file when `write` returns.
+
+    A file that cannot be written any more, as on a full disk, stops no node: it is told of once,
+    and left alone. Without a folder nothing is written.
+    """
+
+    def __init__(
+        self, folder: Path | None, names: Sequence[str], note: Callable[[str], None]
+    ) -> None:
+        self._note = note
+        self._files: dict[str, TextIO] = {}
+        if folder is None:
+            return
+        path = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in names:
+                path = folder / f"{name}.log"
+                self._files[name] = path.open(
+                    "a", encoding="utf-8", errors="backslashreplace", buffering=1
+                )
+        except OSError as error:
+            self.close()
+            raise UserError(f"cannot write {path}: {error.strerror} (--log-dir)") from None
+
+    def write(self, node: str, line: str) -> None:
+        """Append a line to the file of a node."""
+        file = self._files.get(node)
+        if file is None:
+            return
+        try:
+            file.write(line + "\n")
+        except OSError as error:
+            del self._files[node]
+            _close(file)
+            self._note(f"{file.name} is not written any more: {error.strerror}")
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files.values():
+            _close(file)
+        self._files.clear()
+
+
+def _close(file: TextIO) -> None:
+    with contextlib.suppress(OSError):  # what is left to be written is what could not be written
+        file.close()

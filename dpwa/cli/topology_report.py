@@ -1,25 +1,139 @@
-"""A topology as tables for people."""
+"""What `dpwa topology` knows of one topology, as tables for people and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from pydantic_core import PydanticUndefined
+
 from dpwa.cli import screen
-from dpwa.cli.topology.description import MOST_MATRIX_NODES, Description, listing_of
 from dpwa.config.graphs import disconnection
 from dpwa.config.problems import listing
+from dpwa.policy.topology import Topology, neighbours_of, topology, topology_names
+from dpwa.policy.topology.figures import Figures, figures_of
+from dpwa.policy.topology.mixing import Matrix, mixing_matrix
 from dpwa.policy.topology.rules import FileOptions
-from dpwa.types import JsonObject
+from dpwa.types import JsonObject, StrictModel
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from dpwa.policy.topology.figures import Figures
-
+MOST_MATRIX_NODES = 12
 MOST_ROWS = 64
 NOTHING = "·"
+
+Neighbours = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Description:
+    """One topology of so many nodes."""
+
+    topology: Topology
+    options: StrictModel
+    names: tuple[str, ...]
+    round_number: int | None  # that was asked for
+    rounds: Mapping[int, Neighbours]  # to be shown
+    matrix: Matrix  # of the round that was asked for, else of a whole period; shape `(N, N)`
+    figures: Figures  # of the whole period
+
+    @property
+    def shows_matrix(self) -> bool:
+        """Whether the matrix is small enough to be read."""
+        return len(self.names) <= MOST_MATRIX_NODES
+
+    def extremes(self) -> tuple[int, int] | None:
+        """Return who has the smallest and the largest weight; `None` if all weigh the same."""
+        weights = self.figures.weights
+        if weights is None or self.figures.is_doubly_stochastic:
+            return None
+        rounded = np.round(weights, 12)  # of those that only rounding tells apart, the first
+        return int(np.argmin(rounded)), int(np.argmax(rounded))
+
+    def to_json(self) -> JsonObject:
+        """Return everything as plain values, for programs."""
+        figures = self.figures
+        return {
+            "topology": self.topology.name,
+            "options": self.options.model_dump(mode="json"),
+            "nodes": list(self.names),
+            "factor": figures.factor,
+            "period": figures.period,
+            "rounds": [
+                {"round": number, "neighbours": self._by_name(neighbours)}
+                for number, neighbours in self.rounds.items()
+            ],
+            "matrix": self.matrix.tolist() if self.shows_matrix else None,
+            "spectral_gap": figures.spectral_gap,
+            "rounds_to_1000th": figures.rounds,
+            "rounds_to_1000th_drawn": figures.drawn_rounds,
+            "diameter": figures.diameter,
+            "unreachable": figures.unreachable and [self.names[i] for i in figures.unreachable],
+            "doubly_stochastic": figures.is_doubly_stochastic,
+            "stationary_weights": self._weights_by_name(),
+        }
+
+    def _by_name(self, neighbours: Neighbours) -> dict[str, list[str]]:
+        names = self.names
+        return {
+            name: [names[other] for other in others]
+            for name, others in zip(names, neighbours, strict=True)
+        }
+
+    def _weights_by_name(self) -> dict[str, float] | None:
+        weights = self.figures.weights
+        return None if weights is None else dict(zip(self.names, weights.tolist(), strict=True))
+
+
+def describe(
+    topology: Topology,
+    options: StrictModel,
+    names: Sequence[str],
+    factor: float,
+    round_number: int | None,
+) -> Description:
+    """Work out all there is to know."""
+    nodes = len(names)
+    figures = figures_of(topology, options, nodes, factor)
+    numbers = range(figures.period) if round_number is None else [round_number]
+    return Description(
+        topology=topology,
+        options=options,
+        names=tuple(names),
+        round_number=round_number,
+        rounds={number: _neighbours(topology, options, nodes, number) for number in numbers},
+        matrix=figures.matrix
+        if round_number is None
+        else mixing_matrix(topology, options, nodes, factor, round_number),
+        figures=figures,
+    )
+
+
+def listing_of() -> list[JsonObject]:
+    """Return name, options with their defaults, and summary of every topology."""
+    return [
+        {"name": name, "options": _defaults(topology(name)), "summary": topology(name).summary}
+        for name in topology_names()
+    ]
+
+
+def _neighbours(
+    topology: Topology, options: StrictModel, nodes: int, round_number: int
+) -> Neighbours:
+    return tuple(
+        neighbours_of(topology, options, index, nodes, round_number) for index in range(nodes)
+    )
+
+
+def _defaults(topology: Topology) -> JsonObject:
+    """Return the default of each option, `None` for one that has none."""
+    fields = topology.options.model_fields
+    defaults = {key: field.get_default(call_default_factory=False) for key, field in fields.items()}
+    return {key: None if value is PydanticUndefined else value for key, value in defaults.items()}
 
 
 def show_listing() -> None:

@@ -14,11 +14,11 @@ import typer
 from dpwa.cli import exit_codes, screen
 from dpwa.cli.completion import scenario_names
 from dpwa.cli.help import HelpGroup
-from dpwa.cli.sim.calibrate import calibrate
+from dpwa.cli.sim_calibrate import calibrate
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
-    from dpwa.cli.sim.report import Comparison
+    from dpwa.cli.sim_report import Comparison
     from dpwa.sim.sweep import Progress
 
 MOST_REPEATS = 1000
@@ -141,7 +141,7 @@ def sim(
     file = scenario_file(scenario)
     fixed = _fixed(settings or (), seed)
     varied = _varied(sweep or (), fixed)
-    from dpwa.cli.sim.report import Comparison, show
+    from dpwa.cli.sim_report import Comparison, show
     from dpwa.sim.sweep import StopRequest, plan_runs, run_all, stopped_by_signals
 
     planned = plan_runs(file, fixed, varied, repeat=repeat)

@@ -1,24 +1,35 @@
-"""`dpwa launch`: run a command once for each node, on this machine."""
+"""`dpwa launch`: run a command once for each node, on this machine or by Ray."""
 
 from __future__ import annotations
 
 import enum
+import os
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpwa.cli import exit_codes
-from dpwa.cli.launch.node_console import NodeConsole, restart_notice
-from dpwa.cli.launch.runs import Cpus, Wanted, hosts_run, local_run, ray_run, require
+from dpwa.cli.node_console import NodeConsole, NodeLogs, restart_notice
+from dpwa.errors import UserError
 
 if TYPE_CHECKING:
     from dpwa.launch import LaunchSpec, Restart
     from dpwa.launch.engine import NodeEngine
 
 DEFAULT_RESTARTS = 3
+
+
+class Cpus(str, enum.Enum):
+    """Values of `--cpus`."""
+
+    pin = "pin"
+    none = "none"
 
 
 class EngineName(str, enum.Enum):
@@ -110,37 +121,39 @@ def launch(
         dpwa launch --nodes-from hosts.txt -- python train.py
         dpwa launch --engine ray -n 4 -- python train.py
     """
+    from dpwa.launch import LaunchSpec
+
     has_ray_option = resources is not None or ray_address is not None
     is_local = engine is EngineName.local
-    require(not (is_local and has_ray_option), "--resources and --ray-address are for --engine ray")
+    _require(
+        not (is_local and has_ray_option), "--resources and --ray-address are for --engine ray"
+    )
     has_host_option = host is not None or port is not None
-    require(nodes_from is not None or not has_host_option, "--host and --port are for --nodes-from")
-    wanted = Wanted(command, count, config, cpus, restarts_of(restart))
+    _require(
+        nodes_from is not None or not has_host_option, "--host and --port are for --nodes-from"
+    )
+    spec = LaunchSpec(command, Path(), (), cpus.value, restarts=restarts_of(restart))
     if engine is EngineName.ray:
-        require(count is not None, "--engine ray needs a number of nodes (-n N)")
-        require(config is None, "-c is for --engine local: Ray says where nodes are")
-        require(cpus is Cpus.none, "--cpus is for --engine local: Ray shares out the cores")
-        require(nodes_from is None, "--nodes-from is for --engine local: Ray knows its machines")
-        run = ray_run(wanted, resources_of(resources), ray_address)
+        _require(count is not None, "--engine ray needs a number of nodes (-n N)")
+        _require(config is None, "-c is for --engine local: Ray says where nodes are")
+        _require(cpus is Cpus.none, "--cpus is for --engine local: Ray shares out the cores")
+        _require(nodes_from is None, "--nodes-from is for --engine local: Ray knows its machines")
+        run = _ray_run(spec, count or 1, resources_of(resources), ray_address)
     elif nodes_from is not None:
-        require(config is None, "give either --nodes-from or -c")
-        run = hosts_run(wanted, nodes_from, host, port)
+        _require(config is None, "give either --nodes-from or -c")
+        run = _hosts_run(spec, count, nodes_from, host, port)
     else:
-        require(
+        _require(
             count is not None or config is not None,
             "give a number of nodes (-n N), a configuration (-c FILE), or both",
         )
-        run = local_run(wanted)
+        run = _local_run(spec, count, config)
     with run as (spec, started_by):
         _watch(spec, log_dir, started_by)
 
 
 def restarts_of(policy: str) -> int:
-    """Return how often a node is started again by a policy such as `on-failure:5`.
-
-    Raises:
-        typer.BadParameter: it is none.
-    """
+    """Return how often a node is started again by a policy such as `on-failure:5`."""
     kind, colon, count = policy.partition(":")
     if kind == "no" and not colon:
         return 0
@@ -152,16 +165,12 @@ def restarts_of(policy: str) -> int:
 
 
 def resources_of(text: str | None) -> dict[str, float]:
-    """Return the resources of each node from a list such as `CPU=2,GPU=0.5`; a CPU by default.
-
-    Raises:
-        typer.BadParameter: it is none.
-    """
+    """Return the resources of each node from a list such as `CPU=2,GPU=0.5`; a CPU by default."""
     found = {"CPU": 1.0}
     for part in text.split(",") if text is not None else ():
         name, _, count = part.strip().partition("=")
         is_number = re.fullmatch(r"\d+(\.\d+)?", count) is not None
-        require(
+        _require(
             bool(name) and is_number,
             f"--resources: expected NAME=NUMBER,..., such as CPU=2,GPU=0.5 (got {text})",
         )
@@ -171,7 +180,6 @@ def resources_of(text: str | None) -> dict[str, float]:
 
 def _watch(spec: LaunchSpec, log_dir: Path | None, engine: NodeEngine | None) -> None:
     from dpwa.launch import run_nodes
-    from dpwa.launch.node_logs import NodeLogs
 
     console = NodeConsole(spec.names)
     with NodeLogs(log_dir, spec.names, console.note) as logs:
@@ -207,3 +215,106 @@ def _summary(count: int, failed: Sequence[str]) -> str:
     if not failed:
         return f"all {count} nodes succeeded" if count > 1 else "the node succeeded"
     return f"{len(failed)} of {count} nodes failed: {', '.join(failed)}"
+
+
+@contextmanager
+def _local_run(
+    spec: LaunchSpec, count: int | None, config: Path | None
+) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
+    """Yield what is to run on this machine, as long as its configuration is there."""
+    from dpwa.launch import local_config
+    from dpwa.launch.configs import run_folder
+
+    if config is not None:
+        found = _with_nodes_of(config, spec, count)
+        with run_folder(config):
+            yield found, None
+        return
+    with _folder() as folder:
+        yield _with_nodes_of(local_config(count or 1, folder), spec, count), None
+
+
+@contextmanager
+def _hosts_run(
+    spec: LaunchSpec, count: int | None, file: Path, host: str | None, first_port: int | None
+) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
+    """Yield what is to run on this machine, of the hosts of a file."""
+    from dpwa.launch import require_free_addresses
+    from dpwa.launch.configs import write_config
+    from dpwa.launch.hostfile import nodes_of, own_line, read_hostfile
+    from dpwa.launch.ports import FIRST_PORT
+
+    hosts = read_hostfile(file)
+    here = own_line(hosts, host).host
+    nodes = nodes_of(hosts, first_port or FIRST_PORT, here)
+    _require_enough(count, len(nodes), file)
+    nodes = nodes[:count]
+    own = [node for node in nodes if node.host == here]
+    if not own:
+        raise UserError(f"none of the first {len(nodes)} nodes of {file} is on {here}")
+    require_free_addresses(own)
+    names, world = ([node.name for node in listed] for listed in (own, nodes))
+    with _folder() as folder:
+        yield replace(spec, config_path=write_config(nodes, folder), names=names, world=world), None
+
+
+@contextmanager
+def _ray_run(
+    spec: LaunchSpec, count: int, resources: Mapping[str, float], address: str | None
+) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
+    """Yield what is to run in actors of Ray, as long as these are there."""
+    from dpwa.config import NodeConfig
+    from dpwa.launch.configs import write_config
+    from dpwa.launch.environment import carried
+    from dpwa.launch.ray_engine import RayEngine, connected, place_actors
+
+    names = [f"w{number}" for number in range(1, count + 1)]
+    needed = {resource: each * count for resource, each in resources.items()}
+    with _folder() as folder, connected(address, needed):
+        placed = place_actors(names, resources, NodeConsole(names).note)
+        nodes = [
+            NodeConfig(name=name, host=place.host, port=place.port)
+            for name, (_, place) in placed.items()
+        ]
+        path = write_config(nodes, folder)
+        found = replace(spec, config_path=path, names=names, environment=carried(os.environ))
+        yield found, RayEngine(found, placed, resources)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Make a folder for a configuration; settings that name files stay relative to this one."""
+    from dpwa.launch.configs import run_folder
+    from dpwa.launch.environment import absolute_paths
+
+    os.environ.update(absolute_paths(os.environ, Path.cwd()))
+    with run_folder() as folder:
+        yield folder
+
+
+def _with_nodes_of(config: Path, spec: LaunchSpec, count: int | None) -> LaunchSpec:
+    """Return a spec with the nodes of a file, or the first of them."""
+    from dpwa.config import load_config
+    from dpwa.launch import require_free_addresses
+
+    nodes = load_config(config).nodes
+    if not nodes:
+        raise UserError(
+            f"{config}: expected nodes to start (it has `join` only: start each node by itself, as "
+            f"DPWA_NAME=w1 DPWA_CONFIG={shlex.quote(str(config))} {shlex.join(spec.command)})"
+        )
+    _require_enough(count, len(nodes), config)
+    nodes = nodes[:count]
+    require_free_addresses(nodes)
+    return replace(spec, config_path=config, names=[node.name for node in nodes])
+
+
+def _require_enough(count: int | None, listed: int, file: Path) -> None:
+    if count is not None:
+        _require(count <= listed, f"-n {count} is more than the {listed} nodes of {file}")
+
+
+def _require(is_so: bool, message: str) -> None:
+    """Say what is wrong with the command line, unless it is right."""
+    if not is_so:
+        raise typer.BadParameter(message)

@@ -38,14 +38,7 @@ MOST_BYTES = 4096  # of one reading
 
 
 def keys_of(typed: bytes) -> tuple[list[str], bytes]:
-    """Read the keys that were pressed.
-
-    Args:
-        typed: what came from the terminal.
-
-    Returns:
-        The keys, and the beginning of a sequence whose end has not come yet.
-    """
+    """Return the keys that were pressed, and the beginning of a sequence that is to go on."""
     keys: list[str] = []
     while typed:
         if _BEGUN_SEQUENCE.fullmatch(typed):
@@ -62,16 +55,11 @@ def keys_of(typed: bytes) -> tuple[list[str], bytes]:
 
 
 class Terminal:
-    """Shows one screen after the other in place, until the block ends; use `open_terminal`.
-
-    Args:
-        console: where it is shown.
-        wake: end of a pipe that is readable when a signal has come.
-    """
+    """Shows one screen after the other in place, until the block ends; use `open_terminal`."""
 
     def __init__(self, console: Console, wake: int) -> None:
         self._console = console
-        self._wake = wake
+        self._wake = wake  # end of a pipe that is readable when a signal has come
         self._input = sys.stdin.fileno() if _has_keys() else None
         self._before: list[Any] | None = None
         self._live: Live | None = None

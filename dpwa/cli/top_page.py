@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from dpwa.cli.top import columns
-from dpwa.cli.top.columns import COLUMNS, CURVE, IMPORTANCE, NAME, ORDER, STATE
+from dpwa.cli.screen import number, size
 from dpwa.observe.events import RunEvent
 from dpwa.observe.rows import NodeRow
 from dpwa.observe.run_view import RunView
@@ -29,59 +30,45 @@ MOST_EVENTS_AT_ONCE = 20  # where there is no page for all of them
 MOST_EVENTS_OF_PAGE = 500
 MOST_ABOUT = 16  # columns for the node that an event is about, before what has happened
 PAGES = ("nodes", "matters", "events", "keys")
+Value = float | None
+LEAST_NAME = 4
+MOST_CURVE = 40
+BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII_BLOCKS = "_.:-=+*#"
+SIGNS = {"bad": "X", "odd": "!"}
 
 
 @dataclass
 class ViewChoices:
-    """What the one who looks has chosen.
+    """What the one who looks has chosen."""
 
-    Attributes:
-        sort: by what nodes are sorted; one of `columns.SORTS`.
-        is_reversed: the largest first.
-        page: one of `PAGES`.
-        first: first line of the list that is shown.
-        room: how many lines of it were shown last.
-    """
-
-    sort: str = NAME
-    is_reversed: bool = False
-    page: str = "nodes"
-    first: int = 0
-    room: int = 1
+    sort: str = "name"  # one of `SORTS`
+    is_reversed: bool = False  # the largest first
+    page: str = "nodes"  # one of `PAGES`
+    first: int = 0  # line of the list that is shown
+    visible: int = 1  # how many lines of it were shown last
 
     def clamp(self, length: int) -> None:
         """Have the first line within a list of this length."""
-        self.first = max(min(self.first, length - self.room), 0)
+        self.first = max(min(self.first, length - self.visible), 0)
 
 
 @dataclass(frozen=True)
 class Screen:
-    """Where it is shown.
-
-    Attributes:
-        width: columns.
-        height: lines; `None`: as many as there are.
-        is_unicode: whether block characters can be shown.
-    """
+    """Where it is shown."""
 
     width: int
-    height: int | None
-    is_unicode: bool = True
+    height: int | None  # `None`: as many lines as there are
+    is_unicode: bool = True  # whether block characters can be shown
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What is known.
-
-    Attributes:
-        view: of the run.
-        rows: of its nodes.
-        events: oldest first.
-    """
+    """What is known."""
 
     view: RunView
     rows: Sequence[NodeRow]
-    events: Sequence[RunEvent] = field(default_factory=tuple)
+    events: Sequence[RunEvent] = ()  # oldest first
 
 
 def lines_of(shown: Shown, look: ViewChoices, screen: Screen) -> list[Text]:
@@ -101,7 +88,7 @@ def lines_of(shown: Shown, look: ViewChoices, screen: Screen) -> list[Text]:
 def _head(shown: Shown, screen: Screen) -> Text:
     view, rows = shown.view, shown.rows
     clock = time.strftime("%H:%M:%S", time.localtime(view.time))
-    words = Counter(columns.word_of(row) for row in rows)
+    words = Counter(word_of(row) for row in rows)
     counts = [f"{count} {word}" for word, count in words.most_common() if word != "live"]
     nodes = f"{len(rows)} node" + ("" if len(rows) == 1 else "s")
     if view.through:
@@ -128,8 +115,8 @@ def _foot(count: int, look: ViewChoices, screen: Screen) -> Text:
     else:
         order = "largest first" if look.is_reversed else "smallest first"
         by = f"by {look.sort}" + ("" if look.sort in (NAME, STATE) else f", {order}")
-        some = f"{look.first + 1}-{min(look.first + look.room, count)} of {count}"
-        parts = ["?: keys", "q: quit", *([some] if look.room < count else []), by]
+        some = f"{look.first + 1}-{min(look.first + look.visible, count)} of {count}"
+        parts = ["?: keys", "q: quit", *([some] if look.visible < count else []), by]
     return Text(_joined(parts, screen.width), style="reverse")
 
 
@@ -137,13 +124,13 @@ def _foot(count: int, look: ViewChoices, screen: Screen) -> Text:
 
 
 def _nodes(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
-    rows = columns.sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
+    rows = sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
     head, *table = _table(rows, screen)
     matters = list(_matter_lines(rows, screen))
     if height is None:
-        look.first, look.room = 0, len(table)
+        look.first, look.visible = 0, len(table)
         newest = (_event_text(event, shown) for event in shown.events[-MOST_EVENTS_AT_ONCE:])
-        wrapped = chain.from_iterable(_wrapped(text, screen, indent=2) for text in newest)
+        wrapped = itertools.chain.from_iterable(_wrapped(text, screen, indent=2) for text in newest)
         return [head, *table, *matters, *wrapped]
     most = max(height // SHARE_OF_MATTERS, height - 1 - len(table) - 2)
     matters = _at_most(matters, min(most, max(height - 1 - LEAST_ROWS, 0)))
@@ -151,16 +138,16 @@ def _nodes(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) 
     kept = MOST_EVENTS if left >= LEAST_FOR_EVENTS else 0
     for_events = max(left - len(table), kept) - 1  # below a line of its own
     events = shown.events[-for_events:] if for_events > 0 else ()
-    look.room = max(left - (1 + len(events) if events else 0), 0)
+    look.visible = max(left - (1 + len(events) if events else 0), 0)
     look.clamp(len(table))
-    seen = table[look.first : look.first + look.room]
+    seen = table[look.first : look.first + look.visible]
     told = [_event(event, shown, screen) for event in reversed(events)]
     title = [_rule("newest events", screen)] if told else []
     return [head, *seen, *matters, *title, *told]
 
 
 def _matters(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
-    rows = columns.sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
+    rows = sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
     lines = list(_matter_lines(rows, screen)) or [Text("  nothing is the matter")]
     return _scrolled(_rule("what is the matter", screen), lines, look, height)
 
@@ -187,9 +174,9 @@ def _keys(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -
 
 
 def _scrolled(title: Text, lines: list[Text], look: ViewChoices, height: int | None) -> list[Text]:
-    look.room = len(lines) if height is None else max(height - 1, 0)
+    look.visible = len(lines) if height is None else max(height - 1, 0)
     look.clamp(len(lines))
-    return [title, *lines[look.first : look.first + look.room]]
+    return [title, *lines[look.first : look.first + look.visible]]
 
 
 def _at_most(lines: list[Text], most: int) -> list[Text]:
@@ -214,7 +201,7 @@ def _table(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
     titles = [_fitted(_heading(n), widths[n], left=n in (NAME, STATE)) for n in names]
     yield Text(_cut("  " + " ".join(titles), screen), style="bold")
     for row in rows:
-        sign = columns.sign_of(row)
+        sign = sign_of(row)
         cells = [_cell(row, name, widths[name], screen) for name in names]
         yield Text(_cut(f"{sign} {' '.join(cells)}", screen), style=STYLES[sign])
 
@@ -225,10 +212,10 @@ def _heading(name: str) -> str:
 
 def _cell(row: NodeRow, name: str, width: int, screen: Screen) -> str:
     if name == CURVE:
-        return columns.sparkline(row.losses, width, is_unicode=screen.is_unicode)
-    text = {NAME: row.name, STATE: columns.word_of(row)}.get(name)
+        return sparkline(row.losses, width, is_unicode=screen.is_unicode)
+    text = {NAME: row.name, STATE: word_of(row)}.get(name)
     if text is None:
-        return _fitted(columns.cell_of(row, name), width, left=False)
+        return _fitted(cell_of(row, name), width, left=False)
     shown = printable(text)
     if cell_len(shown) > width:  # a name that has no room: it is whole below, if it matters
         mark = "…" if screen.is_unicode else "~"
@@ -238,11 +225,11 @@ def _cell(row: NodeRow, name: str, width: int, screen: Screen) -> str:
 
 def _widths(rows: Sequence[NodeRow], width: int) -> dict[str, int]:
     """Return how wide each column is; those for which there is no room are left out."""
-    longest = max([columns.LEAST_NAME, *(cell_len(printable(row.name)) for row in rows)])
-    state = max([len("state"), *(len(columns.word_of(row)) for row in rows)])
-    needed = {NAME: min(longest, max(width // 3, columns.LEAST_NAME)), STATE: state}
+    longest = max([LEAST_NAME, *(cell_len(printable(row.name)) for row in rows)])
+    state = max([len("state"), *(len(word_of(row)) for row in rows)])
+    needed = {NAME: min(longest, max(width // 3, LEAST_NAME)), STATE: state}
     for name, column in COLUMNS.items():
-        cells = (len(columns.cell_of(row, name)) for row in rows)
+        cells = (len(cell_of(row, name)) for row in rows)
         needed[name] = max([column.width, *cells])
     needed[CURVE] = LEAST_CURVE
     found, left = dict[str, int](), width - 1  # for the sign
@@ -256,7 +243,7 @@ def _widths(rows: Sequence[NodeRow], width: int) -> dict[str, int]:
         found[NAME] += more
         left -= more
     if CURVE in found:
-        found[CURVE] += min(left, columns.MOST_CURVE - LEAST_CURVE)
+        found[CURVE] += min(left, MOST_CURVE - LEAST_CURVE)
     return found
 
 
@@ -276,7 +263,7 @@ def _cut(line: str, screen: Screen) -> str:
 def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
     """Yield the reasons in words, the bad ones first."""
     found = [
-        (columns.SIGNS[verdict.severity], f"{row.name} {verdict.text}")
+        (SIGNS[verdict.severity], f"{row.name} {verdict.text}")
         for row in rows
         for verdict in row.verdicts
     ]
@@ -332,3 +319,145 @@ def printable_line(text: str, screen: Screen) -> str:
     """Return foreign text as one line that every terminal of this kind can show."""
     shown = "".join(character if character.isprintable() else "?" for character in text)
     return shown if screen.is_unicode else shown.encode("ascii", "replace").decode()
+
+
+# The columns: what stands in each, and how nodes are sorted by it
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of numbers."""
+
+    name: str  # by which `--sort` knows it
+    key: str  # that sorts by it
+    heading: str
+    width: int  # at least; it is as wide as its widest cell
+    value: Callable[[NodeRow], Value]
+    cell: Callable[[float], str]
+    text: str  # what it is, for the page of keys
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 100 else number(round(value))
+
+
+def _tenths(value: float) -> str:
+    return f"{value:.1f}" if abs(value) < 1000 else number(value)
+
+
+def _waiting(row: NodeRow) -> Value:
+    return None if row.rates.shares is None else row.rates.shares["wait"]
+
+
+def _staleness(row: NodeRow) -> Value:
+    return row.rates.staleness
+
+
+def _distance(row: NodeRow) -> Value:
+    return row.consensus_distance
+
+
+_COLUMNS = (
+    Column("loss", "l", "loss", 7, lambda r: r.loss, number, "training loss"),
+    Column("clock", "c", "clock", 6, lambda r: r.clock, number, "training clock"),
+    Column("steps", "s", "steps/s", 7, lambda r: r.rates.steps_per_s, _short, "steps a second"),
+    Column("wait", "w", "wait", 5, _waiting, _percent, "share of the time waiting for peers"),
+    Column("in", "i", "in/s", 7, lambda r: r.rates.received_per_s, size, "bytes received a second"),
+    Column("out", "o", "out/s", 7, lambda r: r.rates.sent_per_s, size, "bytes sent a second"),
+    Column("staleness", "t", "stale", 5, _staleness, _tenths, "staleness of what is merged"),
+    Column("distance", "d", "distance", 8, _distance, _short, "consensus distance"),
+    Column("score", "p", "score", 5, lambda r: r.score, _short, "score that its peers give it"),
+)
+COLUMNS = {column.name: column for column in _COLUMNS}
+NAME, STATE, CURVE = "name", "state", "curve"
+SORTS = {NAME: "n", STATE: "m", **{name: column.key for name, column in COLUMNS.items()}}
+# As they stand, and from what is left out last to what is left out first.
+ORDER = [NAME, STATE, "loss", CURVE, "clock", "steps", "wait", "in", "out", "staleness"]
+ORDER += ["distance", "score"]
+IMPORTANCE = [NAME, STATE, "loss", "steps", "wait", CURVE, "clock", "in", "out", "staleness"]
+IMPORTANCE += ["distance", "score"]
+
+
+def word_of(row: NodeRow) -> str:
+    """Return what is the matter with a node in one word; its state if nothing is."""
+    worst = sorted(row.verdicts, key=lambda verdict: verdict.severity != "bad")
+    return worst[0].kind if worst else row.state
+
+
+def sign_of(row: NodeRow) -> str:
+    """Return the sign before a node: `X`, `!`, `?` if it has not answered, or a blank."""
+    severities = {verdict.severity for verdict in row.verdicts}
+    if "bad" in severities:
+        return SIGNS["bad"]
+    if severities:
+        return SIGNS["odd"]
+    return "?" if row.state == "unknown" else " "
+
+
+def cell_of(row: NodeRow, name: str) -> str:
+    """Return what stands in a column of numbers."""
+    column = COLUMNS[name]
+    value = column.value(row)
+    if value is None or math.isnan(value):
+        return "-"
+    return "inf" if math.isinf(value) else column.cell(value)
+
+
+def sorted_rows(rows: Sequence[NodeRow], by: str, *, is_reversed: bool = False) -> list[NodeRow]:
+    """Return the rows, the smallest first; those of which the value is not known are last.
+
+    By state, those are first with which something is the matter.
+    """
+    by_name = sorted(rows, key=lambda row: _natural(row.name))
+    if by == NAME:
+        return by_name[::-1] if is_reversed else by_name
+    if by == STATE:
+        return sorted(by_name, key=lambda row: "X!? ".index(sign_of(row)), reverse=is_reversed)
+    value = COLUMNS[by].value
+    known = [(found, row) for row in by_name if _is_known(found := value(row))]
+    known.sort(key=lambda pair: pair[0] or 0.0, reverse=is_reversed)
+    return [row for _, row in known] + [row for row in by_name if not _is_known(value(row))]
+
+
+def sparkline(losses: Sequence[float], width: int, *, is_unicode: bool) -> str:
+    """Draw losses, oldest first, each character the mean of as many; blank where there is none."""
+    blocks = BLOCKS if is_unicode else ASCII_BLOCKS
+    newest = [_mean(part) for part in _parts(losses, width)]
+    finite = [loss for loss in newest if math.isfinite(loss)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    step = (high / 2 - low / 2) / (len(blocks) - 1) * 2 or 1.0
+    drawn = ""
+    for loss in newest:
+        if math.isnan(loss):
+            drawn += " "
+        elif math.isinf(loss):
+            drawn += "^"
+        else:
+            drawn += blocks[min(int(loss / step - low / step + 0.5), len(blocks) - 1)]
+    return drawn.rjust(width)
+
+
+def _parts(losses: Sequence[float], width: int) -> list[Sequence[float]]:
+    """Cut losses in as many parts as there are characters; in fewer if there are fewer losses."""
+    count = min(len(losses), width)
+    edges = [index * len(losses) // count for index in range(count + 1)] if count else [0]
+    return [losses[first:last] for first, last in itertools.pairwise(edges)]
+
+
+def _mean(losses: Sequence[float]) -> float:
+    known = [loss for loss in losses if not math.isnan(loss)]
+    return sum(loss / len(known) for loss in known) if known else math.nan
+
+
+def _is_known(value: Value) -> bool:
+    return value is not None and not math.isnan(value)
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """Have w2 before w10."""
+    parts = re.split(r"(\d+)", name)
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

@@ -1,1 +1,0 @@
-"""`dpwa top`: all nodes of a run on a terminal, live."""

@@ -1,1 +1,0 @@
-"""`dpwa topology`."""

@@ -1,0 +1,403 @@
+"""Who may have started this process, and what each of them tells of the run that it belongs to.
+
+**torchrun**, and whoever else sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: the processes
+tell each other their addresses through the run's store, once; then they let go of it. No process
+group is made, and none is needed.
+
+**Ray**: each actor or task of one driver writes down its address in the store of the cluster, and
+asks those who have done so to be let in. So actors may come, die and come back, elsewhere too; Ray
+is needed only when one starts.
+
+**SLURM**: every task of a job step knows the hosts of all, and what runs where.
+
+**SkyPilot** tells every machine of a task the addresses of all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import count
+from typing import Any, Protocol
+
+from dpwa.config.endpoints import MAX_PORT, is_label, tcp_endpoint
+from dpwa.discovery.interfaces import OwnHost, named_host, own_host
+from dpwa.errors import UserError
+from dpwa.launch.ports import FIRST_PORT, held_ports
+from dpwa.message_codes import get_log
+from dpwa.types import JsonObject
+
+log = get_log("dpwa.discovery")
+
+PATIENCE_S = 300.0  # for the slowest rank to come this far; as that of torch's own stores
+POLL_S = 0.05
+MOST_NAMED = 8  # of the ranks that are missing
+RAY_NAMESPACE = "dpwa"  # of the store; what is in it lives as long as the cluster
+SLURM_PORTS = range(20_000, 30_000)  # of jobs: below those that systems give to connections
+
+_calls = count(1)  # of this process; all processes of a run make them in the same order
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_HOST = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")
+
+
+class Launcher(Protocol):
+    """Finds the cluster that a launcher has started.
+
+    Attributes:
+        name: as users call it.
+        variables: what it sets for each process that it starts, if that is how it tells.
+    """
+
+    name: str
+    variables: tuple[str, ...]
+
+    def told(self, environ: Mapping[str, str]) -> str:
+        """Say in words what the environment tells; empty if this launcher has not set it."""
+        ...
+
+    def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
+        """Return the name of this node, and settings that say where the others are.
+
+        It may wait for the other processes of the run. A `name` is what the user has chosen.
+
+        Raises:
+            UserError: what the launcher says makes no sense, or the others do not come.
+        """
+        ...
+
+
+class Torchrun:
+    """The processes of one run of torchrun, on one machine or several."""
+
+    name = "torchrun"
+    variables: tuple[str, ...] = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+    def told(self, environ: Mapping[str, str]) -> str:
+        """Say which rank this is."""
+        if any(not environ.get(variable, "").strip() for variable in self.variables):
+            return ""
+        rank, size = environ["RANK"], environ["WORLD_SIZE"]
+        master = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+        return f"rank {rank} of {size}, which exchange their addresses at {master}"
+
+    def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
+        """Exchange addresses with all other ranks."""
+        rank, size = number(environ, "RANK"), number(environ, "WORLD_SIZE")
+        port = number(environ, "MASTER_PORT")
+        if rank is None or size is None or rank >= size or port is None or port > MAX_PORT:
+            told = " ".join(f"{variable}={environ[variable]}" for variable in self.variables)
+            raise UserError(f"torchrun: expected whole numbers, RANK below WORLD_SIZE (got {told})")
+        own = own_host(environ, environ["MASTER_ADDR"])
+        exchange = _Exchange(environ, rank, size, port)
+        own = _seen_by_all(own, environ, exchange)
+        log.info("rank %d of %d is at %s, %s", rank, size, own.host, own.reason)
+        with held_ports(1, own.host) as ports:  # until all ranks of this machine have one
+            node = {"name": name or f"rank{rank}", "host": own.host, "port": ports[0]}
+            nodes = exchange.all("node", node)
+        exchange.end()
+        return str(node["name"]), {"nodes": nodes}
+
+
+def _seen_by_all(own: OwnHost, environ: Mapping[str, str], exchange: _Exchange) -> OwnHost:
+    """Return an address that all processes can reach.
+
+    Where the first process looks for itself, it finds loopback: then the route to another counts.
+    """
+    hosts = [entry["host"] for entry in exchange.all("host", {"host": own.host})]
+    elsewhere = [host for host in hosts if not OwnHost(host, "").is_loopback]
+    if not own.is_loopback or not elsewhere or named_host(environ) is not None:
+        return own
+    return own_host(environ, elsewhere[0])
+
+
+class _Exchange:
+    """Lets every rank read what all of them have said.
+
+    What processes said that have ended, and were started again, may still be in the store, and
+    nothing in the environment tells attempts apart: TORCHELASTIC_RESTART_COUNT is one more only
+    where the process had failed. So everybody says what it has read, until all have read the same,
+    which has its own words in it.
+    """
+
+    def __init__(self, environ: Mapping[str, str], rank: int, size: int, port: int) -> None:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        self._rank, self._ranks = rank, range(size)
+        self._process = secrets.token_hex(8)
+        self._prefix = f"dpwa/{environ.get('TORCHELASTIC_RUN_ID', 'none')}/{next(_calls)}"
+        # torchrun has a store of its own; where there is none, rank 0 has it while it is needed.
+        self._is_master = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        self._address = f"{environ['MASTER_ADDR']}:{port}"
+        with self._explained():
+            self._store = TCPStore(
+                environ["MASTER_ADDR"],
+                port,
+                is_master=self._is_master,
+                timeout=timedelta(seconds=PATIENCE_S),
+                wait_for_workers=False,
+                multi_tenant=True,  # the script may have a process group with a store there
+            )
+
+    def all(self, what: str, value: JsonObject) -> list[JsonObject]:
+        """Say something; return what each rank has said, in their order."""
+        end = time.monotonic() + PATIENCE_S
+        with self._explained():
+            self._say(what, json.dumps([self._process, value]))
+            while True:
+                said = self._read(what)
+                if None not in said:
+                    self._say(f"{what}-read", _digest(said))
+                    if set(self._read(f"{what}-read")) == {_digest(said).encode()}:
+                        return [json.loads(words)[1] for words in said if words is not None]
+                self._wait(said, end)
+
+    def end(self) -> None:
+        """Let go of the store, once nobody needs it any more."""
+        end = time.monotonic() + PATIENCE_S
+        with self._explained():
+            self._say("end", "")
+            while self._is_master and None in (said := self._read("end")):
+                self._wait(said, end)
+
+    def _say(self, what: str, words: str) -> None:
+        self._store.set(self._key(what, self._rank), words)
+
+    def _read(self, what: str) -> list[bytes | None]:
+        """Return what each rank has said so far."""
+        keys = [self._key(what, rank) for rank in self._ranks]
+        if self._store.check(keys):
+            return list(self._store.multi_get(keys))
+        return [self._store.get(key) if self._store.check([key]) else None for key in keys]
+
+    def _wait(self, said: list[bytes | None], end: float) -> None:
+        """Wait a moment for others, or give up."""
+        if time.monotonic() >= end:
+            missing = [f"rank {rank}" for rank, words in enumerate(said) if words is None]
+            who = ", ".join(missing[:MOST_NAMED]) or "a rank that was started again"
+            raise UserError(
+                f"rank {self._rank} of {len(self._ranks)} has waited {PATIENCE_S:g} s for {who}, "
+                f"to exchange addresses at {self._address}"
+            )
+        time.sleep(POLL_S)
+
+    def _key(self, what: str, rank: int) -> str:
+        return f"{self._prefix}/{what}/{rank}"
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # of a store, whatever the reason
+            raise UserError(
+                f"rank {self._rank} of {len(self._ranks)} could not exchange addresses with the "
+                f"others at {self._address}: {str(error).splitlines()[0]}"
+            ) from None
+
+
+def _digest(said: list[bytes | None]) -> str:
+    return hashlib.blake2b(b"\0".join(words or b"" for words in said), digest_size=16).hexdigest()
+
+
+class Ray:
+    """The actors and tasks of one driver; those in a placement group are a cluster of their own."""
+
+    name = "Ray"
+    variables: tuple[str, ...] = ()
+
+    def told(self, environ: Mapping[str, str]) -> str:  # noqa: ARG002
+        """Say in which actor or task this is; it is the process that tells, not the environment."""
+        ray: Any = sys.modules.get("ray")
+        if ray is None or not ray.is_initialized():
+            return ""
+        context = ray.get_runtime_context()
+        if context.worker.mode != ray.WORKER_MODE:
+            return ""
+        what = "actor" if context.get_actor_id() else "task"
+        return f"{what} {_own_name(context)} of job {context.get_job_id()}"
+
+    def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
+        """Write down where this node is, and find out where others are."""
+        import ray
+
+        context = ray.get_runtime_context()
+        own = named_host(environ) or OwnHost(ray.util.get_node_ip_address(), "as Ray has it")
+        with held_ports(1, own.host) as ports:
+            listen = tcp_endpoint(own.host, ports[0])
+        name = name or _own_name(context)
+        log.info("%s is at %s, %s", name, own.host, own.reason)
+        others = _exchanged(context, name, listen)
+        join = [f"{who}@{where}" for who, where in others]  # some may not be there any more
+        return name, {"listen": listen, "join": join, "alone": True}
+
+
+def _own_name(context: Any) -> str:
+    """Return the name of the actor, if a node may have it, or a part of its number.
+
+    An actor that Ray restarts, and a task that it tries again, keep it.
+    """
+    actor = context.get_actor_id()
+    given = context.get_actor_name() if actor else ""
+    if given and is_label(given):
+        return str(given)
+    return f"actor-{actor[:12]}" if actor else f"task-{context.get_task_id()[:12]}"
+
+
+def _exchanged(context: Any, name: str, listen: str) -> Iterator[tuple[str, str]]:
+    """Say where this node is; yield names and addresses of others, who may have gone."""
+    from ray.experimental import internal_kv as store  # the one that Ray's own libraries use
+
+    run = context.get_placement_group_id() or context.get_job_id()
+    store._internal_kv_put(f"{run}/{name}", listen, overwrite=True, namespace=RAY_NAMESPACE)
+    for key in sorted(store._internal_kv_list(f"{run}/", namespace=RAY_NAMESPACE)):
+        who = key.decode().rpartition("/")[2]
+        where = store._internal_kv_get(key, namespace=RAY_NAMESPACE)
+        if who != name and where:
+            yield who, where.decode()
+
+
+class Slurm:
+    """The tasks of one `srun`, on one host or several, any number of them on each.
+
+    Nobody is asked: hosts are those of the step, and ports follow from the numbers of job, step
+    and task. A task that is started again has the same address.
+    """
+
+    name = "SLURM"
+    variables: tuple[str, ...] = (
+        "SLURM_STEP_ID",
+        "SLURM_STEP_NODELIST",
+        "SLURM_NODEID",
+        "SLURM_LOCALID",
+    )
+
+    def told(self, environ: Mapping[str, str]) -> str:
+        """Say which task this is."""
+        if any(not environ.get(variable, "").strip() for variable in self.variables):
+            return ""  # as in the script of `sbatch` itself, which is no task
+        task, tasks = environ.get("SLURM_PROCID", "?"), environ.get("SLURM_STEP_NUM_TASKS", "?")
+        return f"task {task} of {tasks} on {environ['SLURM_STEP_NODELIST']}"
+
+    def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
+        """Return all tasks of the step."""
+        if name is not None:
+            raise UserError(
+                f"name={name!r} (argument or DPWA_NAME): under SLURM nodes are called HOST-0, "
+                "HOST-1, ... by their task on that host, as all have to know the names of all"
+            )
+        hosts = expanded(environ["SLURM_STEP_NODELIST"])
+        counts = tasks_of_hosts(environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+        index, local = number(environ, "SLURM_NODEID"), number(environ, "SLURM_LOCALID")
+        tasks = dict(zip(range(len(hosts)), counts, strict=False)).get(
+            -1 if index is None else index, 0
+        )
+        if index is None or local is None or len(counts) != len(hosts) or local >= tasks:
+            told = " ".join(
+                f"{variable}={environ.get(variable, '')}"
+                for variable in (*self.variables, "SLURM_STEP_TASKS_PER_NODE")
+            )
+            raise UserError(f"SLURM: expected hosts, the tasks of each, and which is this: {told}")
+        first = first_port(environ)
+        nodes = [
+            _node(host, len(hosts) > 1, task, first + task)
+            for host, tasks in zip(hosts, counts, strict=True)
+            for task in range(tasks)
+        ]
+        own_name = f"{hosts[index]}-{local}"
+        own = next(node for node in nodes if node["name"] == own_name)
+        if len(hosts) > 1:
+            own["bind"] = "*"  # a host may know its own name as 127.0.1.1
+        return own_name, {"nodes": nodes}
+
+
+def expanded(hosts: str) -> list[str]:
+    """Return the hosts of a list such as `gpu[01-03,07],login`, in their order."""
+    found = [name for part in _HOST.findall(hosts) for name in _expanded(part.strip())]
+    if not found or "" in found or hosts.count("[") != hosts.count("]"):
+        raise UserError(f"expected a list of hosts as SLURM writes it (got {hosts!r})")
+    return found
+
+
+def tasks_of_hosts(counts: str) -> list[int]:
+    """Return the numbers in a list such as `2(x3),1`."""
+    found: list[int] = []
+    for part in counts.split(","):
+        match = _TASKS.fullmatch(part.strip())
+        if match is None:
+            raise UserError(f"expected numbers of tasks as SLURM writes them (got {counts!r})")
+        found += [int(match[1])] * int(match[2] or 1)
+    return found
+
+
+def first_port(environ: Mapping[str, str]) -> int:
+    """Return the port of the first task on each host: another one for every step."""
+    step = f"{environ.get('SLURM_JOB_ID', '')}.{environ['SLURM_STEP_ID']}"
+    return SLURM_PORTS[zlib.crc32(step.encode()) % len(SLURM_PORTS)]
+
+
+def _node(host: str, is_remote: bool, task: int, port: int) -> JsonObject:
+    return {
+        "name": f"{host}-{task}",
+        "host": host if is_remote else "127.0.0.1",
+        "port": port,
+    }
+
+
+def _expanded(part: str) -> Iterator[str]:
+    head, bracket, rest = part.partition("[")
+    if not bracket:
+        yield part
+        return
+    inside, _, tail = rest.partition("]")
+    for item in inside.split(","):
+        first, _, last = item.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise UserError(f"expected numbers in brackets (got {part!r})")
+        for value in range(int(first), int(last or first) + 1):
+            yield from (f"{head}{value:0{len(first)}d}{end}" for end in _expanded(tail))
+
+
+class SkyPilot:
+    """The machines of one task, with one process each."""
+
+    name = "SkyPilot"
+    variables: tuple[str, ...] = ("SKYPILOT_NODE_IPS", "SKYPILOT_NODE_RANK")
+
+    def told(self, environ: Mapping[str, str]) -> str:
+        """Say which machine this is."""
+        if any(not environ.get(variable, "").strip() for variable in self.variables):
+            return ""
+        size = len(environ["SKYPILOT_NODE_IPS"].split())
+        return f"machine {environ['SKYPILOT_NODE_RANK']} of {size}, port {FIRST_PORT} on each"
+
+    def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
+        """Return all machines."""
+        rank, hosts = number(environ, "SKYPILOT_NODE_RANK"), environ["SKYPILOT_NODE_IPS"].split()
+        if rank is None or rank >= len(hosts):
+            raise UserError(
+                f"SKYPILOT_NODE_RANK: expected a whole number below {len(hosts)}, as "
+                f"SKYPILOT_NODE_IPS has so many (got {environ['SKYPILOT_NODE_RANK']})"
+            )
+        if name is not None:
+            raise UserError(
+                f"name={name!r} (argument or DPWA_NAME): under SkyPilot nodes are called machine0, "
+                "machine1, ... by their rank, as all have to know the names of all"
+            )
+        nodes = [
+            {"name": f"machine{index}", "host": host, "port": FIRST_PORT}
+            for index, host in enumerate(hosts)
+        ]
+        return f"machine{rank}", {"nodes": nodes}
+
+
+def number(environ: Mapping[str, str], variable: str) -> int | None:
+    """Return the whole number in a variable, at least 0; `None` if there is none."""
+    text = environ.get(variable, "").strip()
+    return int(text) if text.isascii() and text.isdigit() else None
