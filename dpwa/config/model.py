@@ -429,8 +429,8 @@ class Config(StrictModel):
         Field(
             default=None,
             description="where others reach a node that is not among `nodes`, if it differs from "
-            "`listen`, such as tcp://203.0.113.7:7001 behind a forwarded port; without keys it must "
-            "be the address that the node sends from",
+            "`listen`, such as tcp://203.0.113.7:7001 behind a forwarded port; without keys it "
+            "must be the address that the node sends from",
         )
     )
     initial_state: Literal["peers", "own", "newest"] | None = Field(

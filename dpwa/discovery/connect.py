@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpwa.config import Config, load_config
-from dpwa.config.schema import PATHS
 from dpwa.config.load import ConfigSource, settings_in
+from dpwa.config.schema import PATHS
 from dpwa.discovery.launchers import Launcher, Ray, SkyPilot, Slurm, Torchrun
 from dpwa.errors import UserError
 

@@ -184,7 +184,7 @@ def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
     user_id = _user_id(frames[0]) if is_named else None
     last = frames[-1]
     goes_on = len(frames) == _MOST_READ and last.more
-    buffers = [frame.buffer for frame in frames]
+    buffers: list[Frame] = [frame.buffer for frame in frames]
     return ReceivedMessage(buffers, user_id, _descriptor(last), goes_on, last)
 
 
