@@ -12,7 +12,7 @@ from collections.abc import Callable
 import zmq
 from zmq.utils import z85
 
-from dpwa.transport.authorizer import MONITOR_ENDPOINT, Authorizer, CurveAuthorizer
+from dpwa.transport.authorizer import Authorizer, CurveAuthorizer
 from dpwa.transport.sockets import Context, Socket
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -31,29 +31,41 @@ class Authenticator:
         context: of the sockets that ask.
         authorizer: decides who may come.
         changed: called whenever other keys are allowed than before.
-
-    Attributes:
-        sockets: to wait for; whenever one has something, `hear`.
     """
 
     def __init__(
         self, context: Context, authorizer: Authorizer, changed: Callable[[], None]
     ) -> None:
+        self._context = context
         self._authorizer = authorizer
         self._changed = changed
         self._reload_at = 0.0
-        # Connected before there is anything to hear: ZeroMQ's own thread would wait for a listener,
-        # and also for room in a queue that has a bound.
-        self._monitor: Socket = context.socket(zmq.PAIR)
-        self._monitor.linger = 0
-        self._monitor.rcvhwm = 0
-        self._monitor.connect(MONITOR_ENDPOINT)
+        self._monitor = self._new_monitor()
         self._zap: Socket | None = None
         if isinstance(authorizer, CurveAuthorizer):
             self._zap = context.socket(zmq.ROUTER)
             self._zap.linger = 0
             self._zap.bind(ZAP_ENDPOINT)
-        self.sockets = [each for each in (self._monitor, self._zap) if each is not None]
+
+    @property
+    def sockets(self) -> list[Socket]:
+        """To wait for; whenever one has something, `hear`."""
+        return [each for each in (self._monitor, self._zap) if each is not None]
+
+    def renew(self) -> None:
+        """Be there for another listening socket, before that is made."""
+        self._monitor.close(0)
+        self._authorizer.renewed += 1
+        self._monitor = self._new_monitor()
+
+    def _new_monitor(self) -> Socket:
+        # Connected before there is anything to hear: ZeroMQ's own thread would wait for a listener,
+        # and also for room in a queue that has a bound.
+        monitor: Socket = self._context.socket(zmq.PAIR)
+        monitor.linger = 0
+        monitor.rcvhwm = 0
+        monitor.connect(self._authorizer.monitor_endpoint)
+        return monitor
 
     def hear(self) -> None:
         """Answer what is asked, and take note of what the listening socket tells."""

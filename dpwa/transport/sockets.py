@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
-import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -85,8 +83,6 @@ QUEUED_ANSWERS = 2 * limits.MAX_CREDIT_CHUNKS  # that a peer has not taken yet
 HEADER_SLACK_BYTES = 1024
 _TAUGHT_BYTES = 31 * 1024 * 1024
 _DROPPED_AT_ONCE = 4096
-_SWITCH_S = 1e-4
-_switching = threading.Lock()
 
 
 def serving_socket(
@@ -200,25 +196,12 @@ def _receive(socket: Socket) -> list[zmq.Frame] | None:
     return frames
 
 
-def drop_frames(socket: Socket) -> tuple[int, bool]:
-    """Drop some thousand frames of a message that `goes_on`; return how many, and if it still does.
+def drop_frames(socket: Socket) -> bool:
+    """Drop some thousand frames of a message that `goes_on`; return whether it still does.
 
-    Until it has ended, nothing else can be read. A thread that runs Python for a while takes the
-    interpreter between two frames, and by default gives it back 5 ms later.
+    Until it has ended, nothing else can be read.
     """
-    is_first = _switching.acquire(blocking=False)  # of several nodes of a process
-    interval_s = sys.getswitchinterval()
-    try:
-        if is_first:
-            sys.setswitchinterval(min(interval_s, _SWITCH_S))
-        for dropped in range(1, _DROPPED_AT_ONCE + 1):
-            if not socket.recv(copy=False).more:
-                return dropped, False
-        return _DROPPED_AT_ONCE, True
-    finally:
-        if is_first:
-            sys.setswitchinterval(interval_s)
-            _switching.release()
+    return all(socket.recv(copy=False).more for _ in range(_DROPPED_AT_ONCE))
 
 
 def _descriptor(frame: zmq.Frame) -> int:

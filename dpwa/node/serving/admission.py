@@ -14,21 +14,14 @@ from dpwa.config.model import Limits
 from dpwa.policy.serving_budget import ServingBudget
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.authorizer import Authorizer
-from dpwa.transport.sockets import (
-    ReceivedMessage,
-    Socket,
-    drop_frames,
-    give_back_memory,
-    receive_from,
-)
+from dpwa.transport.sockets import ReceivedMessage, Socket, drop_frames, receive_from
 from dpwa.types import JsonObject
 from dpwa.wire.messages import Message
 
 LUMP_S = 0.005  # to be behind: reading in lumps costs the trainer less than a message now and then
 MOST_CHARGED_S = 0.002  # for a message: what it takes to send a snapshot has limits of its own
-MOST_PAUSE_S = 0.05  # for what was dropped: whoever has sent it is gone, and others wait
-MANY_FRAMES = 500_000  # 32 MB
-FEWEST_BYTES = 2  # of a frame, as it is sent
+MOST_DROPPING_S = 0.1  # of one message: nobody else is heard meanwhile
+MOST_PAUSE_S = 0.05  # for what was dropped, for the same reason
 COPIED_PER_S = 2e9  # bytes: ZeroMQ's own thread copies what comes, at the cost of the same memory
 
 
@@ -42,6 +35,7 @@ class AdmissionControl:
 
     Attributes:
         authorizer, limits: as given.
+        is_clogged: whether the socket is to be made anew, to be rid of a message without an end.
     """
 
     def __init__(self, authorizer: Authorizer, limits: Limits, runtime: Runtime = SYSTEM) -> None:
@@ -54,10 +48,8 @@ class AdmissionControl:
         self._resume_at = 0.0
         self._started_s = 0.0  # seconds of a core
         self._over_budget = self._forged = self._revoked = 0
-        # Of a message with too many frames: whether there are more, from whom, how many, and what
-        # it has taken, in seconds of a core.
-        self._is_dropping = False
-        self._dropped_from, self._dropped, self._dropping_s = -1, 0, 0.0
+        self._dropping_since: float | None = None  # of a message with too many frames
+        self.is_clogged = False
 
     def begin_unthrottled(self) -> None:
         """Forget the budget for now: the trainer does nothing but wait for peers; any thread."""
@@ -70,7 +62,8 @@ class AdmissionControl:
     @property
     def is_paused(self) -> bool:
         """Whether nothing is to be read just now."""
-        return not (self._lulls or self._is_dropping) and self._now() < self._resume_at
+        is_free = self._lulls or self._dropping_since is not None
+        return not is_free and self._now() < self._resume_at
 
     def patience_ms(self, limit_ms: int) -> int:
         """Return how long to wait for messages at most."""
@@ -82,30 +75,26 @@ class AdmissionControl:
         """Take one waiting message, or return `None`: there is none, or not so soon.
 
         Whoever takes one says so when it is `served`. Of one with too many frames, the rest is
-        dropped, a part with each call, and then its connection ended.
+        dropped, a part with each call; if that takes too long, the socket `is_clogged`.
         """
-        if self.is_paused:
+        if self.is_paused or self.is_clogged:
+            return None
+        if self._dropping_since is not None:
+            self._drop(router, self._dropping_since)
             return None
         self._started_s = self._thread_time()
-        if self._is_dropping:
-            self._drop(router)
-            return None
         received = receive_from(router, is_named=self.authorizer.keyring is not None)
         if received is not None and received.goes_on:
-            self._is_dropping = True
-            self._dropped_from = received.descriptor
+            self._dropping_since = self._now()
         return received
 
-    def _drop(self, router: Socket) -> None:
-        dropped, self._is_dropping = drop_frames(router)
-        self._dropped += dropped
-        self._dropping_s += self._thread_time() - self._started_s
-        if not self._is_dropping:
-            self.authorizer.cut(self._dropped_from, self._dropped * FEWEST_BYTES)
-            self._charge(min(self._dropping_s, MOST_PAUSE_S * self.limits.serving_share))
-            if self._dropped > MANY_FRAMES:
-                give_back_memory()
-            self._dropped, self._dropping_s = 0, 0.0
+    def _drop(self, router: Socket, since: float) -> None:
+        goes_on = drop_frames(router)
+        took_s = self._now() - since
+        if goes_on and took_s < MOST_DROPPING_S:
+            return
+        self._dropping_since, self.is_clogged = None, goes_on
+        self._charge(min(took_s, MOST_PAUSE_S) * self.limits.serving_share)
 
     def served(self, received: ReceivedMessage) -> None:
         """Charge what it has cost to receive and to answer a message."""
@@ -141,5 +130,5 @@ class AdmissionControl:
             "over_budget": self._over_budget,
             "forged": self._forged,
             "revoked": self._revoked,
-            "cut_off": self.authorizer.cut_off,
+            "clogged": self.authorizer.renewed,
         }

@@ -8,7 +8,7 @@ from typing import Any
 
 import zmq
 
-from dpwa.errors import ProtocolError, VersionError
+from dpwa.errors import AddressError, ProtocolError, VersionError
 from dpwa.message_codes import get_log
 from dpwa.node.fetching.connections import Visitors
 from dpwa.node.node_thread import NodeThread
@@ -36,6 +36,7 @@ log = get_log("dpwa.rx")
 IDLE_POLL_MS = 1_000
 MESSAGES_PER_TURN = 16  # before commands and deadlines have theirs
 BUSY_POLL_MS = 10
+LISTEN_AGAIN_S = 0.01
 _TO_ONLOOKERS = (Status, HistoryMessage)  # who watch the run and take no part in it
 
 
@@ -109,11 +110,13 @@ class RxThread(NodeThread):
             with (
                 claimed(self._endpoint),
                 closing(self._authenticator()) as authenticator,
-                self._socket() as router,
             ):
-                self.endpoint = bound_endpoint(router)
-                self._listening.set()
-                self._serve(router, authenticator)
+                with self._socket() as router:
+                    self._endpoint = self.endpoint = bound_endpoint(router)
+                    self._listening.set()
+                    self._serve(router, authenticator)
+                while not self._is_stopping:
+                    self._serve_anew(authenticator)
         except Exception as error:
             if self._listening.is_set():
                 raise
@@ -129,16 +132,35 @@ class RxThread(NodeThread):
             self._zmq_context, self._endpoint, self.admission.authorizer, handshake_ms
         )
 
+    def _serve_anew(self, authenticator: Authenticator) -> None:
+        """Listen again: nothing else ends a message that never ends, or frees its memory.
+
+        Peers connect again by themselves, and ask again for what was lost.
+        """
+        log.info("%s: an endless message has come, so peers have to connect again", self.endpoint)
+        authenticator.renew()
+        self.admission.is_clogged = False
+        while not self._is_stopping:
+            try:
+                router = self._socket()
+            except AddressError as error:  # the one before listens for another moment
+                log.debug("%s", error)
+                self._runtime.sleep(LISTEN_AGAIN_S)
+                continue
+            with router:
+                self._serve(router, authenticator)
+            return
+
     def _serve(self, router: Socket, authenticator: Authenticator) -> None:
+        """Answer until the thread is to end, or the socket is clogged."""
         wakes, poller = self._runtime.poller(), self._runtime.poller()
         for socket in (self._waker.receiver, *authenticator.sockets):
             wakes.register(socket, zmq.POLLIN)
             poller.register(socket, zmq.POLLIN)
         poller.register(router, zmq.POLLIN)
-        is_busy, authorizer = False, self.admission.authorizer
-        while True:
-            idle_ms = min(IDLE_POLL_MS, authorizer.look_every_ms)
-            limit_ms = BUSY_POLL_MS if is_busy else idle_ms
+        is_busy = False
+        while not self.admission.is_clogged:
+            limit_ms = BUSY_POLL_MS if is_busy else IDLE_POLL_MS
             patience_ms = self.admission.patience_ms(limit_ms)
             ready = dict((wakes if self.admission.is_paused else poller).poll(patience_ms))
             if self._is_stopping:
@@ -151,17 +173,14 @@ class RxThread(NodeThread):
                 # Afterwards: a connection may have brought a message, and have ended since.
                 if any(socket in ready for socket in authenticator.sockets):
                     authenticator.hear()
-                now = self._runtime.now()
-                authenticator.tick(now)
-                if now >= authorizer.look_at:
-                    authorizer.look(router, now)
-                is_busy = self._tick(now)
+                authenticator.tick(self._runtime.now())
+                is_busy = self._tick()
             except Exception:
                 self.bad_messages += 1
                 log.exception("a message could not be answered; the node goes on")
 
-    def _tick(self, now: float) -> bool:
-        is_busy = False
+    def _tick(self) -> bool:
+        now, is_busy = self._runtime.now(), False
         for service in self._ticking:
             is_busy |= service.tick(now)
         return is_busy

@@ -74,7 +74,7 @@ class VirtualTcp:
         self.traffic: dict[str, Traffic] = {}
         self.tap: Callable[[float, str, str, list[bytes]], None] | None = None
         self._connections: dict[int, TcpConnection] = {}
-        self._numbers = 2**30  # beyond descriptors, so that nobody takes one for a connection
+        self._numbers = 0
         network.watch(self._cuts_changed)
 
     def connects(self, client: str, server: str) -> bool:
