@@ -144,7 +144,7 @@ class MemberList:
     def to_check(self) -> list[MemberEntry]:
         """Return the claims that are to be checked now."""
         with self._lock:
-            return self._members.to_check(self._clock.now())
+            return self._members.to_check(self._clock.now(), self._rng)
 
     def checked(self, claim: MemberEntry, incarnation: int | None) -> None:
         """Take note of which life of a node has answered where a claim says it is, if any."""

@@ -126,7 +126,7 @@ class Life:
         if self._clock.look():
             self.members.woke(self.now)
         self._note(self.members.tick(self.now))
-        for claim in self.members.to_check(self.now):
+        for claim in self.members.to_check(self.now, self.network.rng):
             self._call(claim)
         for entry in self.members.to_retry(self.now, self.network.rng):
             self.say(entry.endpoint, entry.name, wants_answer=True)

@@ -19,6 +19,7 @@ each contradiction.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 from dpwa.policy.members.states import HIGHEST_HEARSAY, MemberEntry
@@ -75,12 +76,13 @@ class Claims:
             del self._claims[waiting]
         self._claims[entry.name] = _Claim(entry, now + CHECK_WITHIN_S)
 
-    def to_check(self, now: float) -> list[MemberEntry]:
-        """Return who is to be called now, each once."""
+    def to_check(self, now: float, rng: random.Random) -> list[MemberEntry]:
+        """Return who is to be called now, each once; of many, some that are drawn at random."""
         self._claims = {name: claim for name, claim in self._claims.items() if now < claim.until}
         asked = sum(claim.is_asked for claim in self._claims.values())
         waiting = [claim for claim in self._claims.values() if not claim.is_asked]
-        fresh = waiting[: max(0, MOST_AT_ONCE - asked)]
+        room = max(0, MOST_AT_ONCE - asked)
+        fresh = waiting if len(waiting) <= room else rng.sample(waiting, room)
         for claim in fresh:
             claim.is_asked = True
         return [claim.entry for claim in fresh]

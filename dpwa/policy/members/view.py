@@ -135,6 +135,7 @@ class Membership:
             now: when it came.
         """
         changes: list[Change] = []
+        is_crowded = self._is_crowded()
         for entry in islice(news, self._most):
             if not entry.is_sensible:
                 continue
@@ -143,7 +144,7 @@ class Membership:
                     self._claims.put(entry, now)
             elif entry.name == self.own.name:
                 changes += self._contradict(entry)
-            elif entry.status.is_member and self._is_crowded_out(entry):
+            elif is_crowded and entry.status.is_member and entry.name not in self._records:
                 self._newcomers.put(entry, now)
             else:
                 changes += self._learn(entry, now, is_certain=False)
@@ -308,10 +309,12 @@ class Membership:
         members = [r for r in self._records.values() if r.entry.status.is_member]
         return [record.entry for record in drawn_from(members, self.near, most, rng)]
 
-    def to_check(self, now: float) -> list[MemberEntry]:
+    def to_check(self, now: float, rng: random.Random) -> list[MemberEntry]:
         """Return the claims to check now, by calls: what came of them is for `(un)checked`."""
         is_over = self.own.status is MemberStatus.LEFT or self.replaced_by is not None
-        return [] if is_over else self._claims.to_check(now) + self._newcomers.to_check(now)
+        if is_over:
+            return []
+        return [*self._claims.to_check(now, rng), *self._newcomers.to_check(now, rng)]
 
     def to_retry(self, now: float, rng: random.Random) -> list[MemberEntry]:
         """Return the dead nodes whose endpoints are to be tried now, and note that they were."""
@@ -324,9 +327,9 @@ class Membership:
             return is_rival(news, self.own)
         return is_claim(news, self.entry(news.name))
 
-    def _is_crowded_out(self, news: MemberEntry) -> bool:
+    def _is_crowded(self) -> bool:
         """Tell whether there is a place for an unknown node, but only if it answers."""
-        if len(self._records) < self._most or news.name in self._records:
+        if len(self._records) < self._most:
             return False
         records = self._records.values()
         return all(r.entry.status.is_member for r in records) and self._never_heard() is not None
