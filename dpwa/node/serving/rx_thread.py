@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -23,6 +24,7 @@ from dpwa.transport.sockets import (
     ReceivedMessage,
     Socket,
     bound_endpoint,
+    give_back_memory,
     send,
     serving_socket,
 )
@@ -37,6 +39,7 @@ IDLE_POLL_MS = 1_000
 MESSAGES_PER_TURN = 16  # before commands and deadlines have theirs
 BUSY_POLL_MS = 10
 LISTEN_AGAIN_S = 0.01
+GIVE_BACK_S = 0.5  # after which ZeroMQ has freed what the socket before had received
 _TO_ONLOOKERS = (Status, HistoryMessage)  # who watch the run and take no part in it
 
 
@@ -148,10 +151,12 @@ class RxThread(NodeThread):
                 self._runtime.sleep(LISTEN_AGAIN_S)
                 continue
             with router:
-                self._serve(router, authenticator)
+                self._serve(router, authenticator, self._runtime.now() + GIVE_BACK_S)
             return
 
-    def _serve(self, router: Socket, authenticator: Authenticator) -> None:
+    def _serve(
+        self, router: Socket, authenticator: Authenticator, give_back_at: float = math.inf
+    ) -> None:
         """Answer until the thread is to end, or the socket is clogged."""
         wakes, poller = self._runtime.poller(), self._runtime.poller()
         for socket in (self._waker.receiver, *authenticator.sockets):
@@ -173,14 +178,18 @@ class RxThread(NodeThread):
                 # Afterwards: a connection may have brought a message, and have ended since.
                 if any(socket in ready for socket in authenticator.sockets):
                     authenticator.hear()
-                authenticator.tick(self._runtime.now())
-                is_busy = self._tick()
+                now = self._runtime.now()
+                authenticator.tick(now)
+                is_busy = self._tick(now)
+                if now >= give_back_at:
+                    give_back_at = math.inf
+                    give_back_memory()
             except Exception:
                 self.bad_messages += 1
                 log.exception("a message could not be answered; the node goes on")
 
-    def _tick(self) -> bool:
-        now, is_busy = self._runtime.now(), False
+    def _tick(self, now: float) -> bool:
+        is_busy = False
         for service in self._ticking:
             is_busy |= service.tick(now)
         return is_busy
