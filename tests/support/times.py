@@ -14,6 +14,7 @@ import time
 from contextlib import contextmanager, suppress
 
 HANGS_AFTER_S = 60.0  # what promises no seconds, but must come or end
+PROCESS_HANGS_AFTER_S = 180.0  # likewise, if it imports torch first
 
 PERIOD_S = 0.2  # processes that live shorter are not seen
 PATH_OF_THREADS = 3  # so many hand on to each other what a test waits for
