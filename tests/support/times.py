@@ -54,6 +54,8 @@ def lag_s():
     if _watch is None:
         return 0.0
     with _one_asks:
+        while select.select([_watch.stdout], [], [], 0.0)[0]:
+            _watch.stdout.readline()  # of a question that was interrupted
         _watch.stdin.write(b"?")
         return float(_watch.stdout.readline())
 
@@ -70,7 +72,7 @@ def watched():
     global _watch
     command = [sys.executable, "-S", "-E", __file__, str(os.getpid())]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, bufsize=0, **pipes) as _watch:
+    with subprocess.Popen(command, bufsize=0, start_new_session=True, **pipes) as _watch:
         yield
         _watch.stdin.close()
 
