@@ -213,7 +213,8 @@ MUTANTS = [
         "divergence", "node/transactions/record.py",
         "return own.snapshot.is_finite is False or own.snapshot.standing.loss == math.inf",
         "return own.snapshot.is_finite is False",
-        "tests/node/test_transactions_between_nodes.py",
+        "tests/node/test_transactions_between_nodes.py::"
+        "test_a_node_that_has_diverged_gives_its_snapshot_to_nobody",
     ),
     Mutant(
         "version", "policy/leaders.py",

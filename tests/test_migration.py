@@ -67,7 +67,9 @@ def test_every_setting_of_lsgd_that_it_names_loads():
 
 
 def test_its_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)", PAGE):
+    targets = re.findall(r"\]\(([^)#]+)", PAGE)
+    assert targets
+    for target in targets:
         assert (DOCS / target).is_file()
 
 

@@ -9,11 +9,17 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from support import times
 from support.nodes import eventually
 from support.times import Bound, at_most
 
 RIVALS = 6
 BUSY = "import time; end = time.thread_time() + {}\nwhile time.thread_time() < end: pass"
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_that_may_be_busy(monkeypatch):
+    monkeypatch.setattr(times, "_is_quiet", False)
 
 
 @contextmanager

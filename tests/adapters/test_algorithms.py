@@ -165,8 +165,9 @@ def test_sends_without_waits_do_no_harm(name):
             for member in nodes:
                 member.adapter.update_send(float(member.name[1:]))
         assert nodes[0].node.version > 0
-        come = [member.adapter.update_wait() for member in nodes]
-        assert len(come) == 2
+        for member in nodes:
+            merge = member.adapter.update_wait()
+            assert merge is None or merge.peer in {"w1", "w2"} - {member.name}
         for member in nodes:
             assert 1.0 <= member.x.min() <= member.x.max() <= 3.0
 

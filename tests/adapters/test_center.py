@@ -57,6 +57,7 @@ def test_parameters_that_share_memory_without_being_one_have_the_center_both():
         with torch.no_grad():
             net[0].weight.add_(1.0)
         center = gossip.center()
+    assert sorted(center) == ["0.weight", "1.weight"]
     assert all(torch.equal(value, began) for value in center.values())
 
 

@@ -6,14 +6,14 @@ import sys
 import pytest
 from support.ports import free_ports
 from support.processes import PROGRAMS
-from support.times import HANGS_AFTER_S
+from support.times import PROCESS_HANGS_AFTER_S
 
 
 def run(way):
     program = PROGRAMS / "loader_workers.py"
     return subprocess.run(
         [sys.executable, "-W", "ignore", program, way, *map(str, free_ports(2))],
-        capture_output=True, text=True, timeout=3 * HANGS_AFTER_S, check=False,
+        capture_output=True, text=True, timeout=PROCESS_HANGS_AFTER_S, check=False,
     )  # fmt: skip
 
 

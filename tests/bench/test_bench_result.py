@@ -71,6 +71,7 @@ def test_what_moves_a_whole_table_is_told_as_a_rate_too():
 
 @pytest.mark.parametrize("suite", [PLANE, COLLECTIVES, TABLES])
 def test_every_ratio_is_of_figures_that_some_measure_has(suite):
+    assert suite.ratios
     for ratio in suite.ratios:
         assert {*ratio.above, *ratio.below} <= set(suite.titles)
 

@@ -26,8 +26,8 @@ from dpwa.collectives.exchange import LEAST_PIECE_BYTES
 from dpwa.data.reduction import OPS
 from dpwa.errors import ParametersError, UnknownNameError, UserError
 
-WORLDS = [(1, "auto"), (2, "tcp"), (3, "auto"), (4, "tcp"), (8, "auto")]
-MORE_WORLDS = [(2, "auto"), (7, "tcp")]
+WORLDS = [(1, "auto"), (2, "auto"), (2, "tcp"), (3, "auto"), (4, "tcp"), (8, "auto")]
+MORE_WORLDS = [(7, "tcp")]
 DTYPES = {
     "sum": (*FLOATS, *INTEGERS),
     "mean": FLOATS,

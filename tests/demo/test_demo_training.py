@@ -97,7 +97,9 @@ def test_records_count_merges_and_name_the_last_one(task, tmp_path):
 def test_the_log_has_one_json_object_per_line(task, tmp_path):
     with Logbook(tmp_path / "w1.jsonl") as log:
         train(Learner(build_model(0), task), log)
-    for line in (tmp_path / "w1.jsonl").read_text().splitlines():
+    lines = (tmp_path / "w1.jsonl").read_text().splitlines()
+    assert lines
+    for line in lines:
         assert {"phase", "step", "loss", "accuracy", "merges", "peer", "factor"} <= set(
             json.loads(line)
         )

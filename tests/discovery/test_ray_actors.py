@@ -7,7 +7,7 @@ import sys
 import pytest
 from support.processes import PROGRAMS
 from support.ray_clusters import ray_cluster
-from support.times import HANGS_AFTER_S
+from support.times import PROCESS_HANGS_AFTER_S
 
 pytest.importorskip("ray", reason="needs the extra: pip install dpwa[ray]")
 
@@ -16,7 +16,7 @@ def test_actors_find_each_other_and_one_that_ray_restarts_is_merged_again():
     with ray_cluster():
         done = subprocess.run(
             [sys.executable, str(PROGRAMS / "ray_actors.py")],
-            capture_output=True, text=True, timeout=3 * HANGS_AFTER_S, check=False,
+            capture_output=True, text=True, timeout=PROCESS_HANGS_AFTER_S, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     said = json.loads(done.stdout.splitlines()[-1])

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from support.processes import PROGRAMS, ended, start
-from support.times import HANGS_AFTER_S, at_most
+from support.times import PROCESS_HANGS_AFTER_S, at_most
 
 from dpwa.discovery import launchers
 from dpwa.discovery.launchers import Torchrun
@@ -44,7 +44,7 @@ def assert_together(told, size):
 def test_ranks_of_torchrun_find_each_other(tmp_path):
     done = subprocess.run(
         [*TORCHRUN, "--nproc-per-node=2", f"--master-port={free_port()}", PROGRAM],
-        capture_output=True, text=True, cwd=tmp_path, timeout=HANGS_AFTER_S,
+        capture_output=True, text=True, cwd=tmp_path, timeout=PROCESS_HANGS_AFTER_S,
         env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -64,7 +64,7 @@ def test_two_agents_of_torchrun_and_a_worker_that_is_killed(tmp_path):
         for _ in range(2)
     ]  # fmt: skip
     with ended(*agents):
-        said = [agent.communicate(timeout=3 * HANGS_AFTER_S) for agent in agents]
+        said = [agent.communicate(timeout=PROCESS_HANGS_AFTER_S) for agent in agents]
         assert [agent.returncode for agent in agents] == [0, 0], said
     assert mark.exists()
     told = told_by("".join(out for out, _ in said))  # of each name the last
@@ -85,7 +85,7 @@ def test_whoever_sets_the_same_variables_is_served_and_may_be_late(monkeypatch, 
         monkeypatch.setenv("RANK", str(rank))
         programs.append(start(PROGRAM, late_s))
     with ended(*programs):
-        said = [program.communicate(timeout=HANGS_AFTER_S) for program in programs]
+        said = [program.communicate(timeout=PROCESS_HANGS_AFTER_S) for program in programs]
     assert_together(told_by("".join(out for out, _ in said)), 3)
 
 
@@ -101,7 +101,7 @@ def test_a_script_may_have_a_process_group_of_its_own():
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
-        capture_output=True, text=True, timeout=HANGS_AFTER_S, check=False,
+        capture_output=True, text=True, timeout=PROCESS_HANGS_AFTER_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "rank0\n"), done.stderr
 

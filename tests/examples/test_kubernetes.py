@@ -19,7 +19,7 @@ from examples_support import DPWA, EXAMPLES
 from support.commands import run_dpwa
 from support.nodes import config_of, eventually
 from support.ports import free_ports
-from support.times import HANGS_AFTER_S
+from support.times import PROCESS_HANGS_AFTER_S
 
 from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
@@ -186,7 +186,7 @@ def test_a_pod_is_ready_when_its_node_answers_and_leaves_in_good_order(
         links = gossip.connection.node
         eventually(lambda: links.links["w1"].value == "up")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(HANGS_AFTER_S) == 128 + signal.SIGTERM
+        assert process.wait(PROCESS_HANGS_AFTER_S) == 128 + signal.SIGTERM
 
         def health() -> str:
             (peer,) = links.report()["peers"]

@@ -17,7 +17,7 @@ import yaml
 from examples_support import EXAMPLES
 from support.nodes import eventually
 from support.processes import PROGRAMS
-from support.times import HANGS_AFTER_S
+from support.times import PROCESS_HANGS_AFTER_S
 
 from dpwa.config import load_config
 from dpwa.testing import Namespaces, namespaces_missing
@@ -74,7 +74,7 @@ class Pods:
         asked = self.popen(
             name, self._command, "status", "--json", *options, stdout=subprocess.PIPE
         )
-        said, _ = asked.communicate(timeout=HANGS_AFTER_S)
+        said, _ = asked.communicate(timeout=PROCESS_HANGS_AFTER_S)
         return json.loads(said)["nodes"] if asked.returncode == 0 else []
 
 
@@ -97,7 +97,7 @@ def test_pods_find_each_other_and_one_that_is_started_elsewhere(pods: Pods) -> N
 
     eventually(are_together, 60.0)
     running["dpwa-3"].send_signal(signal.SIGTERM)
-    assert running["dpwa-3"].wait(HANGS_AFTER_S) == 128 + signal.SIGTERM
+    assert running["dpwa-3"].wait(PROCESS_HANGS_AFTER_S) == 128 + signal.SIGTERM
     pods.places["dpwa-3"] = pods.spare
     pods.name_them()
     pods.start("dpwa-3")

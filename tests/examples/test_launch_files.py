@@ -14,7 +14,7 @@ import pytest
 import yaml
 from examples_support import EXAMPLES
 from support.ports import free_ports
-from support.times import HANGS_AFTER_S
+from support.times import PROCESS_HANGS_AFTER_S
 
 from dpwa.discovery.launchers import SkyPilot
 
@@ -81,7 +81,7 @@ def test_the_script_for_sbatch_trains_with_the_variables_of_srun(tmp_path: Path)
     done = subprocess.run(
         ["bash", SLURM, EXAMPLES / "quickstart.py"],
         env={**variables, **STEP, "SLURM_CPUS_PER_TASK": "1"},
-        capture_output=True, text=True, timeout=3 * HANGS_AFTER_S, check=False,
+        capture_output=True, text=True, timeout=PROCESS_HANGS_AFTER_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "finished together with vm-1" in done.stdout
@@ -109,7 +109,7 @@ def test_the_section_with_torchrun_trains(tmp_path: Path) -> None:
             "SKYPILOT_NUM_NODES": "1", "SKYPILOT_NODE_RANK": "0",
             "SKYPILOT_NODE_IPS": "127.0.0.1", "SKYPILOT_NUM_GPUS_PER_NODE": "2",
         },
-        capture_output=True, text=True, timeout=3 * HANGS_AFTER_S, check=False,
+        capture_output=True, text=True, timeout=PROCESS_HANGS_AFTER_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert_learnt_together(done.stdout)
@@ -129,7 +129,7 @@ def test_the_run_section_trains_with_the_variables_of_skypilot(tmp_path: Path) -
         for rank in range(2)
     ]  # fmt: skip
     try:
-        said = [machine.communicate(timeout=3 * HANGS_AFTER_S)[0] for machine in machines]
+        said = [machine.communicate(timeout=PROCESS_HANGS_AFTER_S)[0] for machine in machines]
     finally:
         for machine in machines:
             machine.kill()
@@ -148,7 +148,7 @@ def test_skypilot_takes_the_task(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", script, SKYPILOT],
         env={**os.environ, "HOME": str(tmp_path)}, cwd=EXAMPLES.parent,
-        capture_output=True, text=True, timeout=3 * HANGS_AFTER_S, check=False,
+        capture_output=True, text=True, timeout=PROCESS_HANGS_AFTER_S, check=False,
     )  # fmt: skip
     assert done.stdout.split() == ["4", "InvalidSkyPilotConfigError"], done.stderr
 

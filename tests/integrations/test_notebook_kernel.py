@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from support.nodes import config_of, eventually
-from support.times import HANGS_AFTER_S
+from support.times import PROCESS_HANGS_AFTER_S
 from torch import nn
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
@@ -25,7 +25,7 @@ class Kernel:
 
     def __init__(self, folder):
         self._manager, self._client = manager.start_new_kernel(
-            startup_timeout=HANGS_AFTER_S, cwd=str(folder)
+            startup_timeout=PROCESS_HANGS_AFTER_S, cwd=str(folder)
         )
         self._pid = self._manager.provisioner.pid
 
@@ -46,7 +46,7 @@ class Kernel:
 
         try:
             self._client.execute_interactive(
-                textwrap.dedent(cell), timeout=HANGS_AFTER_S, output_hook=hear
+                textwrap.dedent(cell), timeout=PROCESS_HANGS_AFTER_S, output_hook=hear
             )
         finally:
             is_over.set()

@@ -12,7 +12,7 @@ import pytest
 from support.launched import IMPORTS, LAUNCH, launch, python
 from support.ports import free_ports
 from support.processes import PROGRAMS
-from support.times import HANGS_AFTER_S
+from support.times import PROCESS_HANGS_AFTER_S
 
 from dpwa.errors import UserError
 from dpwa.launch.hostfile import HostLine, nodes_of, own_line, read_hostfile
@@ -117,7 +117,7 @@ def test_nodes_of_two_hosts_merge_and_one_that_is_killed_comes_back(tmp_path: Pa
         for host in ("127.0.0.1", "127.0.0.2")
     ]
     try:
-        said = [process.communicate(timeout=HANGS_AFTER_S)[0] for process in started]
+        said = [process.communicate(timeout=PROCESS_HANGS_AFTER_S)[0] for process in started]
     finally:
         for process in started:
             process.kill()

@@ -15,7 +15,7 @@ import pytest
 from support.launched import IMPORTS, LAUNCH, assert_gone, launch, python
 from support.processes import PROGRAMS
 from support.ray_clusters import ray_cluster
-from support.times import HANGS_AFTER_S, at_most
+from support.times import PROCESS_HANGS_AFTER_S, at_most
 
 pytest.importorskip("ray", reason="needs the extra: pip install dpwa[ray]")
 
@@ -53,7 +53,7 @@ def notes(lines: Iterable[str]) -> list[str]:
 
 
 def launch_on_ray(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return launch(*ON_RAY, *arguments, timeout=3 * HANGS_AFTER_S, **options)
+    return launch(*ON_RAY, *arguments, timeout=PROCESS_HANGS_AFTER_S, **options)
 
 
 def test_nodes_know_who_they_are_and_print_as_they_do_without_ray(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_ctrl_c_ends_all_nodes_and_gives_their_room_back(
     pids = pids_of_ready_nodes(process)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=HANGS_AFTER_S)
+    _, errors = process.communicate(timeout=PROCESS_HANGS_AFTER_S)
     assert time.monotonic() - began < at_most(8)
     assert process.returncode == 130
     first, last = notes(errors.splitlines())
@@ -133,7 +133,7 @@ def test_stubborn_nodes_are_killed_by_a_second_ctrl_c(
     process.send_signal(signal.SIGINT)
     assert "with SIGINT" in next(line for line in process.stderr if notes([line]))
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=HANGS_AFTER_S)
+    process.communicate(timeout=PROCESS_HANGS_AFTER_S)
     assert process.returncode == 130
     assert_gone(*pids)
 
@@ -145,7 +145,7 @@ def test_nodes_end_when_the_launcher_is_killed(
     pids = pids_of_ready_nodes(process)
     process.kill()
     process.wait()
-    end = time.monotonic() + HANGS_AFTER_S
+    end = time.monotonic() + PROCESS_HANGS_AFTER_S
     while time.monotonic() < end and any(Path(f"/proc/{pid}").exists() for pid in pids):
         time.sleep(0.1)
     assert_gone(*pids)
@@ -160,7 +160,7 @@ def test_who_waits_for_room_says_so_and_can_be_stopped(
     waits = r"dpwa launch: waiting for Ray to find room for w\d.* \(CPU=1 each\)\n"
     assert re.fullmatch(waits, line)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=HANGS_AFTER_S)
+    process.communicate(timeout=PROCESS_HANGS_AFTER_S)
     assert process.returncode == 130
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 from support.ports import free_ports
 from support.processes import PROGRAMS, ended, start
-from support.times import HANGS_AFTER_S
+from support.times import PROCESS_HANGS_AFTER_S
 
 NAMES = ("w1", "w2")
 
@@ -68,12 +68,12 @@ def test_peers_whose_names_come_late_or_stand_for_another_address_later_are_foun
         again = hosts.node("w2", "127.0.0.3")
         with ended(again):
             assert [again.stdout.readline(), again.stdout.readline()] == ["ready\n", "merged\n"]
-            assert says_something(one, HANGS_AFTER_S)
+            assert says_something(one, PROCESS_HANGS_AFTER_S)
 
 
 def test_a_node_whose_own_name_is_not_known_says_so_at_once(hosts):
     one = hosts.node("w1")
     with ended(one):
-        _, errors = one.communicate(timeout=HANGS_AFTER_S)
+        _, errors = one.communicate(timeout=PROCESS_HANGS_AFTER_S)
     assert one.returncode == 1
     assert "cannot listen on tcp://w1.gossip.test" in errors

@@ -373,6 +373,14 @@ def test_who_cannot_be_reached_is_told_to_come_later():
         assert_nothing_is_held(member)
 
 
+def test_a_node_that_has_diverged_gives_its_snapshot_to_nobody():
+    with pair(asks=False) as (member, partner):
+        member.adapter.update_send(math.inf)
+        assert isinstance(partner.ask(partner.proposal(SMALLEST)), Busy)
+        member.adapter.update_send(0.5)
+        assert isinstance(partner.ask(partner.proposal(LARGEST)), Agreed)
+
+
 def test_before_the_first_snapshot_nothing_is_agreed_to():
     with pair(asks=False) as (_, partner):
         assert isinstance(partner.ask(partner.proposal(SMALLEST)), NotReady)

@@ -8,7 +8,7 @@ from support.commands import run_dpwa
 from support.nodes import config_of
 from support.pages import Page
 from support.processes import ended, start
-from support.times import HANGS_AFTER_S
+from support.times import PROCESS_HANGS_AFTER_S
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_the_slow_node_and_the_killed_one_are_named(tmp_path):
         time.sleep(10)
         nodes["w5"].kill()
         for node in nodes.values():
-            node.wait(HANGS_AFTER_S)
+            node.wait(PROCESS_HANGS_AFTER_S)
     time.sleep(1.0)
     result = run_dpwa("report", tmp_path / "run")
     assert result.exit_code == 0, result.stderr

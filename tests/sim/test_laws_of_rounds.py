@@ -78,9 +78,7 @@ def test_arrays_and_nodes_do_the_same_where_there_is_no_chance():
             assert vars(one) == pytest.approx(vars(other), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "topology", ["random", "ring", pytest.param("small_world", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("topology", ["random", "ring", "small_world"])
 def test_arrays_and_nodes_follow_the_same_law_where_there_is(topology):
     means = []
     for kind in (BY_ARRAYS, BY_NODES):

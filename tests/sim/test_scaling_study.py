@@ -41,6 +41,8 @@ def test_membership_of_whole_nodes_sends_little_and_finds_the_dead(found):
 
 
 def test_membership_alone_sends_a_bounded_number_of_messages(found):
+    assert found[0]["alone"]
+    assert found[0]["ending"]
     for row in found[0]["alone"]:
         assert row["known"] == row["nodes"]
         assert 2.5 < row["messages_per_s"] < 4.5

@@ -11,7 +11,7 @@ from dpwa.observe.run_data import Run
 from dpwa.observe.run_reading import read_run
 from support.nodes import config_of
 from support.processes import ended, start
-from support.times import HANGS_AFTER_S
+from support.times import PROCESS_HANGS_AFTER_S
 
 TASK = {"dimension": 4096, "lr": 0.01, "noise": 0.3}
 
@@ -87,11 +87,11 @@ def real_run(folder, steps_s, seconds, *, model_bytes=1e6, task=None, **settings
         for word in ("ready", "done"):
             said = [node.stdout.readline().strip() for node in nodes]
             assert said == [word] * len(nodes), [
-                node.communicate(timeout=HANGS_AFTER_S)[1] for node in nodes
+                node.communicate(timeout=PROCESS_HANGS_AFTER_S)[1] for node in nodes
             ]
             for node in nodes:
                 node.stdin.write("\n")
                 node.stdin.flush()
-        outputs = [node.communicate(timeout=HANGS_AFTER_S)[0] for node in nodes]
+        outputs = [node.communicate(timeout=PROCESS_HANGS_AFTER_S)[0] for node in nodes]
     told = [np.array(json.loads(output.strip().splitlines()[-1])) for output in outputs]
     return RealRun(str(folder / "logs"), read_run(folder / "logs"), told)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from support.processes import PROGRAMS
-from support.times import HANGS_AFTER_S
+from support.times import PROCESS_HANGS_AFTER_S
 
 SETTINGS = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 
@@ -23,4 +23,4 @@ def ray_cluster():
         with subprocess.Popen(command, text=True, **pipes) as process:
             patch.setenv("RAY_ADDRESS", process.stdout.readline().strip())
             yield
-            process.communicate(timeout=HANGS_AFTER_S)
+            process.communicate(timeout=PROCESS_HANGS_AFTER_S)

@@ -14,6 +14,7 @@ import time
 from contextlib import contextmanager, suppress
 
 HANGS_AFTER_S = 60.0  # what promises no seconds, but must come or end
+PROCESS_HANGS_AFTER_S = 180.0  # likewise, if it imports torch first
 
 PERIOD_S = 0.2  # processes that live shorter are not seen
 PATH_OF_THREADS = 3  # so many hand on to each other what a test waits for
@@ -53,6 +54,8 @@ def lag_s():
     if _watch is None:
         return 0.0
     with _one_asks:
+        while select.select([_watch.stdout], [], [], 0.0)[0]:
+            _watch.stdout.readline()  # of a question that was interrupted
         _watch.stdin.write(b"?")
         return float(_watch.stdout.readline())
 
@@ -69,7 +72,7 @@ def watched():
     global _watch
     command = [sys.executable, "-S", "-E", __file__, str(os.getpid())]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, bufsize=0, **pipes) as _watch:
+    with subprocess.Popen(command, bufsize=0, start_new_session=True, **pipes) as _watch:
         yield
         _watch.stdin.close()
 

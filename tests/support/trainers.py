@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from support.processes import PROGRAMS
-from support.times import HANGS_AFTER_S
+from support.times import PROCESS_HANGS_AFTER_S
 
 EXAMPLES = PROGRAMS.parents[2] / "examples"
 
@@ -15,7 +15,7 @@ def run(folder, *command):
     """Run a command in a folder, to its end."""
     return subprocess.run(
         list(map(str, command)),
-        cwd=folder, capture_output=True, text=True, timeout=3 * HANGS_AFTER_S, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=PROCESS_HANGS_AFTER_S, check=False,
     )  # fmt: skip
 
 
