@@ -122,10 +122,10 @@ def fork_servers_running():
 
 @contextmanager
 def shared_fork_servers():
-    """Start fork servers for several test processes; yield the `python` that forks those, too."""
+    """Start fork servers that several test processes use."""
     forks = {kind: _Forks(kind) for kind in _MODULES}
     os.environ[_SHARED] = json.dumps({kind: each.address for kind, each in forks.items()})
-    yield f"{sys.executable} -S {fork_server.__file__} --as-python {forks[TORCH].address}"
+    yield
     for each in forks.values():
         each.close()
 
