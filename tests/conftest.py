@@ -4,7 +4,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -62,15 +61,11 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(config, specs):
-    """Fork the test processes from one that has imported torch: each would take three seconds."""
-    if "coverage" in sys.modules:
-        return  # it would miss what is imported there
+def pytest_xdist_setupnodes(config):
+    """Have one process of each kind fork the programs of all test processes."""
     servers = processes.shared_fork_servers()
-    python = servers.__enter__()
+    servers.__enter__()
     config.add_cleanup(lambda: servers.__exit__(None, None, None))
-    for spec in specs:
-        spec.python = python
 
 
 def pytest_collection_finish():

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 import pytest
 import torch
 from support.nodes import config_of, eventually, is_connected
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -173,6 +172,8 @@ def test_alone_neither_node_learns_it():
 
 
 def test_what_is_compiled_is_compiled_once_and_sees_what_was_merged():
+    from torch._dynamo.testing import CompileCounterWithBackend  # which takes two seconds
+
     with two_nodes() as nodes:
         counter = CompileCounterWithBackend("eager")
         train(nodes, compiled(counter), 10)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.processes import ended, start
 from support.times import at_most
 
 SCRIPTS = Path(__file__).parent.parent.parent / "benchmarks"
@@ -33,9 +34,11 @@ def test_all_scripts_are_here():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_explains_itself(name):
-    done = run(name, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"usage: {name}" in done.stdout
+    script = start(SCRIPTS / name, "--help")
+    with ended(script):
+        told, errors = script.communicate(timeout=100)
+    assert (script.returncode, errors) == (0, "")
+    assert f"usage: {name}" in told
 
 
 @pytest.mark.slow

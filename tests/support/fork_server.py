@@ -3,8 +3,7 @@
 The imports take longer than what most programs do. `multiprocessing` has such a server, too, but
 not for programs with standard streams of their own.
 
-    fork_server.py LISTENER MODULE...              serves, at a socket that it has inherited
-    fork_server.py --as-python ADDRESS OPTIONS...  stands in for `python OPTIONS`, which is forked
+Usage: fork_server.py LISTENER MODULE...     (LISTENER: descriptor of a socket; MODULE: to import)
 
 A request is a JSON object with `argv`, `env` and `cwd`, along with the descriptors of three
 standard streams; an answer is `["begun", pid]`, or `["ended", pid, code]` when one has ended. Each
@@ -22,7 +21,6 @@ import signal
 import socket
 import struct
 import sys
-import types
 import warnings
 from pathlib import Path
 
@@ -98,7 +96,7 @@ def _tell_who_ended(asked_by):
 
 
 def _run(streams, argv, env, cwd):
-    """Be a process that was started as `python -W error PROGRAM ...`, or as `python -c CODE`."""
+    """Be a process that was started as `python -W error PROGRAM ...`."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, descriptor in enumerate(streams):
@@ -109,11 +107,6 @@ def _run(streams, argv, env, cwd):
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    if argv[0] == "-c":
-        sys.argv, sys.path[0] = ["-c"], ""
-        main = sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(argv[1], main.__dict__)
-        return
     warnings.simplefilter("error")
     sys.argv = argv
     sys.path[0] = str(Path(argv[0]).parent)
@@ -127,22 +120,5 @@ def connected(address):
     return channel
 
 
-def _stand_in(address, options):
-    """Have the program forked, with the streams of this process, and end as it does."""
-    channel, argv = connected(address), options[options.index("-c") :]
-    request = {"argv": argv, "env": dict(os.environ), "cwd": str(Path.cwd())}
-    socket.send_fds(channel, [json.dumps(request).encode()], [0, 1, 2])
-    os.close(0)
-    os.close(1)
-    code = None
-    while code is None:
-        _, _, *ended = json.loads(channel.recv(MAX_PACKET_BYTES))
-        code = ended[0] if ended else None
-    os._exit(code % 256)
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "--as-python":
-        _stand_in(sys.argv[2], sys.argv[3:])
-    else:
-        serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

@@ -47,14 +47,14 @@ def ended(*processes):
 class Program:
     """A program that runs; it is handled like a `subprocess.Popen` with text in its pipes."""
 
-    def __init__(self, argv, *, has_input):
+    def __init__(self, argv, *, has_input=False, **environment):
         self.args = argv
         (own_input, write), (read_out, own_out), (read_errors, own_errors) = (
             os.pipe() for _ in range(3)
         )
         own = (own_input, own_out, own_errors)
         self._forks = _forks(_kind_of(Path(argv[0])))
-        self.pid = self._forks.begin(argv, own)
+        self.pid = self._forks.begin(argv, own, environment)
         for descriptor in own:
             os.close(descriptor)
         self.stdin = os.fdopen(write, "w")
@@ -122,10 +122,10 @@ def fork_servers_running():
 
 @contextmanager
 def shared_fork_servers():
-    """Start fork servers for several test processes; yield the `python` that forks those, too."""
+    """Start fork servers that several test processes use."""
     forks = {kind: _Forks(kind) for kind in _MODULES}
     os.environ[_SHARED] = json.dumps({kind: each.address for kind, each in forks.items()})
-    yield f"{sys.executable} -S {fork_server.__file__} --as-python {forks[TORCH].address}"
+    yield
     for each in forks.values():
         each.close()
 
@@ -186,9 +186,10 @@ class _Forks:
         if self._process is not None:
             self._process.wait()
 
-    def begin(self, argv, streams):
+    def begin(self, argv, streams, environment):
         """Fork a program; return its process ID."""
-        request = {"argv": argv, "env": {**os.environ, **_ENVIRONMENT}, "cwd": str(Path.cwd())}
+        environment = {**os.environ, **_ENVIRONMENT, **environment}
+        request = {"argv": argv, "env": environment, "cwd": str(Path.cwd())}
         with self._lock:
             socket.send_fds(self._channel, [json.dumps(request).encode()], streams)
             while not self._begun:
