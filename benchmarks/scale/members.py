@@ -67,6 +67,8 @@ class Member:
         seed: of its chance.
     """
 
+    source = "10.0.0.1"  # of all requests, as in `NodeHandle`
+
     def __init__(self, cluster: Cluster, entry: MemberEntry, seed: str) -> None:
         self.name, self.entry = entry.name, entry
         self.sent_bytes = self.sent_messages = 0
@@ -75,8 +77,17 @@ class Member:
         rng = random.Random(seed)
         runtime = VirtualRuntime(cluster.tcp, self.name, rng)
         self.member_list = CountingList(entry, runtime, rng, self.tick_listeners)
-        context = MembershipContext(self, None, runtime, rng, lambda place: (place,), None, ())  # type: ignore[arg-type]
-        self.listener = RosterListener(self.member_list)
+        context = MembershipContext(
+            self,  # type: ignore[arg-type]
+            None,
+            runtime,
+            rng,
+            lambda place: (place,),
+            frozenset(),
+            None,
+            (),
+        )
+        self.listener = RosterListener(self.member_list, context)
         self._service = RosterService(
             self.member_list, CONFIG.algorithm, context, self._nobody, self._nobody
         )

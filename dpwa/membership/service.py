@@ -123,7 +123,8 @@ class RosterService(Service):
                 self._member_list.believe(who.entry)
                 self._member_list.hear(who.news)
             if waiting is not None and problem:
-                log.info("%s: %s: %s", self._member_list.own.name, who.entry.name, problem)
+                own = self._member_list.own.name
+                log.info("%s: did not let in %s: %s", own, who.entry.name, problem)
                 self._not_there(waiting.request, waiting.reply, who.entry.endpoint)
             elif waiting is not None:
                 self._welcome(waiting.request, waiting.reply, who.entry.name)
