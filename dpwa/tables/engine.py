@@ -300,6 +300,9 @@ class Engine:
         missed = self.barriers.missed(self._told)
         if self._was_left_out and is_old and missed:
             self._pending.note_missed_barriers(self._own, missed)
+        knowing = [t.needed for one in self._told.values() for t in one.tables.values()]
+        if self._was_left_out and knowing and not any(knowing):  # of what was done without it
+            self._pending.note_stood_still(self._own, self._group.others)
         self._was_left_out = False
         if len(view.names) > 1:  # these have not gone on without it
             self._awake.woke_at = -math.inf

@@ -215,6 +215,17 @@ def test_who_was_left_out_is_told_if_the_others_have_passed_barriers_without_it(
     begun.pending.raise_left_out()
 
 
+def test_who_was_left_out_and_finds_nobody_who_was_not_says_so(begun):
+    begun.engine.make(0, TableSpec(rows=3))
+    begun.group.leave()
+    begun.enter("w1", "w3")
+    begun.heard_of("w3")
+    with pytest.raises(TableLostError, match="w2, w3 cannot be reached any more: they may have go"):
+        begun.pending.raise_left_out()
+    assert begun.pending.present.is_ready
+    begun.pending.raise_left_out()
+
+
 def test_a_worker_that_was_started_again_begins_where_the_others_are(node):
     node.group.leave()  # they have told it that it is of no view
     node.enter("w1", "w2", "w3")
