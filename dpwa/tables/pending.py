@@ -5,7 +5,7 @@ Users leave additions, and wait; the engine takes them, and lays out what holds 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
@@ -138,8 +138,9 @@ class PendingOperations:
     def marks(self, table: int | None = None) -> dict[Key, int]:
         """Return how many additions this node has made to each shard of a table, or of all."""
         with self.changed:
-            made = Counter(self._counters)
-            made.update(key for key, *_ in self._fresh)
+            made = self._counters.copy()
+            for key, *_ in self._fresh:
+                made[key] = made.get(key, 0) + 1
             return {k: n for k, n in made.items() if table in (None, k[0])}
 
     def is_flushed(self, marks: Mapping[Key, int]) -> bool:
