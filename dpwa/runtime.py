@@ -56,7 +56,7 @@ class Condition(_RLock):  # type: ignore[misc]
         waiter.acquire()
         self._waiters.append(waiter)
         try:
-            # In one call: between two a signal may be handled, and it were lost what was held.
+            # In one call: a signal that is handled between two would lose what was held.
             held.extend(starmap(self._release_save, ((),)))
             is_notified = waiter.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
         finally:
