@@ -56,7 +56,7 @@ class Condition(_RLock):  # type: ignore[misc]
         waiter.acquire()
         self._waiters.append(waiter)
         try:
-            # In one call: between two a signal may be handled, and it were lost what was held.
+            # In one call: a signal that is handled between two would lose what was held.
             held.extend(starmap(self._release_save, ((),)))
             is_notified = waiter.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
         finally:
@@ -87,8 +87,8 @@ class Condition(_RLock):  # type: ignore[misc]
 class Waker:
     """Wakes a thread that polls `receiver`; wake-ups that it has not acted on yet are one.
 
-    Nothing is remembered but what the kernel does: whoever is interrupted in here leaves nothing
-    undone, and the next one wakes the thread all the same.
+    A wake-up is remembered when it is done, not before: whoever is interrupted in here leaves
+    nothing undone, and the next one wakes the thread once more.
 
     Attributes:
         receiver: to be polled; readable once somebody has woken the thread.
@@ -99,17 +99,24 @@ class Waker:
         # So that nobody writes to the descriptor of another file. Reentrant: a signal handler may
         # close the node while its thread is in here.
         self._lock = threading.RLock()
+        self._cleared = 0
+        self._woken_at = -1  # what that was when the thread was woken
 
     def wake(self) -> None:
         """Wake the thread; from any thread. After `close` nothing happens."""
+        cleared = self._cleared
+        if self._woken_at == cleared:
+            return  # it has not begun to act on the last one
         with self._lock:
             if self.receiver >= 0:
                 os.eventfd_write(self.receiver, 1)
+        self._woken_at = cleared
 
     def clear(self) -> None:
-        """Take note of the wake-ups so far; for the thread that polls."""
+        """Take note of the wake-ups so far; the thread that polls acts on them afterwards."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.receiver)
+        self._cleared += 1  # last: what was written before it was read would count as still there
 
     def close(self) -> None:
         """Give the descriptor back, when the thread has ended."""

@@ -43,6 +43,8 @@ PARTS = {  # arguments of Python, and the most minutes
     "ends": ((f"{CAMPAIGNS}ends.py",), 15),
     "list": ((f"{CAMPAIGNS}many_names.py", "list"), 5),
     "nodes": ((f"{CAMPAIGNS}many_names.py", "nodes"), 5),
+    "interrupts": ((f"{CAMPAIGNS}interrupts.py", "random"), 20),
+    "moments": ((f"{CAMPAIGNS}interrupts.py", "every"), 20),
     "soak": ((f"{CAMPAIGNS}soak.py",), 40),
 }
 NEED_NAMESPACES = {"partition": False, "lossy": True}  # and losses?

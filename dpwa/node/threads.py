@@ -29,7 +29,7 @@ from dpwa.wire.messages import Message
 log = get_log("dpwa.node")
 
 SOCKETS_PER_LINK = 3  # with both ends of its monitor
-OTHER_SOCKETS = 256  # of calls, mailboxes and the RxThread
+OTHER_SOCKETS = 256  # of calls and the RxThread
 STOP_TIMEOUT_S = 3.0  # more than a farewell takes, also on a busy machine
 
 

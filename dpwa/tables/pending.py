@@ -5,7 +5,7 @@ Users leave additions, and wait; the engine takes them, and lays out what holds 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
@@ -96,20 +96,25 @@ class PendingOperations:
         self.memories: dict[Key, ShardMemory] = {}
         self._counters: dict[Key, int] = {}
         self._unseen: dict[Key, OrderedDict[int, Addition]] = {}
-        self._fresh: deque[tuple[Key, int | None, ByteArray, bool]] = deque()
+        # What the engine has not numbered yet, each with the size of all that was ever left.
+        self._fresh: deque[tuple[Key, int | None, ByteArray, bool, int]] = deque()
         self._failed: dict[int, DpwaError] = {}
         # As long as somebody waits: whoever was interrupted is not there to take it back.
         self._asked: WeakValueDictionary[int, PendingRead] = WeakValueDictionary()
         self._requests = 0
         self._mismatches: dict[int, str] = {}
         self._left_out = ""
-        self._unseen_bytes = 0
+        self._numbered_bytes = self._seen_bytes = 0  # of all that were, and were acknowledged
 
     @property
     def waiting_bytes(self) -> int:
         """Size of the additions that were not acknowledged."""
         with self.changed:
-            return self._unseen_bytes + sum(data.nbytes for _, _, data, _ in self._fresh)
+            return self._left_bytes - self._seen_bytes
+
+    @property
+    def _left_bytes(self) -> int:
+        return self._fresh[-1][-1] if self._fresh else self._numbered_bytes
 
     # Users
 
@@ -123,15 +128,19 @@ class PendingOperations:
             parts: shard, number of ids, and data of each.
             is_first: whether they replace the values.
         """
-        fresh = [((table, shard), rows, data, is_first) for shard, rows, data in parts]
         with self.changed:
+            fresh, left_bytes = [], self._left_bytes
+            for shard, rows, data in parts:
+                left_bytes += data.nbytes
+                fresh.append(((table, shard), rows, data, is_first, left_bytes))
             self._fresh.extend(fresh)  # all of it or nothing, whenever an interrupt comes
 
     def marks(self, table: int | None = None) -> dict[Key, int]:
         """Return how many additions this node has made to each shard of a table, or of all."""
         with self.changed:
-            made = Counter(self._counters)
-            made.update(key for key, *_ in self._fresh)
+            made = self._counters.copy()
+            for key, *_ in self._fresh:
+                made[key] = made.get(key, 0) + 1
             return {k: n for k, n in made.items() if table in (None, k[0])}
 
     def is_flushed(self, marks: Mapping[Key, int]) -> bool:
@@ -217,11 +226,10 @@ class PendingOperations:
         with self.changed:
             taken = []
             while self._fresh:
-                key, rows, data, is_first = self._fresh.popleft()
+                key, rows, data, is_first, self._numbered_bytes = self._fresh.popleft()
                 counter = self._counters[key] = self._counters.get(key, 0) + 1
                 addition = Addition(key, counter, rows, data, is_first)
                 self._unseen.setdefault(key, OrderedDict())[counter] = addition
-                self._unseen_bytes += data.nbytes
                 taken.append(addition)
             return taken
 
@@ -241,7 +249,7 @@ class PendingOperations:
             addition = self._unseen.get(key, OrderedDict()).pop(counter, None)
             if addition is None:
                 return False
-            self._unseen_bytes -= addition.data.nbytes
+            self._seen_bytes += addition.data.nbytes
             if error is not None:
                 self._failed[key[0]] = error
             self.changed.notify_all()

@@ -514,6 +514,17 @@ def test_the_last_news_is_on_the_board(news):
             assert peer.news() == each
 
 
+def test_news_of_which_the_writing_was_cut_short_comes_the_next_time(shared, tmp_path):
+    """As by Ctrl-C: the sequence number stays odd, and must not do so for ever."""
+    with mapped(shared, tmp_path) as peer:
+        shared.tell(b"old")
+        sequence, total, nbytes = NEWS_HEADER.unpack_from(shared._board, NEWS_AT)
+        NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 1, total, nbytes)
+        assert peer.news() == b""
+        shared.tell(b"new")
+        assert peer.news() == b"new"
+
+
 def test_news_that_is_being_written_is_not_there(shared, tmp_path):
     with PeerMemory(shared.name, shared.nonce, tmp_path) as peer:
         shared.tell(b"old")

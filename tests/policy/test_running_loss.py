@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.interrupts import Moments
 
 from dpwa.errors import UserError
 from dpwa.policy.running_loss import RunningLoss
@@ -18,6 +19,24 @@ def running(window, losses):
     for loss in losses:
         running_loss.add(loss)
     return running_loss
+
+
+@pytest.mark.parametrize("added", [5.0, math.inf])
+def test_an_interrupt_leaves_the_mean_as_it_is_before_or_after(added):
+    """Also when the oldest one, here the only one that is not finite, goes at that moment."""
+    losses, moments = [math.inf, 1.0, 3.0], Moments()
+    loss = running(3, losses)
+    moments.watch(lambda: loss.add(added))
+    means = {running(3, losses).mean, loss.mean}
+    for moment in moments.seen:
+        loss = running(3, losses)
+        assert moments.interrupt(moment, lambda loss=loss: loss.add(added))
+        assert loss.mean in means
+        for each in losses:
+            loss.add(each)
+        assert loss.mean == math.inf
+        loss.add(2.0)
+        assert loss.mean == 2.0
 
 
 def test_nothing_measured_is_no_mean():

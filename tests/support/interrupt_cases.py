@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -239,19 +240,21 @@ def interrupt_at_random(case, count, rng, most_s):
     return interrupts
 
 
-def interrupt_at_each(case, rng, most):
+def interrupt_at_each(case, rng, most, files=()):
     """Interrupt the work of a case once at each of its moments, or at some; return how often.
 
     Args:
         case: one of `CASES`.
         rng: draws the order of the moments, and which.
         most: of them; `None`: all.
+        files: names of those whose code counts; by default that of all.
     """
     moments = Moments()
     for _ in range(3):
         case.around(lambda: moments.watch(case.work))
-    chosen, hits = rng.sample(list(moments.seen), k=min(most or sys.maxsize, len(moments.seen))), 0
-    for moment in chosen:
+    found = [m for m in moments.seen if not files or Path(m[0].co_filename).name in files]
+    hits = 0
+    for moment in rng.sample(found, k=min(most or sys.maxsize, len(found))):
         try:
             hits += case.around(lambda moment=moment: moments.interrupt(moment, case.work))
         except DpwaError as error:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import dpwa
-
-OUTSIDE = ("torch", "numpy", "msgpack", "_pytest", "pluggy", "support", "adapters", "campaigns")
+OUTSIDE = {"torch", "numpy", "msgpack", "_pytest", "pluggy"}
+TESTS = Path(__file__).parent.parent
 
 
 def interrupted(work, seconds):
@@ -155,9 +154,7 @@ class Moments:
 @functools.cache
 def _is_outside(file):
     path = Path(file)
-    if path.is_relative_to(Path(dpwa.__file__).parent):
-        return False
-    return path.name == "conftest.py" or any(part in OUTSIDE for part in path.parts)
+    return path.is_relative_to(TESTS) or not OUTSIDE.isdisjoint(path.parts)
 
 
 @functools.cache

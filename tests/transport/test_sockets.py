@@ -6,6 +6,7 @@ import time
 
 import pytest
 import zmq
+from support.interrupts import Moments
 from support.nodes import eventually
 from support.ports import free_ports
 
@@ -175,6 +176,28 @@ def test_ipv6_works(context):
         link = PeerLink(context, "peer", endpoint)
         when_up(link)
         link.close()
+
+
+def test_an_interrupt_while_something_is_put_costs_nobody_else_a_wake_up():
+    moments, closing = Moments(), contextlib.ExitStack()
+
+    def made():
+        mailbox, poller = Mailbox(SYSTEM.waker()), zmq.Poller()
+        closing.callback(mailbox.close)
+        poller.register(mailbox.receiver, zmq.POLLIN)
+        return mailbox, poller
+
+    with closing:
+        mailbox, poller = made()
+        moments.watch(lambda: mailbox.put(0))
+        for moment in moments.seen:
+            mailbox, poller = made()
+            assert moments.interrupt(moment, lambda mailbox=mailbox: mailbox.put(0))
+            for number in (1, 2):
+                mailbox.put(number)
+                assert poller.poll(30_000)
+                assert number in list(mailbox.take_all())
+                assert not poller.poll(0)
 
 
 def test_a_mailbox_wakes_its_reader_with_everything_put():
