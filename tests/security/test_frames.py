@@ -208,10 +208,11 @@ def test_heartbeats_of_a_day_are_no_message_and_no_attack(scene):
         assert scene.look() == scene.look() == 0
 
 
-def test_another_connection_that_has_got_the_same_descriptor_is_left_alone(scene):
+@pytest.mark.parametrize("frames", [10, 20_000])
+def test_another_connection_that_has_got_the_same_descriptor_is_left_alone(scene, frames):
     with shaken(scene.port) as stranger:
         eventually(lambda: scene.came(1))
-        stranger.sendall(EMPTY * 20_000 + frame(b""))
+        stranger.sendall(EMPTY * frames + frame(b""))
         eventually(lambda: is_waiting(scene))
     eventually(lambda: scene.came(0))
     with shaken(scene.port) as honest:

@@ -27,6 +27,7 @@ from dpwa.wire.messages import Message
 LUMP_S = 0.005  # to be behind: reading in lumps costs the trainer less than a message now and then
 MOST_CHARGED_S = 0.002  # for a message: what it takes to send a snapshot has limits of its own
 MOST_PAUSE_S = 0.05  # for what was dropped: whoever has sent it is gone, and others wait
+FEWEST_TO_CUT = 4096  # frames: more bytes than a new connection with the same descriptor brings
 MANY_FRAMES = 500_000  # 32 MB
 FEWEST_BYTES = 2  # of a frame, as it is sent
 COPIED_PER_S = 2e9  # bytes: ZeroMQ's own thread copies what comes, at the cost of the same memory
@@ -104,7 +105,8 @@ class AdmissionControl:
         self._dropped += dropped
         self._dropping_s += self._thread_time() - self._started_s
         if not self._is_dropping:
-            self.authorizer.cut(self._dropped_from, self._dropped * FEWEST_BYTES)
+            if self._dropped >= FEWEST_TO_CUT:
+                self.authorizer.cut(self._dropped_from, self._dropped * FEWEST_BYTES)
             self._charge(min(self._dropping_s, MOST_PAUSE_S * self.limits.serving_share))
             if self._dropped > MANY_FRAMES:
                 give_back_memory()

@@ -134,7 +134,7 @@ class RxThread(NodeThread):
             wakes.register(socket, zmq.POLLIN)
             poller.register(socket, zmq.POLLIN)
         poller.register(router, zmq.POLLIN)
-        is_busy, authorizer = False, self.admission.authorizer
+        is_busy, tick_at, authorizer = False, 0.0, self.admission.authorizer
         while True:
             idle_ms = min(IDLE_POLL_MS, authorizer.look_every_ms)
             limit_ms = BUSY_POLL_MS if is_busy else idle_ms
@@ -151,10 +151,12 @@ class RxThread(NodeThread):
                 if any(socket in ready for socket in authenticator.sockets):
                     authenticator.hear()
                 now = self._runtime.now()
-                authenticator.tick(now)
                 if now >= authorizer.look_at:
                     authorizer.look(router, now)
-                is_busy = self._tick(now)
+                if ready or is_busy or now >= tick_at:  # else it was only time to look
+                    authenticator.tick(now)
+                    is_busy = self._tick(now)
+                    tick_at = now + IDLE_POLL_MS / 2000
             except Exception:
                 self.bad_messages += 1
                 log.exception("a message could not be answered; the node goes on")
