@@ -107,7 +107,8 @@ class AdmissionControl:
         if not self._is_dropping:
             if self._dropped >= FEWEST_TO_CUT:
                 self.authorizer.cut(self._dropped_from, self._dropped * FEWEST_BYTES)
-            self._charge(min(self._dropping_s, MOST_PAUSE_S * self.limits.serving_share))
+            now, most_s = self._now(), MOST_PAUSE_S * self.limits.serving_share
+            self._resume_at = now + self._budget.charge(min(self._dropping_s, most_s), now)
             if self._dropped > MANY_FRAMES:
                 give_back_memory()
             self._dropped, self._dropping_s = 0, 0.0
@@ -118,11 +119,8 @@ class AdmissionControl:
             return
         cost_s = min(self._thread_time() - self._started_s, MOST_CHARGED_S)
         copying_s = sum(map(len, received.frames)) / COPIED_PER_S
-        self._charge(cost_s + copying_s)
-
-    def _charge(self, cost_s: float) -> None:
         now = self._now()
-        wait_s = self._budget.charge(cost_s, now)
+        wait_s = self._budget.charge(cost_s + copying_s, now)
         self._over_budget += wait_s > 0
         if wait_s >= LUMP_S:
             self._resume_at = now + wait_s
