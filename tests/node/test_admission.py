@@ -4,8 +4,9 @@ from contextlib import contextmanager
 import zmq
 from support.nodes import eventually
 
+from dpwa.clock import SystemClock
 from dpwa.config.model import Limits
-from dpwa.node.serving.admission import MOST_CHARGED_S, AdmissionControl
+from dpwa.node.serving.admission import MOST_CHARGED_S, MOST_PAUSE_S, AdmissionControl
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.sockets import ReceivedMessage
 from dpwa.wire.messages import AskStatus, Goodbye
@@ -78,6 +79,25 @@ def test_requests_that_cost_more_than_their_share_are_followed_by_a_pause():
         assert admission.is_paused
         assert admission.take(router) is None
         assert admission.report()["over_budget"] == 1
+
+
+def test_what_too_many_frames_cost_is_charged_but_nobody_waits_long_for_it(monkeypatch):
+    monkeypatch.setattr("dpwa.node.serving.admission.MOST_DROPPING_S", 60.0)
+    admission = AdmissionControl(Authorizer(), Limits(serving_share=0.01, serving_burst_ms=0))
+    with flooded_router(messages=0) as router, router.context.socket(zmq.DEALER) as dealer:
+        dealer.connect("inproc://router")
+        dealer.send_multipart([b""] * 50_000)
+        dealer.send(b"request")
+        assert admission.take(router).goes_on
+        turns = 1
+        while admission._dropping_since is not None:  # also in a pause: until its end nobody else can be read
+            assert admission.take(router) is None
+            turns += 1
+        assert turns > 50_000 / 4096
+        assert admission.is_paused
+        assert admission._resume_at - SystemClock().now() <= MOST_PAUSE_S
+        received = eventually(lambda: admission.take(router), timeout_s=1.0)
+        assert received.frames[1] == b"request"
 
 
 def test_while_the_trainer_waits_for_its_peers_there_is_no_limit():

@@ -69,7 +69,7 @@ def test_a_proposal_of_other_terms_is_refused():
     try:
         with partner_of(member) as partner:
             member.round()
-            for fields in ({"terms": "share"}, {"algorithm": "push_sum"}, {"algorithm": ""}):
+            for fields in ({"terms": "share"}, {"algorithm": "push_sum"}, {"algorithm": "none"}):
                 answer = partner.ask(partner.proposal(**fields))
                 assert isinstance(answer, OtherAlgorithm)
                 assert answer.algorithm == "symmetric"

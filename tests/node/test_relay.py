@@ -223,7 +223,7 @@ def test_a_holder_that_has_nothing_is_no_dead_end():
 def test_holders_that_nobody_knows_are_no_dead_end():
     with follower_of_two() as (follower, leader, _):
         fetch = leader.heard(Fetch)
-        nobody = ("w7", "w8", "")
+        nobody = ("w7", "w8")
         leader.answer(Elsewhere(request=fetch.request, version=1, holders=nobody))
         leader.serve(leader.heard(Fetch), 1.0)
         assert follower.adapter.update_wait(0.5) is not None

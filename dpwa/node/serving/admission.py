@@ -102,11 +102,8 @@ class AdmissionControl:
             return
         cost_s = min(self._thread_time() - self._started_s, MOST_CHARGED_S)
         copying_s = sum(map(len, received.frames)) / COPIED_PER_S
-        self._charge(cost_s + copying_s)
-
-    def _charge(self, cost_s: float) -> None:
         now = self._now()
-        wait_s = self._budget.charge(cost_s, now)
+        wait_s = self._budget.charge(cost_s + copying_s, now)
         self._over_budget += wait_s > 0
         if wait_s >= LUMP_S:
             self._resume_at = now + wait_s
