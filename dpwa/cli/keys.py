@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
+from dpwa.cli.asking import JsonOption
 from dpwa.cli.help import HelpGroup
 from dpwa.errors import UserError
 
@@ -111,9 +112,7 @@ def remove(name: Name, keys: Keys = KEYS) -> None:
 @app.command("list")
 def list_keys(
     keys: Keys = KEYS,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on standard output.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the nodes that are let in, and those whose secret keys are here.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes, screen
+from dpwa.cli.asking import JsonOption
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -95,9 +96,7 @@ def plan(
     write: Annotated[
         bool, typer.Option("--write", help="Put the best that fits into the file of -c.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on standard output.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Tell what a round of gossip costs over a link, and which settings fit a budget.
 

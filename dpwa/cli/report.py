@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
+from dpwa.cli.asking import JsonOption
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -83,9 +84,7 @@ def compare(
         ),
     ] = None,
     is_opened: OpenOption = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on standard output.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Lay several runs over each other: losses, time to a loss, speeds, bytes, waits.
 

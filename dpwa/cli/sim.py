@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpwa.cli import exit_codes, screen
+from dpwa.cli.asking import JsonOption
 from dpwa.cli.completion import scenario_names
 from dpwa.cli.help import HelpGroup
 from dpwa.cli.sim_calibrate import calibrate
@@ -101,9 +102,7 @@ def sim(
             help="Runs at once; one for each core otherwise.",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on standard output.")
-    ] = False,
+    as_json: JsonOption = False,
     out_dir: Annotated[
         Path | None,
         typer.Option(

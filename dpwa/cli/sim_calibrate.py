@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
+from dpwa.cli.asking import JsonOption
 from dpwa.cli.files import require_new, write_new
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ def calibrate(
             "--run", metavar="N", help="Which run, if the folder has several; the newest otherwise."
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on standard output.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Fit a scenario to a real run, by what its nodes have written down with `run_log`.
 

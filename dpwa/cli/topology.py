@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.cli.asking import JsonOption
 from dpwa.errors import ConfigError, UnknownNameError, UserError
 
 if TYPE_CHECKING:
@@ -57,9 +58,7 @@ def topology(
     draw: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw it: a file that ends in .svg or .png.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on standard output.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show who pulls from whom in a topology, and how fast it mixes.
 
