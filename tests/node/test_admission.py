@@ -90,7 +90,9 @@ def test_what_too_many_frames_cost_is_charged_but_nobody_waits_long_for_it(monke
         dealer.send(b"request")
         assert admission.take(router).goes_on
         turns = 1
-        while admission._dropping_since is not None:  # also in a pause: until its end nobody else can be read
+        while (
+            admission._dropping_since is not None
+        ):  # also in a pause: until its end nobody else can be read
             assert admission.take(router) is None
             turns += 1
         assert turns > 50_000 / 4096

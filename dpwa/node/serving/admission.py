@@ -90,11 +90,12 @@ class AdmissionControl:
 
     def _drop(self, router: Socket, since: float) -> None:
         goes_on = drop_frames(router)
-        took_s = self._now() - since
-        if goes_on and took_s < MOST_DROPPING_S:
+        now = self._now()
+        if goes_on and now - since < MOST_DROPPING_S:
             return
         self._dropping_since, self.is_clogged = None, goes_on
-        self._charge(min(took_s, MOST_PAUSE_S) * self.limits.serving_share)
+        cost_s = min(now - since, MOST_PAUSE_S) * self.limits.serving_share
+        self._resume_at = now + self._budget.charge(cost_s, now)
 
     def served(self, received: ReceivedMessage) -> None:
         """Charge what it has cost to receive and to answer a message."""
