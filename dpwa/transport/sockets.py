@@ -5,14 +5,18 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import os
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import zmq
 
+from dpwa.config.endpoints import ipc_path
 from dpwa.errors import AddressError
 from dpwa.transport.addresses import is_ipv6
 from dpwa.transport.authorizer import Authorizer
@@ -77,6 +81,7 @@ STALLED_MS = 5_000  # likewise for one that takes nothing off the wire; heartbea
 CONNECT_TIMEOUT_MS = 3_000
 HANDSHAKE_TIMEOUT_MS = 5_000
 RECONNECT_MS = 50
+BACKLOG = 128  # connections that wait to be accepted
 RECONNECT_MAX_MS = 1_000
 _MOST_READ = limits.MAX_FRAMES + 2  # an address, and one too many
 QUEUED_ANSWERS = 2 * limits.MAX_CREDIT_CHUNKS  # that a peer has not taken yet
@@ -90,8 +95,11 @@ def serving_socket(
     endpoint: str,
     authorizer: Authorizer | None = None,
     handshake_ms: int = HANDSHAKE_TIMEOUT_MS,
+    listener: socket.socket | None = None,
 ) -> Socket:
     """Return a ROUTER that listens on the endpoint, behind an authorizer that has an authenticator.
+
+    With a `listener` of that endpoint, it takes its connections from there, see `listening_socket`.
 
     What it has received has no bound: peers keep within their credit (see `wire.limits`). A queue
     that was full would let strangers end the process: of a connection that has broken while ZeroMQ
@@ -111,11 +119,43 @@ def serving_socket(
     try:
         if authorizer is not None:
             authorizer.guard(router)
+        if listener is not None:
+            router.setsockopt(zmq.USE_FD, os.dup(listener.fileno()))  # which it closes
         router.bind(endpoint)
     except zmq.ZMQError as error:
         router.close(0)
         raise AddressError(_why_not(endpoint, error)) from None
     return router
+
+
+def listening_socket(endpoint: str) -> socket.socket:
+    """Return what listens on an endpoint, for one ROUTER after the other.
+
+    The address is kept in between, also where a process that was forked meanwhile has a copy.
+
+    Raises:
+        AddressError: the port is in use, or the address is not of this machine.
+    """
+    path = ipc_path(endpoint)
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    is_v6 = is_ipv6(endpoint)
+    family = socket.AF_UNIX if path else socket.AF_INET6 if is_v6 else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        if path:
+            Path(path).unlink(missing_ok=True)  # of a process that was killed
+            listener.bind(path)
+        else:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if is_v6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind(("" if host == "*" else host.strip("[]"), int(port)))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise AddressError(_why_not(endpoint, error)) from None
+    return listener
 
 
 def bound_endpoint(socket: Socket) -> str:
@@ -245,7 +285,7 @@ def _set_common(socket: Socket, endpoint: str) -> None:
     socket.handshake_ivl = HANDSHAKE_TIMEOUT_MS
 
 
-def _why_not(endpoint: str, error: zmq.ZMQError) -> str:
+def _why_not(endpoint: str, error: OSError | zmq.ZMQError) -> str:
     match error.errno:
         case zmq.EADDRINUSE:
             return f"cannot listen on {endpoint}: the port is already in use"

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 import zmq
 
-from dpwa.errors import AddressError, ProtocolError, VersionError
+from dpwa.errors import ProtocolError, VersionError
 from dpwa.message_codes import get_log
 from dpwa.node.fetching.connections import Visitors
 from dpwa.node.node_thread import NodeThread
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.node.serving.service import Reply, Service
-from dpwa.runtime import Runtime
+from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.authenticator import Authenticator
 from dpwa.transport.ipc import claimed
 from dpwa.transport.sockets import (
@@ -25,6 +26,7 @@ from dpwa.transport.sockets import (
     Socket,
     bound_endpoint,
     give_back_memory,
+    listening_socket,
     send,
     serving_socket,
 )
@@ -38,8 +40,7 @@ log = get_log("dpwa.rx")
 IDLE_POLL_MS = 1_000
 MESSAGES_PER_TURN = 16  # before commands and deadlines have theirs
 BUSY_POLL_MS = 10
-LISTEN_AGAIN_S = 0.01
-GIVE_BACK_S = 0.5  # after which ZeroMQ has freed what the socket before had received
+GIVE_BACK_S = 5.0  # after which ZeroMQ has freed what the socket before had received
 _TO_ONLOOKERS = (Status, HistoryMessage)  # who watch the run and take no part in it
 
 
@@ -112,14 +113,22 @@ class RxThread(NodeThread):
         try:
             with (
                 claimed(self._endpoint),
+                self._listener() as listener,
                 closing(self._authenticator()) as authenticator,
             ):
-                with self._socket() as router:
-                    self._endpoint = self.endpoint = bound_endpoint(router)
-                    self._listening.set()
-                    self._serve(router, authenticator)
-                while not self._is_stopping:
-                    self._serve_anew(authenticator)
+                give_back_at = math.inf
+                while True:
+                    with self._socket(listener) as router:
+                        self.endpoint = bound_endpoint(router)
+                        self._listening.set()
+                        self._serve(router, authenticator, give_back_at)
+                    if self._is_stopping:
+                        return
+                    # Nothing else ends a message that never ends, or frees its memory. Peers
+                    # connect again by themselves, and ask again for what was lost.
+                    self.admission.is_clogged = False
+                    authenticator.renew()
+                    give_back_at = self._runtime.now() + GIVE_BACK_S
         except Exception as error:
             if self._listening.is_set():
                 raise
@@ -129,39 +138,21 @@ class RxThread(NodeThread):
     def _authenticator(self) -> Authenticator:
         return Authenticator(self._zmq_context, self.admission.authorizer, self._keys_changed)
 
-    def _socket(self) -> Socket:
+    def _listener(self) -> AbstractContextManager[socket.socket | None]:
+        return listening_socket(self._endpoint) if self._runtime is SYSTEM else nullcontext()
+
+    def _socket(self, listener: socket.socket | None) -> Socket:
         handshake_ms = int(self.admission.limits.handshake_timeout_s * 1000)
         return serving_socket(
-            self._zmq_context, self._endpoint, self.admission.authorizer, handshake_ms
+            self._zmq_context, self._endpoint, self.admission.authorizer, handshake_ms, listener
         )
 
-    def _serve_anew(self, authenticator: Authenticator) -> None:
-        """Listen again: nothing else ends a message that never ends, or frees its memory.
-
-        Peers connect again by themselves, and ask again for what was lost.
-        """
-        log.info("%s: an endless message has come, so peers have to connect again", self.endpoint)
-        authenticator.renew()
-        self.admission.is_clogged = False
-        while not self._is_stopping:
-            try:
-                router = self._socket()
-            except AddressError as error:  # the one before listens for another moment
-                log.debug("%s", error)
-                self._runtime.sleep(LISTEN_AGAIN_S)
-                continue
-            with router:
-                self._serve(router, authenticator, self._runtime.now() + GIVE_BACK_S)
-            return
-
-    def _serve(
-        self, router: Socket, authenticator: Authenticator, give_back_at: float = math.inf
-    ) -> None:
+    def _serve(self, router: Socket, authenticator: Authenticator, give_back_at: float) -> None:
         """Answer until the thread is to end, or the socket is clogged."""
         wakes, poller = self._runtime.poller(), self._runtime.poller()
-        for socket in (self._waker.receiver, *authenticator.sockets):
-            wakes.register(socket, zmq.POLLIN)
-            poller.register(socket, zmq.POLLIN)
+        for each in (self._waker.receiver, *authenticator.sockets):
+            wakes.register(each, zmq.POLLIN)
+            poller.register(each, zmq.POLLIN)
         poller.register(router, zmq.POLLIN)
         is_busy = False
         while not self.admission.is_clogged:
@@ -176,7 +167,7 @@ class RxThread(NodeThread):
                 if router in ready:
                     self._answer(router)
                 # Afterwards: a connection may have brought a message, and have ended since.
-                if any(socket in ready for socket in authenticator.sockets):
+                if any(each in ready for each in authenticator.sockets):
                     authenticator.hear()
                 now = self._runtime.now()
                 authenticator.tick(now)
