@@ -55,14 +55,14 @@ MUTANTS = [
     ),
     Mutant(
         "lease", "data/snapshot.py",
-        "if self.leases or self.writing or not self.segment.try_claim():",
-        "if self.writing or not self.segment.try_claim():",
+        "if self.leases or not self.segment.try_claim():",
+        "if not self.segment.try_claim():",
         "tests/data/test_snapshot_pool.py",
     ),
     Mutant(
         "lease", "data/snapshot.py",
-        "release, self._release = self._release, None",
-        "release = self._release",
+        "return self._once is not None and self._once()",
+        "return self._once is not None",
         "tests/data/test_snapshot_pool.py",
     ),
     Mutant(
@@ -117,7 +117,7 @@ MUTANTS = [
         "checksum", "data/boards.py",
         "return checksum(header + posted.record)",
         "return checksum(header)",
-        "tests/data/test_shared_memory.py tests/collectives/test_collectives_regressions.py",
+        "tests/data/test_boards.py",
     ),
     Mutant(
         "checksum", "data/peer_memory.py",
@@ -236,7 +236,7 @@ MUTANTS = [
     ),
     Mutant(
         "acknowledgement", "tables/replication.py",
-        "replicas.discard(message.name)",
+        "replicas.discard(replica)",
         "replicas.clear()",
         "tests/tables/test_table_regressions.py",
     ),
@@ -274,13 +274,13 @@ MUTANTS = [
         "fsync", "state/checkpoints.py",
         "os.fsync(out.fileno())",
         "out.fileno()",
-        "tests/state/test_checkpoints.py",
+        "tests/state/test_damaged_checkpoints.py",
     ),
     Mutant(
         "fsync", "state/checkpoints.py",
-        "os.fsync(folder)",
+        "os.fsync(descriptor)",
         "pass",
-        "tests/state/test_checkpoints.py",
+        "tests/state/test_damaged_checkpoints.py",
     ),
     Mutant(
         "fsync", "transport/keys.py",

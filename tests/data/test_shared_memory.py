@@ -33,7 +33,7 @@ from dpwa.data.shared_memory import (
     sweep,
 )
 from dpwa.data.snapshot import SnapshotPool, _Slot
-from dpwa.types import TrainingProgress
+from dpwa.types import MAX_CLOCK, TrainingProgress
 
 LAYOUT = Layout.of_bytes()
 LEASE_S = 5.0
@@ -121,9 +121,9 @@ def test_room_that_is_not_there_is_an_os_error_and_room_that_was_given_can_be_us
 @given(
     nonce=st.binary(min_size=NONCE_BYTES, max_size=NONCE_BYTES),
     fingerprint=st.binary(min_size=FINGERPRINT_BYTES, max_size=FINGERPRINT_BYTES),
-    version=st.integers(0, 2**64 - 1),
-    clock=st.floats(allow_nan=False),
-    loss=st.none() | st.just(np.inf) | st.just(0.0) | st.floats(allow_nan=False),
+    version=st.integers(0, 2**63 - 1),
+    clock=st.floats(0.0, MAX_CLOCK),
+    loss=st.none() | st.just(np.inf) | st.just(0.0) | st.floats(-1e308, allow_nan=False),
     is_finite=st.sampled_from([None, True, False]),
     nbytes=st.integers(0, 2**64 - 1),
 )

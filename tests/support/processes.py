@@ -93,7 +93,8 @@ class Program:
     def send_signal(self, number):
         """Send it a signal, if it still runs."""
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended, and that is on its way
+                os.kill(self.pid, number)
 
     def terminate(self):
         """Ask it to end."""

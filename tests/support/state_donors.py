@@ -96,7 +96,10 @@ class ForkedProcess(FaultyProcess):
         code = self.popen.returncode
         if code is not None:
             return code
-        status = Path(f"/proc/{self.popen.pid}/stat").read_text()
+        try:
+            status = Path(f"/proc/{self.popen.pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):  # it has ended, and that is on its way
+            return self.popen.wait()
         return -signal.SIGSTOP if status.rpartition(")")[2].split()[0] == "T" else None
 
 

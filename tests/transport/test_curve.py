@@ -253,7 +253,7 @@ def test_where_nobody_keeps_the_gate_nobody_gets_in(context, tcp, tmp_path, monk
         context.socket(zmq.PAIR) as monitor,
         contextlib.ExitStack() as stack,
     ):
-        monitor.connect("inproc://dpwa-gate")
+        monitor.connect(authorizer.monitor_endpoint)
         stack.enter_context(serving_socket(context, tcp, authorizer))
         link = stack.enter_context(linked(context, tcp, Keyring(folder, "w2")))
         eventually(lambda: problem_of(link))
