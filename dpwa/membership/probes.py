@@ -60,14 +60,13 @@ class Probes:
 
     def go_on(self) -> bool:
         """Say who has answered; return whether others may still do so."""
-        now, waiting = self._member_list.now(), []
-        for probe in self._probes:
+        now, probes, self._probes = self._member_list.now(), self._probes, []
+        for probe in probes:
             if self._member_list.heard_at(probe.request.target) >= probe.heard_after:
                 probe.reply(_answer(probe.request))
             elif now < probe.expires:
-                waiting.append(probe)
-        self._probes = waiting
-        return bool(waiting)
+                self._probes.append(probe)
+        return bool(self._probes)
 
     def _has_room(self, sender: bytes, target: str) -> bool:
         own = [probe.request.target for probe in self._probes if probe.sender == sender]

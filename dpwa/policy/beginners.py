@@ -28,8 +28,8 @@ of itself within the last minute (`doubt_of`):
 - some other peer is near it: it is true;
 - it has grown faster than updates can be made, or past what any training comes to: it cannot be;
 - all others are far behind it, and one of them has ten updates of training to lose: it is
-  contradicted. It is merged as ever, but its clock counts as no more than twice theirs, so that
-  liars raise clocks no faster than all follow; and nobody takes it over;
+  contradicted. It is merged as ever, but its clock counts as no more than ten updates above theirs,
+  so that liars raise clocks no faster than updates do; and nobody takes it over;
 - no other has said anything: nobody knows. Who would take it over asks others first.
 
 With one peer only there is nobody to contradict it, and it is believed if it can be.
@@ -115,7 +115,7 @@ def doubt_of(
 
 def most_borne_out(own: float, best: float) -> float:
     """Return the highest clock that counts for a node whose peers have come to `best`."""
-    return max(own, best / SHARE, best + LEAD)
+    return max(own, best + LEAD)
 
 
 def trace_of(values: Sequence[float]) -> bytes:

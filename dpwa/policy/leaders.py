@@ -28,7 +28,7 @@ from heapq import nlargest, nsmallest
 from operator import attrgetter
 from typing import NamedTuple
 
-from dpwa.policy.beginners import bears_out, is_far_behind
+from dpwa.policy.beginners import LEAD, bears_out, is_far_behind
 
 
 # No frozen dataclass: it takes three times as long to make, and each message takes 32.
@@ -220,7 +220,7 @@ class LossReports:
         said = self._of_itself.values()
         updates = [h.version for h in said if h.said_at > oldest and h.loss < math.inf]
         first, second = (*nlargest(2, updates), 0, 0)[:2]
-        is_contradicted = len(updates) > 1 and not bears_out(second, first)
+        is_contradicted = second >= LEAD and not bears_out(second, first)
         return is_far_behind(clock, second if is_contradicted else first)
 
     def has_groups(self, now: float, among: Collection[str] | None = None) -> bool:

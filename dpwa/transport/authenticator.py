@@ -55,7 +55,7 @@ class Authenticator:
     def renew(self) -> None:
         """Be there for another listening socket, before that is made."""
         self._monitor.close(0)
-        self._authorizer.renewed += 1
+        self._authorizer.renew()
         self._monitor = self._new_monitor()
 
     def _new_monitor(self) -> Socket:

@@ -47,16 +47,22 @@ class Authorizer:
         self._refused: Counter[str] = Counter(dict.fromkeys(FAILURES.values(), 0))
         self._accepted = self._ended = self._unheard = 0
         self._heard: set[int] = set()
-        self.renewed = 0  # how often the socket was made anew
+        self._renewed = 0  # how often the socket was made anew
 
     @property
     def monitor_endpoint(self) -> str:
         """Where the socket tells of itself; each has its own, as the one before ends by and by."""
-        return f"{MONITOR_ENDPOINT}-{self.renewed}"
+        return f"{MONITOR_ENDPOINT}-{self._renewed}"
 
     def guard(self, router: Socket) -> None:
         """Have a socket tell who comes and goes; called by its thread before it is bound."""
         router.monitor(self.monitor_endpoint, EVENTS)
+
+    def renew(self) -> None:
+        """Take note that another socket is made, of which all connections are new."""
+        self._renewed += 1
+        self._ended = self._accepted
+        self._heard.clear()
 
     def is_allowed(self, user_id: str | None) -> bool:  # noqa: ARG002
         """Tell whether messages of a user are to be heard now; cheap, from any thread.

@@ -122,7 +122,7 @@ def serving_socket(
         if listener is not None:
             router.setsockopt(zmq.USE_FD, os.dup(listener.fileno()))  # which it closes
         router.bind(endpoint)
-    except zmq.ZMQError as error:
+    except (zmq.ZMQError, OSError) as error:
         router.close(0)
         raise AddressError(_why_not(endpoint, error)) from None
     return router

@@ -167,7 +167,10 @@ def test_sends_without_waits_do_no_harm(name):
         assert nodes[0].node.version > 0
         for member in nodes:
             merge = member.adapter.update_wait()
-            assert merge is None or merge.peer in {"w1", "w2"} - {member.name}
+            others = {"w1", "w2"} - {member.name}
+            if name == "push_sum":  # a share that was not fetched in time has come back
+                others.add(member.name)
+            assert merge is None or merge.peer in others
         for member in nodes:
             assert 1.0 <= member.x.min() <= member.x.max() <= 3.0
 

@@ -112,14 +112,9 @@ def test_a_terminal_and_a_scheduler_stop_a_sweep_with_what_it_has(tmp_path, numb
     assert (tmp_path / "summary.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize(
-    "after_s",
-    [
-        0.6,
-        *(pytest.param(after_s, marks=pytest.mark.slow) for after_s in (1.0, 1.4, 1.8, 2.2, 2.6)),
-    ],
-)
+@pytest.mark.parametrize("after_s", [0.6, 1.0, 1.4, 1.8, 2.2, 2.6])
 def test_a_signal_while_processes_start_is_like_any_other(tmp_path, number, code, after_s):
     found, _ = stopped(number, tmp_path, lambda _: time.sleep(after_s))
     assert found in (code, -number)  # nothing is under way yet that could be stopped

@@ -214,7 +214,7 @@ def test_who_is_in_quarantine_bears_nothing_out():
 
         assert judged()[0] == "unconfirmed"
         table.told_clock("w3", 40.0)
-        assert judged() == ("contradicted", 80.0)
+        assert judged() == ("contradicted", 50.0)
         table.told_clock("w3", 400.0)
         assert judged()[0] == "none"
         table.quarantine({"w3"})

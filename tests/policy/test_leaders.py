@@ -507,6 +507,13 @@ def test_a_beginner_is_one_by_what_others_say_of_themselves():
     assert not heard.is_beginner(3.0, FORGET_S)
 
 
+def test_beginners_do_not_make_each_other_old():
+    heard = after_hearing(said("v", version=5000), said("k", version=6))
+    for name, version in (("v", 5000), ("k", 6)):
+        heard.hear([said(name, version=version)], 0.0, teller=name)
+    assert heard.is_beginner(5.0, 0.0)
+
+
 def test_one_that_is_far_ahead_of_all_others_makes_nobody_a_beginner():
     heard = after_hearing()
     for name, version in (("liar", 2**53), ("a", 30), ("b", 28)):

@@ -146,6 +146,32 @@ def test_gossip_goes_on_after_a_message_without_an_end():
         assert one.node.endpoint.endswith(f":{port}")
 
 
+def test_sockets_are_made_anew_while_others_connect_and_leave():
+    """ZeroMQ's own thread tells of each, and must not wait for who has listened to that."""
+    with DpwaConnection("w1", config_of(1, transport="tcp", log_level="error")) as node:
+        port = int(node.node.endpoint.rpartition(":")[2])
+        is_over = threading.Event()
+
+        def connect_and_leave():
+            while not is_over.is_set():
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+        storm = threading.Thread(target=connect_and_leave)
+        storm.start()
+        try:
+            for count in range(1, 16):
+                node.node._threads.rx.admission.is_clogged = True
+                node.node._threads.rx.wake()
+                eventually(lambda: not node.node._threads.rx.admission.is_clogged)
+                if count % 5 == 0:
+                    with contextlib.closing(Asker(port)) as honest:
+                        assert honest.slowest_of(0.05) < at_most(SLOWEST_S)
+        finally:
+            is_over.set()
+            storm.join()
+
+
 def test_others_have_their_turn_while_frames_are_dropped(monkeypatch):
     monkeypatch.setattr("dpwa.node.serving.admission.MOST_DROPPING_S", math.inf)
     with zmq.Context() as context:
@@ -186,6 +212,9 @@ def test_a_peer_that_answers_with_too_many_frames_is_left_and_tried_again():
             other.update_wait()
             return one.update_wait()[0] is not None
 
-        eventually(lambda: lies() and len(senders) > 2)  # of both, and of one again
-        told = [p for node in (one, other) for p in node.node.report()["peers"]]
-        assert sum(p["outcomes"].get("misbehaved", 0) for p in told if p["name"] == "w2") > 0
+        def misbehaved():
+            told = [p for node in (one, other) for p in node.node.report()["peers"]]
+            return sum(p["outcomes"].get("misbehaved", 0) for p in told if p["name"] == "w2")
+
+        # Links to both, and another one to one of them; and both merge each other.
+        eventually(lambda: lies() and len(senders) > 2 and misbehaved())

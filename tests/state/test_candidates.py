@@ -91,7 +91,7 @@ def test_a_donor_that_is_far_ahead_of_all_others_is_asked_last():
     assert preparing(candidates, 1.0) == {"w1", "w2"}
     assert preparing(candidates, 0.9 + CONTRADICTED_AFTER_S) == {"w1", "w2"}
     assert "liar" in preparing(candidates, 2.0 + CONTRADICTED_AFTER_S)
-    assert candidates.counted(1e12) == 200.0
+    assert candidates.counted(1e12) == 110.0
     assert candidates.counted(99.0) == 99.0
 
 

@@ -47,7 +47,7 @@ class AdmissionControl:
         self._lulls: set[threading.Thread] = set()  # of the trainer, that wait for peers
         self._resume_at = 0.0
         self._started_s = 0.0  # seconds of a core
-        self._over_budget = self._forged = self._revoked = 0
+        self._over_budget = self._forged = self._revoked = self._clogged = 0
         self._dropping_since: float | None = None  # of a message with too many frames
         self.is_clogged = False
 
@@ -94,6 +94,7 @@ class AdmissionControl:
         if goes_on and now - since < MOST_DROPPING_S:
             return
         self._dropping_since, self.is_clogged = None, goes_on
+        self._clogged += goes_on
         cost_s = min(now - since, MOST_PAUSE_S) * self.limits.serving_share
         self._resume_at = now + self._budget.charge(cost_s, now)
 
@@ -128,5 +129,5 @@ class AdmissionControl:
             "over_budget": self._over_budget,
             "forged": self._forged,
             "revoked": self._revoked,
-            "clogged": self.authorizer.renewed,
+            "clogged": self._clogged,
         }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
 import zmq
 
-from dpwa.errors import ProtocolError, VersionError
+from dpwa.errors import AddressError, ProtocolError, VersionError
 from dpwa.message_codes import get_log
 from dpwa.node.fetching.connections import Visitors
 from dpwa.node.node_thread import NodeThread
@@ -40,6 +40,7 @@ log = get_log("dpwa.rx")
 IDLE_POLL_MS = 1_000
 MESSAGES_PER_TURN = 16  # before commands and deadlines have theirs
 BUSY_POLL_MS = 10
+LISTEN_AGAIN_S = 0.1
 GIVE_BACK_S = 5.0  # after which ZeroMQ has freed what the socket before had received
 _TO_ONLOOKERS = (Status, HistoryMessage)  # who watch the run and take no part in it
 
@@ -116,19 +117,12 @@ class RxThread(NodeThread):
                 self._listener() as listener,
                 closing(self._authenticator()) as authenticator,
             ):
-                give_back_at = math.inf
-                while True:
-                    with self._socket(listener) as router:
-                        self.endpoint = bound_endpoint(router)
-                        self._listening.set()
-                        self._serve(router, authenticator, give_back_at)
-                    if self._is_stopping:
-                        return
-                    # Nothing else ends a message that never ends, or frees its memory. Peers
-                    # connect again by themselves, and ask again for what was lost.
-                    self.admission.is_clogged = False
-                    authenticator.renew()
-                    give_back_at = self._runtime.now() + GIVE_BACK_S
+                with self._router(listener) as router:
+                    self.endpoint = bound_endpoint(router)
+                    self._listening.set()
+                    self._serve(router, authenticator)
+                while not self._is_stopping:
+                    self._serve_anew(listener, authenticator)
         except Exception as error:
             if self._listening.is_set():
                 raise
@@ -141,13 +135,36 @@ class RxThread(NodeThread):
     def _listener(self) -> AbstractContextManager[socket.socket | None]:
         return listening_socket(self._endpoint) if self._runtime is SYSTEM else nullcontext()
 
-    def _socket(self, listener: socket.socket | None) -> Socket:
+    @contextmanager
+    def _router(self, listener: socket.socket | None) -> Iterator[Socket]:
         handshake_ms = int(self.admission.limits.handshake_timeout_s * 1000)
-        return serving_socket(
-            self._zmq_context, self._endpoint, self.admission.authorizer, handshake_ms, listener
-        )
+        authorizer = self.admission.authorizer
+        with serving_socket(
+            self._zmq_context, self._endpoint, authorizer, handshake_ms, listener
+        ) as router:
+            try:
+                yield router
+            finally:
+                # It ends by and by, and ZeroMQ's own thread would wait for whoever has listened.
+                router.disable_monitor()
 
-    def _serve(self, router: Socket, authenticator: Authenticator, give_back_at: float) -> None:
+    def _serve_anew(self, listener: socket.socket | None, authenticator: Authenticator) -> None:
+        """Serve over another socket: nothing else ends an endless message, or frees its memory.
+
+        Peers connect again by themselves, and ask again for what was lost.
+        """
+        try:
+            authenticator.renew()
+            with self._router(listener) as router:
+                self.admission.is_clogged = False
+                self._serve(router, authenticator, self._runtime.now() + GIVE_BACK_S)
+        except (AddressError, OSError, zmq.ZMQError) as error:
+            log.warning("%s: cannot listen again by now: %s", self.endpoint, error)
+            self._runtime.sleep(LISTEN_AGAIN_S)
+
+    def _serve(
+        self, router: Socket, authenticator: Authenticator, give_back_at: float = math.inf
+    ) -> None:
         """Answer until the thread is to end, or the socket is clogged."""
         wakes, poller = self._runtime.poller(), self._runtime.poller()
         for each in (self._waker.receiver, *authenticator.sockets):
@@ -226,6 +243,8 @@ class RxThread(NodeThread):
         def reply(
             message: Message, payload: Frame | None = None, *, is_lent: bool = False
         ) -> Receipt | None:
+            if router.closed:  # it was made anew meanwhile
+                return None
             frames: list[Frame] = [to, encode(message)]
             if payload is not None:
                 frames.append(payload)

@@ -35,7 +35,6 @@ from dpwa.types import JsonObject
 STATIC = Path(__file__).parent / "static"
 EVERY_S = 1.0
 MOST_READERS = 32
-MOST_OF_CLIENT = 16
 MOST_WAITING = 10  # updates that a reader is behind, before it is let go
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 COOKIE = "dpwa_token_{port}"  # cookies know hosts, not ports
@@ -78,7 +77,7 @@ class Streams:
         If there are too many readers, whoever has the most of them loses the oldest.
         """
         readers = Counter(self._readers.values())
-        if len(self._readers) >= MOST_READERS or readers[client] >= MOST_OF_CLIENT:
+        if len(self._readers) >= MOST_READERS:
             most = max(readers, key=lambda each: (readers[each], each == client))
             self._let_go(next(queue for queue, of in self._readers.items() if of == most))
         queue: asyncio.Queue[str | None] = asyncio.Queue(MOST_WAITING)
