@@ -81,6 +81,11 @@ class Group:
         return self._state.progress.number
 
     @property
+    def called(self) -> int:
+        """Which collective the training thread calls next, or is in."""
+        return self._state.called
+
+    @property
     def has_boards(self) -> bool:
         """Whether members of this host may post records that no message tells of."""
         return self._state.records.has_boards
@@ -181,10 +186,10 @@ class Group:
             record = self._state.progress.records(ENTERED).get(name)
             return None if record is None else (self.number, record)
 
-    def finish(self) -> None:
-        """Go on to the next collective, after the decision was taken note of."""
+    def finish(self, number: int) -> None:
+        """Go on to the next collective, once, after the decision on this one was taken note of."""
         with self.lock:
-            if self._state.called < self.number:
+            if self._state.called == number < self.number:
                 self._state.decided.pop(self._state.called, None)
                 self._state.called += 1
 

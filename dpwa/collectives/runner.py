@@ -79,7 +79,7 @@ class Runner(Closeable):
         self._runtime = runtime
         self._groups = groups
         self._calls = runtime.turn()  # one at a time
-        self._is_inside = False  # a collective, or was when an interrupt came
+        self._inside: int | None = None  # the collective it is in, or was when an interrupt came
         self._buffers = StagingBuffer(contacts), StagingBuffer(contacts)
         mapped = MappedBuffers(contacts)
         self._space = Workspace(
@@ -101,8 +101,11 @@ class Runner(Closeable):
             LeftBehindError: the others have gone on without this node, or do not let it in.
         """
         with self._call():
-            if self._is_inside:
-                self._leave()
+            if self._inside is not None:
+                with self.group.lock:
+                    if self.group.number == self._inside:  # else it is decided
+                        self.group.leave()
+                self._finish()
             self._meet(Deadline(self._runtime, min(MEET_S, timeout_s / 2)))
             deadline = Deadline(self._runtime, timeout_s)
             while True:
@@ -144,7 +147,7 @@ class Runner(Closeable):
     def _attempt(self, operation: Operation, deadline: Deadline, timeout_s: float) -> Called:
         progress = _Progress()
         wait = CollectiveWait(self.group, self._runtime, deadline)
-        self._is_inside = True
+        self._inside = self.group.called
         try:
             decision = self._take_part(operation, wait, progress)
         except BaseException as error:
@@ -163,8 +166,9 @@ class Runner(Closeable):
 
     def _finish(self) -> None:
         self._space.pull_source.hide(self.group.tag)
-        self.group.finish()
-        self._is_inside = False
+        if self._inside is not None:
+            self.group.finish(self._inside)
+            self._inside = None
 
     def _take_part(
         self, operation: Operation, wait: CollectiveWait, progress: _Progress

@@ -89,7 +89,7 @@ class Voting:
 
     def stay_out(self, vote: Vote) -> None:
         """Tell a member that waits for this node's vote that it takes no part any more."""
-        if self._own_name not in vote.suspects:
+        if self._own_name not in vote.suspects and vote.name not in vote.suspects:
             own, names, now = self._own_name, self._progress.view.names, self._clock.now()
             ballot = Ballot(own, names, Stand(entered=False, ready=False), now, {own})
             self._sender.vote([vote.name], (vote.view, vote.number), ballot)

@@ -253,11 +253,10 @@ class SnapshotPool(Closeable):
 
     def layout(self) -> Layout | None:
         """Return the layout of the newest snapshot; `None` before the first one."""
-        lease = self.newest()
-        if lease is None:
-            return None
-        with lease as snapshot:
-            return snapshot.layout
+        with self._lock:  # without a lease, which an interrupt would leave behind
+            self._commit_if_ready()
+            snapshot = None if self._newest is None else self._newest.snapshot
+            return None if snapshot is None else snapshot.layout
 
     def report(self) -> JsonObject:
         """Describe the memory in plain data: bytes of the slots, and of those that were lost."""

@@ -152,9 +152,10 @@ class Replication:
         if copy is None or copy.incoming is not None:
             return  # it is in the state that is to come
         try:
-            self._apply(copy, message, data)
-            if copy.state.additions != message.contained:
+            last, _ = copy.state.applied.get(message.client, (0, 0))
+            if copy.state.additions + (message.counter > last) != message.contained:
                 raise ProtocolError("an addition before it was missed")
+            self._apply(copy, message, data)
         except Exception as error:  # noqa: BLE001  # whatever it is, this copy is not as the primary's
             self._miss(key, error)
             return

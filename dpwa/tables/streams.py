@@ -173,18 +173,21 @@ class IncomingStream:
         Raises:
             ProtocolError: it is too large, or its pieces do not fit together.
         """
-        self.last = message.number
         if not isinstance(message, InPieces):
+            self.last = message.number
             return payload
         if message.start == 0:
             self._data = bytearray()
         stop = message.start + len(payload)
         if message.start != len(self._data) or not stop <= message.nbytes <= most_bytes:
+            self.last = message.number  # it would be refused again
             raise ProtocolError(
                 f"{type(message).__name__}: bytes {message.start} to {stop} of {message.nbytes}, "
                 f"expected from {len(self._data)} to at most {most_bytes}"
             )
         if message.start == 0 and stop == message.nbytes:
+            self.last = message.number
             return payload
-        self._data += payload
+        self._data += payload  # all or nothing: without memory for it, the piece comes again
+        self.last = message.number
         return None if stop < message.nbytes else self._data

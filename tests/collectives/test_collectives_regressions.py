@@ -403,3 +403,26 @@ def test_who_gives_up_when_it_is_ready_is_not_waited_for_in_the_next_one(at_poin
         assert first["w2"] == (3, 3) or type(first["w2"]) is PeerLost
         assert type(first["w2"]) is type(first["w3"])
         assert max(nodes.each(call_again).values()) < HANGS_AFTER_S
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_ctrl_c_after_a_collective_was_decided_does_not_vote_against_the_next(
+    monkeypatch, is_after
+):
+    with collective_nodes(2, transport="tcp") as nodes:
+        nodes.each(lambda node: node.barrier())
+        group = group_of(nodes, "w1")
+        finish = group.finish
+
+        def interrupt(*args):
+            monkeypatch.setattr(group, "finish", finish)
+            if is_after:
+                finish(*args)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(group, "finish", interrupt)
+        second = nodes.begin("w2", lambda node: (node.barrier(), node.all_reduce(1)))
+        with pytest.raises(KeyboardInterrupt):
+            nodes["w1"].barrier()
+        assert nodes["w1"].all_reduce(1) == (2, 2)
+        assert second.result(60)[1] == (2, 2)

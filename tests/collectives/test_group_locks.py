@@ -13,6 +13,7 @@ from dpwa.collectives.group import ENTERED, Group
 from dpwa.collectives.phase_records import PhaseRecords
 from dpwa.policy.groups.views import Member
 from dpwa.runtime import SYSTEM
+from dpwa.wire.collecting import Vote
 
 OWN = Member("w1", b"own-life")
 RANKS = ("w1", "w2")
@@ -22,6 +23,13 @@ SHORTEST_S, LONGEST_S = 20e-6, 120e-6
 
 class InterruptedInTheMiddleError(Exception):
     """As KeyboardInterrupt, but pytest does not end for it."""
+
+
+def contacts_of(own, said):
+    def tell(peer, message):
+        said.append((peer, message))
+
+    return Contacts(own, lambda: RANKS, tell, lambda peer: None, may_map=False)
 
 
 @pytest.fixture
@@ -83,3 +91,21 @@ def test_a_board_that_this_node_only_reads_may_be_posted_on():
     assert not records.has_boards
     records.on_board("w2", ENTERED)
     assert records.has_boards
+
+
+def test_two_who_have_left_do_not_answer_each_other_for_ever():
+    said, groups = [], {}
+    with contextlib.ExitStack() as stack:
+        for name in RANKS:
+            contacts = stack.enter_context(contacts_of(Member(name, name.encode() * 4), said))
+            groups[name] = Group("", RANKS, contacts, SYSTEM)
+            groups[name].enter(b"")
+        for group in groups.values():
+            group.leave()
+        heard = 0
+        while said and heard < 100:
+            peer, message = said.pop(0)
+            if isinstance(message, Vote):
+                groups[peer].hearing.vote(message)
+                heard += 1
+    assert heard == len(RANKS)

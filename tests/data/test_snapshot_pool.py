@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.interrupts import Moments
 from support.writers import filling
 
 from dpwa.data.layout import Layout
@@ -351,3 +352,14 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
+
+
+def test_an_interrupt_while_the_layout_is_read_keeps_no_slot(make_pool):
+    pool, moments = make_pool(slots=2), Moments()
+    publish(pool, 1).release()
+    assert moments.watch(pool.layout) is LAYOUT
+    for moment in [*moments.seen]:
+        moments.interrupt(moment, pool.layout)
+        publish(pool, 2).release()
+        publish(pool, 3).release()
+    assert pool.skipped == 0

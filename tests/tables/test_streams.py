@@ -139,3 +139,24 @@ def test_pieces_that_do_not_fit_together_are_refused(pieces):
             assert incoming.is_next(number)
             incoming.take(message, data, 1000)
     assert incoming.last == len(pieces)  # it is over with, and does not come again
+
+
+def test_a_piece_for_which_there_is_no_memory_comes_again():
+    class Full(bytearray):
+        def __iadd__(self, other):
+            raise MemoryError
+
+    def take(number, start, data):
+        message = TableHoldings(**HEADER, number=number, start=start, nbytes=9)
+        assert incoming.is_next(number)
+        return incoming.take(message, data, MOST)
+
+    incoming = IncomingStream()
+    take(1, 0, b"123")
+    incoming._data = Full(incoming._data)
+    with pytest.raises(MemoryError):
+        take(2, 3, b"456")
+    assert incoming.last == 1
+    incoming._data = bytearray(incoming._data)
+    assert take(2, 3, b"456") is None
+    assert bytes(take(3, 6, b"789")) == b"123456789"

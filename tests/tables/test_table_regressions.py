@@ -167,6 +167,23 @@ def test_until_a_copy_is_made_anew_what_was_there_before_stands_in(monkeypatch):
         assert [other.get().tolist() for other in others] == [[1, 1, 1]] * 2
 
 
+def test_a_copy_that_has_missed_an_addition_applies_none_after_it(monkeypatch):
+    """So what stands in until it is made anew is what the primary had at some time."""
+    with workers(3, {"collective_timeout_s": 5.0}) as made:
+        table, *others = vectors(made, 3)
+        table.add(np.ones(3), sync=True)
+        primary, replica = (engine_of(worker)._replication for worker in made[:2])
+        monkeypatch.setattr(primary, "_send_state", lambda key, target: None)
+        monkeypatch.setattr(replica, "replicate", once(lambda *_: None, replica.replicate))
+        table.add([1, 0, 0])
+        table.add([2, 0, 0])
+        eventually(lambda: engine_of(made[1])._store.copies[0, 0].incoming is not None)
+        monkeypatch.undo()
+        made[0].kill()
+        eventually(lambda: all(has_settled(worker, 2) for worker in made[1:]))
+        assert [other.get().tolist() for other in others] == [[1, 1, 1]] * 2
+
+
 def test_an_addition_is_acknowledged_when_all_replicas_have_it(monkeypatch):
     with workers(3) as made:
         table, *_ = vectors(made, 3, replicas=2)
