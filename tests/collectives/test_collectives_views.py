@@ -130,7 +130,7 @@ def end_alone(group):
     group.enter(b"record")
     group.ready(b"record")
     group.end(())
-    group.finish()
+    group.finish(group.called)
 
 
 def test_who_has_been_let_in_is_no_reason_to_move(group):
@@ -141,7 +141,7 @@ def test_who_has_been_let_in_is_no_reason_to_move(group):
     group.ready(b"record")
     assert set(group.records(READY)) == {"w1"}
     group.end([Member("w3", NEW)])
-    group.finish()
+    group.finish(group.called)
     group.begin()
     assert not group.is_evicted
     assert group.view.names == ("w1", "w3")
