@@ -71,6 +71,8 @@ class Everything(Service):
 class FakeRouter:
     """A socket that takes every answer."""
 
+    closed = False
+
     def send(self, *arguments, **options):
         return None
 

@@ -159,7 +159,7 @@ class RxThread(NodeThread):
                 self.admission.is_clogged = False
                 self._serve(router, authenticator, self._runtime.now() + GIVE_BACK_S)
         except (AddressError, OSError, zmq.ZMQError) as error:
-            log.warning("%s: cannot listen again by now: %s", self.endpoint, error)
+            log.info("%s: cannot listen again by now: %s", self.endpoint, error)
             self._runtime.sleep(LISTEN_AGAIN_S)
 
     def _serve(
