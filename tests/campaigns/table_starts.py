@@ -285,7 +285,8 @@ def verdict(run: Run) -> str:
             wrong.append(f"w{index + 1}: exit status {status}: {log[-1] if log else ''}")
     if victim is None and any(len(members_of(run, i)) < WORKERS for i in range(WORKERS)):
         wrong.append(f"members at the end: {[members_of(run, i) for i in range(WORKERS)]}")
-    return "; ".join(wrong) or ("told" if is_told else "right")
+    was_told = run.statuses.get(victim) == STOPPED_TOO_LONG
+    return "; ".join(wrong) or ("told" if was_told else "right")
 
 
 def members_of(run: Run, index: int) -> list[str]:
