@@ -303,14 +303,13 @@ def test_a_name_that_is_no_text_is_refused_with_what_may_be_missing():
 def test_messages_go_where_the_program_says_and_each_is_shown_once():
     program = (
         "import logging\n"
-        "from support.nodes import config_of\n"
         "from dpwa import DpwaConnection\n"
         "log = logging.getLogger('dpwa.node')\n"
-        "DpwaConnection('w1', config_of(1)).close()\n"
+        f"DpwaConnection('w1', {config_of(1)}).close()\n"
         "assert logging.getLogger('dpwa').level == logging.NOTSET\n"
         "log.info('nobody sees it'), log.warning('first')\n"
         "logging.basicConfig(format='mine: %(message)s')\n"
-        "DpwaConnection('w1', config_of(1, log_level='info')).close()\n"
+        f"DpwaConnection('w1', {config_of(1, log_level='info')}).close()\n"
         "log.info('second')\n"
     )
     done = subprocess.run(
