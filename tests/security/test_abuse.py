@@ -32,14 +32,15 @@ COUNTED = {
     "fetch_flood": "over_budget",
     "malformed_flood": "malformed",
     "push_flood": "malformed",  # nobody has registered for tables
-    "endless_frames": "cut_off",
     "many_frames": "malformed",
 }
 STRANGERS = [
-    "garbage", "half_open", "interrupted", "absurd_lengths", "slow_writers", "endless_frames",
-    "many_frames",
+    "garbage", "half_open", "interrupted", "absurd_lengths", "slow_writers", "many_frames",
 ]  # fmt: skip
-OTHERS = [*(each for each in STRANGERS if each not in COUNTED), "slow_readers", "propose_flood"]
+OTHERS = [
+    *(each for each in STRANGERS if each not in COUNTED), "slow_readers", "propose_flood",
+    "endless_frames",
+]  # fmt: skip
 BY_DEFAULT = ["half_open", "status_flood", "push_flood", "garbage", "absurd_lengths", "interrupted"]
 
 
