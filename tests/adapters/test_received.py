@@ -59,7 +59,7 @@ def test_an_adversary_moves_a_node_no_farther_than_an_honest_peer(clipping):
         served(member, partner, 1.0)
     with torch.no_grad():
         member.net.weight.zero_()
-    merge = served(member, partner, 1e6)
+    merge = eventually(lambda: served(member, partner, 1e6))  # a busy machine may be late
     assert merge.consensus_distance == pytest.approx(1e6 * math.sqrt(8))
     assert merge.factor == pytest.approx(0.5e-6)
     torch.testing.assert_close(member.x, torch.full((8,), 0.5, dtype=torch.float64))

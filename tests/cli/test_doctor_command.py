@@ -109,9 +109,13 @@ def test_another_model_is_told_by_both_sides(tmp_path, nodes):
     rounds(small, lambda: small[0].node.report()["merges"])
 
     def is_noticed():
-        large.update_send(np.zeros(5), 1.0)
-        large.update_wait(1.0)
-        return any(p["health"] == "other_model" for p in large.node.report()["peers"])
+        for node, size in ((large, 5), *((node, 4) for node in small)):
+            node.update_send(np.zeros(size), 1.0)
+            node.update_wait(1.0)
+        seen = [p for node in small for p in node.node.report()["peers"] if p["name"] == "w3"]
+        is_reached = all(p["health"] != "unreachable" for p in seen)
+        peers = large.node.report()["peers"]
+        return is_reached and any(p["health"] == "other_model" for p in peers)
 
     eventually(is_noticed)
     result = run_dpwa("doctor", "-c", written(tmp_path, config))
