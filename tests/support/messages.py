@@ -65,7 +65,7 @@ COMPOSED_IN = {
     "node/leader_table.py",
     "node/loss_watch.py",
     "node/node.py",
-    "sim/conditions/trace.py",
+    "sim/churn.py",
     "sim/load.py",
     "state/checkpoints.py",
     "tables/pending.py",

@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 from dpwa.errors import UserError
 from dpwa.node.serving.upload import BYTES_PER_MBIT
-from dpwa.sim.conditions.churn import NodeChange, node_changes
-from dpwa.sim.conditions.draws import Purpose, drawn_nodes, generator, share_of_nodes
-from dpwa.sim.noise import normal
-from dpwa.sim.run_spec import RunSpec
-from dpwa.sim.scenario import ComputeSpec, Scenario, SiteSpec, StragglerSpec
+from dpwa.sim.churn import NodeChange, node_changes
+from dpwa.sim.draws import Purpose, drawn_nodes, generator, normal, share_of_nodes
+from dpwa.sim.scenario import ComputeSpec, RunSpec, Scenario, SiteSpec, StragglerSpec
 
 JITTER_BLOCK = 64
 RETRANSMISSIONS = 50  # of one message, at the most

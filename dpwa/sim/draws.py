@@ -1,11 +1,14 @@
-"""Noise that depends on a seed and on what it is for only, not on the order of draws.
+"""Chance that depends on a seed and on what it is for only, not on the order of draws.
 
-A counter is hashed instead of a generator's state being moved on, for many nodes at once. The hash
-is the finaliser of SplitMix64 (Steele, Lea, Flood, Fast Splittable Pseudorandom Number Generators,
-2014); normal numbers are made of uniform ones by Box and Muller (1958).
+One stream for each purpose; for many nodes at once a counter is hashed instead of a generator's
+state being moved on. The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, Fast Splittable
+Pseudorandom Number Generators, 2014); normal numbers are made of uniform ones by Box and Muller
+(1958).
 """
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,3 +55,33 @@ def _mixed(value: Words) -> Words:
         value = (value ^ (value >> np.uint64(27))) * _MIX_2
     mixed: Words = value ^ (value >> np.uint64(31))
     return mixed
+
+
+class Purpose(IntEnum):
+    """What chance is drawn for. What is drawn for one does not change what another gets."""
+
+    SPEED = 1
+    STEP = 2
+    STRAGGLERS = 3
+    BEHIND_NAT = 4
+    PARTITION = 5
+    START = 6
+    KILL = 7
+    LOSS = 8
+
+
+def generator(seed: int, purpose: Purpose, *more: int) -> np.random.Generator:
+    """Return a new generator."""
+    return np.random.default_rng([seed, purpose, *more])
+
+
+def drawn_nodes(rng: np.random.Generator, nodes: int, count: int) -> NDArray[np.bool_]:
+    """Draw so many of the nodes; return for each whether it was drawn, shape (N,)."""
+    mask = np.zeros(nodes, dtype=np.bool_)
+    mask[rng.choice(nodes, size=min(count, nodes), replace=False)] = True
+    return mask
+
+
+def share_of_nodes(nodes: int, share: float) -> int:
+    """Return how many nodes a share is, at least one if it is above 0."""
+    return max(1, round(nodes * share)) if share > 0.0 else 0

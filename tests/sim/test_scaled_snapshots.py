@@ -5,8 +5,8 @@ from support.simulated_nodes import nodes_run
 from support.simulations import run_spec
 
 from dpwa.sim.conditions import Conditions
-from dpwa.sim.nodes import stand_in
-from dpwa.sim.nodes.stand_in import StandIn
+from dpwa.sim.nodes import training
+from dpwa.sim.nodes.training import ScaledSnapshots
 from dpwa.wire import limits
 
 FAST_STEP = {"step_ms": 1.0}
@@ -24,7 +24,7 @@ def run_of(megabytes, network, settings=None, nodes=2, **scenario):
 
 def stand_in_of(megabytes, settings=None, network=None):
     spec = run_spec(2, settings, model_mb=megabytes, network=network or links(100, 1))
-    return StandIn.of(spec, Conditions(spec), 32)
+    return ScaledSnapshots.of(spec, Conditions(spec), 32)
 
 
 def bytes_of_a_fetch(run):
@@ -60,7 +60,7 @@ def test_a_run_takes_what_it_takes_with_whole_snapshots(network, settings, monke
 
     small = outcome()
     for name in ("ENOUGH_BYTES", "MOST_BYTES", "FEWEST_PIECES"):
-        monkeypatch.setattr(stand_in, name, 10**12)
+        monkeypatch.setattr(training, name, 10**12)
     whole = outcome()
     assert small.samples[-1].time_s == pytest.approx(whole.samples[-1].time_s, rel=0.01)
     for one, other in zip(small.nodes, whole.nodes, strict=True):
