@@ -25,7 +25,7 @@ from dpwa.adapters.received import ReceivedSnapshot, merge_whole
 from dpwa.adapters.training_state import TrainingState
 from dpwa.adapters.values import TensorValues
 from dpwa.algorithms import Terms
-from dpwa.collectives.calls import CollectiveCalls
+from dpwa.collectives.collectives import CollectiveCalls
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
 from dpwa.data.kernels import are_finite
