@@ -104,7 +104,7 @@ def _of(condition: Condition, usual: _Usual) -> list[NodeVerdict]:
         return [_silence(condition)]
     found = []
     if condition.loss is not None and math.isinf(condition.loss):
-        found.append(NodeVerdict("diverged", "has diverged: its loss is no finite number", "bad"))
+        found.append(NodeVerdict("diverged", "has diverged: its loss or its parameters are not finite", "bad"))
     found += _pace(condition.rates, usual)
     if condition.quarantined_by:
         by = _names(condition.quarantined_by)
