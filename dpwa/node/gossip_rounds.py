@@ -378,7 +378,7 @@ class GossipRounds:
         where = f" ({bad[0]} and {len(bad) - 1} more)" if len(bad) > 1 else f" ({bad[0]})"
         return f"its parameters are not finite{where if bad else ''}"
 
-    def _diverges(self, diverged: bool) -> None:  # noqa: FBT001
+    def _diverges(self, diverged: bool) -> None:
         """Tell whoever looks after this node that it has diverged, or does so no more."""
         self._has_diverged, ailment = diverged, self.ailment()
         tell_launcher(ailment)

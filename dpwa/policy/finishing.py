@@ -107,7 +107,6 @@ class FinishReport:
         text += self._missed_in_words
         return f"{text}; waited {self.waited_s:.1f} s, averaged {self.averaged_s:.1f} s"
 
-
     def _differing_in_words(self) -> dict[str, list[str]]:
         """Return the peers of which the same tensors differ, by these in words."""
         found: dict[str, list[str]] = {}

@@ -388,8 +388,8 @@ def test_a_peer_that_stays_silent_is_given_up(monkeypatch):
 
 
 def test_a_peer_that_cannot_be_read_is_given_up(monkeypatch):
-    def unread(publish, read, go_on, length):
-        return Averaged(publish, lambda peer, weight: None, go_on, length)
+    def unread(publish, read, *more):
+        return Averaged(publish, lambda peer, weight: None, *more)
 
     monkeypatch.setattr("dpwa.adapters.pytorch.Averaged", unread)
     with Nodes(2) as nodes:

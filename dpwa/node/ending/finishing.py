@@ -101,6 +101,7 @@ class Finish:
             return {}
         return {
             "is_over": own.is_over,
+            "problem": self._problem,
             "waits_for": [] if run is None else list(run.awaited),
             "rest": dict(self.endings.rest),
         }
