@@ -98,6 +98,8 @@ def rates_of_newest(history: SampleHistory, window_s: float, *, trains: bool = T
     patience_s = max(window_s, MISSED_STEPS / (found.steps_per_s or math.inf)) if trains else 0.0
     if still[-1, 0] - still[0, 0] >= patience_s:
         found = rates_of(still)
+    if not trains:
+        found = replace(found, shares=None)  # of nothing
     return replace(found, idle_s=_idle_s(rows) if len(rows) > 1 else 0.0)
 
 
