@@ -18,6 +18,7 @@ from dpwa.cli.screen import number, size
 from dpwa.observe.events import RunEvent
 from dpwa.observe.rows import NodeRow
 from dpwa.observe.run_view import RunView
+from dpwa.observe.verdicts import listed
 from dpwa.wire.messages import printable
 
 STYLES = {"X": "red", "!": "yellow", "?": "dim", " ": ""}
@@ -275,10 +276,13 @@ def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
     found.sort(key=lambda pair: "X!".index(pair[0]))
     unknown = [r for r in rows if r.state == "unknown" and r.problem]
     found += [("?", f"{row.name} has not answered yet: {row.problem}") for row in unknown]
+    finishing: dict[tuple[str, ...], list[str]] = {}  # by whom they wait for
     for row in rows:
         if row.state == "finishing":
-            whom = f"waits for {', '.join(row.waits_for)}" if row.waits_for else "averages"
-            found.append((" ", f"{row.name} is finishing: {whom}"))
+            finishing.setdefault(row.waits_for, []).append(row.name)
+    for waits_for, names in finishing.items():
+        whom = f", waits for {listed(waits_for)}" if waits_for else ""
+        found.append((" ", f"finishing{whom}: {listed(names)}"))
     found += [
         (" ", f"{r.name}: clock and loss as {r.through} has heard of them")
         for r in rows

@@ -111,14 +111,14 @@ def _of(condition: Condition, usual: _Usual) -> list[NodeVerdict]:
         )
     found += _pace(condition.rates, usual) if condition.trains else []
     if condition.quarantined_by:
-        by = _names(condition.quarantined_by)
+        by = listed(condition.quarantined_by)
         text = f"is in quarantine at {by}: their losses jumped after merging it"
         found.append(NodeVerdict("quarantined", text, "bad"))
     refused = {n: h for n, h in (condition.said or {}).items() if h in _REFUSALS}
     if refused:
         reason = _REFUSALS[next(iter(refused.values()))]
         found.append(
-            NodeVerdict("refused", f"is not merged by {_names(list(refused))}: {reason}", "bad")
+            NodeVerdict("refused", f"is not merged by {listed(list(refused))}: {reason}", "bad")
         )
     return found
 
@@ -193,6 +193,7 @@ def _rate(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _names(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:3])
-    return listed if len(names) <= 3 else f"{listed} and {len(names) - 3} more"
+def listed(names: Sequence[str]) -> str:
+    """Return names in words, of many the first."""
+    first = ", ".join(names[:3])
+    return first if len(names) <= 3 else f"{first} and {len(names) - 3} more"

@@ -517,7 +517,9 @@ def test_many_that_differ_are_counted_in_the_line_and_peers_alike_are_told_toget
 
 
 @pytest.mark.parametrize("what", ["parameters", "loss"])
-def test_a_node_that_diverges_is_told_once_and_so_is_its_launcher(what, caplog, monkeypatch, tmp_path):
+def test_a_node_that_diverges_is_told_once_and_so_is_its_launcher(
+    what, caplog, monkeypatch, tmp_path
+):
     ending = tmp_path / "ending"
     monkeypatch.setenv("DPWA_ENDING", str(ending))
     with Nodes(2) as nodes:

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -222,11 +223,13 @@ def test_who_finishes_and_for_whom_it_waits_stands_below_the_table_and_checkpoin
     named |= {"score": None, "rates": Rates(), "verdicts": (), "losses": ()}
     row = NodeRow(**named, state="finishing", waits_for=("w2", "w3"))
     events = [RunEvent(float(n), "w1", "checkpoint", "w1") for n in range(20)]
-    shown = Shown(RunView(0.0, "w1", (), ()), [row], [RunEvent(0.0, "", "left", "w9"), *events])
+    rows = [row, replace(row, name="w4"), replace(row, name="w5", waits_for=("w2",))]
+    shown = Shown(RunView(0.0, "w1", (), ()), rows, [RunEvent(0.0, "", "left", "w9"), *events])
     for screen in (Screen(80, 24), Screen(80, None), Screen(44, 20)):
         lines = [line.plain for line in lines_of(shown, ViewChoices(), screen)]
-        assert lines[0].startswith("dpwa top  1 node, 1 finishing")
-        assert "  w1 is finishing: waits for w2, w3" in lines
+        assert lines[0].startswith("dpwa top  3 nodes, 3 finishing")
+        assert "  finishing, waits for w2, w3: w1, w4" in lines
+        assert "  finishing, waits for w2: w5" in lines
         assert any("left" in line for line in lines)
         assert not any("checkpoint" in line for line in lines)
     page = lines_of(shown, ViewChoices(page="events"), Screen(80, None))

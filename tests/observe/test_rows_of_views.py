@@ -139,4 +139,3 @@ def test_who_finishes_is_told_as_such_with_whom_it_waits_for_and_slows_nobody():
     assert [found[name].state for name in found] == ["finishing", "finished", "live", "silent"]
     assert found["w1"].waits_for == ("w3",)
     assert kinds(found["w1"]) == kinds(found["w2"]) == kinds(found["w3"]) == []
-

@@ -43,13 +43,19 @@ export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}
 
 export const STATES = { live: "live", finishing: "finishing", finished: "finished", silent: "silent", left: "left", unknown: "not heard of" };
 
+/** Names in words, of many the first. */
+function listed(names) {
+  const first = names.slice(0, 3).join(", ");
+  return names.length > 3 ? `${first} and ${names.length - 3} more` : first;
+}
+
 /** The states of nodes that answer. */
 export const ANSWERS = new Set(["live", "finishing", "finished"]);
 
 /** What a node is, in words. */
 export function stateWords(node) {
   if (node.state === "silent") return `silent for ${duration(node.silent_s)}`;
-  if (node.state === "finishing" && node.waits_for.length) return `finishing, waits for ${node.waits_for.join(", ")}`;
+  if (node.state === "finishing" && node.waits_for.length) return `finishing, waits for ${listed(node.waits_for)}`;
   const words = node.state === "left" ? "has left" : (STATES[node.state] ?? node.state);
   return node.through ? `${words}, told of by ${node.through}` : words;
 }
