@@ -183,7 +183,7 @@ class LocalEngine:
         self._clock = SystemClock() if clock is None else clock
         environments = node_environments(spec, os.environ, len(cores))
         self._environments = dict(zip(spec.names, environments, strict=True))
-        self._folder = tempfile.TemporaryDirectory(prefix="dpwa-endings-")
+        self._folder = tempfile.TemporaryDirectory(prefix=f"dpwa-launch-{os.getpid()}-")
         self._placements = dict(zip(spec.names, node_cores(spec, cores), strict=True))
         self._selector = selectors.DefaultSelector()
         self._watched: dict[str, _Watched] = {}

@@ -37,7 +37,7 @@ from dpwa.wire.shards import Shard
 
 log = get_log("dpwa.node")
 
-AILS_AGAIN_S = 60.0  # from one error that this node has diverged to the next
+SAID_EVERY_S = 60.0  # from one error that this node has diverged to the next
 MOST_ASKED_AGAIN = 3  # rounds in which another peer is to bear out what a first one has said
 
 
@@ -361,7 +361,7 @@ class GossipRounds:
         self.algorithm = algorithm_of(self._context.config)
         return self.algorithm
 
-    def ailment(self) -> str:
+    def divergence(self) -> str:
         """Say what of this node is not finite, for which no peer merges it; empty: nothing."""
         pool, is_finite = self._context.pool, self._context.transactions.is_finite
         newest = pool.newest() if pool.is_finite is False else None
@@ -375,23 +375,23 @@ class GossipRounds:
                 if is_finite is not None
                 and not is_finite(snapshot.data[start : start + tensor.nbytes], tensor.dtype)
             ]
-        where = f" ({bad[0]} and {len(bad) - 1} more)" if len(bad) > 1 else f" ({bad[0]})"
-        return f"its parameters are not finite{where if bad else ''}"
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        return f"its parameters are not finite{f' ({bad[0]}{more})' if bad else ''}"
 
     def _diverges(self, diverged: bool) -> None:
         """Tell whoever looks after this node that it has diverged, or does so no more."""
-        self._has_diverged, ailment = diverged, self.ailment()
-        tell_launcher(ailment)
+        self._has_diverged, divergence = diverged, self.divergence()
+        tell_launcher(divergence)
         now, name = self._context.clock.now(), self._context.name
         if not diverged:
-            log.info("%s: loss and parameters are finite again", name)
-        elif now - self._said_so_at >= AILS_AGAIN_S:
+            log.info("%s: its loss and parameters are finite again", name)
+        elif now - self._said_so_at >= SAID_EVERY_S:
             self._said_so_at = now
             log.error(
                 "%s: %s at update %d: no peer merges this node as long as that is so; lower the "
                 "learning rate, or go on from a checkpoint",
                 name,
-                ailment,
+                divergence,
                 self.view.updates,
             )
 

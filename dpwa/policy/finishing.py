@@ -66,8 +66,7 @@ class FinishReport:
         averaged_s: seconds from then to the end.
         differing: names of the tensors of the state that are not averaged, such as frozen
             parameters, and differ from those of a peer that took part; by its name.
-        diverged: what of this node is not finite at the end, so that no peer has merged it; empty:
-            nothing.
+        diverged: what of this node is not finite at the end, in words; empty: nothing.
     """
 
     took_part: tuple[str, ...]
@@ -98,7 +97,7 @@ class FinishReport:
         with_whom = ", ".join(self.took_part) or "nobody"
         text = f"finished together with {with_whom}"
         if self.diverged:
-            text += f", who have not merged this node: {self.diverged}"
+            text += f", but not well: {self.diverged}"
         elif self.distance_before is not None and self.distance_after is not None:
             distances = f"{self.distance_before:.3g} to {self.distance_after:.3g}"
             text += f": consensus distance {distances} in {self.rounds} rounds"

@@ -547,10 +547,31 @@ def test_a_node_that_is_not_finite_ends_with_an_error_and_not_with_a_distance(ca
         nodes.begin_to_finish(1, seconds=1.0)
         sick, alone = nodes.report(0), nodes.report(1)
     assert sick.problem == "its parameters are not finite ('weight' and 1 more)"
-    assert f"who have not merged this node: {sick.problem}; waited" in str(sick)
+    assert f", but not well: {sick.problem}; waited" in str(sick)
     assert alone.problem.startswith("finished together with nobody; without w1 (has diverged")
     errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     assert sum("finished together with" in error for error in errors) == 2
+
+
+@pytest.mark.parametrize("guard", ["finite", "off"])
+def test_arrays_that_are_not_finite_end_with_an_error_too(guard, caplog, monkeypatch, tmp_path):
+    ending = tmp_path / "ending"
+    monkeypatch.setenv("DPWA_ENDING", str(ending))
+    config = config_of(2, guard=guard)
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
+        eventually(lambda: is_connected(one, "w2") and is_connected(two, "w1"))
+        one.update_send(np.array([1.0, math.nan]), 0.5)
+        one.update_wait()
+        assert ending.exists() is (guard == "finite")
+        with ThreadPoolExecutor() as threads:
+            other = threads.submit(two.finish, np.zeros(2), seconds=1.0)
+            _, report = one.finish(np.array([1.0, math.nan]), seconds=1.0)
+            other.result()
+        assert report.problem == "its parameters are not finite"
+        assert ending.read_text()
+        if guard == "finite":  # else the other one is not finite either by now
+            assert one.finish(np.zeros(2), seconds=1.0, timeout_s=0.0)[1].diverged == ""
+    assert "nan" not in str(report)
 
 
 def test_with_nobody_to_miss_a_node_that_finishes_alone_has_ended_well():

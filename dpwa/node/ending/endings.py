@@ -86,16 +86,18 @@ class Endings:
         """Take in what a peer's status tells of the rest of its state."""
         match report:
             case {"ending": {"rest": dict(rest)}}:
-                pairs = ((printable(str(name)), str(digest)) for name, digest in rest.items())
+                told = {str(name): str(digest) for name, digest in rest.items()}
                 with self._changed:
-                    self.rests[peer] = dict(pairs)
+                    self.rests[peer] = told
                     self._changed.notify_all()
 
     def differing(self, peer: str) -> tuple[str, ...]:
         """Return the names in the rest of a peer's state, and of this node's, that differ."""
         own, theirs = self.rest, self.rests.get(peer)
-        names = sorted({*own, *theirs}) if own and theirs else []
-        return tuple(name for name in names if theirs and own.get(name) != theirs.get(name))
+        if not theirs:
+            return ()
+        names = sorted({*own, *theirs})
+        return tuple(printable(name) for name in names if own.get(name) != theirs.get(name))
 
     def of(self, peer: str) -> Heard | None:
         """Return what a peer has said last."""

@@ -86,9 +86,8 @@ class Finish:
             self.endings.own = replace(self.endings.own, agrees=True, is_over=True)
         run.tell()
         report = replace(report, diverged=self._diverged(report))
-        if report.problem != self._problem:
-            self._problem = report.problem
-            tell_launcher(self._problem)
+        self._problem = report.problem
+        tell_launcher(report.problem)
         level = logging.WARNING if report.differing else logging.INFO
         level = logging.ERROR if report.problem else level
         log.log(level, "%s: %s", self._context.name, report)
@@ -110,7 +109,7 @@ class Finish:
         """Say what is not finite at the end; only distances tell of what nobody checks."""
         after = report.distance_after
         is_finite = after is None or math.isfinite(after)
-        return self._rounds.ailment() or ("" if is_finite else "its parameters are not finite")
+        return self._rounds.divergence() or ("" if is_finite else "its parameters are not finite")
 
     def _trained_s(self) -> float:
         began = self._rounds.began_at
