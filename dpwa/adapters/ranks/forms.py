@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.optimizer import Given, Schedulers
 from dpwa.config import ConfigSource, load_config
 from dpwa.errors import ClosedError, DpwaError, UserError
 from dpwa.lifecycle import require_own_process
@@ -61,7 +62,6 @@ class RankOutcome:
         has_changed: whether parameters or averaged buffers are to be broadcast.
         fingerprint: of the layout of those.
         clock, updates, peers: of the node.
-        optimizer: a state to be loaded into the optimizer that was included.
     """
 
     result: Any = None
@@ -71,7 +71,6 @@ class RankOutcome:
     clock: float = 0.0
     updates: int = 0
     peers: tuple[str, ...] = ()
-    optimizer: dict[str, Any] | None = None
 
 
 class NodeElsewhere:
@@ -144,11 +143,12 @@ class Making:
     name: str
     config: ConfigSource
     leader_loss: Callable[[], Loss] | None = None
-    optimizer: torch.optim.Optimizer | None = None
+    optimizer: Given = None
+    scheduler: Schedulers = None
 
     def make(self, config: ConfigSource) -> None:
         """Make it, with this configuration."""
-        self.init(self.name, config, self.leader_loss, self.optimizer)
+        self.init(self.name, config, self.leader_loss, self.optimizer, self.scheduler)
 
     def form(self, failure: Exception | None, rank: int) -> Form:
         """Say to the other ranks what has come of it."""
