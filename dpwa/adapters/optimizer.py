@@ -65,14 +65,15 @@ class Optimizers:
     Some keep an iterate of their own, such as the schedule-free ones (Defazio et al., 2024,
     arXiv:2405.15682): while they train, the module holds points at which gradients are taken, and
     not what they evaluate. Nodes agree on the latter, so such optimizers are switched by their
-    `eval()` and `train()` for as long as the module is gossiped.
+    `eval()` and `train()` for as long as the module is gossiped. And what LBFGS has learnt of the
+    curvature, by its last step and gradient, is wrong once a merge has moved the parameters.
 
     Attributes:
         given: those whose state goes with the module's, each with parameters of its own.
         schedulers: of these; `None`: nobody has said which there are.
         have_schedules: whether the schedulers go on where those of a training that was taken over
             have come to.
-        own_iterates: those that are to be switched; none while they are.
+        to_prepare: those that gossip has to prepare for; none while they are.
         is_beginning: whether it is still to be seen which optimizers train the module.
         began_with: trace of the parameters before the first step of one of them, if it was seen.
     """
@@ -83,7 +84,7 @@ class Optimizers:
         self.given: list[torch.optim.Optimizer] = []
         self.schedulers: list[torch.optim.lr_scheduler.LRScheduler] | None = None
         self.have_schedules = False
-        self.own_iterates: list[Any] = []
+        self.to_prepare: list[Any] = []
         self.began_with: bytes | None = None
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._thread = threading.get_ident()
@@ -118,10 +119,11 @@ class Optimizers:
         return is_new
 
     @contextmanager
-    def evaluated(self, *, for_good: bool = False) -> Iterator[None]:
+    def prepared(self, *, for_good: bool = False) -> Iterator[None]:
         """Have the module hold what its optimizers evaluate, for the block or from now on."""
-        switched, self.own_iterates = self.own_iterates, []
-        training, is_done = [each for each in switched if is_training(each)], False
+        prepared, self.to_prepare = self.to_prepare, []
+        training, is_done = [each for each in prepared if is_training(each)], False
+        curved = [(o, _versions_of(o)) for o in prepared if isinstance(o, torch.optim.LBFGS)]
         try:
             with uninterrupted():
                 for each in training:
@@ -129,7 +131,10 @@ class Optimizers:
             yield
             is_done = True
         finally:
-            self.own_iterates = switched
+            self.to_prepare = prepared
+            for optimizer, before in curved:
+                if _versions_of(optimizer) != before:
+                    optimizer.state.clear()
             if not (for_good and is_done):
                 with uninterrupted():
                     for each in training:
@@ -177,7 +182,7 @@ class Optimizers:
     @property
     def is_watching(self) -> bool:
         """Whether it is to be told of the steps that optimizers take."""
-        return self.is_beginning or bool(self.own_iterates)
+        return self.is_beginning or bool(self.to_prepare)
 
     def _require_parameters(self, node: str) -> None:
         optimizers = {*self.given, *self._seen}
@@ -207,9 +212,9 @@ class Optimizers:
 
     def _trains(self, optimizer: Any) -> None:
         """Take note of who trains the module, in place of others with the same parameters."""
-        self.own_iterates = [one for one in self.own_iterates if not _share(one, optimizer)]
-        if all(callable(getattr(optimizer, name, None)) for name in ("train", "eval")):
-            self.own_iterates.append(optimizer)
+        self.to_prepare = [one for one in self.to_prepare if not _share(one, optimizer)]
+        if _has_modes(optimizer) or isinstance(optimizer, torch.optim.LBFGS):
+            self.to_prepare.append(optimizer)
 
 
 _watching: tuple[weakref.ref[Optimizers], ...] = ()  # replaced whole: other threads go through it
@@ -280,8 +285,18 @@ def _elsewhere(tensors: Iterable[torch.Tensor], memory: set[int]) -> list[torch.
     return [t for t in tensors if t.numel() and memory.isdisjoint(_memory_of([t]))]
 
 
+def _versions_of(optimizer: torch.optim.Optimizer) -> list[int]:
+    return [tensor._version for tensor in _tensors_of(optimizer)]
+
+
+def _has_modes(optimizer: Any) -> bool:
+    return all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
+
+
 def is_training(optimizer: Any) -> bool:
-    """Tell whether it has been switched to train, by what schedule-free ones say."""
+    """Tell whether it has modes, and trains, by what schedule-free ones say of themselves."""
+    if not _has_modes(optimizer):
+        return False
     groups = optimizer.param_groups
     return bool(
         getattr(optimizer, "train_mode", any(group.get("train_mode", True) for group in groups))

@@ -96,7 +96,7 @@ def load_optimizers(
         UnfitStateError: these optimizers would not have a state of that form; nothing is changed.
     """
     before = [(each, each.state, each.param_groups) for each in optimizers.given]
-    training = [each for each in optimizers.own_iterates if is_training(each)]
+    training = [each for each in optimizers.to_prepare if is_training(each)]
     try:
         tensors = safetensors.torch.load(image.tobytes())
         if is_guarded:
@@ -196,7 +196,7 @@ def _keep_learning_rates(optimizer: torch.optim.Optimizer, state: Mapping[str, A
 
 def progress_of(scheduler: Any) -> dict[str, Any]:
     """Return the numbers that a scheduler has come to, in plain data, and what it is."""
-    settings = {*inspect.signature(type(scheduler)).parameters}
+    settings = {*inspect.signature(type(scheduler)).parameters} - {"last_epoch"}
     state = {k: v for k, v in scheduler.state_dict().items() if k not in settings}
     return {_KIND: type(scheduler).__qualname__, **_numbers_of(state)}
 

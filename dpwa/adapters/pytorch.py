@@ -243,8 +243,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         Returns:
             What was merged; see `update_wait`. The first time, nothing.
         """
-        if self._optimizers.own_iterates:  # once for both calls
-            with self._optimizers.evaluated():
+        if self._optimizers.to_prepare:  # once for both calls
+            with self._optimizers.prepared():
                 return self.step(loss)
         merge = self.update_wait(loss)
         self.update_send(loss)

@@ -73,8 +73,8 @@ def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         adapter: Any = args[0]
         ranks: Ranks | None = adapter._ranks
-        if adapter._optimizers.own_iterates:
-            with adapter._optimizers.evaluated(for_good=ends):
+        if adapter._optimizers.to_prepare:
+            with adapter._optimizers.prepared(for_good=ends):
                 return called(*args, **kwargs)
         if ranks is None or ranks.is_inside:
             return call(*args, **kwargs)

@@ -126,8 +126,9 @@ class Form:
     """What a rank says of the adapter that it makes; rank 0 also what its node begins with."""
 
     name: str
-    has_optimizer: bool
     has_leader_loss: bool
+    has_optimizer: bool
+    has_scheduler: bool
     failure: Failure | None
     has_origin: bool = False
     clock: float = 0.0
@@ -153,7 +154,13 @@ class Making:
     def form(self, failure: Exception | None, rank: int) -> Form:
         """Say to the other ranks what has come of it."""
         told = None if failure is None else Failure.of(failure, rank)
-        return Form(self.name, self.optimizer is not None, self.leader_loss is not None, told)
+        return Form(
+            self.name,
+            self.leader_loss is not None,
+            self.optimizer is not None,
+            self.scheduler is not None,
+            told,
+        )
 
 
 def require_alike(forms: Sequence[Form]) -> None:
@@ -168,7 +175,7 @@ def require_alike(forms: Sequence[Form]) -> None:
                 "the ranks that hold a module together are one node: rank 0 of its process "
                 f"group calls it {first.name!r}, rank {rank} {form.name!r}"
             )
-        for what in ("optimizer", "leader_loss"):
+        for what in ("leader_loss", "optimizer", "scheduler"):
             if getattr(form, f"has_{what}") != getattr(first, f"has_{what}"):
                 raise UserError(
                     f"rank 0 and rank {rank} of the model's process group must both have "

@@ -12,7 +12,6 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import torch._dynamo
@@ -150,7 +149,7 @@ def refused(net, name, rank, config, folder):
     elsewhere = "w1" if name == "w2" else "w2"
     attempt("names", lambda: DpwaPyTorchAdapter(net, (name, elsewhere)[rank], config))
     attempt("name", lambda: DpwaPyTorchAdapter(net, (name, "nobody")[rank], config))
-    options = ({"optimizer": SimpleNamespace(param_groups=[])}, {})[rank]
+    options = ({"optimizer": torch.optim.SGD(net.parameters())}, {})[rank]
     attempt("optimizer", lambda: DpwaPyTorchAdapter(net, name, config, **options))
     first = DpwaPyTorchAdapter(net, name, config)
     attempt("port", lambda: DpwaPyTorchAdapter(net, name, config))
