@@ -208,6 +208,8 @@ def together(make, steps, how="step", **settings):
         assert min(node.connection.node.report()["merges"] for node in made) > steps // 2
     for trainer in trainers:
         trainer.copied()
+        if how == "step":
+            trainer.switch("eval")  # as its package says, before it is tested
     return trainers
 
 
