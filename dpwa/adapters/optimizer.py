@@ -31,6 +31,7 @@ log = get_log("dpwa.adapters")
 _OWN = frozenset({"optimizer", "conn", "loss", "last_merge", "step"})
 _LEARNING_RATES = ("lr", "initial_lr")  # the second is where schedulers start from
 _WATCHED_UPDATES = 3  # after which it is known which optimizers train a module
+_MOST_UPDATES = 20  # without a step of any: gradients are accumulated, or it has none
 
 Given = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 Schedulers = (
@@ -75,6 +76,7 @@ class Optimizers:
             have come to.
         to_prepare: those that gossip has to prepare for; none while they are.
         is_beginning: whether it is still to be seen which optimizers train the module.
+        is_replaced: whether the parameters were replaced, as those of others are far ahead.
         began_with: trace of the parameters before the first step of one of them, if it was seen.
     """
 
@@ -88,13 +90,15 @@ class Optimizers:
         self.began_with: bytes | None = None
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._thread = threading.get_ident()
+        self._updates = 0
         self._has_warned = False
         self.is_beginning = False
+        self.is_replaced = False
 
     def begin(self, state: ModuleState) -> None:
         """See, for some updates, which optimizers train a module."""
         self._state = state
-        self._updates_left, self.is_beginning = _WATCHED_UPDATES, True
+        self._updates, self.is_beginning = 0, True
         _watch(self)
 
     def include(self, optimizer: Given, scheduler: Schedulers = None) -> bool:
@@ -132,6 +136,10 @@ class Optimizers:
             is_done = True
         finally:
             self.to_prepare = prepared
+            if self.is_replaced:  # what they have had before is as far behind
+                self.is_replaced = False
+                for each in training:
+                    each.state.clear()
             for optimizer, before in curved:
                 if _versions_of(optimizer) != before:
                     optimizer.state.clear()
@@ -156,8 +164,9 @@ class Optimizers:
 
     def updated(self, node: str) -> None:
         """Take note of an update; warn, once, if what trains is not what is gossiped."""
-        self._updates_left -= 1
-        if self._updates_left <= 0:
+        self._updates += 1
+        is_known = bool(self._seen) or bool(self.given)
+        if self._updates >= (_WATCHED_UPDATES if is_known else _MOST_UPDATES):
             self.is_beginning = False
             self._require_parameters(node)
             _watch()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -117,7 +117,12 @@ def load_optimizers(
     if not tries:
         for each in training:  # what is handed on was not
             each.train()
-        optimizers.have_schedules = _resumed(optimizers, values, keeps_lr=keeps_lr)
+        try:
+            resume(optimizers.schedulers or (), values["schedulers"], keeps_lr=keeps_lr)
+        except Exception:  # noqa: BLE001 - of whatever scheduler, and whatever was sent
+            optimizers.have_schedules = False
+        else:
+            optimizers.have_schedules = True
 
 
 def _put_back(before: list[tuple[torch.optim.Optimizer, Any, Any]]) -> None:
@@ -201,30 +206,24 @@ def progress_of(scheduler: Any) -> dict[str, Any]:
     return {_KIND: type(scheduler).__qualname__, **_numbers_of(state)}
 
 
-def resume(scheduler: Any, progress: Mapping[str, Any], *, keeps_lr: bool = False) -> None:
-    """Let a scheduler go on where another one has come to, with settings of its own.
+def resume(
+    schedulers: Sequence[Any], progress: Sequence[Mapping[str, Any]], *, keeps_lr: bool = False
+) -> None:
+    """Let schedulers go on where others have come to, with settings of their own.
 
     Raises:
-        UnfitStateError: this one would not have come to such numbers; nothing is changed.
+        UnfitStateError: they would not have come to such numbers; nothing is changed.
     """
-    if progress.get(_KIND) != type(scheduler).__qualname__:
-        raise UnfitStateError(f"it is of {progress.get(_KIND)!r:.40}")
-    kept = _RATES_OF_SCHEDULERS if keeps_lr else ()
-    told = {key: value for key, value in progress.items() if key not in kept}
-    scheduler.load_state_dict(_with_numbers("it", scheduler.state_dict(), told))
-
-
-def _resumed(optimizers: Optimizers, values: Mapping[str, Any], *, keeps_lr: bool) -> bool:
-    """Let schedulers go on where others have come to; return whether all do."""
-    schedulers, told = optimizers.schedulers or (), values.get("schedulers")
-    if not isinstance(told, list) or len(told) != len(schedulers):
-        return False
-    try:
-        for scheduler, progress in zip(schedulers, told, strict=True):
-            resume(scheduler, progress, keeps_lr=keeps_lr)
-    except Exception:  # noqa: BLE001 - of whatever scheduler, and whatever was sent
-        return False
-    return True
+    if len(schedulers) != len(progress):
+        raise UnfitStateError(f"there are {len(progress)} schedulers, expected {len(schedulers)}")
+    states = []
+    for scheduler, told in zip(schedulers, progress, strict=True):
+        if told[_KIND] != type(scheduler).__qualname__:
+            raise UnfitStateError(f"a scheduler is {told[_KIND]!r:.40}")
+        kept = _RATES_OF_SCHEDULERS if keeps_lr else ()
+        states.append(_with_numbers(scheduler.state_dict(), told, kept))
+    for scheduler, state in zip(schedulers, states, strict=True):
+        scheduler.load_state_dict(state)
 
 
 def _numbers_of(own: Any) -> Any:
@@ -239,22 +238,19 @@ def _numbers_of(own: Any) -> Any:
     return own if isinstance(own, (bool, int, float)) else None
 
 
-def _with_numbers(name: str, own: Any, theirs: Any) -> Any:
-    """Return the state of a scheduler with the numbers of another one."""
+def _with_numbers(own: Any, theirs: Any, kept: Collection[str]) -> Any:
+    """Return the state of a scheduler with the numbers of another one, but for some keys."""
     if theirs is None or (isinstance(own, Mapping) and not theirs):
         return own
     if isinstance(own, Mapping) and isinstance(theirs, Mapping):
-        return {
-            key: _with_numbers(key, value, theirs.get(key)) if isinstance(key, str) else value
-            for key, value in own.items()
-        }
+        told = {key: theirs.get(key) for key in own if isinstance(key, str) and key not in kept}
+        return {key: _with_numbers(value, told.get(key), kept) for key, value in own.items()}
     if isinstance(own, (list, tuple)) and isinstance(theirs, list) and len(own) == len(theirs):
-        pairs = zip(own, theirs, strict=True)
-        return type(own)(_with_numbers(name, *pair) for pair in pairs)
-    if isinstance(own, torch.Tensor) and isinstance(theirs, (int, float)):
-        return torch.full_like(own, theirs)
-    is_number = isinstance(theirs, (int, float)) and isinstance(own, (int, float))
-    is_alike = isinstance(own, float) or type(own) is type(theirs)
-    if is_number and is_alike and (theirs >= 0 or own < 0):
-        return theirs
-    raise UnfitStateError(f"{name} is {theirs!r:.40}, here it is {own!r:.40}")
+        return type(own)(_with_numbers(*pair, kept) for pair in zip(own, theirs, strict=True))
+    number = own.item() if isinstance(own, torch.Tensor) and own.numel() == 1 else own
+    if isinstance(number, (int, float)) and isinstance(theirs, (int, float)):
+        is_alike = isinstance(number, float) or type(number) is type(theirs)
+        is_possible = math.isfinite(theirs) or not math.isfinite(number)
+        if is_alike and is_possible and (theirs >= 0 or number < 0):
+            return torch.full_like(own, theirs) if isinstance(own, torch.Tensor) else theirs
+    raise UnfitStateError(f"a scheduler has {theirs!r:.40}, here it is {own!r:.40}")

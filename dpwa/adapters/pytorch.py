@@ -355,6 +355,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if arrival.takes_over:
             factor = received.merge(1.0)
             self._algorithm = self._rounds.renew_algorithm()
+            self._optimizers.is_replaced = self._ranks is None  # all ranks must do alike
         else:
             factor = self._algorithm.merge(self._rounds.view, received)
         self._consensus_distance = received.consensus_distance

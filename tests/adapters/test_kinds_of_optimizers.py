@@ -312,6 +312,26 @@ def test_an_optimizer_whose_place_another_one_has_taken_is_left_alone():
         assert all(map(torch.equal, before, net.parameters()))
 
 
+def test_who_is_far_behind_at_a_merge_begins_with_what_it_takes_over():
+    """Its iterate of before would undo that, as the mean of few steps gives it much weight."""
+    one, two = net_of(1), net_of(2)
+    optimizer = schedule_free(two)
+    config = config_of(2, initial_state="own")
+    with nodes(DpwaPyTorchAdapter(one, "w1", config), DpwaPyTorchAdapter(two, "w2", config)) as (
+        first,
+        second,
+    ):
+        eventually(lambda: is_connected(second.connection, "w1"))
+        for _ in range(40):
+            first.step(0.5)
+        steps_of(two, [optimizer], 2)
+        while not (merge := second.step(0.5)):
+            first.step(0.5)
+        assert merge.factor == 1.0
+        assert not any(optimizer.state.values())
+        assert are_equal(state_of(one), state_of(two))
+
+
 def test_what_lbfgs_knows_of_the_curvature_is_forgotten_where_a_merge_has_moved_the_module():
     net = net_of()
     lbfgs = torch.optim.LBFGS(net.parameters())
@@ -501,8 +521,9 @@ def test_a_scheduler_goes_on_where_that_of_the_donor_has_come_to(make):
     assert list(two.rates(6)) == list(one.rates(6))
 
 
-def test_where_nodes_have_different_learning_rates_the_schedule_goes_on_from_their_own():
-    make = SCHEDULERS["CosineAnnealingLR"]
+@pytest.mark.parametrize("name", ["CosineAnnealingLR", "LambdaLR", "SequentialLR"])
+def test_where_nodes_have_different_learning_rates_the_schedule_goes_on_from_their_own(name):
+    make = SCHEDULERS[name]
     one, two = Scheduled(make), Scheduled(make, lr=0.4, keeps_lr=True)
     list(one.rates(4))
     two.load(one.part())
@@ -515,6 +536,7 @@ def test_where_nodes_have_different_learning_rates_the_schedule_goes_on_from_the
         {"last_epoch": -3},
         {"last_epoch": 2.5},
         {"last_epoch": "three"},
+        {"base_lrs": [float("inf")]},
         {"base_lrs": [0.1, 0.1]},
         {"kind": "StepLR"},
         {"_get_lr_called_within_step": 7},
@@ -526,7 +548,7 @@ def test_numbers_that_no_such_scheduler_has_change_nothing(lie):
     list(one.rates(4))
     before = two.scheduler.state_dict()
     with pytest.raises(UnfitStateError):
-        resume(two.scheduler, progress_of(one.scheduler) | lie)
+        resume([two.scheduler], [progress_of(one.scheduler) | lie])
     assert two.scheduler.state_dict() == before
 
 

@@ -110,8 +110,7 @@ class Replicas(RankGroup):
         if not self.has_node:
             for optimizer, state in zip(optimizers.given, states, strict=True):
                 optimizer.load_state_dict(state)
-            for scheduler, numbers in zip(schedulers, progress, strict=True):
-                resume(scheduler, numbers)
+            resume(schedulers, progress)
 
     # A call
 
