@@ -92,6 +92,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     _ranks: Ranks | None  # that hold the module together, by `made_by_all_ranks`
     _attachment: Attachment | None = None
+    _goes_on = False  # with the next update, in the same call
 
     @made_by_all_ranks
     def __init__(
@@ -232,7 +233,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         arrival = self._rounds.wait(loss_value(loss), self._merge)
         if arrival is not None and self._control is not None:
             arrival = self._mix_more(self._control, arrival)
-        self._states.turn(self._training.capture, saves=False)
+        if not self._goes_on:  # else it is one training step ahead of its number of updates
+            self._states.turn(self._training.capture, saves=False)
         return None if arrival is None else Merge.of(arrival, self._consensus_distance)
 
     def step(self, loss: Loss = None) -> Merge | None:
@@ -246,7 +248,11 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if self._optimizers.to_prepare:  # once for both calls
             with self._optimizers.prepared():
                 return self.step(loss)
-        merge = self.update_wait(loss)
+        self._goes_on = True
+        try:
+            merge = self.update_wait(loss)
+        finally:
+            self._goes_on = False
         self.update_send(loss)
         return merge
 
