@@ -55,6 +55,13 @@ class TrainingGossip:
         """How many steps have merged something."""
         return 0 if self._steps is None else self._steps.merges
 
+    def has_done(self, steps: float) -> bool:
+        """Tell whether a training that was taken over from peers has come to so many steps."""
+        gossip = self.gossip
+        if gossip is None or gossip.connection.states.origin is None:
+            return False  # the library counts them by itself
+        return gossip.updates >= steps
+
     def figures(self) -> dict[str, float]:
         """Return how the gossip goes, to be logged: `metrics` of the adapter, if there is one."""
         if self.gossip is None:

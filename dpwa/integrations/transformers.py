@@ -51,6 +51,11 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
         scheduler = kwargs["lr_scheduler"]
         self._begin(kwargs["model"], own, scheduler, state.global_step, attaches=True)
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """End with the others, if their training was taken over: a Trainer begins to count at 0."""
+        if self.has_done(state.max_steps):
+            control.should_training_stop = True
+
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Take note of the loss, and add how the gossip goes to what is logged."""
         logs = kwargs.get("logs") or {}
