@@ -221,6 +221,8 @@ class Optimizers:
 
     def _trains(self, optimizer: Any) -> None:
         """Take note of who trains the module, in place of others with the same parameters."""
+        if any(value is optimizer for one in self.to_prepare for value in vars(one).values()):
+            return  # one of these wraps it
         self.to_prepare = [one for one in self.to_prepare if not _share(one, optimizer)]
         if _has_modes(optimizer) or isinstance(optimizer, torch.optim.LBFGS):
             self.to_prepare.append(optimizer)
@@ -278,9 +280,7 @@ def _tensors_of(optimizer: Any) -> Iterator[torch.Tensor]:
 
 
 def _share(one: Any, other: Any) -> bool:
-    """Tell whether two optimizers have a parameter in common, and are not wrapped in each other."""
-    if one.param_groups is other.param_groups:
-        return one is other
+    """Tell whether two optimizers have a parameter in common."""
     return not {*map(id, _tensors_of(one))}.isdisjoint(map(id, _tensors_of(other)))
 
 

@@ -313,6 +313,28 @@ def test_an_optimizer_whose_place_another_one_has_taken_is_left_alone():
         assert all(map(torch.equal, before, net.parameters()))
 
 
+def test_an_optimizer_that_wraps_another_one_is_switched_itself():
+    class Wrapper:  # as the one of the package, which is no optimizer of torch
+        def __init__(self, base):
+            self.base, self.train_mode = base, True
+
+        def train(self):
+            self.train_mode = True
+
+        def eval(self):
+            self.train_mode = False
+
+        def __getattr__(self, name):
+            return getattr(self.__dict__["base"], name)
+
+    net, modes = net_of(), []
+    wrapper = Wrapper(torch.optim.SGD(net.parameters(), lr=0.1))
+    with alone_as(net, wrapper, leader_loss=lambda: modes.append(wrapper.train_mode)) as gossip:
+        steps_of(net, [wrapper], 5, gossip)
+    assert modes == [False] * 5
+    assert wrapper.train_mode
+
+
 def test_who_is_far_behind_at_a_merge_begins_with_what_it_takes_over():
     """Its iterate of before would undo that, as the mean of few steps gives it much weight."""
     one, two = net_of(1), net_of(2)
