@@ -207,6 +207,24 @@ def test_sending_again_without_waiting_replaces_the_fetch(pair):
     assert one.update_wait(0.1)[0] is None
 
 
+@pytest.mark.parametrize("pattern", ["sends", "waits", "both", "few", "finish"])
+def test_calls_without_their_other_half_are_told_once(pair, pattern, caplog):
+    one, _ = pair
+    for number in range(50):
+        if pattern in ("sends", "both") or (pattern == "few" and number % 19):
+            one.update_send(b"abc")
+        if pattern in ("waits", "both") or (pattern == "few" and not number % 19):
+            one.update_wait()
+    if pattern == "finish":  # as a node that has ended, and serves those who train
+        one.finish(np.zeros(1), timeout_s=0.0)
+        for _ in range(50):
+            one.update_wait()
+    told = [text for text in caplog.messages if "Each training step needs both" in text]
+    assert len(told) == (pattern in ("sends", "waits"))
+    words = {"sends": "20 calls of update_send", "waits": "20 calls of update_wait"}
+    assert all(words[pattern] in text for text in told)
+
+
 def test_peers_come_and_go_by_name():
     config = load_config(config_of(3))
     alone = config.model_copy(update={"nodes": config.nodes[:1]})

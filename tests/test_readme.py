@@ -32,15 +32,14 @@ def test_the_training_loop():
     net = torch.nn.Linear(2, 1)
     steps = []
 
-    def train_step(inputs, targets):
-        steps.append(inputs)
-        return torch.nn.functional.mse_loss(net(inputs), targets)
+    def train_step(step):
+        steps.append(step)
+        return torch.nn.functional.mse_loss(net(torch.ones(4, 2)), torch.ones(4, 1))
 
-    batches = [(torch.ones(4, 2), torch.ones(4, 1))] * 3
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    names = {"net": net, "optimizer": optimizer, "batches": batches, "train_step": train_step}
+    names = {"net": net, "optimizer": optimizer, "steps": 3, "train_step": train_step}
     exec(blocks("python")[0], names)
-    assert len(steps) == 3
+    assert steps == [0, 1, 2]
 
 
 def test_the_optimizer_that_gossips():

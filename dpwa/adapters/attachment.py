@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from dpwa.adapters.optimizer import OptimizerGossip, was_skipped
+from dpwa.adapters.optimizer import OptimizerGossip, require_one, was_skipped
 from dpwa.errors import ClosedError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.types import Loss
@@ -21,7 +21,6 @@ class GossipSteps:
 
     Args:
         conn: the adapter of the module.
-        optimizer: of the module; its state goes with the module's.
 
     Attributes:
         last_merge: what the last step merged, if anything.
@@ -31,9 +30,7 @@ class GossipSteps:
         UserError: the configuration has `lr_spread`, and another learning rate for this node.
     """
 
-    def __init__(
-        self, conn: OptimizerGossip, optimizer: torch.optim.Optimizer | None = None
-    ) -> None:
+    def __init__(self, conn: OptimizerGossip) -> None:
         if conn.lr_scale != 1.0:
             raise UserError(
                 "`lr_spread` scales learning rates, and schedulers made before would undo that: "
@@ -42,8 +39,6 @@ class GossipSteps:
         self._conn = conn
         self.last_merge: Merge | None = None
         self.merges = 0
-        if optimizer is not None:
-            conn.include_optimizer(optimizer)
 
     def step(self, loss: Loss = None) -> Merge | None:
         """Take one; see `DpwaPyTorchAdapter.step`."""
@@ -69,11 +64,14 @@ class Attachment(GossipSteps, Closeable):
         merges: how many steps have merged something.
 
     Raises:
-        UserError: the configuration has `lr_spread`, and another learning rate for this node.
+        UserError: the configuration has `lr_spread`, and another learning rate for this node; or it
+            is no optimizer of torch.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, conn: OptimizerGossip) -> None:
-        super().__init__(weakref.proxy(conn), optimizer)
+        super().__init__(weakref.proxy(conn))
+        require_one(optimizer)
+        conn.include_optimizer(optimizer)
         self.loss: Loss = None
         self._hook = optimizer.register_step_post_hook(self._stepped)
 

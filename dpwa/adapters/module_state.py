@@ -277,7 +277,7 @@ class ModuleState:
         """
         if self._may_be_sharded:
             raise UserError("center: this rank has shards only of a module that is sharded")
-        found = [(e.tensor, v) for e, v in zip(self._parameters(), values.tensors, strict=True)]
+        found = [(e.tensor, v) for e, v in zip(self.parameters(), values.tensors, strict=True)]
         by_object = {id(tensor): value for tensor, value in found}
 
         def value_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -289,7 +289,12 @@ class ModuleState:
         state = self._net.state_dict(keep_vars=True)
         return {_plain(name): value_of(t).detach().clone() for name, t in state.items()}
 
-    def _parameters(self) -> Iterator[GossipedTensor]:
+    def module_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of the module, frozen ones too."""
+        return self._net.parameters()
+
+    def parameters(self) -> Iterator[GossipedTensor]:
+        """Yield those that are gossiped."""
         return (entry for entry in self.entries if not entry.is_buffer)
 
     def view_of(self, data: ByteArray) -> TensorValues:

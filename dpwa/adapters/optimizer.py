@@ -1,22 +1,42 @@
-"""GossipOptimizer: an optimizer whose step is followed by a step of gossip."""
+"""GossipOptimizer, whose step is followed by one of gossip; and the optimizers of a module."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.plain_tensors import why_not_plain
+from dpwa.adapters.sharded_tensors import local
 from dpwa.errors import UserError
+from dpwa.lifecycle import uninterrupted
+from dpwa.message_codes import get_log
 from dpwa.node.ending.finishing import SECONDS
+from dpwa.policy.beginners import TRACE_VALUES, trace_of
 from dpwa.types import Loss
 
 if TYPE_CHECKING:
     from dpwa.adapters.merge import Merge
     from dpwa.policy.finishing import FinishReport
 
+log = get_log("dpwa.adapters")
+
 _OWN = frozenset({"optimizer", "conn", "loss", "last_merge", "step"})
 _LEARNING_RATES = ("lr", "initial_lr")  # the second is where schedulers start from
+_WATCHED_UPDATES = 3  # after which it is known which optimizers train a module
+_MOST_UPDATES = 20  # without a step of any: gradients are accumulated, or it has none
+
+Given = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
+Schedulers = (
+    torch.optim.lr_scheduler.LRScheduler | Sequence[torch.optim.lr_scheduler.LRScheduler] | None
+)
 
 
 class OptimizerGossip(Protocol):
@@ -35,9 +55,261 @@ class OptimizerGossip(Protocol):
         """End the training together with the peers."""
         ...
 
-    def include_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def include_optimizer(self, optimizer: Given) -> None:
         """Hand on, keep and take over the state of an optimizer with the module's."""
         ...
+
+
+class Optimizers:
+    """The optimizers of a module, with their schedulers: those given, and those that are seen.
+
+    Some keep an iterate of their own, such as the schedule-free ones (Defazio et al., 2024,
+    arXiv:2405.15682): while they train, the module holds points at which gradients are taken, and
+    not what they evaluate. Nodes agree on the latter, so such optimizers are switched by their
+    `eval()` and `train()` for as long as the module is gossiped. And what LBFGS has learnt of the
+    curvature, by its last step and gradient, is wrong once a merge has moved the parameters.
+
+    Attributes:
+        given: those whose state goes with the module's, each with parameters of its own.
+        schedulers: of these; `None`: nobody has said which there are.
+        have_schedules: whether the schedulers go on where those of a training that was taken over
+            have come to.
+        to_prepare: those that gossip has to prepare for; none while they are.
+        is_beginning: whether it is still to be seen which optimizers train the module.
+        is_replaced: whether the parameters were replaced, as those of others are far ahead.
+        began_with: trace of the parameters before the first step of one of them, if it was seen.
+    """
+
+    _state: ModuleState  # of which it is seen who trains it
+
+    def __init__(self) -> None:
+        self.given: list[torch.optim.Optimizer] = []
+        self.schedulers: list[torch.optim.lr_scheduler.LRScheduler] | None = None
+        self.have_schedules = False
+        self.to_prepare: list[Any] = []
+        self.began_with: bytes | None = None
+        self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._thread = threading.get_ident()
+        self._updates = 0
+        self._has_warned = False
+        self.is_beginning = False
+        self.is_replaced = False
+
+    def begin(self, state: ModuleState) -> None:
+        """See, for some updates, which optimizers train a module."""
+        self._state = state
+        self._updates, self.is_beginning = 0, True
+        _watch(self)
+
+    def include(self, optimizer: Given, scheduler: Schedulers = None) -> bool:
+        """Take note of optimizers and schedulers; return whether one is new.
+
+        An optimizer takes the place of those that have one of its parameters.
+
+        Raises:
+            UserError: one is no optimizer, or no scheduler.
+        """
+        schedulers = _each(scheduler, "scheduler", "load_state_dict", "optimizer")
+        optimizers = [*_each(optimizer, "optimizer", "load_state_dict", "param_groups")]
+        optimizers += [each.optimizer for each in schedulers]
+        is_new = any(each not in (self.schedulers or ()) for each in schedulers)
+        for each in map(_unwrapped, optimizers):
+            if each not in self.given:
+                self.given = [one for one in self.given if not _share(one, each)] + [each]
+                self._trains(each)
+                is_new = True
+        if scheduler is not None:
+            self.schedulers = schedulers
+        return is_new
+
+    @contextmanager
+    def prepared(self, *, for_good: bool = False) -> Iterator[None]:
+        """Have the module hold what its optimizers evaluate, for the block or from now on."""
+        prepared, self.to_prepare = self.to_prepare, []
+        training, is_done = [each for each in prepared if is_training(each)], False
+        curved = [(o, _versions_of(o)) for o in prepared if isinstance(o, torch.optim.LBFGS)]
+        try:
+            with uninterrupted():
+                for each in training:
+                    each.eval()
+            yield
+            is_done = True
+        finally:
+            self.to_prepare = prepared
+            if self.is_replaced:  # what they have had before is as far behind
+                self.is_replaced = False
+                for each in training:
+                    each.state.clear()
+            for optimizer, before in curved:
+                if _versions_of(optimizer) != before:
+                    optimizer.state.clear()
+            if not (for_good and is_done):
+                with uninterrupted():
+                    for each in training:
+                        each.train()
+
+    def saw(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take note of an optimizer of this process that is about to take a step."""
+        if optimizer in self._seen or threading.get_ident() != self._thread:
+            return
+        self._seen.add(optimizer)
+        if not self._memory().isdisjoint(_memory_of(_tensors_of(optimizer))):
+            self._trains(optimizer)
+            if self.began_with is None:
+                self.began_with = self.trace()
+
+    def trace(self) -> bytes:
+        """Return what tells the parameters that a training begins with from others."""
+        return trace_of(self._state.values().samples(TRACE_VALUES))
+
+    def updated(self, node: str) -> None:
+        """Take note of an update; warn, once, if what trains is not what is gossiped."""
+        self._updates += 1
+        is_known = bool(self._seen) or bool(self.given)
+        if self._updates >= (_WATCHED_UPDATES if is_known else _MOST_UPDATES):
+            self.is_beginning = False
+            self._require_parameters(node)
+            _watch()
+
+    def require_schedulers(self, node: str, updates: int) -> None:
+        """Warn, once, if schedulers do not go on with a training that was taken over."""
+        if self.schedulers is None:
+            what = "give it to dpwa.connect, too: scheduler="
+            is_left = any("initial_lr" in g for each in self.given for g in each.param_groups)
+        else:
+            what = "there was no state of one like it"
+            is_left = bool(self.schedulers) and not self.have_schedules
+        if is_left:
+            log.warning(
+                "%s: goes on at update %d, and its learning rate scheduler begins anew (%s): its "
+                "next step sets the learning rate back; see docs/state.md",
+                node,
+                updates,
+                what,
+            )
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether it is to be told of the steps that optimizers take."""
+        return self.is_beginning or bool(self.to_prepare)
+
+    def _require_parameters(self, node: str) -> None:
+        optimizers = {*self.given, *self._seen}
+        trained = [tensor for each in optimizers for tensor in _tensors_of(each)]
+        foreign = _elsewhere(trained, self._memory())
+        left = _elsewhere((e.tensor for e in self._state.parameters()), _memory_of(trained))
+        if self._has_warned or not foreign or not left:
+            return
+        # What was not given may be of another module: are these copies?
+        others = Counter(t.shape for t in left) - Counter(t.shape for t in foreign)
+        is_flat = sum(t.numel() for t in left) == sum(t.numel() for t in foreign)
+        if not self.given and others and not is_flat:
+            return
+        self._has_warned = True
+        log.warning(
+            "%s: %s trains other tensors than the module's parameters, of which %d are in no "
+            "param_groups: what is merged into them is lost. Make the optimizer of "
+            "net.parameters() as they are now; if it is to train copies, such as fp32 masters, "
+            "gossip these in place of the module: see docs/pytorch.md",
+            node,
+            " and ".join(sorted({type(each).__name__ for each in optimizers})),
+            len(left),
+        )
+
+    def _memory(self) -> set[int]:
+        return _memory_of(self._state.module_parameters())
+
+    def _trains(self, optimizer: Any) -> None:
+        """Take note of who trains the module, in place of others with the same parameters."""
+        if any(value is optimizer for one in self.to_prepare for value in vars(one).values()):
+            return  # one of these wraps it
+        self.to_prepare = [one for one in self.to_prepare if not _share(one, optimizer)]
+        if _has_modes(optimizer) or isinstance(optimizer, torch.optim.LBFGS):
+            self.to_prepare.append(optimizer)
+
+
+_watching: tuple[weakref.ref[Optimizers], ...] = ()  # replaced whole: other threads go through it
+_watching_lock = threading.Lock()
+_is_hooked = False
+
+
+def _watch(optimizers: Optimizers | None = None) -> None:
+    """Tell these of all steps of optimizers; forget those that need no more to be told."""
+    global _watching, _is_hooked
+    with _watching_lock:
+        known = {each for reference in _watching if (each := reference()) and each.is_watching}
+        _watching = tuple(map(weakref.ref, known if optimizers is None else known | {optimizers}))
+        if not _is_hooked:  # for good: to remove it would disturb threads that take a step
+            _is_hooked = True
+            register_optimizer_step_pre_hook(_step_begins)
+
+
+def _step_begins(
+    optimizer: torch.optim.Optimizer,
+    args: tuple[Any, ...],  # noqa: ARG001  (what torch passes)
+    kwargs: dict[str, Any],  # noqa: ARG001
+) -> None:
+    for reference in _watching:
+        watcher = reference()
+        if watcher is not None:
+            watcher.saw(optimizer)
+
+
+def _each(given: Any, what: str, *needed: str) -> list[Any]:
+    """Return what was given as a list: one, several or none.
+
+    Raises:
+        UserError: one of them lacks what is needed.
+    """
+    if given is None:
+        return []
+    found = list(given) if isinstance(given, (list, tuple)) else [given]
+    for each in found:
+        if not all(hasattr(each, name) for name in needed):
+            raise UserError(f"{what}: expected one or a list of them, not {type(each).__name__}")
+    return found
+
+
+def _unwrapped(optimizer: Any) -> Any:
+    return optimizer.optimizer if isinstance(optimizer, GossipOptimizer) else optimizer
+
+
+def _tensors_of(optimizer: Any) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _share(one: Any, other: Any) -> bool:
+    """Tell whether two optimizers have a parameter in common."""
+    return not {*map(id, _tensors_of(one))}.isdisjoint(map(id, _tensors_of(other)))
+
+
+def _memory_of(tensors: Iterable[torch.Tensor]) -> set[int]:
+    """Tell tensors by their storage: some optimizers train one buffer that all of them view."""
+    plain = (local(t) for t in tensors if not why_not_plain(t))
+    return {tensor.untyped_storage().data_ptr() for tensor in plain if tensor.numel()}
+
+
+def _elsewhere(tensors: Iterable[torch.Tensor], memory: set[int]) -> list[torch.Tensor]:
+    return [t for t in tensors if t.numel() and memory.isdisjoint(_memory_of([t]))]
+
+
+def _versions_of(optimizer: torch.optim.Optimizer) -> list[int]:
+    return [tensor._version for tensor in _tensors_of(optimizer)]
+
+
+def _has_modes(optimizer: Any) -> bool:
+    return all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
+
+
+def is_training(optimizer: Any) -> bool:
+    """Tell whether it has modes, and trains, by what schedule-free ones say of themselves."""
+    if not _has_modes(optimizer):
+        return False
+    groups = optimizer.param_groups
+    return bool(
+        getattr(optimizer, "train_mode", any(group.get("train_mode", True) for group in groups))
+    )
 
 
 class GossipOptimizer(torch.optim.Optimizer):
@@ -60,6 +332,9 @@ class GossipOptimizer(torch.optim.Optimizer):
         optimizer: to be wrapped; the `lr` of its groups is multiplied by `conn.lr_scale`, once.
         conn: the adapter of the module; it stays yours to close.
 
+    Raises:
+        UserError: it is no optimizer of torch.
+
     Attributes:
         optimizer, conn: as given.
         loss: the training loss that a step without one goes by; `None`: not measured.
@@ -68,6 +343,7 @@ class GossipOptimizer(torch.optim.Optimizer):
 
     # Its `__init__` is not called: everything that this would set up is the wrapped optimizer's.
     def __init__(self, optimizer: torch.optim.Optimizer, conn: OptimizerGossip) -> None:
+        require_one(optimizer)
         self.optimizer = optimizer
         self.conn = conn
         self.loss: Loss = None
@@ -132,6 +408,15 @@ class GossipOptimizer(torch.optim.Optimizer):
         raise UserError(
             "a GossipOptimizer cannot be pickled or copied, as its connection cannot: "
             "save its state_dict()"
+        )
+
+
+def require_one(optimizer: object) -> None:
+    """Refuse what takes no steps that gossip could follow, such as a list of optimizers."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UserError(
+            f"gossip follows one torch.optim.Optimizer, not {type(optimizer).__name__}: take the "
+            "one that steps last, and give all of a list to dpwa.connect; or call gossip.step(loss)"
         )
 
 

@@ -12,6 +12,7 @@ from dpwa.adapters.connection_facts import ConnectionFacts
 from dpwa.adapters.contents import warn_of_left_out
 from dpwa.adapters.merge import Merge, center_of, clip_of, control_of, require_module
 from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.optimizer import Given, Optimizers, Schedulers
 from dpwa.adapters.ranks.calls import (
     Ranks,
     begins_later,
@@ -34,7 +35,7 @@ from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.ending.finish_run import Averaged
 from dpwa.node.ending.finishing import SECONDS
-from dpwa.policy.beginners import TRACE_VALUES, began_apart, trace_of
+from dpwa.policy.beginners import began_apart
 from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.policy.finishing import FinishReport
 from dpwa.policy.learning_rates import lr_scale
@@ -73,8 +74,11 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         leader_loss: returns the loss by which leaders are chosen, such as that of a validation
             batch which is the same on all nodes; called at every `update_send`, and `None` stands
             for "not measured this time". By default it is the training loss.
-        optimizer: of the module; its state is handed on, kept and taken over together with that of
-            the module. A `GossipOptimizer` passes its own by itself.
+        optimizer: of the module, or several of them in a list; their state is handed on, kept and
+            taken over together with that of the module. A `GossipOptimizer` passes its own by
+            itself.
+        scheduler: of the learning rate of these, or several; likewise. An empty list says that
+            whoever takes over a training sees to them.
 
     Making it may take up to `initial_state_timeout_s`, if the node is to start from the state of
     its peers: the module has it when this returns. See the setting `initial_state`.
@@ -89,6 +93,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     _ranks: Ranks | None  # that hold the module together, by `made_by_all_ranks`
     _attachment: Attachment | None = None
+    _goes_on = False  # with the next update, in the same call
 
     @made_by_all_ranks
     def __init__(
@@ -97,7 +102,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         name: str,
         config: ConfigSource,
         leader_loss: Callable[[], Loss] | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: Given = None,
+        scheduler: Schedulers = None,
     ) -> None:
         require_module(net)
         self.connection = DpwaConnection(name, config)
@@ -121,26 +127,40 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._node.describe("training", self._report)
             self._node.describe("model", self._contents)
             warn_of_left_out(net, name)
-            self._training = TrainingState.of(net, self._state, settings)
+            self._optimizers = Optimizers()
+            self._optimizers.begin(self._state)
+            self._training = TrainingState.of(net, self._state, settings, self._optimizers)
             self._states = self.connection.states
             waits = begins_later(self._ranks)
             if waits or self._states.start(self._training.model()) is None:
-                self._rounds.begin_with(self._trace())
-            if optimizer is not None:
-                self.include_optimizer(optimizer)
+                self._rounds.begin_with(self._optimizers.trace())
+            if self._optimizers.include(optimizer, scheduler):
+                self._take_over_optimizers()
         except BaseException:
             self.connection.close()
             raise
 
-    @by_all_ranks
-    def include_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def include_optimizer(self, optimizer: Given, scheduler: Schedulers = None) -> None:
         """Hand on, keep and take over the state of an optimizer together with the module's.
 
         If the module was taken over, so is the state of the optimizer now.
+
+        Args:
+            optimizer: one or several; each takes the place of those that have the same parameters.
+            scheduler: one or several of their schedulers.
+
+        Raises:
+            UserError: one is no optimizer, or no scheduler.
         """
-        if optimizer is not self._training.optimizer:
-            self._training.optimizer = optimizer
-            self._states.add(self._training.optimizer_target(optimizer))
+        is_new = self._optimizers.include(optimizer, scheduler)
+        if is_new and self._take_over_optimizers() and self._ranks is not None:
+            self._ranks.share(self._optimizers)
+
+    @by_all_ranks
+    def _take_over_optimizers(self) -> bool:
+        """Have the state of the optimizers from where that of the module is, if it came."""
+        self._states.add(self._training.optimizer_target())
+        return self._states.origin is not None
 
     @by_all_ranks
     def update_send(self, loss: Loss = None) -> None:
@@ -157,16 +177,22 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         self._sent = self._state.layout
         if self._leader_loss is not None:
             self._rounds.choose_leaders_by(loss_value(self._leader_loss()))
-        own = self._rounds.standing.trace
-        if self.updates == 0 and began_apart(own, self._trace()):  # it was loaded meanwhile
-            self._rounds.begin_with(self._trace())
+        if self._optimizers.is_beginning:
+            self._begin()
         self._rounds.begin(loss_value(loss))
         self._publish_and_ask()
         self._has_sent = True
         self._states.turn(self._training.capture)
 
-    def _trace(self) -> bytes:
-        return trace_of(self._state.values().samples(TRACE_VALUES))
+    def _begin(self) -> None:
+        if self.updates == 0:
+            trace = self._optimizers.began_with or self._optimizers.trace()
+            if began_apart(self._rounds.standing.trace, trace):  # it was loaded meanwhile
+                self._rounds.begin_with(trace)
+        origin = self._states.origin
+        if origin is not None and self.updates == origin.updates:
+            self._optimizers.require_schedulers(self.name, self.updates)
+        self._optimizers.updated(self.name)
 
     def _publish_and_ask(self) -> None:
         view, layout = self._rounds.view, self._state.layout
@@ -208,7 +234,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         arrival = self._rounds.wait(loss_value(loss), self._merge)
         if arrival is not None and self._control is not None:
             arrival = self._mix_more(self._control, arrival)
-        self._states.turn(self._training.capture, saves=False)
+        if not self._goes_on:  # else it is one training step ahead of its number of updates
+            self._states.turn(self._training.capture, saves=False)
         return None if arrival is None else Merge.of(arrival, self._consensus_distance)
 
     def step(self, loss: Loss = None) -> Merge | None:
@@ -219,7 +246,14 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         Returns:
             What was merged; see `update_wait`. The first time, nothing.
         """
-        merge = self.update_wait(loss)
+        if self._optimizers.to_prepare:  # once for both calls
+            with self._optimizers.prepared():
+                return self.step(loss)
+        self._goes_on = True
+        try:
+            merge = self.update_wait(loss)
+        finally:
+            self._goes_on = False
         self.update_send(loss)
         return merge
 
@@ -306,6 +340,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if self._generation != self._state.generation:
             self._generation = self._state.generation
             self._algorithm = self._rounds.renew_algorithm()
+            self._optimizers.begin(self._state)
 
     def _merge(self, arrival: Arrival) -> float:
         if self._control is not None and arrival.published is not None:
@@ -329,6 +364,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if arrival.takes_over:
             factor = received.merge(1.0)
             self._algorithm = self._rounds.renew_algorithm()
+            self._optimizers.is_replaced = self._ranks is None  # all ranks must do alike
         else:
             factor = self._algorithm.merge(self._rounds.view, received)
         self._consensus_distance = received.consensus_distance

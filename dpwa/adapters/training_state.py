@@ -1,4 +1,4 @@
-"""The state of a training in torch: a module and, if wanted, its optimizer, as images."""
+"""The state of a training in torch: a module and, if wanted, its optimizers, as images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from functools import partial
 import torch
 
 from dpwa.adapters.module_state import ModuleState, state_tensors
-from dpwa.adapters.optimizer_state import kind_of, load_optimizer, optimizer_part
+from dpwa.adapters.optimizer import Optimizers
+from dpwa.adapters.optimizer_state import kind_of, load_optimizers, optimizer_part
 from dpwa.adapters.sharded_tensors import local
 from dpwa.adapters.tensor_images import Named, copied, layout_of, storable, views
 from dpwa.config import Config
@@ -31,17 +32,19 @@ class TrainingState:
     Args:
         net: the module; its tensors keep their identity when a state is loaded.
         gossiped: what is gossiped of it; `None`: the state is all of the module in any case.
+        optimizers: of the module.
         keeps_lr: whether learning rates stay as they are here: nodes have different ones.
         is_guarded: whether parameters, and states of optimizers, that are not finite are refused.
 
     Attributes:
-        optimizer: whose state is part of it; `None`: none.
+        optimizers: whose state is part of it.
     """
 
     def __init__(
         self,
         net: torch.nn.Module,
         gossiped: ModuleState | None = None,
+        optimizers: Optimizers | None = None,
         *,
         keeps_lr: bool = False,
         is_guarded: bool = True,
@@ -50,14 +53,21 @@ class TrainingState:
         self._gossiped = gossiped
         self._keeps_lr = keeps_lr
         self._is_guarded = is_guarded
-        self.optimizer: torch.optim.Optimizer | None = None
+        self.optimizers = optimizers or Optimizers()
 
     @classmethod
-    def of(cls, net: torch.nn.Module, gossiped: ModuleState, config: Config) -> TrainingState:
+    def of(
+        cls,
+        net: torch.nn.Module,
+        gossiped: ModuleState,
+        config: Config,
+        optimizers: Optimizers,
+    ) -> TrainingState:
         """Return what is handed on of a module by a configuration."""
         return cls(
             net,
             gossiped,
+            optimizers,
             keeps_lr=config.lr_spread != "none",
             is_guarded=config.guard == "finite",
         )
@@ -67,8 +77,8 @@ class TrainingState:
         named = self._named()
         layout = layout_of(named)
         parts = {"model": StatePart(self._kind(layout), layout, copied(layout, named))}
-        if self.optimizer is not None:
-            part = optimizer_part(self.optimizer)
+        if self.optimizers.given:
+            part = optimizer_part(self.optimizers)
             if part is not None:
                 parts["optimizer"] = part
         return parts
@@ -88,11 +98,11 @@ class TrainingState:
         frozen = "" if self._gossiped is None else self._gossiped.layout.frozen
         return Layout(layout.tensors.tensors, frozen)
 
-    def optimizer_target(self, optimizer: torch.optim.Optimizer) -> Target:
-        """Return the state of the optimizer, to be replaced."""
+    def optimizer_target(self) -> Target:
+        """Return the state of the optimizers, to be replaced."""
         most_bytes = MOST_OPTIMIZER_BYTES + MOST_OPTIMIZER_SIZES * self.model().most_bytes
         load, check = self._load_optimizer, partial(self._load_optimizer, tries=True)
-        return Target("optimizer", kind_of(optimizer), None, most_bytes, load, check)
+        return Target("optimizer", kind_of(self.optimizers), None, most_bytes, load, check)
 
     @torch.no_grad()
     def _load_model(self, image: ByteArray, numbers: bytes) -> None:  # noqa: ARG002
@@ -115,15 +125,14 @@ class TrainingState:
         return [(tensor, found[name]) for name, tensor in named]
 
     def _load_optimizer(self, image: ByteArray, numbers: bytes, *, tries: bool = False) -> None:
-        if self.optimizer is not None:
-            load_optimizer(
-                self.optimizer,
-                image,
-                numbers,
-                keeps_lr=self._keeps_lr,
-                is_guarded=self._is_guarded,
-                tries=tries,
-            )
+        load_optimizers(
+            self.optimizers,
+            image,
+            numbers,
+            keeps_lr=self._keeps_lr,
+            is_guarded=self._is_guarded,
+            tries=tries,
+        )
 
 
 def _are_finite(net: torch.nn.Module, named: Named, found: Mapping[str, torch.Tensor]) -> bool:

@@ -22,6 +22,7 @@ from dpwa.errors import UserError
 if TYPE_CHECKING:
     import torch
 
+    from dpwa.adapters.optimizer import Given, Schedulers
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 
 LAUNCHERS: Sequence[Launcher] = (Torchrun(), Ray(), Slurm(), SkyPilot())
@@ -31,8 +32,9 @@ _CLUSTER = frozenset({"nodes", "join"})  # settings that say where peers are
 
 def connect(
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Given = None,
     *,
+    scheduler: Schedulers = None,
     config: ConfigSource | None = None,
     name: str | None = None,
     **overrides: Any,
@@ -56,7 +58,10 @@ def connect(
 
     Args:
         model: a `torch.nn.Module`.
-        optimizer: of the model; its state is handed on, kept and taken over together with it.
+        optimizer: of the model, or several in a list; their state is handed on, kept and taken over
+            together with it.
+        scheduler: of the learning rate, or several in a list; likewise. An empty list says that
+            this script sees to them after a take-over.
         config: a path to a YAML file, a mapping, or a `Config`.
         name: of this node.
         overrides: settings by name, before those of `config` and of the environment:
@@ -79,7 +84,7 @@ def connect(
     if hasattr(sys, "ps1"):  # the prompt: IPython and its kernels have it, too
         loaded.require(own_name)
         close_former(own_name, loaded)
-    return DpwaPyTorchAdapter(model, own_name, loaded, optimizer=optimizer)
+    return DpwaPyTorchAdapter(model, own_name, loaded, optimizer=optimizer, scheduler=scheduler)
 
 
 def _require_no_import_by_worker() -> None:

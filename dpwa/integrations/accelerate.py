@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,8 @@ class DpwaGossip(TrainingGossip):
     Args:
         accelerator: with one process.
         model: as `accelerator.prepare` returns it.
-        optimizer: likewise; its state goes with the model's.
+        optimizer: likewise, or several; their state goes with the model's.
+        scheduler: likewise, of the learning rate.
         config, name, overrides: as `dpwa.connect` takes them.
         finish: whether the nodes end together.
 
@@ -61,8 +63,9 @@ class DpwaGossip(TrainingGossip):
         self,
         accelerator: Accelerator,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
+        scheduler: Any = None,
         config: ConfigSource | None = None,
         name: str | None = None,
         finish: bool = True,
@@ -74,10 +77,12 @@ class DpwaGossip(TrainingGossip):
             is_alone=kind == DistributedType.NO,
         )
         super().__init__(config=config, name=name, finish=finish, **overrides)
-        self._accelerator, self._model, self._optimizer = accelerator, model, optimizer
+        self._accelerator, self._model = accelerator, model
+        self._optimizer, self._scheduler = optimizer, scheduler
 
     def __enter__(self) -> DpwaGossip:
-        self._begin(self._model, getattr(self._optimizer, "optimizer", self._optimizer))
+        optimizer = _prepared(self._optimizer, "optimizer")
+        self._begin(self._model, optimizer, _prepared(self._scheduler, "scheduler"))
         return self
 
     def __exit__(
@@ -111,3 +116,10 @@ class DpwaGossip(TrainingGossip):
         if not accelerator.sync_gradients or accelerator.optimizer_step_was_skipped:
             return None
         return self._steps.step(loss)
+
+
+def _prepared(given: Any, what: str) -> Any:
+    """Return what Accelerate has wrapped, one or several."""
+    if isinstance(given, (list, tuple)):
+        return [_prepared(each, what) for each in given]
+    return getattr(given, what, given)

@@ -60,12 +60,11 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Connect: model, optimizers and loops have by now what the training has resumed from.
 
-        The state of the optimizer goes with the model's, where there is only one.
+        The state of the optimizers and of their schedulers goes with the model's.
         """
         self._global_step = trainer.global_step
-        optimizers = trainer.optimizers
-        optimizer = optimizers[0] if len(optimizers) == 1 else None
-        self._begin(pl_module, optimizer, trainer.global_step)
+        schedulers = [each.scheduler for each in trainer.lr_scheduler_configs]
+        self._begin(pl_module, trainer.optimizers, schedulers, trainer.global_step)
 
     def on_train_batch_end(
         self,
@@ -81,6 +80,8 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
         self._global_step = trainer.global_step
         self._steps.step(_loss_of(outputs, trainer, pl_module))
         pl_module.log_dict(self.figures(), on_step=True, on_epoch=False)
+        if self.has_done(trainer.estimated_stepping_batches):
+            trainer.should_stop = True  # with the others: a Trainer begins to count at 0
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """End together with the peers, and disconnect."""

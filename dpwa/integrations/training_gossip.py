@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dpwa.adapters.attachment import GossipSteps
+from dpwa.adapters.optimizer import Schedulers
 from dpwa.config import ConfigSource
 from dpwa.discovery.connect import connect
 from dpwa.errors import UserError
@@ -54,6 +55,13 @@ class TrainingGossip:
         """How many steps have merged something."""
         return 0 if self._steps is None else self._steps.merges
 
+    def has_done(self, steps: float) -> bool:
+        """Tell whether a training that was taken over from peers has come to so many steps."""
+        gossip = self.gossip
+        if gossip is None or gossip.connection.states.origin is None:
+            return False  # the library counts them by itself
+        return gossip.updates >= steps
+
     def figures(self) -> dict[str, float]:
         """Return how the gossip goes, to be logged: `metrics` of the adapter, if there is one."""
         if self.gossip is None:
@@ -74,7 +82,8 @@ class TrainingGossip:
     def _begin(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: Any,
+        scheduler: Schedulers,
         step: int = 0,
         *,
         attaches: bool = False,
@@ -83,7 +92,8 @@ class TrainingGossip:
 
         Args:
             model: as `dpwa.connect` takes it.
-            optimizer: whose state goes with the model's, if there is one.
+            optimizer: of the model, or several.
+            scheduler: of their learning rate, likewise.
             step: how many steps of the optimizer the training has resumed from.
             attaches: gossip follows the steps of the optimizer; else `step` is to be called.
         """
@@ -93,14 +103,12 @@ class TrainingGossip:
         overrides = self._overrides
         if updates > 0:  # what the training has resumed from is not to be replaced
             overrides = {"initial_state": "own", **overrides}
-        gossip = connect(model, config=self._config, name=self._name, **overrides)
+        settings = {"config": self._config, "name": self._name, **overrides}
+        gossip = connect(model, optimizer, scheduler=scheduler, **settings)
         try:
             if gossip.updates == 0 and updates > 0:
                 gossip.connection.node.rounds.resume(clock, updates)
-            if attaches and optimizer is not None:
-                self._steps = gossip.attach(optimizer)
-            else:
-                self._steps = GossipSteps(gossip, optimizer)
+            self._steps = gossip.attach(optimizer) if attaches else GossipSteps(gossip)
         except BaseException:
             gossip.close()
             raise

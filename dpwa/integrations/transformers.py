@@ -42,13 +42,19 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Connect, with the model and the optimizer of the Trainer."""
+        """Connect, with the model, the optimizer and the scheduler of the Trainer."""
         require_own_model(
             "the Trainer has started torch.distributed, as RANK, LOCAL_RANK and WORLD_SIZE are set"
         )
         optimizer = kwargs["optimizer"]  # accelerate wraps it
         own = getattr(optimizer, "optimizer", optimizer)
-        self._begin(kwargs["model"], own, state.global_step, attaches=True)
+        scheduler = kwargs["lr_scheduler"]
+        self._begin(kwargs["model"], own, scheduler, state.global_step, attaches=True)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """End with the others, if their training was taken over: a Trainer begins to count at 0."""
+        if self.has_done(state.max_steps):
+            control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Take note of the loss, and add how the gossip goes to what is logged."""

@@ -38,6 +38,7 @@ from dpwa.wire.shards import Shard
 log = get_log("dpwa.node")
 
 SAID_EVERY_S = 60.0  # from one error that this node has diverged to the next
+MOST_UNPAIRED = 20  # calls of one kind in a row, of which each step needs both
 MOST_ASKED_AGAIN = 3  # rounds in which another peer is to bear out what a first one has said
 
 
@@ -84,6 +85,9 @@ class GossipRounds:
         self._deadline: Deadline | None = None  # of all fetches of this update
         self._wants_all = False  # of a peer, to take over its parameters
         self._publications = 0  # tried, by all companions alike
+        self._begins = 0  # in a row, without a wait between
+        self._waits = 0  # likewise, with nothing begun
+        self._has_warned = False  # of such
         self._doubted = ""  # a peer that others are to bear out
         self._bears_out = ""  # the same, of the fetch under way
         self._asked_again = 0  # how often in a row
@@ -141,6 +145,10 @@ class GossipRounds:
         """
         self._check_open()
         self._end_round()
+        self._waits = 0
+        self._begins += 1
+        if self._begins == MOST_UNPAIRED:
+            self._unpaired("update_send", "update_wait", "nothing is merged")
         if self.began_at is None:
             self.began_at = self._context.clock.now()
         self.figures.begin()
@@ -264,6 +272,11 @@ class GossipRounds:
         if diverged is not self._has_diverged:
             self._diverges(diverged)
         round_, self._round = self._round, NO_ROUND
+        self._begins = 0
+        if round_ is NO_ROUND:
+            self._waits += 1
+            if self._waits == MOST_UNPAIRED:
+                self._unpaired("update_wait", "update_send", "nothing is published, nor fetched")
         before = self.figures.turn_to(Activity.WAIT)
         try:
             arrival = self._fetched(round_.order, round_.published, merge)
@@ -285,6 +298,7 @@ class GossipRounds:
         """
         self._check_open()
         self._end_round()
+        self._begins = 0
         while (transaction := self._context.transactions.take()) is not None:
             self._context.transactions.factor(transaction)  # its mass counts all the same
             transaction.release()
@@ -301,6 +315,7 @@ class GossipRounds:
         self._check_open()
         self._end_round()
         self._measured(loss)
+        self._has_warned = True  # those who go on to serve only wait
         self.figures.turn_to(Activity.IDLE)
 
     def settle(self, is_published: bool) -> bool:
@@ -394,6 +409,21 @@ class GossipRounds:
                 divergence,
                 self.view.updates,
             )
+
+    def _unpaired(self, called: str, other: str, therefore: str) -> None:
+        """Warn, once."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        log.warning(
+            "%s: %d calls of %s, and none of %s: %s. Each training step needs both, update_send "
+            "before it and update_wait after it, or step(loss) alone",
+            self._context.name,
+            MOST_UNPAIRED,
+            called,
+            other,
+            therefore,
+        )
 
     def _measured(self, loss: float | None) -> None:
         if loss is not None:

@@ -144,9 +144,9 @@ def test_a_sparse_embedding_is_gossiped_with_sparse_adam_and_handed_on():
         eventually(merged)
     states = [TrainingState(net) for net in nets]
     for state, adam in zip(states, adams, strict=True):
-        state.optimizer = adam
+        state.optimizers.include(adam)
     part = states[0].capture()["optimizer"]
-    states[2].optimizer_target(adams[2]).load(part.image, part.numbers)
+    states[2].optimizer_target().load(part.image, part.numbers)
     own, taken = adams[0].state[nets[0].weight], adams[2].state[nets[2].weight]
     assert own["step"] == taken["step"] >= 1
     assert torch.equal(own["exp_avg"], taken["exp_avg"])

@@ -91,6 +91,15 @@ def test_an_optimizer_that_gossips_keeps_the_ranks_identical_at_every_step(tmp_p
 
 
 @pytest.mark.slow
+def test_an_iterate_of_its_own_is_switched_on_all_ranks_and_left_as_evaluated(tmp_path):
+    ranks = told_by(tmp_path, "schedule_free")["schedule_free"]
+    for name in ("w1", "w2"):
+        assert ranks[name, 0] == ranks[name, 1]
+        assert ranks[name, 0]["modes"] == [False]
+    assert ranks["w1", 0]["values"] == pytest.approx(ranks["w2", 0]["values"], abs=1e-4)
+
+
+@pytest.mark.slow
 def test_a_group_that_comes_late_takes_over_all_of_the_state_on_all_ranks(tmp_path):
     ranks = told_by(tmp_path, "late")["late"]
     w1, w2 = ranks["w1", 0], ranks["w2", 0]
@@ -98,6 +107,7 @@ def test_a_group_that_comes_late_takes_over_all_of_the_state_on_all_ranks(tmp_pa
     assert ranks["w2", 1] == w2
     assert w2["digest"] == w1["digest"]  # frozen ones too
     assert w2["optimizer"] == w1["optimizer"] > 0
+    assert w2["schedule"] == w1["schedule"] == [5, [0.01 * 0.5**5]]
     assert w2["clock"] > 4
 
 

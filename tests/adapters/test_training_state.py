@@ -68,7 +68,7 @@ def hand_over(one, two):
     target = two.model()
     assert target.kind.fingerprint == parts["model"].kind.fingerprint
     target.load(parts["model"].image, parts["model"].numbers)
-    target = two.optimizer_target(two.optimizer)
+    target = two.optimizer_target()
     target.load(parts["optimizer"].image, parts["optimizer"].numbers)
 
 
@@ -78,24 +78,24 @@ def test_training_goes_on_exactly_as_the_donors_would(make, steps):
     nets = linear(1), linear(2)
     states = [TrainingState(net) for net in nets]
     for net, state in zip(nets, states, strict=True):
-        state.optimizer = make(net)
-    states[0].optimizer.param_groups[0]["lr"] *= 0.5  # a schedule has come so far
-    train(nets[0], states[0].optimizer, steps)
+        state.optimizers.include(make(net))
+    states[0].optimizers.given[0].param_groups[0]["lr"] *= 0.5  # a schedule has come so far
+    train(nets[0], states[0].optimizers.given[0], steps)
     hand_over(*states)
     for net, state in zip(nets, states, strict=True):
-        train(net, state.optimizer)
+        train(net, state.optimizers.given[0])
     assert are_equal(state_of(nets[0]), state_of(nets[1]))
 
 
 def test_learning_rates_stay_where_nodes_have_different_ones():
     one, two = TrainingState(linear(1)), TrainingState(linear(2), keeps_lr=True)
     for state in (one, two):
-        state.optimizer = torch.optim.Adam(state._net.parameters(), lr=0.1)
-    two.optimizer.param_groups[0]["lr"] = 0.7
-    train(one._net, one.optimizer)
+        state.optimizers.include(torch.optim.Adam(state._net.parameters(), lr=0.1))
+    two.optimizers.given[0].param_groups[0]["lr"] = 0.7
+    train(one._net, one.optimizers.given[0])
     hand_over(one, two)
-    assert two.optimizer.param_groups[0]["lr"] == 0.7
-    assert len(two.optimizer.state) == 2
+    assert two.optimizers.given[0].param_groups[0]["lr"] == 0.7
+    assert len(two.optimizers.given[0].state) == 2
 
 
 def test_the_image_is_what_safetensors_and_torch_understand():
@@ -137,11 +137,11 @@ def test_every_dtype_and_every_stride_keeps_its_values(dtype):
 def test_a_state_that_does_not_fit_changes_nothing():
     one, two = TrainingState(linear(1)), TrainingState(linear(2))
     for state in (one, two):
-        state.optimizer = torch.optim.Adam(state._net.parameters(), lr=0.1)
-        train(state._net, state.optimizer)
+        state.optimizers.include(torch.optim.Adam(state._net.parameters(), lr=0.1))
+        train(state._net, state.optimizers.given[0])
     part = one.capture()["optimizer"]
-    before = copy.deepcopy(two.optimizer.state_dict())
-    load = two.optimizer_target(two.optimizer).load
+    before = copy.deepcopy(two.optimizers.given[0].state_dict())
+    load = two.optimizer_target().load
     for image, numbers in (
         (part.image[:-1], part.numbers),
         (part.image, b"\x80"),
@@ -149,7 +149,7 @@ def test_a_state_that_does_not_fit_changes_nothing():
     ):
         with pytest.raises(UnfitStateError):
             load(image, numbers)
-    assert str(two.optimizer.state_dict()) == str(before)
+    assert str(two.optimizers.given[0].state_dict()) == str(before)
     image = two.capture()["model"].image
     image[9] ^= 1
     with pytest.raises(UnfitStateError):
@@ -214,14 +214,14 @@ def told(part, lie):
 def test_a_state_that_no_such_optimizer_has_changes_nothing(lie, steps):
     one, two = TrainingState(linear(1)), TrainingState(linear(2))
     for state, own_steps in ((one, 3), (two, steps)):
-        state.optimizer = torch.optim.Adam(state._net.parameters(), lr=0.1)
-        train(state._net, state.optimizer, own_steps)
+        state.optimizers.include(torch.optim.Adam(state._net.parameters(), lr=0.1))
+        train(state._net, state.optimizers.given[0], own_steps)
     image, numbers = told(one.capture()["optimizer"], lie)
-    before = copy.deepcopy(two.optimizer.state_dict())
+    before = copy.deepcopy(two.optimizers.given[0].state_dict())
     with pytest.raises(UnfitStateError):
-        two.optimizer_target(two.optimizer).load(image, numbers)
-    assert str(two.optimizer.state_dict()) == str(before)
-    train(two._net, two.optimizer)
+        two.optimizer_target().load(image, numbers)
+    assert str(two.optimizers.given[0].state_dict()) == str(before)
+    train(two._net, two.optimizers.given[0])
 
 
 def test_of_optimizers_from_elsewhere_whatever_they_keep_is_taken():
@@ -236,11 +236,11 @@ def test_of_optimizers_from_elsewhere_whatever_they_keep_is_taken():
 
     one, two = TrainingState(linear(1)), TrainingState(linear(2))
     for state in (one, two):
-        state.optimizer = Factored(state._net.parameters(), {"lr": 0.01})
-    train(one._net, one.optimizer)
+        state.optimizers.include(Factored(state._net.parameters(), {"lr": 0.01}))
+    train(one._net, one.optimizers.given[0])
     hand_over(one, two)
     for state in (one, two):
-        train(state._net, state.optimizer)
+        train(state._net, state.optimizers.given[0])
     assert are_equal(state_of(one._net), state_of(two._net))
 
 
@@ -258,19 +258,19 @@ SCHEDULERS = {
 def test_a_scheduler_hinders_nobody_whether_it_is_made_before_or_after(make, has_own):
     one, two = TrainingState(linear(1)), TrainingState(linear(2))
     for state in (one, two):
-        state.optimizer = torch.optim.Adam(state._net.parameters(), lr=0.1)
-    scheduler = make(one.optimizer)
+        state.optimizers.include(torch.optim.Adam(state._net.parameters(), lr=0.1))
+    scheduler = make(one.optimizers.given[0])
     for _ in range(4):
-        train(one._net, one.optimizer, 1)
+        train(one._net, one.optimizers.given[0], 1)
         scheduler.step()
     if has_own:
-        make(two.optimizer)
+        make(two.optimizers.given[0])
     hand_over(one, two)
-    groups = [state.optimizer.param_groups[0] for state in (one, two)]
+    groups = [state.optimizers.given[0].param_groups[0] for state in (one, two)]
     assert groups[0]["lr"] == groups[1]["lr"]
     assert groups[0]["initial_lr"] == groups[1]["initial_lr"]
     for state in (one, two):
-        train(state._net, state.optimizer)
+        train(state._net, state.optimizers.given[0])
     assert are_equal(state_of(one._net), state_of(two._net))
 
 
@@ -280,15 +280,15 @@ def test_what_was_handed_over_once_can_be_handed_over_again(make, dtype):
     nets = [linear(seed).to(dtype) for seed in (1, 2, 3)]
     states = [TrainingState(net) for net in nets]
     for net, state in zip(nets, states, strict=True):
-        state.optimizer = make(net)
+        state.optimizers.include(make(net))
     inputs = torch.linspace(-1, 1, 12).view(3, 4).to(dtype)
     nets[0](inputs).square().mean().backward()
-    states[0].optimizer.step()
+    states[0].optimizers.given[0].step()
     hand_over(states[0], states[1])
     hand_over(states[1], states[2])
     assert are_equal(state_of(nets[0]), state_of(nets[2]))
-    assert {*states[0].optimizer.state_dict()["state"]} == {
-        *states[2].optimizer.state_dict()["state"]
+    assert {*states[0].optimizers.given[0].state_dict()["state"]} == {
+        *states[2].optimizers.given[0].state_dict()["state"]
     }
 
 
@@ -299,28 +299,28 @@ def test_an_optimizer_that_refuses_what_it_has_half_taken_is_as_it_was():
             raise KeyError("step")
 
     one, two = TrainingState(linear(1)), TrainingState(linear(2))
-    one.optimizer = torch.optim.SGD(one._net.parameters(), lr=0.1, momentum=0.9)
-    two.optimizer = Hesitating(two._net.parameters(), lr=0.5, momentum=0.9)
-    train(one._net, one.optimizer)
+    one.optimizers.include(torch.optim.SGD(one._net.parameters(), lr=0.1, momentum=0.9))
+    two.optimizers.include(Hesitating(two._net.parameters(), lr=0.5, momentum=0.9))
+    train(one._net, one.optimizers.given[0])
     part = one.capture()["optimizer"]
     with pytest.raises(UnfitStateError, match="KeyError"):
-        two.optimizer_target(two.optimizer).load(part.image, part.numbers)
-    assert two.optimizer.param_groups[0]["lr"] == 0.5
-    assert not two.optimizer.state
+        two.optimizer_target().load(part.image, part.numbers)
+    assert two.optimizers.given[0].param_groups[0]["lr"] == 0.5
+    assert not two.optimizers.given[0].state
 
 
 def test_an_optimizer_that_keeps_more_than_tensors_and_numbers_is_left_out():
     net = linear(1)
     state = TrainingState(net)
-    state.optimizer = torch.optim.LBFGS(net.parameters())
+    state.optimizers.include(torch.optim.LBFGS(net.parameters()))
 
     def closure():
-        state.optimizer.zero_grad()
+        state.optimizers.given[0].zero_grad()
         loss = net(torch.ones(1, 4)).square().sum()
         loss.backward()
         return loss
 
-    state.optimizer.step(closure)
+    state.optimizers.given[0].step(closure)
     assert state.capture().keys() == {"model"}
 
 

@@ -1,6 +1,7 @@
 """Gossip within the Trainer of Transformers, the real one."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 from support import trainers
@@ -31,3 +32,16 @@ def test_a_trainer_that_has_started_a_process_group_is_told_what_to_do(tmp_path)
     )  # fmt: skip
     assert done.returncode != 0
     assert "the Trainer has started torch.distributed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("origin", "updates", "stops"), [("w1", 60, True), ("w1", 59, False), (None, 60, False)]
+)
+def test_a_trainer_that_has_taken_over_ends_with_the_others(origin, updates, stops):
+    from dpwa.integrations.transformers import DpwaCallback
+
+    callback, control = DpwaCallback(), SimpleNamespace(should_training_stop=False)
+    connection = SimpleNamespace(states=SimpleNamespace(origin=origin))
+    callback.gossip = SimpleNamespace(updates=updates, connection=connection)
+    callback.on_step_end(None, SimpleNamespace(max_steps=60), control)
+    assert control.should_training_stop == stops

@@ -11,6 +11,7 @@ from support.nodes import config_of, eventually, status_of
 from support.state_donors import training
 
 from dpwa import DpwaConnection
+from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.node.transactions.record import Settled
 from dpwa.policy.beginners import LEAD, is_far_behind
@@ -362,6 +363,35 @@ def test_weights_that_are_loaded_before_the_first_update_count(caplog):
             net.load_state_dict(seeded(3).state_dict())
 
     assert not meet(nets, config_of(2), caplog, before=load)
+
+
+def first_step(how, adapter, net, sign):
+    """Take a step of an optimizer that moves the parameters by more than they are long."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=3.0)
+    if how == "attached":
+        adapter.attach(optimizer)
+    if how == "GossipOptimizer":
+        optimizer = GossipOptimizer(optimizer, adapter)
+    for parameter in net.parameters():
+        parameter.grad = torch.full_like(parameter, sign)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("how", ["step", "attached", "GossipOptimizer"])
+@pytest.mark.parametrize(
+    ("seeds", "loads", "count"), [((1, 1), False, 0), ((1, 2), True, 0), ((1, 2), False, 2)]
+)
+def test_a_large_first_step_is_no_other_beginning(how, seeds, loads, count, caplog):
+    nets = [seeded(seed) for seed in seeds]
+
+    def train(adapters):
+        if loads:
+            for net in nets:
+                net.load_state_dict(seeded(3).state_dict())
+        for adapter, net, sign in zip(adapters, nets, (1.0, -1.0), strict=True):
+            first_step(how, adapter, net, sign)
+
+    assert len(meet(nets, config_of(2), caplog, before=train)) == count
 
 
 def test_who_has_taken_over_is_not_warned_of(caplog):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.optimizer import Optimizers
 from dpwa.adapters.training_state import TrainingState
 from dpwa.connection import DpwaConnection
 from dpwa.node.gossip_rounds import GossipRounds
@@ -23,4 +24,7 @@ class Adapter(Protocol):
     _state: ModuleState
     _training: TrainingState
     _states: States
+    _optimizers: Optimizers
     _leader_loss: Callable[[], Loss] | None
+
+    def _take_over_optimizers(self) -> bool: ...

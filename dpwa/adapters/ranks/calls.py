@@ -69,15 +69,20 @@ def made_by_all_ranks(init: Callable[P, None]) -> Callable[P, None]:
 def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
     """Let a method of an adapter be called by all ranks; see `Replicas.call` and `Shards.call`.
 
-    A `loss` that it takes is the mean of those of all ranks.
+    A `loss` that it takes is the mean of those of all ranks. Optimizers that have the module hold
+    something else while they train are switched on each of them.
     """
     signature = inspect.signature(call)
     begins = call.__name__ == "update_send"  # when leaders are chosen
+    ends = call.__name__ == "finish"
 
     @functools.wraps(call)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         adapter: Any = args[0]
         ranks: Ranks | None = adapter._ranks
+        if adapter._optimizers.to_prepare:
+            with adapter._optimizers.prepared(for_good=ends):
+                return called(*args, **kwargs)
         if ranks is None or ranks.is_inside:
             return call(*args, **kwargs)
         problem = ranks.problem(adapter)
@@ -89,7 +94,7 @@ def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
         elif problem is not None:
             raise problem
         run = functools.partial(call, *bound.args, **bound.kwargs)
-        return ranks.call(adapter, run, bound.arguments.get("optimizer"))
+        return ranks.call(adapter, run)
 
     return called
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.optimizer import Given, Schedulers
 from dpwa.config import ConfigSource, load_config
 from dpwa.errors import ClosedError, DpwaError, UserError
 from dpwa.lifecycle import require_own_process
@@ -61,7 +62,6 @@ class RankOutcome:
         has_changed: whether parameters or averaged buffers are to be broadcast.
         fingerprint: of the layout of those.
         clock, updates, peers: of the node.
-        optimizer: a state to be loaded into the optimizer that was included.
     """
 
     result: Any = None
@@ -71,7 +71,6 @@ class RankOutcome:
     clock: float = 0.0
     updates: int = 0
     peers: tuple[str, ...] = ()
-    optimizer: dict[str, Any] | None = None
 
 
 class NodeElsewhere:
@@ -127,8 +126,9 @@ class Form:
     """What a rank says of the adapter that it makes; rank 0 also what its node begins with."""
 
     name: str
-    has_optimizer: bool
     has_leader_loss: bool
+    has_optimizer: bool
+    has_scheduler: bool
     failure: Failure | None
     has_origin: bool = False
     clock: float = 0.0
@@ -144,16 +144,23 @@ class Making:
     name: str
     config: ConfigSource
     leader_loss: Callable[[], Loss] | None = None
-    optimizer: torch.optim.Optimizer | None = None
+    optimizer: Given = None
+    scheduler: Schedulers = None
 
     def make(self, config: ConfigSource) -> None:
         """Make it, with this configuration."""
-        self.init(self.name, config, self.leader_loss, self.optimizer)
+        self.init(self.name, config, self.leader_loss, self.optimizer, self.scheduler)
 
     def form(self, failure: Exception | None, rank: int) -> Form:
         """Say to the other ranks what has come of it."""
         told = None if failure is None else Failure.of(failure, rank)
-        return Form(self.name, self.optimizer is not None, self.leader_loss is not None, told)
+        return Form(
+            self.name,
+            self.leader_loss is not None,
+            self.optimizer is not None,
+            self.scheduler is not None,
+            told,
+        )
 
 
 def require_alike(forms: Sequence[Form]) -> None:
@@ -168,7 +175,7 @@ def require_alike(forms: Sequence[Form]) -> None:
                 "the ranks that hold a module together are one node: rank 0 of its process "
                 f"group calls it {first.name!r}, rank {rank} {form.name!r}"
             )
-        for what in ("optimizer", "leader_loss"):
+        for what in ("leader_loss", "optimizer", "scheduler"):
             if getattr(form, f"has_{what}") != getattr(first, f"has_{what}"):
                 raise UserError(
                     f"rank 0 and rank {rank} of the model's process group must both have "

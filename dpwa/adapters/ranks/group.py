@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dpwa.adapters.optimizer import Optimizers
 from dpwa.adapters.ranks.forms import Form
 from dpwa.errors import ParametersError
 from dpwa.message_codes import get_log
@@ -135,6 +136,9 @@ class RankGroup:
         box = [said]
         dist.broadcast_object_list(box, self._source, self.group, self.device)
         return box[0]
+
+    def share(self, optimizers: Optimizers) -> None:
+        """Give what rank 0 has taken over for the optimizers to all ranks, if only it has."""
 
     def still_at_work(self) -> None:
         """Say, now and then, that rank 0 is at work, if others wait for it meanwhile."""

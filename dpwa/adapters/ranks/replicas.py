@@ -17,6 +17,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.optimizer import Optimizers
+from dpwa.adapters.optimizer_state import progress_of, resume
 from dpwa.adapters.ranks.adapter import Adapter
 from dpwa.adapters.ranks.forms import (
     Failure,
@@ -86,20 +88,29 @@ class Replicas(RankGroup):
             elsewhere.follow(forms[0])
         if forms[0].has_origin:
             self._send_all(tensor for _, tensor in adapter._state.handed_on())
-            self._share_optimizer(given.optimizer)
+            self.share(adapter._optimizers)
 
     def _make_elsewhere(self, adapter: Adapter, net: torch.nn.Module, given: Making) -> None:
         elsewhere: Any = NodeElsewhere(given.name, given.config, self.rank)
         adapter.connection = adapter._node = adapter._rounds = adapter._states = elsewhere
         adapter._state = ModuleState.of(net, elsewhere.config)
+        adapter._optimizers = Optimizers()
+        adapter._optimizers.begin(adapter._state)
+        adapter._optimizers.include(given.optimizer, given.scheduler)
         self.leader_loss = given.leader_loss
 
-    def _share_optimizer(self, optimizer: torch.optim.Optimizer | None) -> None:
-        if optimizer is None:
+    def share(self, optimizers: Optimizers) -> None:
+        """Give what rank 0 has taken over for the optimizers to all ranks."""
+        if not optimizers.given:
             return
-        state = self.say(optimizer.state_dict() if self.has_node else None)
+        schedulers, own = optimizers.schedulers or (), None
+        if self.has_node:
+            own = [o.state_dict() for o in optimizers.given], [*map(progress_of, schedulers)]
+        states, progress = self.say(own)
         if not self.has_node:
-            optimizer.load_state_dict(state)
+            for optimizer, state in zip(optimizers.given, states, strict=True):
+                optimizer.load_state_dict(state)
+            resume(schedulers, progress)
 
     # A call
 
@@ -108,13 +119,12 @@ class Replicas(RankGroup):
         adapter._node._check_open()
         return None
 
-    def call(self, adapter: Adapter, run: Callable[[], R], optimizer: Any = None) -> R:
+    def call(self, adapter: Adapter, run: Callable[[], R]) -> R:
         """Run something on rank 0, and bring the other ranks to the same state.
 
         Args:
             adapter: of this rank.
             run: what rank 0 does.
-            optimizer: whose state may be taken over in it.
 
         Returns:
             What rank 0 returned.
@@ -123,12 +133,12 @@ class Replicas(RankGroup):
             DpwaError: what rank 0 raised, on all ranks.
         """
         if not self.has_node:
-            return cast("R", self._follow(adapter, optimizer))
+            return cast("R", self._follow(adapter))
         before = versions(adapter._state)
         try:
             with self.entered():
                 result = run()
-                outcome = self._outcome(adapter, result, before, optimizer)
+                outcome = self._outcome(adapter, result, before)
         except Exception as error:
             self.say(RankOutcome(failure=Failure.of(error, self.rank)))
             raise
@@ -137,19 +147,15 @@ class Replicas(RankGroup):
             self._send_all(entry.tensor for entry in adapter._state.entries)
         return result
 
-    def _outcome(
-        self, adapter: Adapter, result: object, before: object, optimizer: Any
-    ) -> RankOutcome:
-        is_taken_over = optimizer is not None and adapter._states.origin is not None
+    def _outcome(self, adapter: Adapter, result: object, before: object) -> RankOutcome:
         return RankOutcome(
             result,
             has_changed=result is not None or versions(adapter._state) != before,
             fingerprint=adapter._state.layout.fingerprint,
             **_standing(adapter.connection),
-            optimizer=optimizer.state_dict() if is_taken_over else None,
         )
 
-    def _follow(self, adapter: Adapter, optimizer: Any) -> Any:
+    def _follow(self, adapter: Adapter) -> Any:
         outcome: RankOutcome | None = None
         while outcome is None:  # rank 0 is still at work
             outcome = self.say(None)
@@ -157,8 +163,6 @@ class Replicas(RankGroup):
             outcome.failure.throw()
         elsewhere = cast("NodeElsewhere", adapter.connection)
         elsewhere.follow(outcome)
-        if outcome.optimizer is not None:
-            optimizer.load_state_dict(outcome.optimizer)
         if outcome.has_changed:
             adapter._state.refresh()
             if adapter._state.layout.fingerprint != outcome.fingerprint:

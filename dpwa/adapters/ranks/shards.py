@@ -102,8 +102,9 @@ class Shards(RankGroup):
         adapter._states.keep_together(self)
         if adapter._states.start(adapter._training.model()) is not None:
             adapter._rounds.begin_with(b"")
-            if given.optimizer is not None:
-                adapter._states.add(adapter._training.optimizer_target(given.optimizer))
+            if adapter._optimizers.given:
+                with self.entered():
+                    adapter._take_over_optimizers()
 
     def _members(self, names: list[str]) -> list[list[str]]:
         """Return the names of the ranks of all members, this one first, if a launcher gave them.
@@ -136,7 +137,7 @@ class Shards(RankGroup):
             return error
         return None
 
-    def call(self, adapter: object, run: Callable[[], R], optimizer: object = None) -> R:  # noqa: ARG002
+    def call(self, adapter: object, run: Callable[[], R]) -> R:  # noqa: ARG002
         """Run something on each rank; what they must agree on, they do in the course of it."""
         with self.entered():
             result = run()

@@ -12,11 +12,11 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import torch._dynamo
 import torch.distributed as dist
+from support.optimizers import ScheduleFree
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -150,7 +150,7 @@ def refused(net, name, rank, config, folder):
     elsewhere = "w1" if name == "w2" else "w2"
     attempt("names", lambda: DpwaPyTorchAdapter(net, (name, elsewhere)[rank], config))
     attempt("name", lambda: DpwaPyTorchAdapter(net, (name, "nobody")[rank], config))
-    options = ({"optimizer": SimpleNamespace(param_groups=[])}, {})[rank]
+    options = ({"optimizer": torch.optim.SGD(net.parameters())}, {})[rank]
     attempt("optimizer", lambda: DpwaPyTorchAdapter(net, name, config, **options))
     first = DpwaPyTorchAdapter(net, name, config)
     attempt("port", lambda: DpwaPyTorchAdapter(net, name, config))
@@ -165,16 +165,19 @@ def refused(net, name, rank, config, folder):
 
 
 def late(net, name, rank, config, folder):
-    """A group that comes late takes over parameters, clock and optimizer on both ranks."""
+    """A group that comes late takes over parameters, clock, optimizer, schedule on both ranks."""
     is_late, ready = name == "w2", folder / "ready"
     inner = torch.optim.Adam(net.parameters(), lr=0.01)
     config = {**config, "initial_state": "peers", "fetch_probability": 0.0}
     while is_late and not ready.exists():
         time.sleep(0.05)
-    with DpwaPyTorchAdapter(net, name, config, optimizer=inner) as adapter:
+    schedule = torch.optim.lr_scheduler.LambdaLR(inner, lambda step: 0.5**step)
+    given = {"optimizer": inner, "scheduler": schedule}
+    with DpwaPyTorchAdapter(net, name, config, **given) as adapter:
         if is_late:
             found = told(net, adapter)
             found["optimizer"] = float(sum(s["step"] for s in inner.state.values()))
+            found["schedule"] = schedule.last_epoch, schedule.get_last_lr()
             (folder / f"done-{rank}").touch()
             return found
         steps = 0
@@ -183,6 +186,7 @@ def late(net, name, rank, config, folder):
                 inner.zero_grad()
                 net(torch.ones(4, 3)).sum().backward()
                 inner.step()
+                schedule.step()
             steps += 1
             adapter.step(1.0)
             if steps == 6:
@@ -190,7 +194,28 @@ def late(net, name, rank, config, folder):
             time.sleep(0.01)
         found = told(net, adapter)
         found["optimizer"] = float(sum(s["step"] for s in inner.state.values()))
+        found["schedule"] = schedule.last_epoch, schedule.get_last_lr()
         return found
+
+
+def schedule_free(net, name, rank, config, folder):
+    """Both groups train with an iterate of their own, which all ranks switch alike."""
+    optimizer = ScheduleFree([p for p in net.parameters() if p.requires_grad], lr=0.1)
+    optimizer.train()
+    digests = []
+    with DpwaPyTorchAdapter(net, name, config, optimizer=optimizer) as adapter:
+        torch.manual_seed(rank)
+        gossip_until_alike(net, adapter, rank, folder)
+        for _ in range(10):
+            optimizer.zero_grad()
+            net(torch.randn(8, 3)).square().mean().backward()
+            optimizer.step()
+            adapter.step(0.5)
+            digests.append(digest_of_parameters(net))
+        adapter.finish()
+    modes = [group["train_mode"] for group in optimizer.param_groups]
+    values = [v for p in net.parameters() if p.requires_grad for v in p.flatten().tolist()]
+    return {"digests": [*digests, digest_of_parameters(net)], "modes": modes, "values": values}
 
 
 def finish(net, name, rank, config, folder):
@@ -226,7 +251,7 @@ def run(scenario, index, rank, config, folder):
 if __name__ == "__main__":
     context = multiprocessing.get_context("fork")
     failed = 0
-    if {"step", "late"} & set(sys.argv):  # what the first optimizer imports takes seconds
+    if {"step", "late", "schedule_free"} & {*sys.argv}:  # the first optimizer takes seconds
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     for scenario in sys.argv[2:]:
         folder = Path(sys.argv[1]) / scenario
