@@ -49,8 +49,8 @@ def test_a_late_joiner_has_all_of_its_donor_bit_for_bit(codec):
 
 
 def test_it_says_whom_it_starts_from(caplog):
-    caplog.set_level(logging.INFO, "dpwa")
-    config = config_of(2, **PEERS, log_level="info")
+    caplog.set_level(logging.WARNING, "dpwa")  # where nothing else is said
+    config = config_of(2, **PEERS)
     with nodes(adapter_of(Net(1), "w1", config)) as (first,), training(first):
         eventually(lambda: first.clock >= 1)
         with nodes(adapter_of(Net(2), "w2", config)):

@@ -32,7 +32,8 @@ IDLE_PAUSE_S = 0.1  # when there is nothing to do but to wait
 HEARD_BY_ALL_S = 0.25  # that a peer has taken its last step; it is averaged with from then on
 PATIENCE_S = 1.0  # for who should be in the same round, and is not
 MOST_FAILURES = 3  # in a row, before a peer is done without
-SAID_EVERY_S = 10.0
+SAID_AFTER_S = 10.0  # whom it waits for; then more rarely
+SAID_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class FinishRun:
         self._endings = endings
         self._averaged = averaged
         self._rng = context.rng("finish")
-        self._began = self._told_at = self._said_at = context.clock.now()
+        self._began = self._told_at = context.clock.now()
+        self._says_at = self._began + SAID_AFTER_S
         self._end = math.inf
         self._agreement = Agreement()
         self._among: set[str] = set()  # whom the agreement is with
@@ -354,8 +356,8 @@ class FinishRun:
             self.tell()
 
     def _say_whom(self, awaited: Sequence[str], left_s: float) -> None:
-        if self._clock.now() - self._said_at >= SAID_EVERY_S:
-            self._said_at = self._clock.now()
+        if self._clock.now() >= self._says_at:
+            self._says_at = self._clock.now() + SAID_EVERY_S
             who = ", ".join(awaited)
             log.warning("%s: finish waits for %s, at most %.0f s more", self._name, who, left_s)
 
