@@ -124,7 +124,7 @@ def test_another_model_is_told_by_its_first_difference_and_nothing_is_changed(ca
     (warning,) = [text for text in caplog.messages if "starts with its own" in text]
     assert warning == (
         "w2: starts with its own model, as w1 has another one: first difference: "
-        "here 'bias' float32[4], there 'bias' float32[3] [DPWA-W062]"
+        "here 'weight' float32[4, 3], there 'weight' float32[3, 3] [DPWA-W062]"
     )
 
 
