@@ -30,8 +30,8 @@ RunOption = Annotated[
         "--config",
         metavar="FILE",
         envvar="DPWA_CONFIG",
-        help="The configuration of the run; by default one of `dpwa launch` on this machine, that of "
-        "this folder first, then the newest.",
+        help="The configuration of the run; by default one of `dpwa launch` here: that of this "
+        "folder, else the newest.",
     ),
 ]
 TimeoutOption = Annotated[
