@@ -50,12 +50,12 @@ def _add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
     """Make the table of contents of the site out of the lists of docs/index.md."""
     if page != root_doc:
         return
-    opening, *sections = source[0].split("\n## ")
-    for section in sections:
-        entries = "\n".join(f"{title} <{page}>" for title, page in _ENTRY.findall(section))
-        caption = section.partition("\n")[0]
+    opening, *parts = source[0].split("\n## ")
+    for part in parts:
+        entries = "\n".join(f"{title} <{page}>" for title, page in _ENTRY.findall(part))
+        caption = part.partition("\n")[0]
         contents = f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
-        opening += f"\n## {section}\n{contents}"
+        opening += f"\n## {part}\n{contents}"
     source[0] = opening
 
 
