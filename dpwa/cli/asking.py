@@ -113,9 +113,9 @@ def run_here(otherwise: str = "") -> LaunchedRun:
 def _described(run: LaunchedRun) -> str:
     from dpwa.wire.messages import printable
 
-    where = "this folder" if run.folder == Path.cwd() else run.folder
+    where = "this folder" if run.is_here else printable(str(run.folder))
     began = screen.age(time.time() - run.began)
-    return printable(f"`{run.command:.200}` in {where}, started {began} ago")
+    return f"`{printable(run.command)}` in {where}, started {began} ago"
 
 
 def watch(config: Path | None, at: str | None, as_name: str | None = None) -> Watch:

@@ -50,6 +50,11 @@ class LaunchedRun:
     folder: Path
     command: str
 
+    @property
+    def is_here(self) -> bool:
+        """Whether that is the folder of this process."""
+        return self.folder == Path("/proc/self/cwd").readlink()
+
 
 def runs_here() -> list[LaunchedRun]:
     """Return what launchers of this user do: those of this folder first, the newest first."""
@@ -65,8 +70,7 @@ def runs_here() -> list[LaunchedRun]:
                 command = shlex.join(words[start:-1])
                 folder = (process / "cwd").readlink()
                 found.append(LaunchedRun(path.resolve(), began, folder, command))
-    here = Path.cwd()
-    return sorted(found, key=lambda run: (run.folder == here, run.began), reverse=True)
+    return sorted(found, key=lambda run: (run.is_here, run.began), reverse=True)
 
 
 def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
