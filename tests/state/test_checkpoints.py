@@ -315,6 +315,7 @@ def test_a_node_that_has_diverged_does_not_drive_out_its_good_checkpoints(tmp_pa
         node.update_send(0.5)
         assert node.connection.states._restore._saved is None  # its memory is given back
     assert "w1-000002-2.safetensors is of no use" in caplog.text
+    assert "w1: starts from its checkpoint w1-000001-1 (0.0 MB in" in caplog.text
 
 
 def found_names(folder):
