@@ -67,7 +67,8 @@ def runs_here() -> list[LaunchedRun]:
                 began, process = path.parent.stat().st_mtime, Path("/proc") / launcher
                 words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 start = words.index("--") + 1 if "--" in words else 0
-                command = shlex.join(words[start:-1])
+                program, *arguments = words[start:-1] or [""]
+                command = shlex.join([Path(program).name, *arguments])
                 folder = (process / "cwd").readlink()
                 found.append(LaunchedRun(path.resolve(), began, folder, command))
     return sorted(found, key=lambda run: (run.is_here, run.began), reverse=True)
