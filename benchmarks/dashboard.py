@@ -2,7 +2,7 @@
 
 The nodes run in a few processes and gossip small arrays. An empty page is measured at the same
 time, in a browser of its own: what it has to wait for is due to the machine. Needs Chromium and
-pip install dpwa[e2e].
+pip install -c constraints.txt '.[e2e]'.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ def _browsers() -> Iterator[Callable[[str], Any]]:
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        raise BenchmarkError("this needs playwright: pip install 'dpwa[e2e]'") from None
+        raise BenchmarkError(
+            "this needs playwright: pip install -c constraints.txt '.[e2e]'"
+        ) from None
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         raise BenchmarkError("this needs Chromium")

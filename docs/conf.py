@@ -7,11 +7,14 @@ the same places as on a Git host. Nothing is loaded from elsewhere: formulas bec
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
-from docutils.nodes import SkipNode
+from docutils.nodes import SkipNode, comment, raw, section
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.addnodes import index
 from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
 
 import dpwa
 
@@ -36,8 +39,10 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_extra_path = ["_start"]  # index.html, which leads to docs/index.html
 html_copy_source = False
+html_search_scorer = str(Path(__file__).with_name("search.js"))
 html_math_renderer = "mathml"
 
+_SEARCH = re.compile(r"search: ([^<>]+?)\s*(?:-->|$)")
 _ENTRY = re.compile(r"^- \[(.+?)\]\(([\w./-]+)\.md\)", re.MULTILINE)
 
 
@@ -45,13 +50,30 @@ def _add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
     """Make the table of contents of the site out of the lists of docs/index.md."""
     if page != root_doc:
         return
-    opening, *sections = source[0].split("\n## ")
-    for section in sections:
-        entries = "\n".join(f"{title} <{page}>" for title, page in _ENTRY.findall(section))
-        caption = section.partition("\n")[0]
+    opening, *parts = source[0].split("\n## ")
+    for part in parts:
+        entries = "\n".join(f"{title} <{page}>" for title, page in _ENTRY.findall(part))
+        caption = part.partition("\n")[0]
         contents = f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
-        opening += f"\n## {section}\n{contents}"
+        opening += f"\n## {part}\n{contents}"
     source[0] = opening
+
+
+class _SearchWords(SphinxTransform):
+    """Finds the heading above `<!-- search: stop, end a run -->` by these words, at first place."""
+
+    default_priority = 400
+
+    def apply(self, **_options: Any) -> None:
+        for node in [*self.document.findall(comment), *self.document.findall(raw)]:
+            words = _SEARCH.search(node.astext())
+            if words is not None:
+                above = node.parent
+                while not isinstance(above, section):
+                    above = above.parent
+                target = above["ids"][-1]
+                entries = [("single", w.strip(), target, "main", None) for w in words[1].split(",")]
+                node.replace_self(index(entries=entries))
 
 
 def _write_inline(writer: Any, node: Any) -> None:
@@ -67,4 +89,5 @@ def _write_block(writer: Any, node: Any) -> None:
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _add_contents)
+    app.add_transform(_SearchWords)
     app.add_html_math_renderer("mathml", (_write_inline, None), (_write_block, None))

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.config import Config, load_config
     from dpwa.connection import DpwaConnection, close_all
     from dpwa.discovery.connect import connect
@@ -24,6 +25,7 @@ _HOMES = {
     "ConfigError": "dpwa.errors",
     "DpwaConnection": "dpwa.connection",
     "DpwaError": "dpwa.errors",
+    "DpwaPyTorchAdapter": "dpwa.adapters.pytorch",
     "FinishReport": "dpwa.policy.finishing",
     "close_all": "dpwa.connection",
     "connect": "dpwa.discovery.connect",
@@ -36,6 +38,7 @@ __all__ = [
     "ConfigError",
     "DpwaConnection",
     "DpwaError",
+    "DpwaPyTorchAdapter",
     "FinishReport",
     "__version__",
     "close_all",

@@ -1,6 +1,7 @@
 """A loop of Accelerate learns the documentation of Python's library, each node a part of it.
 
-Run: dpwa launch -n 2 -- python examples/accelerate_loop.py          (pip install dpwa[accelerate])
+Run: dpwa launch -n 2 -- python examples/accelerate_loop.py
+In a clone of dpwa, first: pip install -c constraints.txt '.[accelerate]'
 """
 
 import os

@@ -1,6 +1,7 @@
 """A Trainer of Lightning learns the documentation of Python's library, each node a part of it.
 
-Run: dpwa launch -n 2 -- python examples/lightning_trainer.py          (pip install dpwa[lightning])
+Run: dpwa launch -n 2 -- python examples/lightning_trainer.py
+In a clone of dpwa, first: pip install -c constraints.txt '.[lightning]'
 """
 
 import os

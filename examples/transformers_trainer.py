@@ -1,6 +1,7 @@
 """A tiny GPT-2 learns the documentation of Python's own library, each node another part of it.
 
-Run: dpwa launch -n 2 -- python examples/transformers_trainer.py          (pip install dpwa[hf])
+Run: dpwa launch -n 2 -- python examples/transformers_trainer.py
+In a clone of dpwa, first: pip install -c constraints.txt '.[hf]'
 """
 
 import os

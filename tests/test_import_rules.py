@@ -51,7 +51,7 @@ TORCH_MAY_BE_USED_IN = (
     "dataset/",
 )
 FIRST_NAMES = {  # files that hand out, on first use, what has moved to a room above them
-    "__init__.py": {"config", "connection", "discovery", "errors", "policy"},
+    "__init__.py": {"adapters", "config", "connection", "discovery", "errors", "policy"},
     "data/__init__.py": {"dataset"},
 }
 PURE_ROOMS = ("policy/", "algorithms/", "wire/")

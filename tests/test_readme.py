@@ -9,6 +9,7 @@ import torch
 import yaml
 from support.nodes import config_of
 
+import dpwa
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.config import load_config
 
@@ -40,6 +41,14 @@ def test_the_training_loop():
     names = {"net": net, "optimizer": optimizer, "steps": 3, "train_step": train_step}
     exec(blocks("python")[0], names)
     assert steps == [0, 1, 2]
+
+
+def test_the_line_by_hand_needs_no_other_import():
+    (line,) = re.findall(r"By hand it is\s+`(.*?)`", README)
+    net = torch.nn.Linear(2, 1)
+    names = {"dpwa": dpwa, "net": net, "optimizer": torch.optim.SGD(net.parameters(), lr=0.1)}
+    with eval(line, names) as gossip:
+        assert gossip.name == "w1"
 
 
 def test_the_optimizer_that_gossips():

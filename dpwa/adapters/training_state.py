@@ -76,7 +76,7 @@ class TrainingState:
         """Copy all parts, from whatever device to memory of the host."""
         named = self._named()
         layout = layout_of(named)
-        parts = {"model": StatePart(self._kind(layout), layout, copied(layout, named))}
+        parts = {"model": StatePart(self._kind(layout, named), layout, copied(layout, named))}
         if self.optimizers.given:
             part = optimizer_part(self.optimizers)
             if part is not None:
@@ -85,18 +85,19 @@ class TrainingState:
 
     def model(self) -> Target:
         """Return the module, to be replaced."""
-        layout = layout_of(self._named())
+        named = self._named()
+        layout = layout_of(named)
         load, check = self._load_model, self._check_model
-        return Target("model", self._kind(layout), layout, layout.nbytes, load, check)
+        return Target("model", self._kind(layout, named), layout, layout.nbytes, load, check)
 
     def _named(self) -> list[tuple[str, torch.Tensor]]:
         found = self._gossiped
         return storable(state_tensors(self._net) if found is None else found.handed_on())
 
-    def _kind(self, layout: ImageLayout) -> Layout:
+    def _kind(self, layout: ImageLayout, named: Named) -> Layout:
         """Return what others must have in common with the module, beside what is in the image."""
         frozen = "" if self._gossiped is None else self._gossiped.layout.frozen
-        return Layout(layout.tensors.tensors, frozen)
+        return Layout(layout.tensors.tensors, frozen, tuple(name for name, _ in named))
 
     def optimizer_target(self) -> Target:
         """Return the state of the optimizers, to be replaced."""

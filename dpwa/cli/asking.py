@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpwa.cli import screen
 from dpwa.cli.completion import node_names
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
     from dpwa.config.endpoints import Seed
+    from dpwa.launch.configs import LaunchedRun
     from dpwa.observe.watch import Watch
 
 MAX_TIMEOUT_MS = 3_600_000
+OR_AT = ", or --at ADDRESS of a node"
+MOST_RUNS_TOLD = 9  # beside the one that is looked at
 LEAST_INTERVAL_S = 0.1
 LONGEST_INTERVAL_S = 86_400.0
 
@@ -25,7 +30,8 @@ RunOption = Annotated[
         "--config",
         metavar="FILE",
         envvar="DPWA_CONFIG",
-        help="The configuration of the run; by default the newest of `dpwa launch` here.",
+        help="The configuration of the run; by default one of `dpwa launch` here: that of this "
+        "folder, else the newest.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -69,31 +75,53 @@ AtOption = Annotated[
 ]
 
 
-def run_of(config: Path | None, otherwise: str = "") -> Path:
-    """Return the configuration that was named, or that of the newest run of this machine.
+def run_of(config: Path | None) -> Path:
+    """Return the configuration that was named, or that of `run_here`.
+
+    Raises:
+        UserError: there is none.
+    """
+    return config or run_here().config
+
+
+def run_here(otherwise: str = "") -> LaunchedRun:
+    """Return a run of this machine, and say which it is, and which others there are.
 
     Args:
-        config: as it was given.
-        otherwise: how else a run can be named, for the error.
+        otherwise: how else than by -c a run can be named, for the error.
 
     Raises:
         UserError: there is none.
     """
     from dpwa.launch.configs import runs_here
 
-    found = config or next(iter(runs_here()), None)
-    if found is None:
+    runs = runs_here()
+    if not runs:
         raise UserError(
             "no run of `dpwa launch` is under way on this machine: name the run to look at by "
             f"-c FILE{otherwise}"
         )
-    return found
+    first, *others = runs
+    typer.echo(f"dpwa: this is {_described(first)}", err=True)
+    for other in others[:MOST_RUNS_TOLD]:
+        typer.echo(f"dpwa: not {_described(other)}: -c {other.config}", err=True)
+    if len(others) > MOST_RUNS_TOLD:
+        typer.echo(f"dpwa: nor {len(others) - MOST_RUNS_TOLD} more", err=True)
+    return first
+
+
+def _described(run: LaunchedRun) -> str:
+    from dpwa.wire.messages import printable
+
+    where = "this folder" if run.is_here else printable(str(run.folder))
+    began = screen.age(time.time() - run.began)
+    return f"`{printable(run.command)}` in {where}, started {began} ago"
 
 
 def watch(config: Path | None, at: str | None, as_name: str | None = None) -> Watch:
     """Follow the run that the options of a command name; to be closed.
 
-    Without any, it is the newest of `dpwa launch` on this machine.
+    Without any, it is that of `run_here`.
 
     Raises:
         UserError: they name none, or no address.
@@ -102,8 +130,8 @@ def watch(config: Path | None, at: str | None, as_name: str | None = None) -> Wa
     from dpwa.node.query import asking_keyring, places_to_ask
     from dpwa.observe.watch import Watch
 
-    if at is None:
-        config = run_of(config, ", or --at ADDRESS of a node")
+    if at is None and config is None:
+        config = run_here(OR_AT).config
     loaded = None if config is None else load_config(config)
     seeds = [_seed(at)] if at is not None else places_to_ask(loaded) if loaded else []
     return Watch(seeds, None if loaded is None else asking_keyring(loaded, as_name))

@@ -27,7 +27,10 @@ app = typer.Typer(
 
 _HIGHEST_PORT = 65535
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="A configuration in YAML.")]
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="A configuration in YAML.")]
+ConfigOption = Annotated[
+    Path | None, typer.Option("-c", "--config", metavar="FILE", help="The same.")
+]
 
 
 @app.command()
@@ -71,7 +74,7 @@ def init(
 
 
 @app.command()
-def check(file: ConfigFile) -> None:
+def check(file: ConfigFile = None, config_file: ConfigOption = None) -> None:
     """Print every mistake with its line and column, or that there is none.
 
     Examples:
@@ -79,6 +82,9 @@ def check(file: ConfigFile) -> None:
     """
     from dpwa.config import load_config
 
+    file = _one_of(file, config_file)
+    if file is None:
+        raise typer.BadParameter("expected a FILE")
     config = load_config(file)
     count = len(config.nodes)
     told = [f"{count} node{'s' * (count != 1)}"] if count else []
@@ -88,9 +94,8 @@ def check(file: ConfigFile) -> None:
 
 @app.command()
 def show(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A configuration in YAML.")
-    ] = None,
+    file: ConfigFile = None,
+    config_file: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of YAML.")] = False,
     where: Annotated[
         bool,
@@ -100,11 +105,12 @@ def show(
     """Print the settings in effect: defaults filled in, environment applied.
 
     Examples:
-        dpwa config show nodes.yaml
+        dpwa config show -c nodes.yaml
         dpwa config show --where
     """
     from dpwa.config import load_config
 
+    file = _one_of(file, config_file)
     if where:
         _show_where(file)
         return
@@ -127,6 +133,12 @@ def schema() -> None:
     from dpwa.config.schema import config_schema
 
     typer.echo(json.dumps(config_schema(), indent=2))
+
+
+def _one_of(file: Path | None, config_file: Path | None) -> Path | None:
+    if file and config_file:
+        raise typer.BadParameter("expected the FILE once, with -c or without")
+    return file or config_file
 
 
 def _show_where(file: Path | None) -> None:

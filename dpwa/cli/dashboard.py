@@ -47,7 +47,8 @@ def dashboard(
         from dpwa.observe.dashboard.feed import Feed
     except ImportError as error:
         raise UserError(
-            f"dpwa dashboard needs {error.name}: install it with: pip install 'dpwa[dashboard]'"
+            f"dpwa dashboard needs {error.name}: install it with: "
+            "pip install -c constraints.txt '.[dashboard]'"
         ) from None
 
     with watch(config, at, as_name) as watched, server.listen(host, port) as listening:

@@ -30,8 +30,8 @@ def doctor(
 
     It tells what is refused, silent or unknown, wrong keys, other protocol versions, models and
     algorithms, views that differ and clocks that are off. It asks from this machine, so what it
-    cannot reach itself may still be fine between the nodes. It says which address a process of this
-    machine gives to others under torchrun, of which network card, and why.
+    cannot reach itself may still be fine between the nodes. Where nodes are on other hosts, it says
+    which address a launcher such as torchrun gives to them for this machine, and why.
 
     Exits with 3 when a connection is missing, with 1 when something else is wrong.
 
@@ -41,6 +41,7 @@ def doctor(
         dpwa doctor -c nodes.yaml --timeout-ms 10000 --json
     """
     from dpwa.config import load_config
+    from dpwa.discovery.interfaces import named_host
     from dpwa.node.diagnosis import Finding, diagnose
     from dpwa.node.query import asking_keyring, query_cluster
 
@@ -58,8 +59,8 @@ def doctor(
         told = {"nodes": list(answers), "problems": rows, "taken_for_dead": missed}
         typer.echo(json.dumps({**told, "this_machine": here}))
     else:
-        if own is not None:
-            typer.echo(f"this machine: {own.host} under torchrun, {own.reason}")
+        if own is not None and not (own.is_loopback and named_host(os.environ) is None):
+            typer.echo(f"this machine: peers reach it at {own.host}, {own.reason}")
         _show(answers, findings)
     if any(finding.is_unreachable for finding in findings):
         raise typer.Exit(exit_codes.UNREACHABLE)

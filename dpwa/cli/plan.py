@@ -96,14 +96,18 @@ def plan(
     write: Annotated[
         bool, typer.Option("--write", help="Put the best that fits into the file of -c.")
     ] = False,
+    shows_table: Annotated[
+        bool, typer.Option("--table", help="Also show what each setting costs if changed alone.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Tell what a round of gossip costs over a link, and which settings fit a budget.
 
-    For the present settings, and for each of `codec`, `fraction` and `fetch_probability` changed
-    alone: the payload of a round, the seconds of a fetch, how much of that passes during the
-    training step and how much is waiting, and the memory of a node. With a budget it looks for the
-    settings that keep to it and give up least. docs/plan.md has the formulas.
+    With a budget it looks for the settings that keep to it and give up least. Of the present
+    settings, and with --table of each of `codec`, `fraction` and `fetch_probability` changed
+    alone, it tells the payload of a round, the seconds of a fetch, how much of that passes during
+    the training step and how much is waiting, and the memory of a node. docs/plan.md has the
+    formulas.
 
     Exits with 1 when nothing fits the budget.
 
@@ -143,7 +147,7 @@ def plan(
     if as_json:
         typer.echo(json.dumps(_as_object(choices, layout, fits)))
     else:
-        _show(choices, layout, fits)
+        _show(choices, layout, fits, with_table=shows_table)
     if budget.is_given and not fits:
         raise typer.Exit(exit_codes.FAILURE)
     if write and config is not None:
@@ -272,18 +276,21 @@ def _require_positive(name: str, value: float | None) -> None:
         raise UserError(f"{name}: expected a number above 0 (got {value:g})")
 
 
-def _show(choices: Choices, layout: Layout, fits: Sequence[Choice]) -> None:
-    """Print what each setting costs, and what fits the budget."""
+def _show(choices: Choices, layout: Layout, fits: Sequence[Choice], *, with_table: bool) -> None:
+    """Print what fits the budget, then what it was worked out of."""
     console = screen.console()
-    for line in _head(choices, layout):
+    present, alone = choices.present(), choices.alone()  # which finds out what is refused
+    for line in _answer(choices, present, fits):
         console.print(screen.plain(line))
-    present = choices.present()
-    rows = [_row("present", present), *(_row(_named(c), c) for c in choices.alone())]
     console.print()
-    console.print(screen.table(HEADINGS, rows, console.width, right=_NUMBERS))
-    console.print()
-    for line in _tail(choices, present, fits):
+    for line in _premises(choices, layout):
         console.print(screen.plain(line))
+    if with_table:
+        rows = [_row("present", present), *(_row(_named(c), c) for c in alone)]
+        console.print()
+        console.print(screen.table(HEADINGS, rows, console.width, right=_NUMBERS))
+    else:
+        console.print(screen.plain("What each setting costs if changed alone: --table"))
 
 
 def _as_object(choices: Choices, layout: Layout, fits: Sequence[Choice]) -> JsonObject:
@@ -324,7 +331,7 @@ def _object(choice: Choice) -> JsonObject:
     }
 
 
-def _head(choices: Choices, layout: Layout) -> Iterator[str]:
+def _premises(choices: Choices, layout: Layout) -> Iterator[str]:
     setting, link, config = choices.setting, choices.setting.link, choices.config
     where = (
         "on one host"
@@ -340,6 +347,8 @@ def _head(choices: Choices, layout: Layout) -> Iterator[str]:
     )
     if any(node.codec for node in config.nodes) or config.links:
         yield "Codecs of single nodes and links are left out: this is about all the others."
+    for name, reason in choices.refused.items():
+        yield f"{name}: {reason}"
 
 
 def _named(choice: Choice) -> str:
@@ -360,38 +369,43 @@ def _row(name: str, choice: Choice) -> list[str]:
     ]
 
 
-def _tail(choices: Choices, present: Choice, fits: Sequence[Choice]) -> Iterator[str]:
-    if choices.setting.link is None:
-        yield (
-            "Nodes of one host merge out of each other's memory: nothing is sent. What copying and "
-            "merging take on a machine, see docs/benchmarks.md."
-        )
-    for name, reason in choices.refused.items():
-        yield f"{name}: {reason}"
-    for problem in present.problems:
-        yield f"The present settings: {problem}."
-    if not choices.budget.is_given:
-        return
-    if not fits:
+def _answer(choices: Choices, present: Choice, fits: Sequence[Choice]) -> Iterator[str]:
+    """Say what fits the budget, if there is one; then what the present settings cost."""
+    if fits and fits[0].changes:
+        for number, choice in enumerate(fits):
+            first = "Also fits" if number else "Best fit"
+            yield f"{first}: {_named(choice)} ({_in_short(choice)})"
+            yield from () if number else (f"  {reason}" for reason in choice.reasons())
+    elif fits:
+        yield "The present settings fit."
+    elif choices.budget.is_given:
         least = choices.least()
         yield (
             f"Nothing fits. The least is {_named(least) or 'the present settings'}: "
             f"{'; '.join(least.problems)}."
         )
-        return
-    if not fits[0].changes:
-        yield "The present settings fit."
-        return
-    for number, choice in enumerate(fits):
-        first = "Best fit" if number == 0 else "Also fits"
-        cost = choice.cost
+    cost = present.cost
+    yield (
+        f"The present settings: {_in_short(present)}; a fetch takes {_seconds(cost.fetch_s)}, a "
+        f"node holds {screen.size(cost.memory_bytes)} beside its model."
+    )
+    for problem in present.problems:
+        yield f"The present settings: {problem}."
+    if choices.setting.link is None:
         yield (
-            f"{first}: {_named(choice)} ({screen.size(cost.round_bytes)} a round, "
-            f"{cost.mbps:.3g} Mbit/s, {cost.gb_per_hour:.3g} GB/h, {cost.wait_share:.0%} waiting)"
+            "Nodes of one host merge out of each other's memory: nothing is sent. What copying and "
+            "merging take on a machine, see docs/benchmarks.md."
         )
-        if number == 0:
-            for reason in choice.reasons():
-                yield f"  {reason}"
+    elif not choices.budget.is_given:
+        yield "With a budget, such as --max-wait 5%, settings that keep to it are looked for."
+
+
+def _in_short(choice: Choice) -> str:
+    cost = choice.cost
+    return (
+        f"{screen.size(cost.round_bytes)} a round, {cost.mbps:.3g} Mbit/s, "
+        f"{cost.gb_per_hour:.3g} GB/h, {cost.wait_share:.0%} waiting"
+    )
 
 
 def _seconds(seconds: float) -> str:

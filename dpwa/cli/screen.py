@@ -49,6 +49,14 @@ def size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
+def age(seconds: float) -> str:
+    """Return how long something takes, or was ago, in the unit that fits."""
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
 def table(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],

@@ -257,7 +257,7 @@ def _peer(peer: object) -> str:
     if not is_well:
         remarks.append(health.replace("_", " "))
     if health in _ABSENT and isinstance(heard_s, (int, float)) and "heard_s" in peer:
-        remarks.append(f"heard {_age(heard_s)} ago")
+        remarks.append(f"heard {screen.age(heard_s)} ago")
     return f"{name} ({', '.join(remarks)})"
 
 
@@ -268,16 +268,9 @@ def _heard_by_others(name: str, reports: Mapping[str, JsonObject]) -> str:
     told = [p["heard_s"] for p in entries if isinstance(p, dict) and _tells_of(p, name)]
     ages = [age for age in told if isinstance(age, (int, float))]
     if ages:
-        return f"; last heard of {_age(min(ages))} ago"
+        return f"; last heard of {screen.age(min(ages))} ago"
     return "; never seen" if told else ""
 
 
 def _tells_of(peer: JsonObject, name: str) -> bool:
     return peer.get("name") == name and "heard_s" in peer
-
-
-def _age(seconds: float) -> str:
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"

@@ -68,6 +68,9 @@ def top(
     if sort not in SORTS:
         raise UserError(f"--sort: expected one of {', '.join(SORTS)} (got {sort})")
     look = ViewChoices(sort)
+    if config is None and at is None:
+        run = asking.run_here(asking.OR_AT)
+        config, look.command = run.config, run.command
     try:
         with asking.watch(config, at, as_name) as watch:
             if once:

@@ -44,6 +44,7 @@ class ViewChoices:
     """What the one who looks has chosen."""
 
     sort: str = "name"  # one of `SORTS`
+    command: str = ""  # of the run, if that was found by itself
     is_reversed: bool = False  # the largest first
     page: str = "nodes"  # one of `PAGES`
     first: int = 0  # line of the list that is shown
@@ -75,7 +76,7 @@ class Shown:
 def lines_of(shown: Shown, look: ViewChoices, screen: Screen) -> list[Text]:
     """Return the lines of a screen; none is wider than it is, and there are as many as it has."""
     page = {"nodes": _nodes, "matters": _matters, "events": _all_events, "keys": _keys}[look.page]
-    head = _head(shown, screen)
+    head = _head(shown, look.command, screen)
     if screen.height is None:
         return [head, *page(shown, look, screen, None)]
     body = page(shown, look, screen, max(screen.height - 2, 0))
@@ -86,7 +87,7 @@ def lines_of(shown: Shown, look: ViewChoices, screen: Screen) -> list[Text]:
 # Head and foot
 
 
-def _head(shown: Shown, screen: Screen) -> Text:
+def _head(shown: Shown, command: str, screen: Screen) -> Text:
     view, rows = shown.view, shown.rows
     clock = time.strftime("%H:%M:%S", time.localtime(view.time))
     words = Counter(word_of(row) for row in rows)
@@ -97,7 +98,7 @@ def _head(shown: Shown, screen: Screen) -> Text:
     else:
         has_answered = any(node.answer is not None for node in view.nodes)
         parts = ["nobody answers any more" if has_answered else "nobody answers yet", clock, nodes]
-    return Text(_joined(["dpwa top", *parts], screen.width), style="bold")
+    return Text(_joined(["dpwa top", *parts, printable(command)], screen.width), style="bold")
 
 
 def _joined(parts: Sequence[str], width: int) -> str:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 
 import msgpack
 
 FINGERPRINT_BYTES = 16
 DESCRIPTION_CHARACTERS = 300
 _FROZEN = "frozen parameters: "
+_NONE = "no such tensor"
 BYTES = "bytes"  # the dtype of a payload without structure, whose length may differ by peer
 
 
@@ -63,10 +65,12 @@ class Layout:
         tensors: of which the snapshot is made.
         frozen: what the snapshot only fits to: the frozen parameters that nodes must have in
             common, by their number, size and digest; empty if they need not.
+        order: names as the module has them, for `difference`; they need not be the same.
     """
 
     tensors: tuple[TensorSpec, ...]
     frozen: str = ""
+    order: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def of_bytes(cls) -> Layout:
@@ -144,7 +148,7 @@ class Layout:
     def descriptions(self) -> tuple[str, ...]:
         """`frozen`, if there is any, and each tensor in words, to compare with another node's."""
         frozen = [_FROZEN + self.frozen] if self.frozen else []
-        return (*frozen, *(str(tensor)[:DESCRIPTION_CHARACTERS] for tensor in self.tensors))
+        return (*frozen, *map(_described, self.tensors))
 
     def difference(self, descriptions: Sequence[str], count: int) -> str | None:
         """Describe the first thing in which another layout differs, or return `None`.
@@ -153,22 +157,40 @@ class Layout:
             descriptions: those of the other layout, or the first of them.
             count: how many descriptions the other layout has.
         """
-        for mine, theirs in zip(self.descriptions, descriptions, strict=False):
-            if mine != theirs:
-                return _parted(mine, theirs)
-        known, own = len(descriptions), len(self.descriptions)
-        if known < count and known < own:
+        pairs = list(zip_longest(self.descriptions, descriptions, fillvalue=_NONE))
+        parted = next(((mine, theirs) for mine, theirs in pairs if mine != theirs), None)
+        known = len(descriptions)
+        if parted is None:
+            return None if known == count else f"they differ after the first {known} tensors"
+        if any(text.startswith(_FROZEN) for text in parted):
+            return _parted(*parted)
+        # By name: what one side has more would shift all that follows.
+        is_whole, places = known == count, {name: at for at, name in enumerate(self.order)}
+        tensors = sorted(self.tensors, key=lambda tensor: places.get(tensor.name, 0))
+        own = {_name(text): text for tensor in tensors if (text := _described(tensor))}
+        other = {_name(text): text for text in descriptions}
+        unknown = next((text for name, text in other.items() if name not in own), _NONE)
+        for name, text in own.items():
+            there = other.get(name, unknown if is_whole else text)
+            if there != text:
+                return f"here {text}, there {there}"
+        if unknown != _NONE and is_whole:
+            return f"here {_NONE}, there {unknown}"
+        if parted[1] == _NONE and not is_whole:
             return f"they differ after the first {known} tensors"
-        if own > count:
-            return f"here {self.descriptions[count]}, there no such tensor"
-        if count > own:
-            there = descriptions[own] if known > own else "another one"
-            return f"here no such tensor, there {there}"
-        return None
+        return f"here {parted[0]}, there {parted[1]}"
+
+
+def _described(tensor: TensorSpec) -> str:
+    return str(tensor)[:DESCRIPTION_CHARACTERS]
+
+
+def _name(description: str) -> str:
+    return description.rpartition("[")[0].rpartition(" ")[0]
 
 
 def _parted(mine: str, theirs: str) -> str:
-    """Say how two descriptions of one place differ."""
+    """Say how what layouts say of their frozen parameters differs."""
     is_frozen = [text.startswith(_FROZEN) for text in (mine, theirs)]
     if all(is_frozen):
         here, there = mine.removeprefix(_FROZEN), theirs.removeprefix(_FROZEN)
@@ -176,7 +198,5 @@ def _parted(mine: str, theirs: str) -> str:
             f"the frozen parameters: here {here}, there {there}; load the same ones, in the same "
             "dtype, on all nodes"
         )
-    if any(is_frozen):
-        where = "here" if is_frozen[0] else "there"
-        return f"`state: trainable` is set {where} only; set it on all nodes alike"
-    return f"here {mine}, there {theirs}"
+    where = "here" if is_frozen[0] else "there"
+    return f"`state: trainable` is set {where} only; set it on all nodes alike"

@@ -1,4 +1,4 @@
-"""DpwaGossip: gossip for loops of Hugging Face Accelerate (`pip install dpwa[accelerate]`)."""
+"""DpwaGossip: gossip for loops of Hugging Face Accelerate (the extra `accelerate`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ try:
     from accelerate import Accelerator, DistributedType
 except ImportError as error:
     raise UserError(
-        "dpwa.integrations.accelerate needs accelerate: pip install dpwa[accelerate]"
+        "dpwa.integrations.accelerate needs accelerate: "
+        "pip install -c constraints.txt '.[accelerate]'"
     ) from error
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""DpwaCallback: gossip for the `Trainer` of Lightning (`pip install dpwa[lightning]`)."""
+"""DpwaCallback: gossip for the `Trainer` of Lightning (the extra `lightning`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ except ImportError:
         from pytorch_lightning import Callback
     except ImportError as error:
         raise UserError(
-            "dpwa.integrations.lightning needs lightning: pip install dpwa[lightning]"
+            "dpwa.integrations.lightning needs lightning: "
+            "pip install -c constraints.txt '.[lightning]'"
         ) from error
 
 

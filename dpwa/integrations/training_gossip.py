@@ -11,11 +11,14 @@ from dpwa.adapters.optimizer import Schedulers
 from dpwa.config import ConfigSource
 from dpwa.discovery.connect import connect
 from dpwa.errors import UserError
+from dpwa.message_codes import get_log
 
 if TYPE_CHECKING:
     from dpwa.adapters.merge import Merge
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.policy.finishing import FinishReport
+
+log = get_log("dpwa.integrations")
 
 
 class TrainingGossip:
@@ -108,6 +111,8 @@ class TrainingGossip:
         try:
             if gossip.updates == 0 and updates > 0:
                 gossip.connection.node.rounds.resume(clock, updates)
+                text = "%s: starts from what the training has resumed (clock %.0f)"
+                log.warning(text, gossip.name, clock)
             self._steps = gossip.attach(optimizer) if attaches else GossipSteps(gossip)
         except BaseException:
             gossip.close()

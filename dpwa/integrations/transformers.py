@@ -1,4 +1,4 @@
-"""DpwaCallback: gossip for the `Trainer` of Hugging Face Transformers (`pip install dpwa[hf]`)."""
+"""DpwaCallback: gossip for the `Trainer` of Hugging Face Transformers (the extra `hf`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ try:
     from transformers import TrainerCallback
 except ImportError as error:
     raise UserError(
-        "dpwa.integrations.transformers needs transformers and accelerate: pip install dpwa[hf]"
+        "dpwa.integrations.transformers needs transformers and accelerate: "
+        "pip install -c constraints.txt '.[hf]'"
     ) from error
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,16 +34,44 @@ def run_folder(config: Path | None = None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def runs_here() -> list[Path]:
-    """Return the configurations of launchers of this user that live here, the newest first."""
+@dataclass(frozen=True)
+class LaunchedRun:
+    """A run of `dpwa launch` that is under way.
+
+    Attributes:
+        config: its configuration.
+        began: when, in seconds since the epoch.
+        folder: in which it was started.
+        command: that each node runs.
+    """
+
+    config: Path
+    began: float
+    folder: Path
+    command: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether that is the folder of this process."""
+        return self.folder == Path("/proc/self/cwd").readlink()
+
+
+def runs_here() -> list[LaunchedRun]:
+    """Return what launchers of this user do: those of this folder first, the newest first."""
     found = []
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_FILE}"):
         launcher = path.parent.name.removeprefix(_PREFIX).partition("-")[0]
         with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile, or was killed
             os.kill(int(launcher), 0)
             if path.parent.lstat().st_uid == os.getuid():  # others may make such folders, too
-                found.append((path.parent.stat().st_mtime, path.resolve()))
-    return [path for _, path in sorted(found, reverse=True)]
+                began, process = path.parent.stat().st_mtime, Path("/proc") / launcher
+                words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                start = words.index("--") + 1 if "--" in words else 0
+                program, *arguments = words[start:-1] or [""]
+                command = shlex.join([Path(program).name, *arguments])
+                folder = (process / "cwd").readlink()
+                found.append(LaunchedRun(path.resolve(), began, folder, command))
+    return sorted(found, key=lambda run: (run.is_here, run.began), reverse=True)
 
 
 def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:

@@ -50,7 +50,7 @@ def connected(address: str | None, needed: Resources) -> Iterator[None]:
     try:
         import ray
     except ImportError:
-        raise UserError("--engine ray needs Ray: pip install dpwa[ray]") from None
+        raise UserError("--engine ray needs Ray: pip install -c constraints.txt '.[ray]'") from None
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     named = address or os.environ.get("RAY_ADDRESS", "").strip()
     is_own = named == "local"

@@ -193,7 +193,7 @@ class Merger:
     def _took_over(self, arrival: Arrival) -> None:
         text = "%s: was far behind (clock %.0f) and takes over the parameters of %s (clock %.0f)"
         clocks = self.standing.clock, arrival.standing.clock
-        log.info(text, self._name, clocks[0], arrival.peer, clocks[1])
+        log.warning(text, self._name, clocks[0], arrival.peer, clocks[1])
         self._taken_over_at = self._pool.version
         self.stand(trace=b"")
 

@@ -37,6 +37,7 @@ class PeerRecord:
     bytes_received: int = 0  # of payloads; what is mapped is not received
     bytes_sent: int = 0  # of snapshots
     silent_told: float = -math.inf  # when it was last said to be slow
+    is_warned_of: bool = False  # until it is well again
     is_absent: bool = False  # as far as was seen when it was looked for
     was_let_go: bool = False  # the last connection, by this node
     was_asked_to_go: bool = False  # by the peer, which has too many connections

@@ -207,8 +207,16 @@ class PeerTable:
             if was_never_there and len(self._peers) >= MANY:
                 is_told, self._has_told_absent = self._has_told_absent, True
                 detail += "" if is_told else "; of many peers only the first is told like this"
-        if before is not peer.health:
-            self._log_change(name, peer.health, detail, is_told=is_told)
+            if before is peer.health:
+                return
+            is_trouble = peer.health not in (Health.ALIVE, Health.BEHIND)
+            warns = not is_told if is_trouble else peer.is_warned_of
+            words = IN_WORDS[peer.health]
+            words += " again" if peer.is_warned_of and peer.health is Health.ALIVE else ""
+            peer.is_warned_of = is_trouble and (warns or peer.is_warned_of)
+        because = f": {detail}" if detail else ""
+        level = logging.WARNING if warns else logging.INFO
+        log.log(level, "%s: peer %s %s%s", self._own_name, name, words, because)
 
     def share(self, name: str, memory: PeerMemory | None) -> None:
         """Note the shared memory of a peer that is connected, or that there is none any more."""
@@ -312,7 +320,7 @@ class PeerTable:
                 return
             peer.health = Health.GONE
             peer.heard = self._clock.now()
-        self._log_change(name, Health.GONE, "")
+        log.info("%s: peer %s %s", self._own_name, name, IN_WORDS[Health.GONE])
 
     def has_ended(self, name: str) -> bool:
         """Tell whether a peer has said goodbye, and is not back."""
@@ -423,9 +431,3 @@ class PeerTable:
                 }
                 for name, peer in self._peers.items()
             ]
-
-    def _log_change(self, name: str, health: Health, detail: str, *, is_told: bool = False) -> None:
-        is_trouble = health not in (Health.ALIVE, Health.GONE, Health.BEHIND)
-        level = logging.WARNING if is_trouble and not is_told else logging.INFO
-        because = f": {detail}" if detail else ""
-        log.log(level, "%s: peer %s %s%s", self._own_name, name, IN_WORDS[health], because)

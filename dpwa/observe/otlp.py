@@ -1,4 +1,4 @@
-"""The metrics of a node for OpenTelemetry (`pip install dpwa[otel]`), sent by OTLP over HTTP.
+"""The metrics of a node for OpenTelemetry (the extra `otel`), sent by OTLP over HTTP.
 
 The settings are the variables of OpenTelemetry, docs/metrics.md names them. There is no instrument
 for counts that exist already, in histograms above all: so the same list that Prometheus gets is
@@ -59,7 +59,7 @@ def sender_of(
     except ImportError:
         log.warning(
             "%s: %s is set, and metrics are not sent there without the SDK of OpenTelemetry: "
-            "pip install dpwa[otel]",
+            "pip install -c constraints.txt '.[otel]'",
             node.name,
             next(name for name in _ENDPOINTS if environ.get(name)),
         )

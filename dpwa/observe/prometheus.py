@@ -1,4 +1,4 @@
-"""The metrics of a node for Prometheus (`pip install dpwa[metrics]`), served over HTTP."""
+"""The metrics of a node for Prometheus (the extra `metrics`), served over HTTP."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def collector_of(metrics: NodeMetrics) -> Collector:
         from prometheus_client import core
         from prometheus_client.registry import Collector
     except ImportError:
-        raise UserError("metrics: needs prometheus_client: pip install dpwa[metrics]") from None
+        raise UserError(
+            "metrics: needs prometheus_client: pip install -c constraints.txt '.[metrics]'"
+        ) from None
 
     families = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
 

@@ -22,6 +22,7 @@ class Outcome(Enum):
     OTHER_MODEL = "other_model"
     OTHER_ALGORITHM = "other_algorithm"
     BUSY = "busy"
+    SUPERSEDED = "superseded"  # what it had promised lies there no more
     MISBEHAVED = "misbehaved"
     DIVERGED = "diverged"
     NOT_MAPPED = "not_mapped"
@@ -56,6 +57,7 @@ _HEALTH_AFTER = {
     Outcome.OTHER_MODEL: Health.OTHER_MODEL,
     Outcome.OTHER_ALGORITHM: Health.OTHER_ALGORITHM,
     Outcome.BUSY: Health.ALIVE,
+    Outcome.SUPERSEDED: Health.ALIVE,
     Outcome.MISBEHAVED: Health.MISBEHAVING,
     Outcome.DIVERGED: Health.DIVERGED,
     Outcome.NOT_MAPPED: Health.NOT_MAPPED,

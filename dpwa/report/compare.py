@@ -43,7 +43,7 @@ def write_comparison(runs: Sequence[ComparedRun], loss: float | None, folder: Pa
 
 
 def table_of(runs: Sequence[ComparedRun], loss: float | None) -> tuple[list[str], list[list[str]]]:
-    """Return the headings, and a row for each run.
+    """Return the headings, with the names of the runs, and a row for each figure.
 
     Args:
         runs: that are compared.
@@ -51,17 +51,18 @@ def table_of(runs: Sequence[ComparedRun], loss: float | None) -> tuple[list[str]
     """
     target = common_loss(runs) if loss is None else loss
     to_loss = f"to loss {number(target, 3)}"
-    headings = [
-        *("run", "nodes", "lost", "duration", "steps", "steps/s", "best loss", "last loss"),
+    names = [
+        *("nodes", "lost", "duration", "steps", "steps/s", "best loss", "last loss"),
         *(to_loss, "steps to it", "sent", "received", "mapped", "waiting"),
     ]
-    return headings, [_row(figures_of_run(run, target)) for run in runs]
+    columns = [_column(figures_of_run(run, target)) for run in runs]
+    rows = [list(row) for row in zip(names, *columns, strict=True)]
+    return ["figure", *(run.label for run in runs)], rows
 
 
-def _row(found: JsonObject) -> list[str]:
+def _column(found: JsonObject) -> list[str]:
     seconds, steps = found["seconds_to_loss"], found["steps_to_loss"]
     return [
-        found["run"],
         str(found["nodes"]),
         str(len(found["lost"])),
         duration(found["seconds"]),

@@ -8,6 +8,7 @@ from html import escape
 from dpwa.report.charts import Drawn
 from dpwa.report.page_style import CSS
 
+LONG_WORD = 12  # characters; of those that the pages have themselves none is longer
 # A page asks for nothing, and runs nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -71,7 +72,7 @@ def table(
     """
     kinds = [' class="text"' if index in text else "" for index in range(len(headings))]
     head = "".join(
-        f'<th scope="col"{kind}>{escape(name)}</th>'
+        f'<th scope="col"{kind or _kind_of(name)}>{escape(name)}</th>'
         for name, kind in zip(headings, kinds, strict=True)
     )
     body = []
@@ -85,3 +86,8 @@ def table(
         f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
+
+
+def _kind_of(heading: str) -> str:
+    """Return the class of a heading that may be broken anywhere, such as the name of a run."""
+    return ' class="long"' if len(max(heading.split(), key=len, default="")) > LONG_WORD else ""

@@ -17,7 +17,7 @@ CSS = (
 *{{box-sizing:border-box}}
 body{{margin:0;background:var(--page);color:{_var(INK)};font:16px/1.5 system-ui,-apple-system,
 "Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;-webkit-text-size-adjust:100%}}
-main,header,footer{{max-width:1180px;margin:0 auto;padding:0 16px}}
+main,header,footer{{max-width:1264px;margin:0 auto;padding:0 16px}}
 header{{padding-top:28px}}
 h1{{font-size:clamp(1.4rem,4.5vw,2rem);line-height:1.2;margin:0;overflow-wrap:anywhere}}
 h2{{font-size:1.25rem;margin:36px 0 12px}}
@@ -48,10 +48,13 @@ svg{{display:block;width:100%;height:auto}}
 .scroll{{overflow-x:auto;max-height:75vh}}
 table{{border-collapse:collapse;width:100%;font-size:.88rem;font-variant-numeric:tabular-nums}}
 caption{{text-align:left;padding:10px 12px;color:{_var(FAINT)}}}
-th,td{{padding:6px 12px;text-align:right;white-space:nowrap;border-top:1px solid {_var(LINE)}}}
-thead th{{position:sticky;top:0;background:{_var(PAGE)};border-top:0}}
+th,td{{padding:6px 7px;text-align:right;white-space:nowrap;border-top:1px solid {_var(LINE)}}}
+thead th{{position:sticky;top:0;background:{_var(PAGE)};border-top:0;white-space:normal;
+vertical-align:bottom}}
+th.long,tbody th{{white-space:normal;overflow-wrap:anywhere;min-width:6.5em}}
 th:first-child,td.text,th.text{{text-align:left}}
-td.text{{white-space:normal;min-width:9em}}
+th:first-child{{padding-left:12px}}
+td.text{{white-space:normal;min-width:8em}}
 td.long{{min-width:16em;overflow-wrap:anywhere}}
 summary{{cursor:pointer;margin:10px 0}}
 code{{font-size:.9em;overflow-wrap:anywhere}}

@@ -107,7 +107,11 @@ class StateRestore:
             if origin is not None:
                 return origin
         left = itertools.chain(() if newest is None else (newest,), on_disk)
-        return next((self._from_disk(saved) for saved in left if self._load(target, saved)), None)
+        for saved in left:
+            if self._load(target, saved):
+                self._saved, nbytes = saved, saved.parts[target.part].image.nbytes
+                return Origin(saved.clock, saved.updates, checkpoint=saved.name, nbytes=nbytes)
+        return None
 
     def add(self, target: Target) -> None:
         """Replace one more part, by what belongs to the first one."""
@@ -123,20 +127,12 @@ class StateRestore:
     # From peers
 
     def _from_peers(self, target: Target, newer_than: float) -> Origin | None:
-        started = self._clock.now()
         fetched = self._fetch(target, newer_than)
         if fetched is None:
             return None
         self._donors = fetched.tokens
-        log.info(
-            "%s: starts from %s (%.1f MB in %.1f s, clock %.0f)",
-            self._node,
-            _together(fetched.pieces),
-            fetched.image.nbytes / 1e6,
-            self._clock.now() - started,
-            fetched.clock,
-        )
-        return Origin(fetched.clock, fetched.updates, fetched.tokens)
+        nbytes = fetched.image.nbytes
+        return Origin(fetched.clock, fetched.updates, fetched.tokens, nbytes=nbytes)
 
     def _fetch(self, target: Target, newer_than: float) -> Fetched | None:
         """Fetch a part until one comes that can be loaded; who brings others is asked no more."""
@@ -202,12 +198,6 @@ class StateRestore:
             log.warning(text, self._node, saved.path(target.part), target.part, difference)
             if self._folder is not None:
                 self._folder.spare(saved.name)
-
-    def _from_disk(self, saved: Saved) -> Origin:
-        self._saved = saved
-        text = "%s: starts from its checkpoint %s (clock %.0f)"
-        log.info(text, self._node, saved.name, saved.clock)
-        return Origin(saved.clock, saved.updates, checkpoint=saved.name)
 
     def _load(self, target: Target, saved: Saved) -> bool:
         difference = saved.difference(target.part, target.kind)

@@ -113,12 +113,22 @@ class States(Closeable):
         self._node.check_process()
         if target.kind is not None:
             self._donor_snapshots.kinds = {target.part: target.kind}
-        self.origin = self._restore.start(target, initial_state or initial_state_of(self._config))
-        if self.origin is not None:
-            self._node.rounds.resume(self.origin.clock, self.origin.updates)
+        began = self._node.runtime.now()
+        origin = self._restore.start(target, initial_state or initial_state_of(self._config))
+        self.origin = origin
+        if origin is not None:
+            self._node.rounds.resume(origin.clock, origin.updates)
             self._donor_snapshots.standing = self._node.rounds.standing
-            self._saved_at = self.origin.updates
-        return self.origin
+            self._saved_at = origin.updates
+            log.warning(  # nothing is wrong, but the losses cannot be read without it
+                "%s: starts from %s (%.1f MB in %.1f s, clock %.0f)",
+                self._node.name,
+                " and ".join(sorted(origin.donors)) or f"its checkpoint {origin.checkpoint}",
+                origin.nbytes / 1e6,
+                self._node.runtime.now() - began,
+                origin.clock,
+            )
+        return origin
 
     def add(self, target: Target) -> None:
         """Get one more part from where the others came from, if they did; before the first step."""

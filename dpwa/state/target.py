@@ -46,9 +46,11 @@ class Origin:
         updates: how many updates there were.
         donors: names of the peers, and which copy of each it was.
         checkpoint: name of the checkpoint.
+        nbytes: of the part that was replaced.
     """
 
     clock: float
     updates: int
     donors: Mapping[str, bytes] = field(default_factory=dict)
     checkpoint: str = ""
+    nbytes: int = 0

@@ -73,6 +73,50 @@ def test_elastic_rounds_are_those_of_the_formula():
         assert outcomes[name][1] == pytest.approx(center, abs=1e-13)
 
 
+@pytest.mark.slow
+def test_a_restarted_node_gets_the_optimizer_and_the_epoch_as_the_page_shows():
+    config, is_gone, is_back = config_of(2), threading.Event(), threading.Event()
+
+    def begin(connection):
+        net, epoch = torch.nn.Linear(2, 1), torch.zeros(1)
+        optimizer = torch.optim.AdamW(net.parameters())
+        for parameter in net.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        state = [value for kept in optimizer.state.values() for value in kept.values()]
+        sgd, everything = AllReduceSGD(connection), [net.state_dict(), state, epoch]
+        sgd.synchronize_parameters(everything)
+        return sgd, optimizer, everything
+
+    def values(everything):
+        return [value.tolist() for value in (*everything[0].values(), *everything[1])]
+
+    def leaves(connection):
+        begin(connection)
+        connection.close()
+        is_gone.set()
+        with DpwaConnection("w2", config) as again:
+            is_back.set()
+            *_, everything = begin(again)
+            return values(everything)
+
+    def task(connection):
+        if connection.name == "w2":
+            return leaves(connection)
+        sgd, optimizer, everything = begin(connection)
+        assert is_gone.wait(60)
+        while not is_back.is_set() or connection.world_size < 2:
+            sgd.sum_gradients(torch.zeros(1))
+            optimizer.step()
+            everything[2] += 1
+            sgd.synchronize_parameters(everything)
+        assert everything[2] > 0
+        return values(everything)
+
+    one, two = together(config, task, ("w1", "w2")).values()
+    assert one == two
+
+
 def test_a_node_that_leaves_in_an_epoch_and_comes_again_gets_the_others_parameters():
     config = config_of(3)
     is_gone, is_back = threading.Event(), threading.Event()

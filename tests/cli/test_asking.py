@@ -1,6 +1,7 @@
 """Which run the commands that watch one look at."""
 
 import os
+import subprocess
 import time
 
 import pytest
@@ -34,7 +35,7 @@ def test_the_newest_run_of_a_launcher_is_the_default(temporary):
     new = made(temporary, f"dpwa-launch-{own}-b", NODES.replace("w1", "n7"))
     made(temporary, "other")
     made(temporary, f"dpwa-launch-{2**22 - 1}-c")  # of a launcher that was killed
-    assert runs_here() == [new, old]
+    assert [run.config for run in runs_here()] == [new, old]
     with watch(None, None) as watched:
         assert [node.name for node in watched.view().nodes] == ["n7"]
 
@@ -43,8 +44,35 @@ def test_a_run_of_a_file_is_found_where_the_file_is(temporary):
     path = temporary / "nodes.yaml"
     path.write_text(NODES)
     with run_folder(path):
-        assert runs_here() == [path]
+        assert [run.config for run in runs_here()] == [path]
     assert runs_here() == []
+
+
+@pytest.mark.parametrize("command", [["status"], ["doctor"], ["top", "--once"]], ids="".join)
+def test_the_run_of_this_folder_comes_first_and_is_named_and_so_are_the_others(
+    temporary, monkeypatch, command
+):
+    launchers = []
+    for folder, age_s in ((temporary / "mine", 300), (temporary / "yours", 0)):
+        folder.mkdir()
+        argv = ["/bin/sh", "-c", "read line", "dpwa launch", "-n", "1", "--", "python", "x y.py"]
+        launchers.append(subprocess.Popen(argv, cwd=folder, stdin=subprocess.PIPE))
+        text = NODES.replace("w1", folder.name)
+        made(temporary, f"dpwa-launch-{launchers[-1].pid}-a", text, age_s)
+    try:
+        monkeypatch.chdir(temporary / "mine")
+        asked = run_dpwa(*command)
+    finally:
+        for launcher in launchers:
+            with launcher:
+                launcher.stdin.close()
+    assert asked.exit_code == 3
+    assert ("mine" in asked.stdout) == (command != ["top", "--once"])
+    first, second, *_ = asked.stderr.splitlines()
+    assert first == "dpwa: this is `python 'x y.py'` in this folder, started 5 min ago"
+    other = temporary / f"dpwa-launch-{launchers[1].pid}-a" / "dpwa.yaml"
+    assert second.startswith(f"dpwa: not `python 'x y.py'` in {temporary}/yours, started ")
+    assert second.endswith(f" s ago: -c {other}")
 
 
 @pytest.mark.parametrize("command", ["status", "doctor"])

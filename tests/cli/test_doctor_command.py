@@ -15,6 +15,7 @@ from support.open_cluster import cluster
 from support.ports import free_ports
 
 from dpwa.connection import DpwaConnection
+from dpwa.discovery.interfaces import OwnHost
 from dpwa.node.diagnosis import diagnose
 from dpwa.node.query import StatusAnswer
 from dpwa.wire.messages import Status, encode, pack
@@ -56,7 +57,6 @@ def test_all_is_well(tmp_path, nodes):
     result = run_dpwa("doctor", "-c", written(tmp_path, config))
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
-        "this machine: 127.0.0.1 under torchrun, of lo, on the route to 127.0.0.1",
         "2 of 2 nodes answer; all is well",
     ]
 
@@ -70,7 +70,15 @@ def test_the_network_card_that_the_environment_names_is_told_and_so_is_a_wrong_o
     }
     wrong = run_dpwa("doctor", "-c", file, environment={"GLOO_SOCKET_IFNAME": "ib77"})
     assert "! this machine: GLOO_SOCKET_IFNAME=ib77: expected one of " in wrong.stdout
-    assert "under torchrun" not in wrong.stdout
+    assert "peers reach it at" not in wrong.stdout
+
+
+def test_for_nodes_of_other_hosts_it_tells_the_address_of_this_machine(tmp_path, monkeypatch):
+    own = OwnHost("10.0.0.3", "of eth0, on the route to 10.0.0.1")
+    monkeypatch.setattr("dpwa.discovery.interfaces.own_host", lambda environ, toward: own)
+    file = written(tmp_path, {"nodes": [{"name": "w1", "host": "w1.invalid", "port": 7000}]})
+    first = run_dpwa("doctor", "-c", file).stdout.splitlines()[0]
+    assert first == "this machine: peers reach it at 10.0.0.3, of eth0, on the route to 10.0.0.1"
 
 
 def test_nodes_at_sockets_of_files_need_no_network_card(tmp_path):
@@ -160,7 +168,7 @@ def test_members_that_are_taken_for_dead_are_told_though_they_may_have_ended_for
         result = run_dpwa("doctor", "-c", file)
         found = json.loads(run_dpwa("doctor", "-c", file, "--json").stdout)
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[1:] == [
+    assert result.stdout.splitlines() == [
         "b was at tcp://127.0.0.1:7001, and is taken for dead",
         "1 of 1 nodes answer; all is well",
     ]

@@ -54,7 +54,9 @@ def test_without_ray_the_extra_is_named(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": search_path}
     done = launch("-n", "1", "--engine", "ray", "true", env=environment)
     assert done.returncode == 2
-    assert done.stderr == "dpwa: --engine ray needs Ray: pip install dpwa[ray] [DPWA-E071]\n"
+    assert done.stderr == (
+        "dpwa: --engine ray needs Ray: pip install -c constraints.txt '.[ray]' [DPWA-E071]\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,20 @@ def test_a_budget_has_fitting_settings_and_reasons():
     assert all(choice["wait_share"] <= 0.05 and not choice["problems"] for choice in fits)
 
 
+def test_the_answer_comes_first_and_the_table_on_demand():
+    plain, fitted, whole = (
+        plan(*SIZE, *THIN, *options).stdout.splitlines()
+        for options in ((), ("--max-wait", "5%"), ("--max-wait", "5%", "--table"))
+    )
+    assert plain[0].startswith("The present settings: 4 MB a round, ")
+    assert "With a budget, such as --max-wait 5%, settings" in plain[1]
+    assert fitted[0].startswith("Best fit: codec int8")
+    assert not [line for line in plain + fitted if line.startswith("settings ")]
+    (table,) = [at for at, line in enumerate(whole) if line.startswith("settings ")]
+    assert whole[: table - 1] == fitted[:-1]
+    assert whole[table + 1].startswith("present ")
+
+
 @pytest.mark.parametrize(("option", "field"), [("mbps", "mbps"), ("gb-per-hour", "gb_per_hour")])
 def test_a_budget_of_bytes_is_kept(option, field):
     found = planned(*SIZE, *THIN, f"--budget-{option}", 2)["fits"]
@@ -188,5 +202,5 @@ def test_a_link_that_is_none_is_told(link, text):
 
 @pytest.mark.parametrize("columns", [40, 80])
 def test_it_fits_the_terminal(columns):
-    result = plan(*SIZE, *THIN, "--max-wait", "5%", columns=columns)
+    result = plan(*SIZE, *THIN, "--max-wait", "5%", "--table", columns=columns)
     assert max(map(len, result.stdout.splitlines())) <= columns

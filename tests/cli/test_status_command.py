@@ -18,7 +18,8 @@ from support.ports import free_ports
 from support.terminals import on_terminal, plain_lines
 
 from dpwa import DpwaConnection
-from dpwa.cli.status import _age, _number, _peer
+from dpwa.cli.screen import age
+from dpwa.cli.status import _number, _peer
 from dpwa.node.peers import PeerTable
 from dpwa.observe.figures import MEMORY_PARTS
 from dpwa.policy.health import Outcome
@@ -191,7 +192,7 @@ def test_what_is_told_of_a_peer(peer, shown):
     [(-1, "0 s"), (119, "119 s"), (120, "2 min"), (7300, "2 h"), (1e6, "12 d")],
 )
 def test_an_age_is_short(seconds, shown):
-    assert _age(seconds) == shown
+    assert age(seconds) == shown
 
 
 class HandClock:

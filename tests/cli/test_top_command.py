@@ -210,6 +210,16 @@ def test_what_keys_do():
     assert len(set(SORTS.values()) | set("q?hver jkb")) == len(SORTS) + len("q?hver jkb")
 
 
+def test_the_first_line_has_the_command_of_a_run_that_was_found_where_there_is_room():
+    shown = Shown(RunView(0.0, "w1", (), ()), ())
+    heads = [
+        lines_of(shown, ViewChoices(command="python x.py"), Screen(width, 24))[0].plain
+        for width in (80, 30)
+    ]
+    assert heads[0].endswith("read through w1  python x.py")
+    assert "python" not in heads[1]
+
+
 def test_all_keys_and_signs_fit_a_terminal_of_24_lines():
     shown = Shown(RunView(0.0, "", (), ()), ())
     lines = [line.plain for line in lines_of(shown, ViewChoices(page="keys"), Screen(80, 24))]

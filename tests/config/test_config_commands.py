@@ -135,6 +135,16 @@ def test_show_says_where_the_cluster_is_found(written: Path) -> None:
     assert "torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT): not there" in nobody.stdout
 
 
+@pytest.mark.parametrize("verb", ["show", "check"])
+def test_a_file_is_named_as_with_other_commands_too(written: Path, verb: str) -> None:
+    assert run(verb, "-c", str(written)) == run(verb, str(written))
+    twice = run(verb, "-c", str(written), str(written))
+    assert (twice.exit_code, twice.stdout) == (2, "")
+    assert "expected the FILE once" in twice.stderr
+    if verb == "check":
+        assert "expected a FILE" in run(verb).stderr
+
+
 def test_show_wants_a_file() -> None:
     shown = run("show")
     assert (shown.exit_code, shown.stderr) == (2, "dpwa: expected a FILE, or --where [DPWA-E029]\n")

@@ -66,12 +66,32 @@ def test_fingerprints_and_differences_agree_with_equality(one, other):
             "here 'weight' float32[2, 3], there 'weight' float64",
         ),
         ([spec()], "here 'bias' float32[3], there no such tensor"),
+        ([spec("bias", shape=(3,))], "here 'weight' float32[2, 3], there no such tensor"),
+        ([spec("a"), spec(), spec("bias", shape=(3,))], "here no such tensor, there 'a' float32"),
+        ([spec("a"), spec("bias", shape=(3,))], "here 'weight' float32[2, 3], there 'a' float32"),
+        ([spec("bias", shape=(3,)), spec()], "here 'weight' float32[2, 3], there 'bias'"),
         ([spec(), spec("bias", shape=(3,)), spec("more")], "here no such tensor, there 'more'"),
     ],
 )
 def test_the_first_differing_tensor_is_named(theirs, words):
     mine = Layout((spec(), spec("bias", shape=(3,))))
     assert words in difference(mine, Layout(tuple(theirs)))
+
+
+def test_the_first_difference_is_that_of_the_module_not_of_the_alphabet():
+    names = [f"{at}.{what}" for at in range(12) for what in ("weight", "bias")]
+    tensors = {name: spec(name) for name in names}
+
+    def layout(changed):
+        specs = {**tensors, **{name: spec(name, shape=(9,)) for name in changed}}
+        return Layout(tuple(specs[name] for name in sorted(specs)), order=tuple(names))
+
+    other = layout(["10.bias", "2.weight"])
+    assert difference(layout([]), other).startswith("here '2.weight' float32[2, 3], there '2.w")
+    assert layout([]) == Layout(layout([]).tensors)
+    cut = other.descriptions[:8]  # from 0.bias to 11.weight, and 2.bias
+    assert layout([]).difference(cut, 24).startswith("here '10.bias'")
+    assert layout([]).difference(layout([]).descriptions[:8], 24).startswith("they differ after")
 
 
 def test_of_a_layout_too_long_to_be_sent_only_the_beginning_is_compared():

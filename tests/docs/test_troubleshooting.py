@@ -42,6 +42,7 @@ def test_every_row_has_a_code_an_anchor_and_an_explanation():
         assert row.anchor == row.code.lower()
         assert row.why
         assert EXPLAIN not in row.why, f"{row.code} is to be explained"
+        assert "as above" not in row.why.lower(), f"{row.code}: links lead to one row"
 
 
 def test_no_row_and_no_code_is_there_twice():

@@ -167,6 +167,17 @@ def test_a_straggler_that_merges_is_merged():
         assert fast.node.report()["merges"] == merges + 5  # each version of the slow one once
 
 
+def test_who_takes_over_at_its_first_merge_says_so_once(caplog):
+    caplog.set_level(logging.WARNING, "dpwa")  # where nothing else is said
+    with members(config_of(2), [TRAINED, UNTRAINED]) as (one, late):
+        advance(one)
+        gossip([one, late], 1)
+        eventually(lambda: [gossip([one, late], 1), late.adapter.clock >= FAR][1], 30)
+        gossip([one, late], 3)
+    said = [text for text in caplog.messages if "takes over the parameters of w1" in text]
+    assert len(said) == 1
+
+
 @pytest.mark.parametrize("is_returned", [False, True])
 def test_transactions_of_parameters_that_were_given_up_are_not_merged(is_returned, monkeypatch):
     """Of two beginners that exchange, or of mass that comes back, while one takes over."""

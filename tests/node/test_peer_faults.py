@@ -232,9 +232,10 @@ def test_a_peer_that_dies_is_told_once_and_so_is_its_return(config, port, caplog
             eventually(lambda: not came())
             for _ in range(5):
                 came()
-    assert told_of_w2(caplog) == ["is alive", "cannot be reached"] * 2
+    told = [text.removesuffix(" [DPWA-W007]") for text in told_of_w2(caplog)]
+    assert told == ["is alive", "cannot be reached", "is alive again", "cannot be reached"]
     levels = [r.levelname for r in caplog.records if "peer w2" in r.getMessage()]
-    assert levels == ["INFO", "WARNING"] * 2
+    assert levels == ["INFO", "WARNING", "WARNING", "WARNING"]
 
 
 def test_a_goodbye_from_a_stranger_is_ignored(node, config):

@@ -18,9 +18,10 @@ def test_a_peer_that_is_slow_now_and_then_is_warned_of_once_a_minute(caplog):
     with caplog.at_level(logging.WARNING, logger="dpwa.peers"):
         for _ in range(int(2.5 * SAME_AGAIN_S)):
             now += 1.0
-            peers.record("w2", (Outcome.TIMED_OUT, Outcome.FETCHED)[int(now) % 2], "slower")
+            peers.record("w2", *[(Outcome.TIMED_OUT, "slower"), (Outcome.FETCHED,)][int(now) % 2])
     assert [r.getMessage() for r in caplog.records] == [
-        "w1: peer w2 does not answer in time: slower [DPWA-W007]"
+        "w1: peer w2 does not answer in time: slower [DPWA-W007]",
+        "w1: peer w2 is alive again [DPWA-W007]",
     ] * 3
 
 
@@ -31,7 +32,22 @@ def test_each_death_of_a_peer_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="dpwa.peers"):
         for outcome in (Outcome.FETCHED, Outcome.LOST) * 3:
             peers.record("w2", outcome)
-    assert len(caplog.records) == 3
+    assert sum("cannot be reached" in text for text in caplog.messages) == 3
+
+
+def test_who_was_warned_of_is_said_to_be_well_again_and_nobody_else(caplog):
+    now = 20.0
+    peers = PeerTable("w1", SimpleNamespace(now=lambda: now), random.Random(0))
+    peers.add("w2", "tcp://10.0.0.2:7000")
+    with caplog.at_level(logging.WARNING, logger="dpwa.peers"):
+        for outcome in (Outcome.FETCHED, Outcome.LOST, Outcome.DIVERGED, Outcome.FETCHED):
+            peers.record("w2", outcome)
+        peers.record("w2", Outcome.BUSY)
+    assert [text.removeprefix("w1: peer w2 ") for text in caplog.messages] == [
+        "cannot be reached: nothing answers at tcp://10.0.0.2:7000 [DPWA-W007]",
+        "has diverged and is not merged [DPWA-W007]",
+        "is alive again [DPWA-W007]",
+    ]
 
 
 def test_of_many_peers_that_are_not_there_the_first_is_warned_of(caplog):

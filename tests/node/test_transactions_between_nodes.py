@@ -240,9 +240,19 @@ def test_garbage_in_place_of_an_answer_is_no_transaction(what):
         assert not partner.heard(TransactionDecision).commit
         assert waited(member) is None
         torch.testing.assert_close(member.x, vector_of(1.0))
-        outcome = {"agreed to another version": "lost", "no number": "diverged"}
+        outcome = {"agreed to another version": "superseded", "no number": "diverged"}
         outcomes = status_of(member.adapter.connection, "w2")["outcomes"]
         assert outcomes == {outcome.get(what, "misbehaved"): 1}
+        assert_nothing_is_held(member)
+
+
+def test_a_partner_whose_snapshot_is_gone_is_there_and_is_not_warned_of(caplog):
+    with pair() as (member, partner):
+        partner.agree(asked(member, partner), version=2**62)
+        partner.serve(partner.heard(Fetch), version=5)
+        assert waited(member) is None
+        assert status_of(member.adapter.connection, "w2")["health"] == "alive"
+        assert not [text for text in caplog.messages if "cannot be reached" in text]
         assert_nothing_is_held(member)
 
 

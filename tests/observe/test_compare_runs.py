@@ -12,6 +12,7 @@ from dpwa.observe.run_reading import read_run
 from dpwa.report.compare import sentences, table_of
 from dpwa.report.comparison import common_loss, compared, figures_of_run, labels_of
 from dpwa.report.facts import facts_of
+from dpwa.report.html import table
 
 LATER = BEGAN + 1e6
 
@@ -59,9 +60,10 @@ def test_the_figures_of_a_run(runs):
     assert found["mapped_bytes"] == 240_000
     assert found["wait_share"] == pytest.approx(0.15)
     headings, rows = table_of(runs, 0.5)
-    cells = [dict(zip(headings, row, strict=True)) for row in rows]
-    assert [row["to loss 0.5"] for row in cells] == ["19 s", "9.7 s", "never"]
-    assert [row["waiting"] for row in cells][:2] == ["15 %", "0 %"]
+    assert headings == ["figure", "plain", "fast", "silent"]
+    cells = {figure: values for figure, *values in rows}
+    assert cells["to loss 0.5"] == ["19 s", "9.7 s", "never"]
+    assert cells["waiting"][:2] == ["15 %", "0 %"]
 
 
 def test_in_words(runs):
@@ -90,6 +92,11 @@ def test_the_command_writes_a_page_and_pictures(folders, tmp_path):
     assert page.mistakes == []
     assert page.tags.count("svg") == len(list((tmp_path / "out").glob("*.png"))) == 4
     assert "fast was the first at the lowest mean loss that all have reached" in page.text
+
+
+def test_names_of_runs_may_be_broken_so_that_eight_fit_a_page():
+    made = table("The runs", ["figure", "a_run_with_a_long_name", "b"], [["x", "1", "2"]])
+    assert '<th scope="col" class="long">a_run_with_a_long_name</th><th scope="col">b<' in made
 
 
 @pytest.mark.parametrize("count", [1, 9])

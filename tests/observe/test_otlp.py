@@ -144,7 +144,7 @@ def test_a_missing_library_is_one_warning(caplog, monkeypatch):
     (warning,) = warnings_of(caplog, monkeypatch, **{ENDPOINT: "http://127.0.0.1:4318"})
     assert warning.startswith(
         f"w1: {ENDPOINT} is set, and metrics are not sent there without the SDK of OpenTelemetry: "
-        "pip install dpwa[otel]"
+        "pip install -c constraints.txt '.[otel]'"
     )
 
 

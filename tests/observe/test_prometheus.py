@@ -157,7 +157,7 @@ def test_nodes_that_join_take_the_first_port_that_is_free():
 
 def test_its_library_is_asked_for_by_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(UserError, match=r"metrics: .*: pip install dpwa\[metrics\]"):
+    with pytest.raises(UserError, match=r"metrics: .*: pip install .* '\.\[metrics\]'"):
         DpwaConnection("w1", config_of(1, metrics={"port": 0}))
     DpwaConnection("w1", config_of(1)).close()
 

@@ -227,6 +227,29 @@ def test_nodes_that_map_each_others_memory_tell_nothing_of_links(copy):
     assert any("nothing was streamed" in remark for remark in found.remarks())
 
 
+def test_figures_of_the_simulation_that_are_unlike_are_named_with_the_reason(calibration):
+    run = calibration.run
+    alike = replace(
+        calibration.simulated,
+        steps_per_s=0.9 * run.steps_per_s,
+        sent_bytes_per_s=run.sent_bytes_per_s,
+        waiting_share=run.waiting_share,
+    )
+    unlike = replace(alike, steps_per_s=2.0 * run.steps_per_s, waiting_share=0.9)
+
+    def told(**changes):
+        remarks = replace(calibration, **changes).remarks()
+        return [remark for remark in remarks if "apart in the run and simulated" in remark]
+
+    assert told(simulated=alike) == []
+    (streamed,) = told(simulated=unlike)
+    assert streamed.startswith("steps per second and waiting: more than 15% apart")
+    (mapped,) = told(simulated=unlike, fit=replace(calibration.fit, links=None))
+    assert "map each other's memory" in mapped
+    (shared,) = told(simulated=unlike, run=replace(run, hosts=1))
+    assert "cores" in shared
+
+
 def test_logs_of_before_streams_were_counted_tell_as_much_as_they_did(copy, calibration):
     for path in copy.glob("*.jsonl"):
         rewrite(path, lambda line: {k: v for k, v in line.items() if k != "streams"})

@@ -1,4 +1,6 @@
-"""Collectives, tables and shared ranges among whole nodes in virtual time."""
+"""Collectives, tables, shared ranges and ends of runs among whole nodes in virtual time."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -162,3 +164,24 @@ def test_ranges_are_shared_and_each_is_acknowledged_once():
     found = finished(run_of(3, program)).values()
     assert sorted(number for taken in found for number in taken) == list(range(10))
     assert all(found)
+
+
+def test_whom_finish_waits_for_is_said_after_ten_seconds_and_then_once_a_minute(monkeypatch):
+    said = []
+
+    def program(node, runtime, connection):
+        if node.index == 0:
+            log = SimpleNamespace(warning=lambda *_: said.append(runtime.now() - began))
+            monkeypatch.setattr("dpwa.node.ending.finish_run.log", log)
+            began = runtime.now()
+        else:
+            for _ in range(75):
+                connection.update_send(np.zeros(4), 0.5)
+                connection.update_wait(0.5)
+                runtime.sleep(1.0)
+        connection.finish(np.zeros(4), timeout_s=1000.0)
+
+    run = ProgramRun(run_spec(2, seed=1, seconds=150.0), program)
+    run.run()
+    assert not run.errors
+    assert [round(at) for at in said] == [10, 70]

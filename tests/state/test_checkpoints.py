@@ -201,7 +201,7 @@ def test_a_checkpoint_of_another_model_is_left_alone(tmp_path, caplog):
     assert are_equal(state_of(other), own)
     (warning,) = [text for text in caplog.messages if "is of another model" in text]
     assert str(tmp_path / "w1-000001-1.safetensors") in warning
-    assert "first difference: here 'bias' float32[3], there 'bias' float32[2]" in warning
+    assert "first difference: here 'weight' float32[3, 2], there 'weight' float32[2, 2]" in warning
 
 
 @pytest.mark.parametrize(
@@ -315,6 +315,7 @@ def test_a_node_that_has_diverged_does_not_drive_out_its_good_checkpoints(tmp_pa
         node.update_send(0.5)
         assert node.connection.states._restore._saved is None  # its memory is given back
     assert "w1-000002-2.safetensors is of no use" in caplog.text
+    assert "w1: starts from its checkpoint w1-000001-1 (0.0 MB in" in caplog.text
 
 
 def found_names(folder):

@@ -49,8 +49,8 @@ def test_a_late_joiner_has_all_of_its_donor_bit_for_bit(codec):
 
 
 def test_it_says_whom_it_starts_from(caplog):
-    caplog.set_level(logging.INFO, "dpwa")
-    config = config_of(2, **PEERS, log_level="info")
+    caplog.set_level(logging.WARNING, "dpwa")  # where nothing else is said
+    config = config_of(2, **PEERS)
     with nodes(adapter_of(Net(1), "w1", config)) as (first,), training(first):
         eventually(lambda: first.clock >= 1)
         with nodes(adapter_of(Net(2), "w2", config)):
@@ -124,7 +124,7 @@ def test_another_model_is_told_by_its_first_difference_and_nothing_is_changed(ca
     (warning,) = [text for text in caplog.messages if "starts with its own" in text]
     assert warning == (
         "w2: starts with its own model, as w1 has another one: first difference: "
-        "here 'bias' float32[4], there 'bias' float32[3] [DPWA-W062]"
+        "here 'weight' float32[4, 3], there 'weight' float32[3, 3] [DPWA-W062]"
     )
 
 

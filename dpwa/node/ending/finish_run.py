@@ -35,7 +35,8 @@ PATIENCE_S = 1.0  # for who should be in the same round, and is not
 MOST_COMPARED = 128  # peers, all of which are in the report of each
 ANSWER_S = 1.0  # longest wait for what peers tell of the rest of their state
 MOST_FAILURES = 3  # in a row, before a peer is done without
-SAID_EVERY_S = 10.0
+SAID_AFTER_S = 10.0  # whom it waits for; then more rarely
+SAID_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class FinishRun:
         self._averaged = averaged
         self._rng = context.rng("finish")
         self.awaited: Sequence[str] = ()
-        self._began = self._told_at = self._said_at = context.clock.now()
+        self._began = self._told_at = context.clock.now()
+        self._says_at = self._began + SAID_AFTER_S
         self._end = math.inf
         self._agreement = Agreement()
         self._among: set[str] = set()  # whom the agreement is with
@@ -367,8 +369,8 @@ class FinishRun:
             self.tell()
 
     def _say_whom(self, awaited: Sequence[str], left_s: float) -> None:
-        if self._clock.now() - self._said_at >= SAID_EVERY_S:
-            self._said_at = self._clock.now()
+        if self._clock.now() >= self._says_at:
+            self._says_at = self._clock.now() + SAID_EVERY_S
             who = ", ".join(awaited)
             log.warning("%s: finish waits for %s, at most %.0f s more", self._name, who, left_s)
 

@@ -291,7 +291,7 @@ class Fetcher:
             raise BrokenFetchError(Outcome.BEHIND)
         if is_of_transaction(active.order, attempt):
             if header.version != attempt.version:
-                raise BrokenFetchError(Outcome.LOST, "its snapshot is gone")
+                raise BrokenFetchError(Outcome.SUPERSEDED, "its snapshot is gone")
             buffer = np.empty(header.nbytes, np.uint8)  # until the trainer has merged it
             attempt.incoming = channel.incoming(active.order, announced, buffer)
             return

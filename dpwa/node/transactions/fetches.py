@@ -195,7 +195,7 @@ def _pinned(order: FetchRequest, attempt: Attempt, memory: PeerMemory) -> Lease 
     if lease is None or lease.snapshot.version != attempt.version:
         if lease is not None:
             lease.release()
-        return Ended(Outcome.LOST, "its snapshot is gone")
+        return Ended(Outcome.SUPERSEDED, "its snapshot is gone")
     why_not = objection(lease.snapshot, order)
     if why_not is not None:
         lease.release()

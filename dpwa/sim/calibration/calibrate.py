@@ -15,6 +15,9 @@ from dpwa.sim.calibration.observed import ObservedRun, observe
 from dpwa.sim.calibration.refine import MOST_NODES, Simulated, refine
 from dpwa.types import JsonObject
 
+UNLIKE = 0.15  # as close as predictions of other settings were found to be
+LEAST_WAITING = 0.05  # of the time; a share of less, and a half or twice of it, are alike
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -72,7 +75,32 @@ class Calibration:
             found.append(f"options of {named} are left out: run logs tell none of plugins")
         if self.simulated is None:
             found.append(f"more than {MOST_NODES} nodes: links were not refined by simulation")
+        elif unlike := self._unlike(self.simulated):
+            if fit_.links is None:
+                why = (
+                    "nodes of the run map each other's memory, and simulated ones, each on a host "
+                    "of its own, stream over links as by default"
+                )
+            elif run.hosts == 1:
+                why = "nodes of one host take cores from each other, and simulated ones do not"
+            else:
+                why = (
+                    "links and machines whose speed changes are simulated by their mean; a longer "
+                    "run may tell more"
+                )
+            apart = f"more than {UNLIKE:.0%} apart in the run and simulated"
+            found.append(f"{' and '.join(unlike)}: {apart}, as {why}")
         return tuple(found)
+
+    def _unlike(self, simulated: Simulated) -> list[str]:
+        """Return which figures of the simulation are not those of the run."""
+        run = self.run
+        pairs = {
+            "steps per second": (run.steps_per_s, simulated.steps_per_s),
+            "sent by a node": (run.sent_bytes_per_s, simulated.sent_bytes_per_s),
+            "waiting": (LEAST_WAITING + run.waiting_share, LEAST_WAITING + simulated.waiting_share),
+        }
+        return [name for name, pair in pairs.items() if min(pair) < (1.0 - UNLIKE) * max(pair)]
 
 
 def calibrate(run: Run, progress: Callable[[int], Any] = lambda _: None) -> Calibration:

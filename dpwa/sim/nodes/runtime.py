@@ -26,8 +26,8 @@ try:
     from greenlet import GreenletExit, getcurrent, greenlet
 except ImportError as error:
     raise UserError(
-        "detail: nodes needs greenlet: pip install dpwa[sim], or in a checkout "
-        'pip install -c constraints.txt -e ".[sim]"; detail: rules does without'
+        "detail: nodes needs greenlet: pip install -c constraints.txt '.[sim]'; detail: rules does "
+        "without"
     ) from error
 
 if TYPE_CHECKING:

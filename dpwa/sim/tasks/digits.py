@@ -62,7 +62,9 @@ class Digits:
         try:
             train, test = load_digits()
         except ImportError:
-            raise UserError("task: digits needs scikit-learn: pip install dpwa[data]") from None
+            raise UserError(
+                "task: digits needs scikit-learn: pip install -c constraints.txt '.[data]'"
+            ) from None
         self._images, self._labels = train.images.astype(np.float64), train.labels
         self._tests, self._test_labels = test.images.astype(np.float64), test.labels
         widths = [PIXELS, options.hidden, CLASSES] if options.model == "mlp" else [PIXELS, CLASSES]
