@@ -13,6 +13,7 @@ from dpwa.bench.plan import BenchPlan, node_name
 from dpwa.data.shared_memory import sweep
 from dpwa.errors import DpwaError
 from dpwa.launch import LaunchSpec, run_nodes
+from dpwa.launch.stopping import PASSED_ON
 
 OnRecord = Callable[[int, str], None]
 
@@ -68,4 +69,4 @@ class _Callbacks:
             raise BenchmarkError(f"process {name} failed (exit code {code})")
 
     def on_signal(self, number: signal.Signals, names: Sequence[str]) -> None:  # noqa: ARG002
-        self._stopping = True
+        self._stopping |= number not in PASSED_ON
