@@ -19,6 +19,7 @@ from dpwa.bench.processes import BenchmarkError
 from dpwa.data.checksum import checksum
 from dpwa.data.kernels import is_finite
 from dpwa.lifecycle import Closeable
+from dpwa.runtime import SYSTEM
 from dpwa.wire.limits import CHUNK_BYTES, CREDIT_CHUNKS
 
 _NUMBER = struct.Struct("<Q")  # asked: which piece; answered before the piece: its checksum
@@ -46,7 +47,7 @@ class BareZeroMQ(Closeable):
         self._slots = [torch.zeros_like(flat) for _ in range(SLOTS)]
         self._received = torch.zeros_like(flat)
         self._version = 0
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] = SYSTEM.zmq_context()
         self._next = _endpoint(addresses[(rank.index + 1) % rank.count])
         self._client = self._context.socket(zmq.DEALER)
         self._client.rcvtimeo = PATIENCE_MS
