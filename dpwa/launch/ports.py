@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpwa.errors import AddressError, UserError
+from dpwa.transport.addresses import listening
 
 if TYPE_CHECKING:
     from dpwa.config import NodeConfig
@@ -49,7 +50,7 @@ def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
 def is_own_address(host: str) -> bool:
     """Tell whether a name or an address is one of this machine."""
     try:
-        _listening_socket(host, 0).close()
+        listening(host, 0).close()
     except (OSError, UnicodeError):
         return False
     return True
@@ -71,7 +72,7 @@ def _listen_problem(node: NodeConfig) -> str | None:
         return _claim_problem(node)
     host = node.bind or node.host
     try:
-        _listening_socket(host, node.port).close()
+        listening(host, node.port).close()
     except OSError as error:
         reason = _reason(error)
     except UnicodeError:  # a name that cannot even be looked up, such as `a..b`
@@ -104,8 +105,8 @@ def _reason(error: OSError) -> str:
 def _hold_port(host: str, held: ExitStack) -> int:
     for candidate in _candidates():
         with suppress(OSError):
-            return _bound_port(held.enter_context(_listening_socket(host, candidate)))
-    return _bound_port(held.enter_context(_listening_socket(host, 0)))
+            return _bound_port(held.enter_context(listening(host, candidate)))
+    return _bound_port(held.enter_context(listening(host, 0)))
 
 
 def _candidates() -> Iterator[int]:
@@ -124,20 +125,3 @@ def _ephemeral_range() -> tuple[int, int]:
 
 def _bound_port(listener: socket.socket) -> int:
     return int(listener.getsockname()[1])
-
-
-def _listening_socket(host: str, port: int) -> socket.socket:
-    """Listen as a node would: with address reuse, and on IPv4 where a name has both families."""
-    found = socket.getaddrinfo(
-        None if host == "*" else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    family, kind, protocol, _, address = min(found, key=lambda it: it[0] != socket.AF_INET)
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1)  # only listening conflicts with another's reuse
-    except OSError:
-        listener.close()
-        raise
-    return listener

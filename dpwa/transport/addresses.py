@@ -34,6 +34,34 @@ def resolved(endpoint: str) -> str:
     return tcp_endpoint(str(first[0]), port)
 
 
+def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
+    """Return what listens at a name, an address, or `*`: all addresses, also those of IPv6.
+
+    Where a name has both families, it is IPv4.
+
+    Raises:
+        OSError: it cannot.
+        UnicodeError: it cannot even be looked up, such as `a..b`.
+    """
+    if host == "*" and socket.has_dualstack_ipv6():
+        host = "::"
+    found = socket.getaddrinfo(
+        None if host == "*" else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, address = min(found, key=lambda it: it[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
+        listener.listen(backlog)  # only listening conflicts with another's reuse
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
 def all_resolved(endpoint: str) -> tuple[str, ...]:
     """Return the endpoints that one with a host name stands for, IPv4 first; any other as it is.
 
@@ -96,6 +124,12 @@ def is_of_this_machine(endpoint: str) -> bool:
         return ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+def is_elsewhere(host: str) -> bool:
+    """Tell whether a host is another machine than this one; names, which are not looked up, are."""
+    address = _ip_address("127.0.0.1" if host == "localhost" else host)
+    return address is None or not (address.is_loopback or _is_own(address))
 
 
 def is_at(endpoint: str, source: str) -> bool:

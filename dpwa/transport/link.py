@@ -13,11 +13,14 @@ from enum import Enum
 
 import zmq
 
+from dpwa.config.endpoints import split_tcp
 from dpwa.runtime import can_open
+from dpwa.transport.addresses import is_name
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.sockets import (
     HANDSHAKE_TIMEOUT_MS,
     NOBLOCK,
+    RECONNECT_MAX_MS,
     Context,
     Socket,
     asking_socket,
@@ -91,6 +94,9 @@ class PeerLink:
         self._keyring = keyring
         self._keys = None if keyring is None else keyring.for_link(peer)
         self.is_spent = False
+        address = split_tcp(endpoint)
+        self._is_named = address is not None and is_name(address[0])
+        self._has_address = False  # as far as is known, in the family that is tried
         self.socket = asking_socket(context, endpoint, self._keys)
         try:
             # Before connecting: a handshake that nobody watched would leave it unused for ever.
@@ -145,6 +151,9 @@ class PeerLink:
             self.problem = ""
             return
         self.problem = self._reason(event, value) or self.problem or f"no way to {self.endpoint}"
+        self._has_address |= event is not zmq.Event.CONNECT_RETRIED
+        if event is zmq.Event.CONNECT_RETRIED and self._is_named and can_open():
+            self._choose_family(is_patient=value < RECONNECT_MAX_MS)
         # Left alone, ZeroMQ would connect again twenty times a second.
         is_refused = self._keys is not None and event is zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
         if event in _GIVEN_UP or is_refused:
@@ -152,6 +161,18 @@ class PeerLink:
         if is_refused:
             with suppress(zmq.ZMQError):  # it has ended meanwhile
                 self.socket.disconnect(self.endpoint)
+
+    def _choose_family(self, *, is_patient: bool) -> None:
+        """Try IPv6 for a name that has no address of IPv4, and IPv4 again after some tries of it.
+
+        ZeroMQ looks a name up on its own thread, each time it tries to connect, and in one family.
+        """
+        if is_patient if self.socket.ipv6 else self._has_address:
+            return
+        with suppress(zmq.ZMQError):
+            self.socket.disconnect(self.endpoint)
+        self.socket.ipv6, self._has_address = not self.socket.ipv6, False
+        self.socket.connect(self.endpoint)
 
     def _reason(self, event: zmq.Event, value: int) -> str:
         """Say what an event means; empty if it adds nothing to what is known."""
