@@ -79,7 +79,7 @@ def serving(port: int, bind: str = "*") -> Iterator[None]:
 
     Args:
         port: where to listen.
-        bind: at which address of this machine; `*` for all of IPv4, `::` for those of IPv6, too.
+        bind: at which address of this machine; `*` for all.
 
     Raises:
         ConfigError: the address is none.

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpwa.errors import AddressError, UserError
-from dpwa.transport.addresses import listening
+from dpwa.transport.addresses import FIRST_PORT, free_range, holder, listening
+
+__all__ = ["FIRST_PORT", "free_ports", "held_ports", "is_own_address", "require_free_addresses"]
 
 if TYPE_CHECKING:
     from dpwa.config import NodeConfig
@@ -20,7 +22,7 @@ EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 DEFAULT_EPHEMERAL_RANGE = (32_768, 60_999)
 LOWEST_PORT = 20_000  # below it live well-known services
 RANDOM_TRIES = 100
-FIRST_PORT = 20_470  # of the nodes of each machine, where all have to know it
+_IN_USE = "the port is already in use"
 UNKNOWN_HOST = "the host name is unknown"
 
 
@@ -60,9 +62,14 @@ def require_free_addresses(nodes: Iterable[NodeConfig]) -> None:
     """Check that every node can listen where its configuration says.
 
     Raises:
-        AddressError: some cannot; the message has one line for each.
+        AddressError: some cannot; the message has one line for each, and one of what is free.
     """
-    problems = [problem for node in nodes if (problem := _listen_problem(node))]
+    listed = [(node, _listen_problem(node)) for node in nodes]
+    problems = [problem for _, problem in listed if problem]
+    taken = next((node for node, problem in listed if problem and _IN_USE in problem), None)
+    if taken is not None:
+        free = free_range(taken.bind or taken.host, len(listed))
+        problems.append(f"free here: {free}; `dpwa launch -n {len(listed)}` finds such by itself")
     if problems:
         raise AddressError("\n".join(problems))
 
@@ -74,7 +81,7 @@ def _listen_problem(node: NodeConfig) -> str | None:
     try:
         listening(host, node.port).close()
     except OSError as error:
-        reason = _reason(error)
+        reason = _reason(error, node.port)
     except UnicodeError:  # a name that cannot even be looked up, such as `a..b`
         reason = UNKNOWN_HOST
     else:
@@ -92,11 +99,11 @@ def _claim_problem(node: NodeConfig) -> str | None:
         return f"node {node.name} {error.text}"
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError, port: int) -> str:
     if isinstance(error, socket.gaierror):
         return UNKNOWN_HOST
     if error.errno == errno.EADDRINUSE:
-        return "the port is in use"
+        return f"{_IN_USE}{holder(port)}"
     if error.errno == errno.EADDRNOTAVAIL:
         return "the address is not of this machine (start the node there)"
     return error.strerror or str(error)

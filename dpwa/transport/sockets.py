@@ -18,7 +18,7 @@ import zmq
 
 from dpwa.config.endpoints import ipc_path
 from dpwa.errors import AddressError
-from dpwa.transport.addresses import is_ipv6, listening
+from dpwa.transport.addresses import free_range, holder, is_ipv6, listening
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.keyring import LinkKeys
 from dpwa.types import Frame
@@ -282,7 +282,11 @@ def _set_common(socket: Socket, endpoint: str) -> None:
 def _why_not(endpoint: str, error: OSError | zmq.ZMQError) -> str:
     match error.errno:
         case zmq.EADDRINUSE:
-            return f"cannot listen on {endpoint}: the port is already in use"
+            host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+            return (
+                f"cannot listen on {endpoint}: the port is already in use{holder(int(port))} "
+                f"(free: {free_range(host.strip('[]'), 1)}; `dpwa launch -n N` finds free ones)"
+            )
         case zmq.EADDRNOTAVAIL | errno.ENODEV:
             return (
                 f"cannot listen on {endpoint}: not an address of this machine "

@@ -375,10 +375,13 @@ def test_every_port_in_use_is_named_and_nothing_starts(config: Path) -> None:
     ):
         done = launch("-c", str(config), "--", "touch", str(marker))
     assert done.returncode == 2
-    assert without_codes(done.stderr).splitlines() == [
-        f"dpwa: node alice cannot listen on 127.0.0.1:{nodes[0].port}: the port is in use",
-        f"dpwa: node carol cannot listen on 127.0.0.1:{nodes[2].port}: the port is in use",
+    *lines, advice = without_codes(done.stderr).splitlines()
+    who = f"the port is already in use by process {os.getpid()} "
+    assert [line.partition("(")[0] for line in lines] == [
+        f"dpwa: node alice cannot listen on 127.0.0.1:{nodes[0].port}: {who}",
+        f"dpwa: node carol cannot listen on 127.0.0.1:{nodes[2].port}: {who}",
     ]
+    assert "`dpwa launch -n 3` finds such by itself" in advice
     assert not marker.exists()
 
 
