@@ -98,9 +98,9 @@ def warn_if_open(config: Config, name: str, endpoint: str) -> None:
 
 
 def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
-    """Say so when there are nodes on other machines, and this one listens on loopback."""
+    """Say so when there are nodes on other machines, and this one listens on loopback unasked."""
     node = next((node for node in config.nodes if node.name == name), None)
-    if node is None or node.endpoint or not is_of_this_machine(endpoint):
+    if node is None or node.endpoint or node.bind or not is_of_this_machine(endpoint):
         return
     others = (peer.host for peer in config.peers_of(name) if not peer.endpoint)
     far = next((host for host in others if host != node.host and is_elsewhere(host)), None)
@@ -111,7 +111,7 @@ def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
             name,
             endpoint,
             far,
-            node.bind or node.host,
+            node.host,
         )
 
 
