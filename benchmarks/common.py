@@ -30,6 +30,7 @@ from dpwa.errors import DpwaError, UserError
 from dpwa.launch import LaunchSpec, run_nodes
 from dpwa.launch.environment import available_cores
 from dpwa.launch.ports import free_ports
+from dpwa.launch.stopping import PASSED_ON
 from dpwa.lifecycle import Closeable
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -183,9 +184,9 @@ def run_again(plan: Plan, command: Sequence[str] = ()) -> list[Any]:
         if code != 0 and not is_stopping:
             raise BenchmarkError(f"process {name} failed (exit code {code})")
 
-    def on_signal(_number: signal.Signals, _names: Sequence[str]) -> None:
+    def on_signal(number: signal.Signals, _names: Sequence[str]) -> None:
         nonlocal is_stopping
-        is_stopping = True
+        is_stopping |= number not in PASSED_ON
 
     environment = {
         "OMP_NUM_THREADS": "1",  # figures of one thread; and the processes share the cores

@@ -31,6 +31,7 @@ from dpwa.data.checksum import checksum
 from dpwa.data.kernels import is_finite
 from dpwa.lifecycle import Closeable
 from dpwa.policy.beginners import BEGINNING
+from dpwa.runtime import SYSTEM
 from dpwa.wire.limits import CHUNK_BYTES, CREDIT_CHUNKS
 
 MERGE_FACTOR = 0.5  # what a configuration without options merges with
@@ -301,7 +302,7 @@ class BareZeroMQ(Closeable):
         self._slots = [torch.zeros_like(flat) for _ in range(SLOTS)]
         self._received = torch.zeros_like(flat)
         self._version = 0
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] = SYSTEM.zmq_context()
         self._next = _endpoint(addresses[(index + 1) % len(addresses)])
         self._client = self._context.socket(zmq.DEALER)
         self._client.rcvtimeo = round(1000 * PATIENCE_S)

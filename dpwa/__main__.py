@@ -1,8 +1,19 @@
-"""`python -m dpwa`: the same as the command `dpwa`."""
+"""The command `dpwa`, and `python -m dpwa`."""
 
 from __future__ import annotations
 
-from dpwa.cli.main import main
+import sys
+
+
+def main() -> None:
+    """Run the command line and exit; quietly, too, if Ctrl-C comes before it has begun."""
+    try:
+        from dpwa.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -323,6 +324,9 @@ class DpwaConnection(CollectiveCalls, Closeable):
         In a forked child it does nothing: the connection is its parent's.
         """
         if self.node.is_own:
+            if not self.node.closed and isinstance(sys.exc_info()[1], KeyboardInterrupt):
+                done = self.updates, self.node.rounds.merges
+                log.warning("%s: interrupted after %d updates and %d merges", self.name, *done)
             with self._runtime.uninterrupted():
                 self._stack.close()
 

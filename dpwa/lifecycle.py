@@ -34,7 +34,19 @@ class Closeable:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        hide_own_frames(error)
         self.close()
+
+
+def hide_own_frames(error: BaseException | None) -> None:
+    """Have the traceback of Ctrl-C end where the user's own code does: ours says nothing to it."""
+    if not isinstance(error, KeyboardInterrupt):
+        return
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        if trace.tb_next.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "dpwa":
+            trace.tb_next, error.__suppress_context__ = None, True
+        trace = trace.tb_next
 
 
 @contextmanager

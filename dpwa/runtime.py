@@ -6,7 +6,9 @@ them another runtime, whose threads are greenlets and whose network is modelled.
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import secrets
 import threading
 import time
@@ -20,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 import zmq
 
 from dpwa.clock import Clock, SystemClock
+from dpwa.errors import UserError
 from dpwa.lifecycle import uninterrupted
 
 T = TypeVar("T")
@@ -124,6 +127,52 @@ class Waker:
             descriptor, self.receiver = self.receiver, -1
             if descriptor >= 0:
                 os.close(descriptor)
+
+
+SOCKET_NEEDS = 16  # a context's first socket takes 8: without, libzmq ends the process by SIGABRT
+NODE_NEEDS = 40  # with its listening sockets, its board, and the first connections
+
+
+class DescriptorsError(UserError, zmq.ZMQError):
+    """Too few file descriptors are left to this process for sockets."""
+
+    def __init__(self, message: str) -> None:
+        zmq.ZMQError.__init__(self, errno.EMFILE, message)
+
+
+def open_descriptors() -> int:
+    """Return how many there are of the file descriptors that this process may have; 0: unknown."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        return sum(int(name) < limit for name in os.listdir("/dev/fd")) - 1  # noqa: PTH208
+    except OSError as error:
+        return limit if error.errno in (errno.EMFILE, errno.ENFILE) else 0
+
+
+def require_descriptors(needed: int) -> None:
+    """Raise a `DescriptorsError` unless this process can open so many files and sockets."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    left = limit - open_descriptors()
+    if limit != resource.RLIM_INFINITY and left < needed:
+        raise DescriptorsError(
+            f"too few file descriptors are left in this process: {left} of {limit} "
+            "(see `ulimit -n`)"
+        )
+
+
+def can_open() -> bool:
+    """Tell whether this process can open one more file or socket."""
+    try:
+        os.close(os.eventfd(0, os.EFD_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+class _Context(zmq.Context[zmq.Socket[bytes]]):
+    def socket(self, *args: Any, **options: Any) -> zmq.Socket[bytes]:
+        require_descriptors(SOCKET_NEEDS)
+        return super().socket(*args, **options)
 
 
 class Runtime(Clock, Protocol):
@@ -237,8 +286,8 @@ class SystemRuntime(SystemClock):
         return uninterrupted()
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        """Return a context of ZeroMQ."""
-        return zmq.Context()
+        """Return a context of ZeroMQ whose sockets raise `DescriptorsError` if too few are left."""
+        return _Context()
 
     def poller(self) -> zmq.Poller:
         """Return a poller of ZeroMQ."""

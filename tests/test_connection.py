@@ -336,3 +336,21 @@ def test_messages_go_where_the_program_says_and_each_is_shown_once():
     lines = [line for line in done.stderr.splitlines() if "seed" not in line]
     assert lines[0].endswith("WARNING dpwa: first")
     assert lines[1:] == ["mine: second"]
+
+
+def test_the_traceback_of_ctrl_c_ends_in_the_users_code_and_a_line_says_how_far_it_came(
+    monkeypatch, caplog
+):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    def train():
+        with DpwaConnection("w1", config_of(1)) as node:
+            node.update_send(b"x")
+            monkeypatch.setattr(node.node.rounds, "send", interrupted)
+            node.update_send(b"x")
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train()
+    assert caught.traceback[-1].name == "train"
+    assert "w1: interrupted after 1 updates and 0 merges" in caplog.text

@@ -25,6 +25,7 @@ from dpwa.data.layout import Layout
 from dpwa.errors import PeerError, UserError
 from dpwa.node.query import query_status
 from dpwa.node.serving.upload import BYTES_PER_MBIT
+from dpwa.runtime import SYSTEM
 from dpwa.transport.addresses import all_resolved
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.wire import limits
@@ -78,7 +79,7 @@ def serving(port: int, bind: str = "*") -> Iterator[None]:
 
     Args:
         port: where to listen.
-        bind: at which address of this machine; `*` for all of IPv4, `::` for those of IPv6, too.
+        bind: at which address of this machine; `*` for all.
 
     Raises:
         ConfigError: the address is none.
@@ -106,7 +107,7 @@ def measure_link(endpoint: str, seconds: float) -> LinkMeasurement:
     address = all_resolved(endpoint)[0]
     _require_server(endpoint, address)
     clock = SystemClock()
-    with zmq.Context() as zmq_context:
+    with SYSTEM.zmq_context() as zmq_context:
         client = _Client(zmq_context, address, clock)
         try:
             client.connect(Deadline(clock, CONNECT_S))

@@ -18,7 +18,6 @@ HIGHEST_PORT = 65_535
 LONGEST_S = 86_400.0
 MEASURING_S = 15.0
 SERVING_S = 600.0
-INTERNET = "192.0.2.1"  # an address of documentation (RFC 5737): any route outside
 
 
 def link(
@@ -34,7 +33,7 @@ def link(
     ] = PORT,
     bind: Annotated[
         str,
-        typer.Option(metavar="ADDRESS", help="With --serve: at which address; :: for IPv6, too."),
+        typer.Option(metavar="ADDRESS", help="With --serve: at which address; all by default."),
     ] = "*",
     seconds: Annotated[
         float | None,
@@ -77,13 +76,17 @@ def link(
 
 def _serve(port: int, bind: str, seconds: float) -> None:
     from dpwa.bench.link import serving, wait_seconds
-    from dpwa.discovery.interfaces import own_host
+    from dpwa.config.endpoints import is_wildcard, tcp_endpoint
+    from dpwa.discovery.interfaces import reachable_host
 
     with serving(port, bind):
-        own = own_host(os.environ, INTERNET)
-        target = own.host if port == PORT else f"{own.host}:{port}"
+        found = reachable_host(os.environ)
+        host = bind if not is_wildcard(bind) else "HOST" if found is None else found.host
+        target = host if port == PORT else tcp_endpoint(host, port).removeprefix("tcp://")
         typer.echo(f"serving on port {port}, for {seconds:g} s; on another machine:")
         typer.echo(f"dpwa bench link {target}")
+        if found is None and is_wildcard(bind):
+            typer.echo("HOST: this machine, which has no address but loopback by now", err=True)
         wait_seconds(seconds)
 
 

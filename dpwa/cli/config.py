@@ -38,7 +38,7 @@ def init(
     nodes: Annotated[int, typer.Option("-n", "--nodes", min=1, help="How many nodes.")] = 4,
     base_port: Annotated[
         int, typer.Option(min=1, max=_HIGHEST_PORT, help="Port of the first node; then upwards.")
-    ] = 45000,
+    ] = 20470,
     host: Annotated[str, typer.Option(help="Host of all nodes.")] = "localhost",
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write; else standard output.")

@@ -106,11 +106,12 @@ def launch(
     Nodes read nothing from the terminal.
 
     One Ctrl-C stops all nodes, and all that they have started: SIGINT, then SIGTERM after 5 s, then
-    SIGKILL after 2 s more; a second Ctrl-C kills at once. A node that fails is reported and stops
-    no other. With --restart on-failure it is started again under its name, after 1 s, the next time
-    after 2 s, and so on, up to 30 s; it takes over the state of the others, and goes on with them.
-    If the launcher itself is killed (SIGKILL), COMMAND is too, but not what COMMAND has
-    started, such as the programs that a shell script runs.
+    SIGKILL after 2 s more; a second Ctrl-C kills at once. SIGTERM, SIGHUP and SIGQUIT stop them
+    likewise, each first as it came; SIGUSR1, SIGUSR2 and SIGXCPU are passed on, no more. A node
+    that fails is reported and stops no other. With --restart on-failure it is started again under
+    its name, after 1 s, the next time after 2 s, and so on, up to 30 s; it takes over the state of
+    the others, and goes on with them. If the launcher itself is killed (SIGKILL), COMMAND is too,
+    but not what COMMAND has started, such as the programs that a shell script runs.
 
     A node whose process succeeds has failed all the same if its model is not finite at the end, or
     if it has finished together with nobody; it is not started again.

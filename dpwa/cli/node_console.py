@@ -53,7 +53,12 @@ class NodeConsole:
         self.note(restart_notice(restart))
 
     def show_signal(self, number: signal.Signals, nodes: Sequence[str]) -> None:
-        """Report that the nodes are asked to stop, and how hard."""
+        """Report that the nodes are asked to stop, and how hard, or what is passed on to them."""
+        from dpwa.launch.stopping import PASSED_ON
+
+        if number in PASSED_ON:
+            self.note(f"passing {number.name} on to {', '.join(nodes)}")
+            return
         self._stopping = True
         hint = " (Ctrl-C again kills)" if number == signal.SIGINT else ""
         self.note(f"stopping {', '.join(nodes)} with {number.name}{hint}")

@@ -143,7 +143,7 @@ class NodeConfig(StrictModel):
     )
     bind: Bind | None = Field(
         default=None,
-        description="address to listen on when it differs from host, such as 0.0.0.0 or *",
+        description="address to listen on when it differs from host; * is all, 0.0.0.0 all of IPv4",
     )
     codec: Codec | None = Field(
         default=None,

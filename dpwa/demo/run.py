@@ -20,6 +20,7 @@ from dpwa.demo.records import History, parse_record
 from dpwa.demo.report import DemoResult, print_json, show_report, summarise
 from dpwa.errors import UserError
 from dpwa.launch import LaunchSpec, local_config, run_nodes
+from dpwa.launch.stopping import PASSED_ON
 
 CHART_NAME, RESULT_NAME = "demo.png", "result.json"
 _WRITTEN = re.compile(r"demo\.png|result\.json|dpwa\.yaml|w[1-9][0-9]*\.(jsonl|npz)")
@@ -107,7 +108,7 @@ class _Follower:
             self._view.failed(name, code)
 
     def on_signal(self, number: signal.Signals, names: Sequence[str]) -> None:  # noqa: ARG002
-        if not self._stopping:
+        if not self._stopping and number not in PASSED_ON:
             self._stopping = True
             self._view.note("Interrupted: stopping all nodes.")
 

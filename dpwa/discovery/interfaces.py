@@ -17,6 +17,7 @@ from dpwa.errors import UserError
 from dpwa.transport.addresses import local_address
 
 VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+OUTSIDE = ("192.0.2.1", "2001:db8::1")  # addresses of documentation (RFC 5737, 3849): no machine
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux, see netdevice(7)
 _REQUEST = struct.Struct("256s")
 
@@ -51,6 +52,14 @@ def named_host(environ: Mapping[str, str]) -> OwnHost | None:
 def own_host(environ: Mapping[str, str], toward: str) -> OwnHost:
     """Return the address of this machine for peers that are where `toward` is."""
     return named_host(environ) or _on_route(toward)
+
+
+def reachable_host(environ: Mapping[str, str]) -> OwnHost | None:
+    """Return an address of this machine for all others: named, of a route out, or of a card."""
+    routes = (own_host(environ, toward) for toward in OUTSIDE)
+    cards = (_address_of(name) for _, name in socket.if_nameindex() if _is_linux())
+    hosts = (*routes, *(OwnHost(host, "of a card") for host in cards if host))
+    return next((host for host in hosts if not host.is_loopback), None)
 
 
 def _on_route(toward: str) -> OwnHost:

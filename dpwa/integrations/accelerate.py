@@ -11,6 +11,7 @@ import torch
 from dpwa.config import ConfigSource
 from dpwa.errors import UserError
 from dpwa.integrations.training_gossip import TrainingGossip, require_own_model
+from dpwa.lifecycle import hide_own_frames
 from dpwa.types import Loss
 
 try:
@@ -92,6 +93,7 @@ class DpwaGossip(TrainingGossip):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        hide_own_frames(error)
         if error is None:
             self._end()
         else:

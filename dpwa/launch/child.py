@@ -18,7 +18,7 @@ def main() -> None:
     """Prepare this process and replace it by the command."""
     # A launcher in the background of a script ignores Ctrl-C, and its children would inherit that.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the workers of Ray block it
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the workers of Ray block it, too
     launcher_pid, cores, *command = sys.argv[1:]
     end_with_launcher(int(launcher_pid))
     if cores:

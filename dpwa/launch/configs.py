@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dpwa.errors import UserError
 from dpwa.launch.ports import free_ports
+from dpwa.launch.stopping import interrupted_by_signals
 
 if TYPE_CHECKING:
     from dpwa.config import NodeConfig
@@ -27,11 +28,16 @@ def run_folder(config: Path | None = None) -> Iterator[Path]:
     """Make a folder for a run, which is gone afterwards; by it, `runs_here` finds the run.
 
     A configuration that lies elsewhere is linked there; else one is yet to be written into it.
+    Signals that would end this process raise a KeyboardInterrupt meanwhile.
     """
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as folder:
-        if config is not None:
-            (Path(folder) / _FILE).symlink_to(config.absolute())
-        yield Path(folder)
+    prefix = f"{_PREFIX}{os.getpid()}-"
+    with interrupted_by_signals() as end, tempfile.TemporaryDirectory(prefix=prefix) as folder:
+        try:
+            if config is not None:
+                (Path(folder) / _FILE).symlink_to(config.absolute())
+            yield Path(folder)
+        finally:
+            end()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import UserError
@@ -92,6 +92,12 @@ class OutputPipe:
         return self._splitter.finish()
 
 
+class _Life(NamedTuple):
+    parent: int
+    group: int
+    since: str
+
+
 class NodeProcess:
     """A started command, in a session and process group of its own.
 
@@ -131,18 +137,39 @@ class NodeProcess:
             )
         except OSError as error:
             raise UserError(f"cannot start node {name}: {error.strerror}") from None
+        self._strays: dict[int, _Life] = {}
         self.outputs = {
             "stdout": OutputPipe(cast(IO[bytes], self._process.stdout)),
             "stderr": OutputPipe(cast(IO[bytes], self._process.stderr)),
         }
 
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process and to all it has started; nothing if none is left."""
+    def send(self, number: signal.Signals, *, to_all: bool = False) -> None:
+        """Send a signal to the process and to all it has started; nothing if none is left.
+
+        Those that have left its group are left to who has started them, unless it goes `to_all`.
+        """
         if self._process.returncode is not None:
             return  # reaped: the number of the group may be another's by now
         # Some systems refuse when only the unreaped process itself is left.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
+        for pid in self.stray() if to_all else ():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def remember(self, living: Mapping[int, _Life]) -> None:
+        """Take note of what it has started that has left its group, as the workers of torchrun.
+
+        Once it has ended, nobody knows whose they were.
+        """
+        last = {self._process.pid}
+        while last:
+            last = {pid for pid, life in living.items() if life.parent in last}
+            self._strays |= {p: living[p] for p in last if living[p].group != self._process.pid}
+
+    def stray(self) -> list[int]:
+        """Return which of those it was to remember live."""
+        return [p for p, was in self._strays.items() if (it := _life(p)) and it.since == was.since]
 
     def has_ended(self) -> bool:
         """Tell whether the process has ended; what it has started may live on.
@@ -168,10 +195,11 @@ class _Watched:
     leftovers: Deadline | None = None
 
     def is_over(self) -> bool:
-        """Whether nothing of the group prints any more; while anything does, a pipe is open."""
+        """Whether nothing that it has started is left; while it prints, a pipe is open."""
         if self.leftovers is not None and self.leftovers.expired():
             return True
-        return self.drain is not None and all(p.closed for p in self.process.outputs.values())
+        is_silent = all(pipe.closed for pipe in self.process.outputs.values())
+        return self.drain is not None and is_silent and not self.process.stray()
 
 
 class LocalEngine:
@@ -205,8 +233,10 @@ class LocalEngine:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all nodes, and to all that they have started."""
+        living = _living()
         for watched in self._watched.values():
-            watched.process.send(number)
+            watched.process.remember(living)
+            watched.process.send(number, to_all=number == signal.SIGKILL)
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Return what has been printed, and who has ended."""
@@ -234,11 +264,11 @@ class LocalEngine:
                 return
             watched.drain = Deadline(self._clock, DRAIN_GRACE_S)
         if watched.leftovers is None and watched.drain.expired():
-            process.send(signal.SIGTERM)
+            process.send(signal.SIGTERM, to_all=True)
             watched.leftovers = Deadline(self._clock, LEFTOVER_GRACE_S)
         if not watched.is_over():
             return
-        process.send(signal.SIGKILL)
+        process.send(signal.SIGKILL, to_all=True)
         del self._watched[process.name]
         code = process.reap()
         for stream, pipe in process.outputs.items():
@@ -262,3 +292,19 @@ class LocalEngine:
     def _close(self, pipe: OutputPipe) -> list[str]:
         self._selector.unregister(pipe)
         return pipe.close()
+
+
+def _living() -> dict[int, _Life]:
+    """Return all processes by their numbers (Linux)."""
+    numbers = (int(folder.name) for folder in Path("/proc").glob("[0-9]*"))
+    return {number: life for number in numbers if (life := _life(number)) is not None}
+
+
+def _life(number: int) -> _Life | None:
+    """Return what /proc tells of a process; `None` if it has ended."""
+    try:
+        stat = Path(f"/proc/{number}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    state, parent, group, *others = stat.rpartition(")")[2].split()
+    return None if state in "ZX" else _Life(int(parent), int(group), others[16])

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpwa.errors import AddressError, UserError
+from dpwa.transport.addresses import FIRST_PORT, free_range, holder, listening
+
+__all__ = ["FIRST_PORT", "free_ports", "held_ports", "is_own_address", "require_free_addresses"]
 
 if TYPE_CHECKING:
     from dpwa.config import NodeConfig
@@ -19,7 +22,7 @@ EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 DEFAULT_EPHEMERAL_RANGE = (32_768, 60_999)
 LOWEST_PORT = 20_000  # below it live well-known services
 RANDOM_TRIES = 100
-FIRST_PORT = 20_470  # of the nodes of each machine, where all have to know it
+_IN_USE = "the port is already in use"
 UNKNOWN_HOST = "the host name is unknown"
 
 
@@ -49,7 +52,7 @@ def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
 def is_own_address(host: str) -> bool:
     """Tell whether a name or an address is one of this machine."""
     try:
-        _listening_socket(host, 0).close()
+        listening(host, 0).close()
     except (OSError, UnicodeError):
         return False
     return True
@@ -59,9 +62,14 @@ def require_free_addresses(nodes: Iterable[NodeConfig]) -> None:
     """Check that every node can listen where its configuration says.
 
     Raises:
-        AddressError: some cannot; the message has one line for each.
+        AddressError: some cannot; the message has one line for each, and one of what is free.
     """
-    problems = [problem for node in nodes if (problem := _listen_problem(node))]
+    listed = [(node, _listen_problem(node)) for node in nodes]
+    problems = [problem for _, problem in listed if problem]
+    taken = next((node for node, problem in listed if problem and _IN_USE in problem), None)
+    if taken is not None:
+        free = free_range(taken.bind or taken.host, len(listed))
+        problems.append(f"free here: {free}; `dpwa launch -n {len(listed)}` finds such by itself")
     if problems:
         raise AddressError("\n".join(problems))
 
@@ -71,9 +79,9 @@ def _listen_problem(node: NodeConfig) -> str | None:
         return _claim_problem(node)
     host = node.bind or node.host
     try:
-        _listening_socket(host, node.port).close()
+        listening(host, node.port).close()
     except OSError as error:
-        reason = _reason(error)
+        reason = _reason(error, node.port)
     except UnicodeError:  # a name that cannot even be looked up, such as `a..b`
         reason = UNKNOWN_HOST
     else:
@@ -91,11 +99,11 @@ def _claim_problem(node: NodeConfig) -> str | None:
         return f"node {node.name} {error.text}"
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError, port: int) -> str:
     if isinstance(error, socket.gaierror):
         return UNKNOWN_HOST
     if error.errno == errno.EADDRINUSE:
-        return "the port is in use"
+        return f"{_IN_USE}{holder(port)}"
     if error.errno == errno.EADDRNOTAVAIL:
         return "the address is not of this machine (start the node there)"
     return error.strerror or str(error)
@@ -104,8 +112,8 @@ def _reason(error: OSError) -> str:
 def _hold_port(host: str, held: ExitStack) -> int:
     for candidate in _candidates():
         with suppress(OSError):
-            return _bound_port(held.enter_context(_listening_socket(host, candidate)))
-    return _bound_port(held.enter_context(_listening_socket(host, 0)))
+            return _bound_port(held.enter_context(listening(host, candidate)))
+    return _bound_port(held.enter_context(listening(host, 0)))
 
 
 def _candidates() -> Iterator[int]:
@@ -124,20 +132,3 @@ def _ephemeral_range() -> tuple[int, int]:
 
 def _bound_port(listener: socket.socket) -> int:
     return int(listener.getsockname()[1])
-
-
-def _listening_socket(host: str, port: int) -> socket.socket:
-    """Listen as a node would: with address reuse, and on IPv4 where a name has both families."""
-    found = socket.getaddrinfo(
-        None if host == "*" else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    family, kind, protocol, _, address = min(found, key=lambda it: it[0] != socket.AF_INET)
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1)  # only listening conflicts with another's reuse
-    except OSError:
-        listener.close()
-        raise
-    return listener

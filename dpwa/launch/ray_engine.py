@@ -28,7 +28,7 @@ from dpwa.launch.local import LocalEngine
 from dpwa.launch.ports import held_ports
 
 ACTOR_POLL_S = 0.25  # how long an actor waits for output before it answers; a signal waits as well
-KILL_GRACE_S = 3.0  # for an actor to kill its node, before it is killed itself
+KILL_GRACE_S = 2.0  # for an actor to kill its node, before it is killed itself
 CLOSE_GRACE_S = 5.0
 PATIENCE_S = 300.0  # for Ray to find room, which may have to start machines
 SILENCE_S = 5.0  # after which the user is told what is waited for

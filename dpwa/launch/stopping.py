@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
@@ -22,16 +23,17 @@ STEPS: tuple[tuple[signal.Signals, float], ...] = (
     (signal.SIGTERM, TERMINATE_GRACE_S),
     (signal.SIGKILL, math.inf),
 )
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # what they mean, only nodes know
 CALLBACK_PATIENCE_S = 1.0  # how long a callback may take once a stop was asked for,
 KILL_PATIENCE_S = 0.2  # and once it was asked for a second time
 WATCH_INTERVAL_S = 0.1
 
 
 class StopLadder:
-    """Decides which signal is due: none, SIGINT, SIGTERM 5 s later, SIGKILL 2 s after that.
+    """Decides which signal is due: none, what came, SIGTERM 5 s later, SIGKILL 2 s after that.
 
-    `stop` and `interrupt` only set flags, and so may be called by a signal handler at any moment.
+    `came` may be called by a signal handler at any moment.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -40,6 +42,7 @@ class StopLadder:
         self._next_at = -math.inf
         self._stopping = False
         self._killing = False
+        self._passed_on: deque[signal.Signals] = deque()
 
     @property
     def stopping(self) -> bool:
@@ -53,17 +56,28 @@ class StopLadder:
             return math.inf
         return KILL_PATIENCE_S if self._killing else CALLBACK_PATIENCE_S
 
-    def stop(self) -> None:
-        """Begin to climb; asking again changes nothing."""
-        self._stopping = True
+    def came(self, number: signal.Signals) -> None:
+        """Take note of a signal: to be passed on, or to begin to climb with.
 
-    def interrupt(self) -> None:
-        """Begin to climb; asking again goes straight to SIGKILL."""
-        self._killing = self._stopping
-        self._stopping = True
+        Another one that asks for a stop changes nothing, but SIGINT goes straight to SIGKILL.
+        """
+        if number in PASSED_ON:
+            if number not in self._passed_on:
+                self._passed_on.append(number)
+            return
+        if self._stopping:
+            self._killing |= number == signal.SIGINT
+            return
+        (_, grace_s), *higher = STEPS
+        if number == signal.SIGTERM:
+            grace_s += higher.pop(0)[1]
+        self._steps = ((number, grace_s), *higher)
+        self._stopping = True  # last: from now on the steps are climbed
 
     def next_signal(self) -> signal.Signals | None:
         """Return the signal to send now, or `None`; each is returned once."""
+        if self._passed_on:
+            return self._passed_on.popleft()
         if not self._stopping or not self._steps:
             return None
         if self._killing:
@@ -78,31 +92,59 @@ class StopLadder:
 
 @contextmanager
 def stop_on_signals(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP to this process climb the ladder, until the block ends.
+    """Let the signals that this process gets climb the ladder, until the block ends.
 
-    A signal that the process ignores (`nohup`, a background job) stays ignored. Only the main
-    thread can receive signals: in any other this does nothing. A callback that has run (`busy_s`)
-    for longer than the ladder's patience is broken off by a KeyboardInterrupt.
+    A callback that has run (`busy_s`) for longer than the ladder's patience is broken off by a
+    KeyboardInterrupt.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if number == signal.SIGINT:
-            ladder.interrupt()
-        else:
-            ladder.stop()
+        ladder.came(signal.Signals(number))
         if busy_s() > ladder.patience_s:
             raise KeyboardInterrupt
 
+    with handled_by(handle):
+        is_ours = signal.getsignal(signal.SIGTERM) is handle
+        with _watched_patience(ladder, busy_s) if is_ours else nullcontext():
+            yield
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[Callable[[], None]]:
+    """Have what would end this process interrupt it as Ctrl-C does, so that it can clean up.
+
+    Yields what is called before that: nothing interrupts it then.
+    """
+    is_over = False
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if number in STOP_SIGNALS and not is_over:
+            raise KeyboardInterrupt
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+
+    with handled_by(handle):
+        yield end
+
+
+@contextmanager
+def handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have a function handle what asks for a stop, or is to be passed on, until the block ends.
+
+    A signal that the process ignores (`nohup`, a background job) stays ignored. Only the main
+    thread can receive signals: in any other this does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    previous = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, *PASSED_ON)}
     ours = [number for number, was in previous.items() if was not in (None, signal.SIG_IGN)]
     try:
         for number in ours:
             signal.signal(number, handle)
-        with _watched_patience(ladder, busy_s) if signal.SIGTERM in ours else nullcontext():
-            yield
+        yield
     finally:
         for number in ours:
             signal.signal(number, previous[number])

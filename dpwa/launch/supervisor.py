@@ -24,7 +24,7 @@ from dpwa.clock import Clock, SystemClock
 from dpwa.errors import UserError
 from dpwa.launch.engine import Event, LaunchSpec, NodeEnded, NodeEngine
 from dpwa.launch.local import LocalEngine
-from dpwa.launch.stopping import StopLadder, stop_on_signals
+from dpwa.launch.stopping import PASSED_ON, StopLadder, stop_on_signals
 
 POLL_S = 0.05  # how soon the end of a process or a signal is noticed when nothing is printed
 FIRST_PAUSE_S = 1.0
@@ -103,17 +103,20 @@ def run_nodes(
 ) -> dict[str, int]:
     """Start every node of the spec, and return their exit codes by name when all have ended.
 
-    SIGINT, SIGTERM or SIGHUP to this process stops them: SIGINT to all, SIGTERM to those that are
-    left after 5 s, SIGKILL 2 s later; a second SIGINT kills at once. Processes that a node has
-    started end with it: those that hold its output open have 1 s to finish it, then they get
-    SIGTERM, and SIGKILL at most 2 s later; all others get SIGKILL. Shared memory of nodes that were
-    killed is removed in the end.
+    SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process stops them: all get that signal, those that
+    are left after 5 s SIGTERM, and SIGKILL 2 s later; a second SIGINT kills at once. SIGUSR1,
+    SIGUSR2 and SIGXCPU are passed on, and stop nothing else. Processes that a node has started end
+    with it: those that hold its output open have 1 s to finish it, then they get SIGTERM, and
+    SIGKILL at most 2 s later; all others get SIGKILL. Those with a session of their own, as the
+    workers of torchrun, end so too once any signal has come (on Linux). Shared memory of nodes
+    that were killed is removed in the end.
 
     A node that has finished with nobody, or whose model is not finite, has failed, too: its code is
     1, though its process exits with 0. It is not started again.
 
     A node whose process fails by itself is started again, `spec.restarts` times at most, after a
-    pause of 1 s that doubles each time, up to 30 s. Who ends when a stop was asked for is not.
+    pause of 1 s that doubles each time, up to 30 s. Who ends when a stop was asked for, or by a
+    signal that was passed on, is not.
 
     A callback cannot prevent a stop. The nodes get each signal before it is told of. A callback
     that raises then, or that takes longer than 1 s (0.2 s after a second SIGINT), is broken off by
@@ -181,6 +184,7 @@ class _Supervisor:
         self._on_restart = on_restart
         self._muted = False
         self._called_at: float | None = None
+        self._passed_on: set[int] = set()
         self.ladder = StopLadder(clock)
         self.exit_codes: dict[str, int] = {}
 
@@ -196,7 +200,8 @@ class _Supervisor:
     def abandon(self) -> None:
         """Stop what is running without telling anybody: a callback has failed."""
         self._muted = True
-        self.ladder.stop()
+        if not self.ladder.stopping:
+            self.ladder.came(signal.SIGINT)
         self.watch()
 
     def callback_s(self) -> float:
@@ -211,7 +216,10 @@ class _Supervisor:
         number = self.ladder.next_signal()
         if number is None:
             return
-        self._restarts.give_up()
+        if number in PASSED_ON:
+            self._passed_on.add(number)
+        else:
+            self._restarts.give_up()
         nodes = list(self._engine.running)
         self._engine.send(number)  # before anything that can fail or block
         if nodes:
@@ -224,7 +232,7 @@ class _Supervisor:
             return
         self.exit_codes[event.node] = event.code or int(bool(event.problem))
         restart = None
-        if not self.ladder.stopping:
+        if not self.ladder.stopping and -event.code not in self._passed_on:
             restart = self._restarts.after(event.node, event.code, self._clock.now())
         if restart is None:
             self._call(self._on_exit, event.node, event.code)

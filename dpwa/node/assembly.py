@@ -12,7 +12,7 @@ from dpwa.message_codes import get_log
 from dpwa.node.fetching.peer_channel import ChannelSettings
 from dpwa.node.neighbours import Neighbours
 from dpwa.policy.advice import Plan, advice
-from dpwa.transport.addresses import is_of_this_machine
+from dpwa.transport.addresses import is_elsewhere, is_of_this_machine
 from dpwa.transport.authorizer import Authorizer, CurveAuthorizer
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
@@ -94,6 +94,24 @@ def warn_if_open(config: Config, name: str, endpoint: str) -> None:
             "`security: curve`, unless the network is your own",
             name,
             endpoint,
+        )
+
+
+def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
+    """Say so when there are nodes on other machines, and this one listens on loopback unasked."""
+    node = next((node for node in config.nodes if node.name == name), None)
+    if node is None or node.endpoint or node.bind or not is_of_this_machine(endpoint):
+        return
+    others = (peer.host for peer in config.peers_of(name) if not peer.endpoint)
+    far = next((host for host in others if host != node.host and is_elsewhere(host)), None)
+    if far is not None:
+        log.warning(
+            "%s: listens on %s, where no node on %s or any other machine can connect, as %s is "
+            'this machine itself here (see /etc/hosts): set `bind: "*"` for it',
+            name,
+            endpoint,
+            far,
+            node.host,
         )
 
 

@@ -19,7 +19,7 @@ from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.message_codes import get_log
-from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_open
+from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_hidden, warn_if_open
 from dpwa.node.context import NodeContext, longest_s
 from dpwa.node.ending.endings import FinishListener, FinishService
 from dpwa.node.ending.finishing import Finish
@@ -96,6 +96,7 @@ class Node(Closeable):
         for sentence in advice_on(config):
             log.warning("%s: %s", name, sentence)
         warn_if_open(config, name, self._threads.rx.endpoint)
+        warn_if_hidden(config, name, self._threads.rx.endpoint)
         log.info("%s: listening on %s, seed %d", name, self._threads.rx.endpoint, self.seed)
 
     def _prepare(self) -> None:

@@ -14,6 +14,7 @@ from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config import Config
 from dpwa.config.endpoints import Seed, ipc_path, split_tcp
 from dpwa.errors import UserError
+from dpwa.runtime import SYSTEM
 from dpwa.transport.calls import Calls, NoAnswer, Question
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
@@ -148,7 +149,7 @@ def query_status(
     answers: dict[str, StatusAnswer] = {}
     calls, poller = Calls(keyring, clock, MOST_AT_ONCE), zmq.Poller()
     names = {where: [n for n, w in endpoints.items() if w == where] for where in endpoints.values()}
-    with zmq.Context() as zmq_context:
+    with SYSTEM.zmq_context() as zmq_context:
         calls.open(zmq_context, poller)
         waiting = [_question(names[where], where, answers, deadline) for where in names]
         try:

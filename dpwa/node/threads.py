@@ -22,6 +22,7 @@ from dpwa.node.node_thread import NodeThread
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.node.serving.rx_thread import RxThread
 from dpwa.node.serving.service import Listener, Service
+from dpwa.runtime import NODE_NEEDS, SYSTEM, require_descriptors
 from dpwa.transport.sockets import keep_freed_memory
 from dpwa.types import Frame
 from dpwa.wire.messages import Message
@@ -106,7 +107,7 @@ class NodeThreads:
 
     Raises:
         UserError: `security: curve` without CURVE or the node's key, or with files that others can
-            read or write.
+            read or write; too few file descriptors are left.
     """
 
     def __init__(self, endpoint: str, context: NodeContext) -> None:
@@ -115,6 +116,8 @@ class NodeThreads:
         keep_freed_memory()
         self.authorizer = authorizer_of(context.config, context.name)
         self._runtime = runtime = context.runtime
+        if runtime is SYSTEM:
+            require_descriptors(NODE_NEEDS)
         self._zmq_context = runtime.zmq_context()
         admission = AdmissionControl(self.authorizer, context.config.limits, runtime)
         most = affordable(context.config.connections, context.name)

@@ -24,6 +24,7 @@ from dpwa.observe.events import RunEvent, keep
 from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES, is_gone
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_view import Followed, RunView
+from dpwa.runtime import SYSTEM
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.sockets import Context
@@ -159,7 +160,7 @@ class Watch(Closeable):
     # On the thread of the watch
 
     def _run(self) -> None:
-        with zmq.Context() as zmq_context:
+        with SYSTEM.zmq_context() as zmq_context:
             zmq_context.max_sockets = 4 * MOST_NODES
             try:
                 while not self._stop.wait(self._pause_s()):
@@ -201,7 +202,7 @@ class Watch(Closeable):
         try:
             node.link = PeerLink(zmq_context, name, node.endpoint, self._keyring)
         except zmq.ZMQError as error:
-            node.problem = str(error)
+            node.problem = str(error.strerror)
 
     def _look_at(self, node: _Followed, link: PeerLink) -> None:
         now = self._clock.now()

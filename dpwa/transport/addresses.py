@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from contextlib import suppress
+from pathlib import Path
 
 from dpwa.config.endpoints import split_tcp, tcp_endpoint
 from dpwa.errors import AddressError
 
+FIRST_PORT = 20_470  # of the nodes of each machine, where all have to know it
+_PORTS_TRIED = 1000
+_LISTENS = "0A"  # a state of TCP, as /proc/net has it
+_SHOWN_CHARACTERS = 60  # of a command
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -32,6 +38,68 @@ def resolved(endpoint: str) -> str:
     # IPv4 first: it is what peers try for a name such as localhost.
     _, _, _, _, first = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return tcp_endpoint(str(first[0]), port)
+
+
+def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
+    """Return what listens at a name, an address, or `*`: all addresses, also those of IPv6.
+
+    Where a name has both families, it is IPv4.
+
+    Raises:
+        OSError: it cannot.
+        UnicodeError: it cannot even be looked up, such as `a..b`.
+    """
+    if host == "*" and socket.has_dualstack_ipv6():
+        host = "::"
+    found = socket.getaddrinfo(
+        None if host == "*" else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, address = min(found, key=lambda it: it[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
+        listener.listen(backlog)  # only listening conflicts with another's reuse
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def holder(port: int) -> str:
+    """Say who has a TCP port of this machine, as far as /proc tells: ` by process 7 (python x)`."""
+    held = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                _, local, _, state, *_, inode = line.split()[:10]
+                if int(local.rpartition(":")[2], 16) == port:
+                    held[f"socket:[{inode}]"] = state == _LISTENS
+    for link in Path("/proc").glob("[0-9]*/fd/*") if held else ():
+        with suppress(OSError):
+            target = str(link.readlink())
+            if target in held and (held[target] or not any(held.values())):
+                number = link.parts[2]
+                words = Path("/proc", number, "cmdline").read_text(errors="replace").split("\0")
+                what = "" if held[target] else "a connection of "
+                shown = " ".join(words).strip()[:_SHOWN_CHARACTERS]
+                return f" by {what}process {number} ({shown})"
+    return " by a process of another user" if held else ""
+
+
+def free_range(host: str, count: int) -> str:
+    """Say which ports one after the other are free, of those that no outgoing connection gets."""
+    first = FIRST_PORT
+    for port in range(FIRST_PORT, FIRST_PORT + _PORTS_TRIED):
+        try:
+            listening(host, port).close()
+        except OSError:
+            first = port + 1
+        if port - first + 1 == count:
+            return f"{first} to {port}" if port > first else f"{port}"
+    return "none"
 
 
 def all_resolved(endpoint: str) -> tuple[str, ...]:
@@ -96,6 +164,12 @@ def is_of_this_machine(endpoint: str) -> bool:
         return ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+def is_elsewhere(host: str) -> bool:
+    """Tell whether a host is another machine than this one; names, which are not looked up, are."""
+    address = _ip_address("127.0.0.1" if host == "localhost" else host)
+    return address is None or not (address.is_loopback or _is_own(address))
 
 
 def is_at(endpoint: str, source: str) -> bool:

@@ -103,7 +103,7 @@ class Calls:
         try:
             link = PeerLink(self._zmq_context, question.name, question.endpoint, self._keyring)
         except zmq.ZMQError as error:
-            question.failed(NoAnswer(str(error)))
+            question.failed(NoAnswer(str(error.strerror)))
             return True
         self._poller.register(link.socket, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)

@@ -13,10 +13,14 @@ from enum import Enum
 
 import zmq
 
+from dpwa.config.endpoints import split_tcp
+from dpwa.runtime import can_open
+from dpwa.transport.addresses import is_name
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.sockets import (
     HANDSHAKE_TIMEOUT_MS,
     NOBLOCK,
+    RECONNECT_MAX_MS,
     Context,
     Socket,
     asking_socket,
@@ -50,10 +54,14 @@ _STATE_AFTER = {
 _MONITORED = struct.Struct("=hi")  # event and value, see zmq_socket_monitor(3)
 _GIVEN_UP = (zmq.Event.HANDSHAKE_FAILED_PROTOCOL, zmq.Event.HANDSHAKE_FAILED_AUTH)
 
+_NO_DESCRIPTORS = "this process has no file descriptors left (see `ulimit -n`)"
 _SECURITY_DIFFERS = "it has `security: none` and this node `curve`, or the other way round"
 _NOT_LET_IN = "it does not let this node in: it has no key of it, or has revoked it"
 _NO_NODE = "what answers there is no node"
-_BROKE_OFF_PLAIN = "it broke off the handshake: it may have `security: curve`"
+_HANGS = "it hangs, or has run out of file descriptors"
+_BROKE_OFF_PLAIN = (
+    "it broke off the handshake: it may have `security: curve`, or have run out of file descriptors"
+)
 _BROKE_OFF_CURVE = (
     "it broke off the handshake: its key is not the one known here, or it has no `security: curve`"
 )
@@ -86,9 +94,16 @@ class PeerLink:
         self._keyring = keyring
         self._keys = None if keyring is None else keyring.for_link(peer)
         self.is_spent = False
+        address = split_tcp(endpoint)
+        self._is_named = address is not None and is_name(address[0])
+        self._has_address = False  # as far as is known, in the family that is tried
         self.socket = asking_socket(context, endpoint, self._keys)
-        # Before connecting: a handshake that nobody watched would leave the link unused for ever.
-        self.monitor: Socket = self.socket.get_monitor_socket(sum(_STATE_AFTER))
+        try:
+            # Before connecting: a handshake that nobody watched would leave it unused for ever.
+            self.monitor: Socket = self.socket.get_monitor_socket(sum(_STATE_AFTER))
+        except zmq.ZMQError:
+            self.socket.close(0)
+            raise
         if keyring is not None and self._keys is None:
             self.state, self.problem = LinkState.DOWN, keyring.missing(peer)
             return
@@ -136,6 +151,9 @@ class PeerLink:
             self.problem = ""
             return
         self.problem = self._reason(event, value) or self.problem or f"no way to {self.endpoint}"
+        self._has_address |= event is not zmq.Event.CONNECT_RETRIED
+        if event is zmq.Event.CONNECT_RETRIED and self._is_named and can_open():
+            self._choose_family(is_patient=value < RECONNECT_MAX_MS)
         # Left alone, ZeroMQ would connect again twenty times a second.
         is_refused = self._keys is not None and event is zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
         if event in _GIVEN_UP or is_refused:
@@ -144,8 +162,22 @@ class PeerLink:
             with suppress(zmq.ZMQError):  # it has ended meanwhile
                 self.socket.disconnect(self.endpoint)
 
+    def _choose_family(self, *, is_patient: bool) -> None:
+        """Try IPv6 for a name that has no address of IPv4, and IPv4 again after some tries of it.
+
+        ZeroMQ looks a name up on its own thread, each time it tries to connect, and in one family.
+        """
+        if is_patient if self.socket.ipv6 else self._has_address:
+            return
+        with suppress(zmq.ZMQError):
+            self.socket.disconnect(self.endpoint)
+        self.socket.ipv6, self._has_address = not self.socket.ipv6, False
+        self.socket.connect(self.endpoint)
+
     def _reason(self, event: zmq.Event, value: int) -> str:
         """Say what an event means; empty if it adds nothing to what is known."""
+        if self.state is not LinkState.UP and not can_open():
+            return _NO_DESCRIPTORS
         match event:
             case zmq.Event.HANDSHAKE_FAILED_AUTH:
                 return _NOT_LET_IN
@@ -153,7 +185,8 @@ class PeerLink:
                 is_mismatch = value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
                 return _SECURITY_DIFFERS if is_mismatch else _NO_NODE
             case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL if value == errno.EAGAIN:
-                return f"no answer to the handshake within {HANDSHAKE_TIMEOUT_MS // 1000} s"
+                seconds = HANDSHAKE_TIMEOUT_MS // 1000
+                return f"no answer to the handshake within {seconds} s: {_HANGS}"
             case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
                 return _BROKE_OFF_PLAIN if self._keys is None else _BROKE_OFF_CURVE
             case zmq.Event.CLOSED:

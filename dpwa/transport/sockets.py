@@ -18,7 +18,7 @@ import zmq
 
 from dpwa.config.endpoints import ipc_path
 from dpwa.errors import AddressError
-from dpwa.transport.addresses import is_ipv6
+from dpwa.transport.addresses import free_range, holder, is_ipv6, listening
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.keyring import LinkKeys
 from dpwa.types import Frame
@@ -137,24 +137,18 @@ def listening_socket(endpoint: str) -> socket.socket:
         AddressError: the port is in use, or the address is not of this machine.
     """
     path = ipc_path(endpoint)
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    is_v6 = is_ipv6(endpoint)
-    family = socket.AF_UNIX if path else socket.AF_INET6 if is_v6 else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setblocking(False)
         if path:
             Path(path).unlink(missing_ok=True)  # of a process that was killed
+            listener = socket.socket(socket.AF_UNIX)
             listener.bind(path)
+            listener.listen(BACKLOG)
         else:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if is_v6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.bind(("" if host == "*" else host.strip("[]"), int(port)))
-        listener.listen(BACKLOG)
+            host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+            listener = listening(host.strip("[]"), int(port), BACKLOG)
     except OSError as error:
-        listener.close()
         raise AddressError(_why_not(endpoint, error)) from None
+    listener.setblocking(False)
     return listener
 
 
@@ -288,7 +282,11 @@ def _set_common(socket: Socket, endpoint: str) -> None:
 def _why_not(endpoint: str, error: OSError | zmq.ZMQError) -> str:
     match error.errno:
         case zmq.EADDRINUSE:
-            return f"cannot listen on {endpoint}: the port is already in use"
+            host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+            return (
+                f"cannot listen on {endpoint}: the port is already in use{holder(int(port))} "
+                f"(free: {free_range(host.strip('[]'), 1)}; `dpwa launch -n N` finds free ones)"
+            )
         case zmq.EADDRNOTAVAIL | errno.ENODEV:
             return (
                 f"cannot listen on {endpoint}: not an address of this machine "

@@ -16,6 +16,7 @@ from support.ports import free_ports, needs_ipv6
 from dpwa import DpwaConnection
 from dpwa.bench.link import LATENCIES, SNAPSHOT_BYTES, serving
 from dpwa.cli.plan import read_link
+from dpwa.discovery import interfaces
 from dpwa.testing import TcpProxy
 
 
@@ -129,6 +130,27 @@ def test_a_port_in_use_is_told(port):
         result = run_link("--serve", "--port", port)
     assert result.exit_code == 2
     assert "the port is already in use" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("route", "bind", "target"),
+    [
+        ("127.0.0.1", "*", "10.1.2.3"),  # there is no way out: that of a card
+        ("10.9.9.9", "*", "10.9.9.9"),
+        ("10.9.9.9", "::1", "[::1]"),
+    ],
+)
+def test_the_address_that_is_named_is_one_that_others_can_use(
+    monkeypatch, port, route, bind, target
+):
+    cards = {"lo": "127.0.0.1", "eth7": "10.1.2.3"}
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(interfaces, "local_address", lambda _: route)
+    monkeypatch.setattr(interfaces, "_address_of", cards.get)
+    monkeypatch.setattr(interfaces.socket, "if_nameindex", lambda: list(enumerate(cards, 1)))
+    result = run_link("--serve", "--port", port, "--bind", bind, "--seconds", "1")
+    assert result.stdout.splitlines()[1] == f"dpwa bench link {target}:{port}"
 
 
 def test_ctrl_c_ends_serving(port):

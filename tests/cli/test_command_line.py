@@ -163,3 +163,16 @@ def test_a_closed_pipe_is_quiet() -> None:
     with os.fdopen(writing, "w") as nobody:
         done = subprocess.run([*DPWA, "version"], stdout=nobody, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_ctrl_c_before_a_command_has_begun_ends_it_quietly() -> None:
+    code = (
+        "import sys, types\n"
+        "class Interrupted(types.ModuleType):\n"
+        "    def __getattr__(self, name): raise KeyboardInterrupt\n"
+        "sys.modules['dpwa.cli.main'] = Interrupted('dpwa.cli.main')\n"
+        "from dpwa.__main__ import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

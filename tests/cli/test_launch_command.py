@@ -23,12 +23,16 @@ from support.terminals import IN_A_TERMINAL, on_terminal
 from support.times import at_most
 
 from dpwa.config import load_config
+from dpwa.launch.configs import run_folder
+from dpwa.launch.stopping import PASSED_ON, STOP_SIGNALS
 
 ENVIRONMENT = IMPORTS + (
     "for name in 'NAME RANK WORLD_SIZE CONFIG'.split(): print(name, os.environ['DPWA_' + name])\n"
 )
 READY_THEN_SLEEP = IMPORTS + (
-    "signal.signal(signal.SIGINT, lambda *_: sys.exit(0))\nprint(os.getpid())\ntime.sleep(60)\n"
+    "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):\n"
+    "    signal.signal(number, lambda *_: sys.exit(0))\n"
+    "print(os.getpid())\ntime.sleep(60)\n"
 )
 STUBBORN = IMPORTS + (
     "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)\n"
@@ -163,23 +167,80 @@ def test_a_failing_node_is_named_and_the_others_finish() -> None:
     assert summary == "dpwa launch: 2 of 3 nodes failed: w1, w2"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_stop_signal_stops_the_nodes_cleanly(
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_stop_signal_reaches_the_nodes_as_it_came_and_stops_them_cleanly(
     launcher: Callable[..., subprocess.Popen[str]], temporary_folder: Path, number: signal.Signals
 ) -> None:
-    process = launcher("-n", "2", *python(READY_THEN_SLEEP))
+    only = f"(signal.Signals({int(number)}),)"
+    code = READY_THEN_SLEEP.replace(
+        "(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)", only
+    )
+    process = launcher("-n", "2", *python(code))
     pids = pids_of_ready_nodes(process, 2)
     started = time.monotonic()
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert time.monotonic() - started < at_most(4)
     assert process.returncode == 130
+    hint = " (Ctrl-C again kills)" if number == signal.SIGINT else ""
     assert errors == (
-        "dpwa launch: stopping w1, w2 with SIGINT (Ctrl-C again kills)\n"
+        f"dpwa launch: stopping w1, w2 with {number.name}{hint}\n"
         "dpwa launch: all nodes have stopped\n"
     )
     assert_gone(*pids)
     assert list(temporary_folder.iterdir()) == []
+
+
+def test_what_schedulers_send_runs_the_handlers_of_the_nodes_which_go_on(
+    launcher: Callable[..., subprocess.Popen[str]], temporary_folder: Path
+) -> None:
+    numbers = ", ".join(f"signal.{number.name}" for number in PASSED_ON)
+    code = IMPORTS + (
+        "came = set()\n"
+        f"for number in ({numbers}): signal.signal(number, lambda n, _: came.add(n))\n"
+        "print(os.getpid())\n"
+        f"while len(came) < {len(PASSED_ON)}: time.sleep(0.01)\n"
+        "print('saved')\n"
+    )
+    process = launcher("-n", "2", *python(code))
+    pids_of_ready_nodes(process, 2)
+    for number in PASSED_ON:
+        process.send_signal(number)
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert (lines_of(said, "w1"), lines_of(said, "w2")) == (["saved"], ["saved"])
+    assert sorted(errors.splitlines()[:-1]) == sorted(
+        f"dpwa launch: passing {number.name} on to w1, w2" for number in PASSED_ON
+    )
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_nodes_that_end_of_what_was_passed_on_are_not_started_again_and_leave_nothing(
+    launcher: Callable[..., subprocess.Popen[str]], temporary_folder: Path
+) -> None:
+    code = IMPORTS + (
+        "child = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "print(child.pid)\ntime.sleep(60)\n"
+    ).replace("subprocess", "__import__('subprocess')")
+    process = launcher("-n", "1", "--restart", "on-failure", *python(code))
+    pids = pids_of_ready_nodes(process, 1)
+    started = time.monotonic()
+    process.send_signal(signal.SIGUSR1)
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - started < at_most(10)
+    assert process.returncode == 1
+    assert errors.splitlines()[1:] == [
+        "dpwa launch: node w1 failed: ended by SIGUSR1",
+        "dpwa launch: 1 of 1 nodes failed: w1",
+    ]
+    assert_gone(*pids)
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_a_signal_before_the_nodes_run_leaves_no_folder() -> None:
+    with pytest.raises(KeyboardInterrupt), run_folder() as folder:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert not folder.exists()
 
 
 def test_a_second_ctrl_c_kills_stubborn_nodes(
@@ -314,10 +375,13 @@ def test_every_port_in_use_is_named_and_nothing_starts(config: Path) -> None:
     ):
         done = launch("-c", str(config), "--", "touch", str(marker))
     assert done.returncode == 2
-    assert without_codes(done.stderr).splitlines() == [
-        f"dpwa: node alice cannot listen on 127.0.0.1:{nodes[0].port}: the port is in use",
-        f"dpwa: node carol cannot listen on 127.0.0.1:{nodes[2].port}: the port is in use",
+    *lines, advice = without_codes(done.stderr).splitlines()
+    who = f"the port is already in use by process {os.getpid()} "
+    assert [line.partition("(")[0] for line in lines] == [
+        f"dpwa: node alice cannot listen on 127.0.0.1:{nodes[0].port}: {who}",
+        f"dpwa: node carol cannot listen on 127.0.0.1:{nodes[2].port}: {who}",
     ]
+    assert "`dpwa launch -n 3` finds such by itself" in advice
     assert not marker.exists()
 
 

@@ -42,7 +42,7 @@ NO_CONFIGURATIONS = {
     ("docs/simulator.md", "# ours.yaml"): "a scenario, which tests/sim loads",
 }
 WITH_MISTAKES = {
-    ("docs/configuration.md", "- nodes:\n  - {name: w1, host: localhost, port: 45000}")
+    ("docs/configuration.md", "- nodes:\n  - {name: w1, host: localhost, port: 20470}")
 }
 
 

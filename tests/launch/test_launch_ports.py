@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import re
 import socket
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from dpwa.config import NodeConfig, load_config
 from dpwa.errors import AddressError, UserError
 from dpwa.launch import local_config, ports, require_free_addresses
 from dpwa.launch.ports import free_ports
+from dpwa.transport import addresses
 
 
 def test_free_ports_are_distinct_and_can_be_listened_on() -> None:
@@ -64,16 +67,39 @@ def test_every_address_that_cannot_be_used_is_named() -> None:
         ]
         with pytest.raises(AddressError) as caught:
             require_free_addresses(nodes)
-    lines = caught.value.text.splitlines()
-    assert lines[:2] == [
-        f"node w1 cannot listen on 127.0.0.1:{taken}: the port is in use",
-        f"node w3 cannot listen on 127.0.0.1:{everywhere}: the port is in use",
+    *lines, advice = caught.value.text.splitlines()
+    who = f"the port is already in use by process {os.getpid()} ("
+    assert [line.partition("(")[0] + "(" for line in lines[:2]] == [
+        f"node w1 cannot listen on 127.0.0.1:{taken}: {who}",
+        f"node w3 cannot listen on 127.0.0.1:{everywhere}: {who}",
     ]
+    assert re.fullmatch(
+        r"free here: 2\d{4} to 2\d{4}; `dpwa launch -n 6` finds such by itself", advice
+    )
     assert lines[2].startswith("node w4 cannot listen on 203.0.113.7:45000: the address is not of")
     assert lines[3:] == [
         "node w5 cannot listen on no-such-host.invalid:45000: the host name is unknown",
         "node w6 cannot listen on a..b:45000: the host name is unknown",
     ]
+
+
+def test_a_connection_that_has_the_port_of_a_node_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
+        client.bind(("127.0.0.1", 0))
+        client.connect(server.getsockname())
+        host, port = client.getsockname()
+        with pytest.raises(AddressError, match=f"by a connection of process {os.getpid()} "):
+            require_free_addresses([NodeConfig(name="w1", host=host, port=port)])
+
+
+def test_the_next_free_ports_are_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = next(p for p in free_ports(20) if p < 60_000)
+    monkeypatch.setattr(addresses, "FIRST_PORT", first)
+    with socket.create_server(("127.0.0.1", first + 1)):
+        found = addresses.free_range("127.0.0.1", 3)
+    begins, _, ends = found.partition(" to ")
+    assert int(begins) >= first + 2
+    assert int(ends) == int(begins) + 2
 
 
 @pytest.mark.parametrize("bind", ["*", "0.0.0.0", "localhost", "::1"])

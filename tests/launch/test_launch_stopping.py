@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from dpwa.clock import SystemClock
-from dpwa.launch.stopping import StopLadder, stop_on_signals
+from dpwa.launch import stopping
+from dpwa.launch.stopping import StopLadder, interrupted_by_signals, stop_on_signals
 
 
 class HandClock:
@@ -36,32 +37,69 @@ def test_nothing_is_due_before_a_stop_is_asked_for(clock: HandClock) -> None:
 
 def test_signals_grow_harder_as_time_passes(clock: HandClock) -> None:
     ladder = StopLadder(clock)
-    ladder.interrupt()
-    seen = []
-    for _ in range(40):  # ten seconds
-        seen += [(clock.time - 100, due)] if (due := ladder.next_signal()) else []
-        clock.time += 0.25
-    assert seen == [(0, signal.SIGINT), (5, signal.SIGTERM), (7, signal.SIGKILL)]
+    ladder.came(signal.SIGINT)
+    assert climbed(ladder, clock) == [(0, signal.SIGINT), (5, signal.SIGTERM), (7, signal.SIGKILL)]
 
 
 def test_a_second_interrupt_kills_at_once_and_a_third_adds_nothing(clock: HandClock) -> None:
     ladder = StopLadder(clock)
-    ladder.interrupt()
+    ladder.came(signal.SIGINT)
     assert ladder.next_signal() == signal.SIGINT
-    ladder.interrupt()
+    ladder.came(signal.SIGINT)
     assert ladder.next_signal() == signal.SIGKILL
-    ladder.interrupt()
+    ladder.came(signal.SIGINT)
     assert ladder.next_signal() is None
 
 
 def test_asking_to_stop_again_does_not_kill(clock: HandClock) -> None:
     ladder = StopLadder(clock)
-    ladder.stop()
-    ladder.stop()
-    assert [ladder.next_signal(), ladder.next_signal()] == [signal.SIGINT, None]
+    ladder.came(signal.SIGHUP)
+    ladder.came(signal.SIGTERM)
+    assert [ladder.next_signal(), ladder.next_signal()] == [signal.SIGHUP, None]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def climbed(ladder: StopLadder, clock: HandClock) -> list[tuple[float, signal.Signals]]:
+    seen = []
+    for _ in range(40):  # ten seconds
+        seen += [(clock.time - 100, due)] if (due := ladder.next_signal()) else []
+        clock.time += 0.25
+    return seen
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM])
+def test_nodes_get_the_signal_that_came_and_are_killed_7_s_later(
+    clock: HandClock, number: signal.Signals
+) -> None:
+    ladder = StopLadder(clock)
+    ladder.came(number)
+    once_more = [] if number == signal.SIGTERM else [(5, signal.SIGTERM)]
+    assert climbed(ladder, clock) == [(0, number), *once_more, (7, signal.SIGKILL)]
+
+
+def test_what_is_passed_on_stops_nothing_and_comes_once_however_often_it_came(
+    clock: HandClock,
+) -> None:
+    ladder = StopLadder(clock)
+    for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR2):
+        ladder.came(number)
+    assert climbed(ladder, clock) == [(0, signal.SIGUSR2), (0.25, signal.SIGUSR1)]
+    assert not ladder.stopping
+
+
+@pytest.mark.parametrize("number", stopping.STOP_SIGNALS)
+def test_what_would_end_a_launcher_without_nodes_interrupts_it_but_not_its_cleaning_up(
+    number: signal.Signals,
+) -> None:
+    with interrupted_by_signals() as end:
+        for harmless in stopping.PASSED_ON:
+            os.kill(os.getpid(), harmless)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+        end()
+        os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", stopping.STOP_SIGNALS)
 def test_signals_to_this_process_stop_and_handlers_are_restored(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     ladder = StopLadder(SystemClock())
@@ -76,7 +114,7 @@ def test_patience_shrinks_with_every_interrupt(clock: HandClock) -> None:
     ladder = StopLadder(clock)
     patience = [ladder.patience_s]
     for _ in range(2):
-        ladder.interrupt()
+        ladder.came(signal.SIGINT)
         patience.append(ladder.patience_s)
     assert patience == [math.inf, 1.0, 0.2]
 
@@ -86,7 +124,7 @@ def test_a_callback_that_takes_too_long_is_broken_off() -> None:
     with stop_on_signals(ladder, lambda: 1.1):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
-        assert ladder.next_signal() == signal.SIGINT
+        assert ladder.next_signal() == signal.SIGTERM
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

@@ -255,6 +255,25 @@ def test_grandchildren_are_stopped_with_the_nodes(
         assert_gone(int(transcript.lines[node, "stdout"][0]))
 
 
+def test_who_has_a_session_of_its_own_as_workers_of_torchrun_have_does_not_outlive_a_stop(
+    nodes_running: Maker, transcript: Transcript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = tuple((number, min(grace_s, 0.2)) for number, grace_s in stopping.STEPS)
+    monkeypatch.setattr(stopping, "STEPS", quick)
+    child = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    options = f"[sys.executable, '-S', '-c', {child!r}], start_new_session=True"
+    code = IMPORTS + IGNORE_BOTH + f"child = subprocess.Popen({options})\ntime.sleep(60)\n"
+    pids: list[int] = []
+
+    def stop(node: str, stream: str, line: str) -> None:
+        pids.append(int(line))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_nodes(nodes_running(code, "w1"), stop)
+    assert_gone(*pids)
+
+
 @pytest.mark.parametrize("stubbornness", ["", IGNORE_BOTH], ids=["meek", "stubborn"])
 def test_what_a_node_leaves_behind_ends_with_it(
     nodes_running: Maker,

@@ -2,10 +2,12 @@
 
 import logging
 import math
+import os
+import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,16 @@ import pytest
 from support.members import Member, at_once, gossip, members, settle
 from support.nodes import config_of, eventually
 from support.open_cluster import cluster
+from support.ports import free_ports
 
+from dpwa.config import load_config
 from dpwa.connection import DpwaConnection
 from dpwa.node.fetching import connections
 from dpwa.node.fetching.connections import FEWEST, Visitors, affordable
+from dpwa.node.node import Node
 from dpwa.policy import beginners
 from dpwa.transport.link import LinkState
+from dpwa.wire.messages import AskStatus
 
 MANY = 12
 
@@ -150,6 +156,8 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
 from dpwa.connection import DpwaConnection
 from dpwa.node.fetching.connections import affordable
 print(affordable(64, "w1"), affordable(8, "w1"))
+few = [open("/dev/null") for _ in range(80)]
+print(affordable(64, "w1"))
 """
 
 
@@ -157,9 +165,77 @@ def test_with_too_few_descriptors_a_node_says_how_many_it_needs_and_has_fewer_co
     said = subprocess.run(
         [sys.executable, "-c", SCARCE], capture_output=True, text=True, check=True, timeout=60
     )
-    assert said.stdout.split() == ["10", "8"]
+    assert said.stdout.split()[:2] == ["10", "8"]
+    assert 4 <= int(said.stdout.split()[2]) <= 6  # what is open counts
     assert said.stderr.count("needs 484 descriptors and this process may open 160") == 1
     assert affordable(4, "w1") == 4
+
+
+FEW_LEFT = """
+import os, resource, sys
+import dpwa.connection
+from dpwa.errors import UserError
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+config = {"nodes": [{"name": name, "port": port} for name, port in zip(("w1", "w2"), PORTS)]}
+for left in (3, 4, 5, 6, 8, 14, 20):
+    child = os.fork()
+    if child:
+        print(left, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        continue
+    opened = [os.dup(1) for _ in range(128 - len(os.listdir("/dev/fd")) + 1 - left)]
+    try:
+        dpwa.connection.DpwaConnection("w1", config)
+    except UserError as error:
+        os.write(2, f"{error.text}\\n".encode())
+    os._exit(0)
+"""
+
+
+def test_with_few_descriptors_left_a_node_says_so_instead_of_ending_the_process():
+    code = FEW_LEFT.replace("PORTS", str(free_ports(2)))
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert [line.split()[1] for line in said.stdout.splitlines()] == ["0"] * 7
+    assert said.stderr.count("too few file descriptors are left in this process: ") == 7
+
+
+@contextmanager
+def descriptors_left(count):
+    """Let this process open only so many more files and sockets."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = {int(path.name) for path in Path("/dev/fd").iterdir()}
+    highest = max(taken) + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + count, limits[1]))
+    gaps = [os.dup(0) for _ in range(highest - len(taken) + 1)]  # those below are free
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in gaps:
+            os.close(descriptor)
+
+
+def test_without_descriptors_a_node_says_so_and_does_not_accuse_its_peers(caplog, monkeypatch):
+    monkeypatch.setattr("dpwa.node.serving.rx_thread.LOOK_S", 0.05)
+    with Node("w1", load_config(config_of(2))) as node:
+
+        def problem(name):
+            return next(p["problem"] for p in node.report()["peers"] if p["name"] == name)
+
+        eventually(lambda: "nothing answers" in problem("w2"))
+        with descriptors_left(0):
+            eventually(lambda: "no file descriptors left" in problem("w2"))
+            eventually(lambda: "no peer can connect" in caplog.text)
+        with descriptors_left(8):
+            node.add_peer("w3", "127.0.0.1", free_ports(1)[0])
+            eventually(lambda: "too few file descriptors" in problem("w3"))
+            for _ in range(3):
+                node.node_handle.tell("w3", AskStatus(request=1))
+            eventually(lambda: "nothing answers" in problem("w2"))
+        assert caplog.text.count("cannot connect to w3") == 1
+        node.node_handle.tell("w3", AskStatus(request=1))
+        eventually(lambda: "nothing answers" in problem("w3"))
 
 
 def test_a_training_ends_together_though_each_has_few_connections():

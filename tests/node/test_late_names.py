@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import select
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from support.ports import free_ports
@@ -77,3 +79,37 @@ def test_a_node_whose_own_name_is_not_known_says_so_at_once(hosts):
         _, errors = one.communicate(timeout=PROCESS_HANGS_AFTER_S)
     assert one.returncode == 1
     assert "cannot listen on tcp://w1.gossip.test" in errors
+
+
+IN_ONE_PROCESS = """
+import json, sys, time
+from dpwa.config import load_config
+from dpwa.node.node import Node
+from dpwa.transport.link import LinkState
+config = load_config(json.loads(sys.argv[1]))
+nodes = [Node(name, config) for name in ("w1", "w2")]
+print("ready", flush=True)
+while not all(state is LinkState.UP for node in nodes for state in node.links.values()):
+    time.sleep(0.01)
+print("connected", flush=True)
+"""
+
+
+def own_ipv6():
+    """Addresses of this machine, but ::1, that all programs may use (scope 00: global)."""
+    table = Path("/proc/net/if_inet6")
+    found = [line.split() for line in table.read_text().splitlines()] if table.exists() else []
+    return [":".join(re.findall("....", entry[0])) for entry in found if entry[3] == "00"]
+
+
+@pytest.mark.skipif(not own_ipv6(), reason="needs an address of IPv6 beside ::1")
+def test_names_that_have_addresses_of_ipv6_only_are_found(hosts, tmp_path):
+    program = tmp_path / "nodes.py"
+    program.write_text(IN_ONE_PROCESS)
+    host = own_ipv6()[0]
+    hosts.write(w1=host, w2=host)
+    nodes = [{"name": n, "host": f"{n}.gossip.test", "port": hosts.ports[n]} for n in NAMES]
+    config = json.dumps({"nodes": nodes, "transport": "tcp", "log_level": "error"})
+    node = start("with_own_hosts.py", hosts.file, program, config)
+    with ended(node):
+        assert [node.stdout.readline(), node.stdout.readline()] == ["ready\n", "connected\n"]

@@ -355,6 +355,16 @@ def test_an_open_door_is_told_once(tmp_path, caplog, security, bind, count):
         assert "`security: curve`" in told[0]
 
 
+@pytest.mark.parametrize(("other", "count"), [("gpu02", 1), ("127.0.0.2", 0)])
+def test_a_node_says_that_it_listens_on_loopback_where_others_cannot_connect(caplog, other, count):
+    config = config_of(3, transport="tcp")
+    config["nodes"][0]["host"], config["nodes"][2]["host"] = "127.0.0.1", other
+    with DpwaConnection("w1", config) as connection:
+        told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        listens = f"w1: listens on {connection.node.endpoint}, where no node on gpu02 or any other"
+    assert [said.partition(" machine")[0] for said in told] == count * [listens]
+
+
 def test_the_health_of_a_peer_is_logged_with_the_reason(caplog):
     class Later:
         time = 0.0

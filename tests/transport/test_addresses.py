@@ -1,9 +1,12 @@
 import socket
 
 import pytest
+import zmq
+from support.times import HANGS_AFTER_S
 
 from dpwa.errors import AddressError
-from dpwa.transport.addresses import all_resolved, is_ipv6, resolved
+from dpwa.transport.addresses import all_resolved, is_at, is_elsewhere, is_ipv6, resolved
+from dpwa.transport.sockets import asking_socket, listening_socket, receive_from, serving_socket
 
 
 @pytest.mark.parametrize(
@@ -47,3 +50,36 @@ def test_a_name_stands_for_all_its_addresses_each_once(monkeypatch):
 def test_a_name_that_cannot_be_looked_up_is_told(host):
     with pytest.raises(AddressError, match=f"{host} has no address: "):
         all_resolved(f"tcp://{host}:5000")
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+@pytest.mark.parametrize("server", ["[::1]", "127.0.0.1"])
+def test_all_addresses_are_those_of_ipv6_too(server):
+    with zmq.Context() as context:
+        listener = listening_socket("tcp://*:0")
+        port = listener.getsockname()[1]
+        with (
+            listener,
+            serving_socket(context, f"tcp://*:{port}", listener=listener) as router,
+            asking_socket(context, f"tcp://{server}:{port}") as dealer,
+        ):
+            dealer.connect(f"tcp://{server}:{port}")
+            assert dealer.poll(HANGS_AFTER_S * 1000, zmq.POLLOUT)
+            dealer.send(b"hello")
+            assert router.poll(HANGS_AFTER_S * 1000)
+            source = receive_from(router, is_named=False).source
+    assert is_at(f"tcp://{server}:1", source)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_far"),
+    [
+        ("localhost", False),
+        ("127.0.0.5", False),
+        ("::1", False),
+        ("h2", True),
+        ("192.0.2.77", True),
+    ],
+)
+def test_who_is_elsewhere(host, is_far):
+    assert is_elsewhere(host) == is_far

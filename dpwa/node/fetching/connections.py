@@ -14,12 +14,14 @@ from __future__ import annotations
 import resource
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 
 import zmq
 
 from dpwa.message_codes import get_log
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
+from dpwa.runtime import NODE_NEEDS, DescriptorsError, open_descriptors
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.sockets import Context
@@ -30,7 +32,7 @@ IDLE_AFTER_S = 5.0  # a connection that was not used for so long is closed, if p
 ANSWERED_WITHIN_S = 1.0  # what was just asked on a connection that a peer wants closed
 FEWEST = 4  # connections, however few descriptors there are
 DESCRIPTORS = 6  # of a connection to a peer, and of one that it has to this node
-OTHER_DESCRIPTORS = 100  # that the process needs
+OTHER_DESCRIPTORS = 100  # that the process needs, or more if more are open
 LINGER_MS = 100  # for last words to leave; a peer that takes longer does without
 
 
@@ -125,9 +127,13 @@ class Connections:
         try:
             link = PeerLink(self._zmq_context, channel.peer, channel.endpoint, self._keyring)
         except zmq.ZMQError as error:
-            log.error("cannot connect to %s at %s: %s", channel.peer, channel.endpoint, error)
+            if not channel.obstacle:
+                why = error.strerror
+                log.error("cannot connect to %s at %s: %s", channel.peer, channel.endpoint, why)
+            channel.obstacle = str(error.strerror)
+            self._context.peer_table.trouble(channel.peer, channel.obstacle)
             return False
-        channel.link = link
+        channel.link, channel.obstacle = link, ""
         self._register(channel)
         return True
 
@@ -170,8 +176,9 @@ class Connections:
                 if channel.state is not LinkState.DOWN:
                     changed.append(channel)
                 self.mute(channel)
-                channel.replace(channel.link.renewed(self._zmq_context))
-                self._register(channel)
+                with suppress(DescriptorsError):  # later, when others have closed some
+                    channel.replace(channel.link.renewed(self._zmq_context))
+                    self._register(channel)
         return changed
 
     def mute(self, channel: PeerChannel) -> None:
@@ -261,10 +268,11 @@ class Visitors:
 def affordable(connections: int, name: str) -> int:
     """Return how many connections a node may have; warns if the process has too few descriptors."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    needed = OTHER_DESCRIPTORS + DESCRIPTORS * connections
+    others = max(OTHER_DESCRIPTORS, open_descriptors() + NODE_NEEDS)
+    needed = others + DESCRIPTORS * connections
     if limit == resource.RLIM_INFINITY or needed <= limit:
         return connections
-    fewer = min(connections, max(FEWEST, (limit - OTHER_DESCRIPTORS) // DESCRIPTORS))
+    fewer = min(connections, max(FEWEST, (limit - others) // DESCRIPTORS))
     log.warning(
         "%s: `connections: %d` needs %d descriptors and this process may open %d "
         "(see `ulimit -n`): at most %d connections",

@@ -54,6 +54,7 @@ class PeerChannel:
     Attributes:
         peer, endpoint: as given.
         link: the connection; `None` as long as there is nothing to say.
+        obstacle: why no connection can be made; empty if one can.
         used_at: when it was used last.
         unsent: messages for when it is connected; of many, the last few.
     """
@@ -62,6 +63,7 @@ class PeerChannel:
         self.peer = peer
         self.endpoint = endpoint
         self.link: PeerLink | None = None
+        self.obstacle = ""
         self.used_at = -math.inf
         self.unsent: deque[tuple[Message, Frame | None]] = deque(maxlen=MOST_UNSENT)
         self.may_stream = settings.may_stream
@@ -85,7 +87,7 @@ class PeerChannel:
     @property
     def problem(self) -> str:
         """Why there is no connection, in words; empty while nothing is wrong."""
-        return "" if self.link is None else self.link.problem
+        return self.obstacle if self.link is None else self.link.problem
 
     def send(self, message: Message, payload: Frame | None = None) -> bool:
         """Send a request without waiting; return whether the connection took it."""

@@ -16,7 +16,7 @@ from dpwa.node.fetching.connections import Visitors
 from dpwa.node.node_thread import NodeThread
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.node.serving.service import Reply, Service
-from dpwa.runtime import SYSTEM, Runtime
+from dpwa.runtime import SYSTEM, Runtime, can_open
 from dpwa.transport.authenticator import Authenticator
 from dpwa.transport.ipc import claimed
 from dpwa.transport.sockets import (
@@ -41,6 +41,8 @@ IDLE_POLL_MS = 1_000
 MESSAGES_PER_TURN = 16  # before commands and deadlines have theirs
 BUSY_POLL_MS = 10
 LISTEN_AGAIN_S = 0.1
+LOOK_S = 1.0
+SHORT_AGAIN_S = 60.0
 GIVE_BACK_S = 5.0  # after which ZeroMQ has freed what the socket before had received
 _TO_ONLOOKERS = (Status, HistoryMessage)  # who watch the run and take no part in it
 
@@ -65,6 +67,7 @@ class RxThread(NodeThread):
         keys_changed: Callable[[], None],
         most_visitors: int,
     ) -> None:
+        self._name = name
         self._waker = runtime.waker()
         super().__init__(runtime, f"dpwa-rx-{name}", self._waker)
         self.admission = admission
@@ -76,6 +79,7 @@ class RxThread(NodeThread):
         self._ticking: tuple[Service, ...] = ()  # each of them once
         self._visitors = Visitors(most_visitors)
         self._is_stopping = False
+        self._look_at = 0.0 if runtime is SYSTEM else math.inf
         self._listening = runtime.event()
         self._listen_error: Exception | None = None
         self.bad_messages = 0
@@ -189,12 +193,25 @@ class RxThread(NodeThread):
                 now = self._runtime.now()
                 authenticator.tick(now)
                 is_busy = self._tick(now)
+                if now >= self._look_at:
+                    self._look_for_descriptors(now)
                 if now >= give_back_at:
                     give_back_at = math.inf
                     give_back_memory()
             except Exception:
                 self.bad_messages += 1
                 log.exception("a message could not be answered; the node goes on")
+
+    def _look_for_descriptors(self, now: float) -> None:
+        """Say that nobody can connect, if so, now and then: they are told nothing at all."""
+        self._look_at = now + LOOK_S
+        if not can_open():
+            self._look_at = now + SHORT_AGAIN_S
+            log.warning(
+                "%s: no peer can connect: this process has no file descriptors left "
+                "(see `ulimit -n`)",
+                self._name,
+            )
 
     def _tick(self, now: float) -> bool:
         is_busy = False
