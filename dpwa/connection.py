@@ -185,9 +185,12 @@ class DpwaConnection(CollectiveCalls, Closeable):
                 "use update_send and update_wait for the rest"
             )
         own, layout = np.array(parameters, order="C"), array_layout(parameters)
+        # In float16 the mean of several would lose what is less than half a unit, one by one.
+        mean = own.astype(np.promote_types(own.dtype, np.float32), copy=False)
         rounds, write = self.node.rounds, self._writing(layout, own)
 
         def publish() -> bool:
+            mean[...] = own
             return rounds.publish(layout, own.nbytes, write)
 
         def read(peer: str, weight: float) -> float | None:
@@ -195,9 +198,10 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
             def merge(arrival: Arrival) -> float:
                 copy.take(arrival)
-                step = copy.data.view(own.dtype).reshape(own.shape) - own
+                step = copy.data.view(own.dtype).reshape(own.shape) - mean
                 distances.append(float(np.linalg.norm(step)))
-                np.add(own, arrival.factor * step, out=own, casting="same_kind")
+                np.add(mean, arrival.factor * step, out=mean)
+                np.copyto(own, mean, casting="same_kind")
                 return arrival.factor
 
             rounds.read(peer, layout, WHOLE, weight, merge, self._terms.is_finite)
@@ -223,7 +227,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
         def write(slot: ByteArray) -> SnapshotCopy:
             np.copyto(slot.view(source.dtype).reshape(source.shape), source)
-            return FinishedCopy(None if check is None else check(slot, layout.tensors[0].dtype))
+            return FinishedCopy(None if check is None else check(slot, layout.tensors[0].dtype, 0))
 
         return write
 

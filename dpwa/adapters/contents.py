@@ -19,6 +19,7 @@ COMPLEX = "complex buffers"
 TRANSIENT = "non-persistent buffers"
 KEPT = "buffers kept by `buffers: keep`"
 WITHOUT_MEMORY = "buffers without dense memory of their own"
+CONSTANT = "constant buffers"
 TIED = "tied tensors"
 
 
@@ -26,6 +27,7 @@ def contents(
     net: nn.Module,
     parameters: Iterable[torch.Tensor],
     buffers: Iterable[torch.Tensor],
+    constants: int,
     *,
     with_buffers: bool,
 ) -> JsonObject:
@@ -35,6 +37,7 @@ def contents(
         net: the module.
         parameters: those that are gossiped, each once.
         buffers: likewise.
+        constants: how many of the floating buffers are no statistics.
         with_buffers: whether floating buffers are gossiped at all.
     """
     trained, averaged = _counted(parameters), _counted(buffers)
@@ -49,7 +52,9 @@ def contents(
                 reason = _why_alone(module, name, buffer, with_buffers=with_buffers)
                 left[reason] += 1
                 floating += not reason
-    left[TIED] = trainable - trained["tensors"] + floating - averaged["tensors"]
+    left[CONSTANT] = constants
+    tied = trainable - trained["tensors"] + floating - constants - averaged["tensors"]
+    left[TIED] = max(0, tied)  # more, if parts of one are gossiped
     return {
         "parameters": trained,
         "buffers": averaged,

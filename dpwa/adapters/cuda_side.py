@@ -18,7 +18,7 @@ import torch
 
 from dpwa.adapters.device_side import DeviceSide
 from dpwa.adapters.tiles import TILE_BYTES, Tile
-from dpwa.data.kernels import is_finite, total
+from dpwa.data.kernels import total
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy
 from dpwa.lifecycle import finalize
@@ -79,7 +79,7 @@ class _Device:
         summed = torch.zeros((), dtype=torch.float64, device=self._device)
         for tile, staged in zip(self._tiles, self._staged, strict=True):
             tile.copy_to(staged)
-            if check_finite:
+            if check_finite and not tile.is_constant:
                 summed += total(staged)
         summed.record_stream(self._stream)
         self._stream.wait_stream(current)
@@ -139,7 +139,7 @@ class CudaSide(DeviceSide):
         return super()._bring(tile, values) if device is None else device.bring(values)
 
     def _is_finite(self, flat: torch.Tensor) -> bool:
-        return all(is_finite(tile.of(flat)) for tile in self._tiles)
+        return all(tile.is_sound(tile.of(flat)) for tile in self._tiles)
 
     def _pin(self, data: ByteArray) -> None:
         """Make transfers to a slot asynchronous, where its memory can be pinned, as long as it is.

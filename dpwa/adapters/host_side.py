@@ -9,7 +9,7 @@ import torch
 
 from dpwa.adapters.merging import MergeTerms, Merging
 from dpwa.adapters.tiles import Tile, overlapping
-from dpwa.data.kernels import is_finite, squared_distance
+from dpwa.data.kernels import Rounding, squared_distance
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 
@@ -30,12 +30,14 @@ class HostSide:
         flat, all_finite = torch.from_numpy(data), True
         for tile in self._tiles:
             values = self._copy(tile, tile.of(flat))
-            all_finite = all_finite and (not check_finite or is_finite(values))
+            all_finite = all_finite and (not check_finite or tile.is_sound(values))
         return FinishedCopy(all_finite if check_finite else None)
 
-    def merging(self, terms: MergeTerms, round_number: int) -> Merging:
+    def merging(
+        self, terms: MergeTerms, round_number: int, rounding: Rounding | None = None
+    ) -> Merging:
         """Begin to merge a peer's snapshot; its bytes must stay until the distance was read."""
-        return Merging(self._tiles, terms, round_number, self._bring)
+        return Merging(self._tiles, terms, round_number, self._bring, rounding or Rounding())
 
     @torch.inference_mode()
     def distance(self, data: ByteArray, start: int, published: ByteArray | None) -> float:
@@ -44,6 +46,8 @@ class HostSide:
         base = None if published is None else torch.from_numpy(published)
         squares = []
         for tile in overlapping(self._tiles, start, start + data.nbytes):
+            if tile.is_constant:
+                continue
             there = self._bring(tile, tile.of(flat, start))
             own = None if tile.is_buffer else base
             here = tile.values() if own is None else self._bring(tile, tile.of(own))

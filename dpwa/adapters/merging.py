@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 import torch
 
 from dpwa.adapters.tiles import TILE_BYTES, Tile, overlapping
-from dpwa.data.kernels import add_, difference, is_finite, move_toward_, norm
+from dpwa.data.kernels import (
+    Rounding,
+    add_,
+    difference,
+    finite,
+    is_bit,
+    is_finite,
+    is_narrow,
+    move_toward_,
+    norm,
+)
 from dpwa.data.segments import ByteArray
 
 EXACT_ELEMENTS = 64 * 1024  # up to here the distance costs some ten microseconds
@@ -45,13 +55,14 @@ class Merging:
 
     Parameters are interpolated, x = (1-f)*x + f*peer, or with `terms.published` moved by a delta,
     x = x + f*(peer - published). Buffers are always interpolated: a delta could turn a running
-    variance negative.
+    variance negative. In constants only what is finite on both ends is, and no bit.
 
     Args:
         tiles: those of the module's tensors, in order.
         terms: how to merge.
         round_number: rotates the sample that `consensus_distance` is estimated from.
         bring: returns values of a tile, which are on the host, where its tensors are.
+        rounding: how results get into narrow dtypes.
     """
 
     def __init__(
@@ -60,10 +71,12 @@ class Merging:
         terms: MergeTerms,
         round_number: int,
         bring: Callable[[Tile, torch.Tensor], torch.Tensor],
+        rounding: Rounding,
     ) -> None:
         self._tiles = tiles
         self._terms = terms
         self._bring = bring
+        self._rounding = rounding
         self._published = _flat(terms.published)
         measurable = [tile.elements for tile in tiles if not tile.is_buffer]
         self._distance = _Distance(sum(measurable), len(measurable), round_number)
@@ -110,7 +123,11 @@ class Merging:
         if sample is not None:
             there = sample.of(peer.view(torch.uint8), tile.start)
             self._distance.add(sample, difference(there, sample.values(), sample.room))
-        move_toward_(tile.views, tile.split(peer), self._terms.factor_of(tile))
+        factor = self._terms.factor_of(tile)
+        if tile.is_plain and (not tile.is_buffer or is_finite(peer)):
+            move_toward_(tile.views, tile.split(peer), factor)
+        elif factor != 0.0:
+            self._change(tile, peer, factor, move_toward_)
 
     def _add_delta(
         self, tile: Tile, peer: torch.Tensor, published: torch.Tensor, sample: Tile | None
@@ -122,8 +139,25 @@ class Merging:
         if factor == 1.0 and not is_finite(delta):
             # This node had published NaN: no step away from that is worth keeping.
             move_toward_(tile.views, tile.split(peer), 1.0)
-        else:
+        elif tile.is_plain:
             add_(tile.views, tile.split(delta), factor)
+        elif factor != 0.0:
+            self._change(tile, delta, factor, add_)
+
+    def _change(
+        self, tile: Tile, values: torch.Tensor, factor: float, kernel: Callable[..., None]
+    ) -> None:
+        """Change the own values by others, where more is to be done than that."""
+        own = tile.values()
+        before = own.clone() if tile.is_buffer else own
+        rest = self._rounding.rest_of(own, tile.start) if is_narrow(own) else None
+        kernel((own,), (values,), factor, self._rounding, rest)
+        if tile.is_buffer:
+            stays = ~finite(own)
+            if tile.is_constant:
+                stays |= is_bit(before) & is_bit(values)
+            own.copy_(torch.where(stays, before, own))
+        tile.set(own)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from dpwa.adapters.frozen import FrozenParameters, digests
 from dpwa.adapters.host_side import HostSide
 from dpwa.adapters.merging import MergeTerms, Merging
 from dpwa.adapters.module_watch import ModuleWatch
-from dpwa.adapters.plain_tensors import require_plain, why_not_mergeable
+from dpwa.adapters.plain_tensors import parts_apart, require_plain, why_not_mergeable, why_not_plain
 from dpwa.adapters.sharded_tensors import local, place_of, require_unsharded
 from dpwa.adapters.tiles import Tile, cut
 from dpwa.adapters.values import TensorValues
 from dpwa.config import Config
+from dpwa.data.kernels import Rounding, is_bit, is_finite, is_narrow, norm
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy
@@ -33,11 +35,19 @@ MOST_TOLD = 512  # digests of single tensors
 
 @dataclass(frozen=True)
 class GossipedTensor:
-    """One gossiped tensor of the module, or the shard of it that this rank has."""
+    """One gossiped tensor of the module, or the shard of it that this rank has.
+
+    Attributes:
+        name: as without wrappers.
+        tensor: itself, or a view of the part that is in no other one.
+        is_buffer: whether it is no parameter.
+        is_constant: whether it is no statistic either, when it was found.
+    """
 
     name: str
     tensor: torch.Tensor
     is_buffer: bool
+    is_constant: bool = False
 
 
 class ModuleState:
@@ -58,6 +68,8 @@ class ModuleState:
             before, or that the layout is another: copies of parameters may not fit them any more.
         whole: returns the Euclidean norm of all that a sharded module has, of that of the shards
             here; all ranks call it alike.
+        rounding: how results get into narrow dtypes.
+        spared: where values may be that are not finite, for `kernels.are_finite`.
     """
 
     def __init__(
@@ -67,6 +79,7 @@ class ModuleState:
         with_buffers: bool,
         fits_frozen: bool = False,
         whole: Callable[[float], float] | None = None,
+        rounding: Rounding | None = None,
     ) -> None:
         self._net = unwrapped(net)
         self._with_buffers = with_buffers
@@ -75,6 +88,8 @@ class ModuleState:
         self._module_watch: ModuleWatch | None = None
         self._side = HostSide(())
         self._rounds = 0
+        self.rounding = rounding or Rounding()
+        self.spared: list[tuple[int, int]] = []
         self._values = TensorValues(())
         self.generation = 0
         self.whole: Callable[[float], float] = whole or float
@@ -90,6 +105,7 @@ class ModuleState:
         net: torch.nn.Module,
         config: Config,
         whole: Callable[[float], float] | None = None,
+        rounding: Rounding | None = None,
     ) -> ModuleState:
         """Return what of a module is gossiped by a configuration."""
         return cls(
@@ -97,6 +113,7 @@ class ModuleState:
             with_buffers=config.buffers == "average",
             fits_frozen=config.state == "trainable",
             whole=whole,
+            rounding=rounding,
         )
 
     @property
@@ -127,17 +144,24 @@ class ModuleState:
                 f"{type(self._net).__name__} has no trainable floating parameter to gossip: {found}"
             )
         layout = Layout(tuple(_spec(entry) for entry in entries), self._find_frozen(entries))
-        values = TensorValues([entry.tensor for entry in entries if not entry.is_buffer])
+        parameters = [entry.tensor for entry in entries if not entry.is_buffer]
+        values = TensorValues(parameters, self.rounding)
         if layout != self.layout or not values.is_same_memory(self._values):
             self.generation += 1
             self._values = values
         if layout != self.layout:
             self.layout = layout  # an equal one is kept, with the fingerprint it has computed
         self.entries = entries
+        self.spared[:] = [  # in place, as other threads read it
+            (offset, offset + entry.tensor.nbytes)
+            for entry, offset in zip(entries, layout.offsets, strict=True)
+            if entry.is_constant
+        ]
         self.contents = contents(
             self._net,
-            [entry.tensor for entry in entries if not entry.is_buffer],
-            [entry.tensor for entry in entries if entry.is_buffer],
+            parameters,
+            [entry.tensor for entry in entries if entry.is_buffer and not entry.is_constant],
+            len(self.spared),
             with_buffers=self._with_buffers,
         )
         self._side = _side_of(self._cut(values))
@@ -147,14 +171,14 @@ class ModuleState:
         """Describe the frozen parameters, if peers must have the same."""
         if not self._fits_frozen:
             return ""
-        seen: set[object] = set()
-        for entry in entries:
-            _is_new(entry.tensor, seen)  # what shares the memory of these is not frozen
-        frozen = FrozenParameters(
+        named = [
             (_plain(name) + place_of(parameter), local(parameter))
             for name, parameter in self._net.named_parameters()
-            if not parameter.requires_grad and _is_new(local(parameter), seen)
-        )
+            if not parameter.requires_grad
+        ]
+        known = [("", entry.tensor) for entry in entries]
+        apart = parts_apart([*known, *named], [True] * len(known) + [False] * len(named))
+        frozen = FrozenParameters(part for parts in apart[len(known) :] for part in parts)
         if self.layout.frozen and frozen.is_same(self._frozen):
             return self.layout.frozen
         self._frozen = frozen
@@ -164,7 +188,11 @@ class ModuleState:
         """Cut a snapshot of parameters, and of the live buffers, into tiles."""
         parameters = iter(values.tensors)
         tensors = [
-            (entry.tensor if entry.is_buffer else next(parameters), entry.is_buffer)
+            (
+                entry.tensor if entry.is_buffer else next(parameters),
+                entry.is_buffer,
+                entry.is_constant,
+            )
             for entry in self.entries
         ]
         return cut(tensors, self.layout)
@@ -184,16 +212,16 @@ class ModuleState:
         Numbers that merely count, such as a batch norm's batches, are left out: nodes may differ in
         them. Of very many tensors, the last ones have one digest together.
         """
-        seen: set[object] = set()
-        for entry in self.entries:
-            _is_new(entry.tensor, seen)
-        named = [
+        gossiped = [(entry.name, entry.tensor) for entry in self.entries]
+        others = [
             (name, tensor)
             for name, tensor in state_tensors(self._net)
             if (tensor.ndim or tensor.is_floating_point())
             and not (self._fits_frozen and isinstance(tensor, nn.Parameter))  # the same anyway
-            and _is_new(tensor, seen)
         ]
+        comes_first = [True] * len(gossiped) + [False] * len(others)
+        apart = parts_apart([*gossiped, *others], comes_first)
+        named = list(itertools.chain.from_iterable(apart[len(gossiped) :]))
         found = [hashlib.blake2b(each, digest_size=8).hexdigest() for each in digests(named)]
         rest = {name: digest for (name, _), digest in zip(named, found, strict=True)}
         if more := found[MOST_TOLD:]:
@@ -239,7 +267,17 @@ class ModuleState:
     def merging(self, terms: MergeTerms) -> Merging:
         """Begin to merge a peer's snapshot of this layout into the tensors."""
         self._rounds += 1
-        return self._side.merging(terms, self._rounds)
+        return self._side.merging(terms, self._rounds, self.rounding)
+
+    def begin_mean(self) -> None:
+        """Keep from now on what is rounded away, as several peers are merged into one mean."""
+        narrow = [
+            (offset, entry.tensor.device)
+            for entry, offset in zip(self.entries, self.layout.offsets, strict=True)
+            if is_narrow(entry.tensor)
+        ]
+        if narrow:  # they are the last ones
+            self.rounding.keep(narrow[0][0], self.nbytes, {device for _, device in narrow})
 
     def distance(self, data: ByteArray, start: int, published: ByteArray | None) -> float:
         """Measure the Euclidean distance between a peer's bytes and the tensors, in one pass.
@@ -264,7 +302,7 @@ class ModuleState:
 
     def norm(self) -> float:
         """Return the Euclidean norm of the parameters in training."""
-        norms = (float(torch.linalg.vector_norm(t)) for t in self._values.tensors)
+        norms = (float(norm(tensor)) for tensor in self._values.tensors)
         return self.whole(math.hypot(*norms))
 
     def state_with(self, values: TensorValues) -> dict[str, torch.Tensor]:
@@ -277,17 +315,22 @@ class ModuleState:
         """
         if self._may_be_sharded:
             raise UserError("center: this rank has shards only of a module that is sharded")
-        found = [(e.tensor, v) for e, v in zip(self.parameters(), values.tensors, strict=True)]
-        by_object = {id(tensor): value for tensor, value in found}
+        copies: dict[int, torch.UntypedStorage] = {}
 
-        def value_of(tensor: torch.Tensor) -> torch.Tensor:
-            if id(tensor) in by_object or not tensor.requires_grad:
-                return by_object.get(id(tensor), tensor)
-            # Another parameter may share the memory of one that is gossiped.
-            return next((value for own, value in found if own.is_set_to(tensor)), tensor)
+        def there(tensor: torch.Tensor) -> torch.Tensor:
+            """Return a tensor as it is in the copy of its memory, which it may share."""
+            place = tensor.storage_offset(), tensor.shape, tensor.stride()
+            return tensor.new_empty(0).set_(copies[_memory(tensor)], *place)
 
-        state = self._net.state_dict(keep_vars=True)
-        return {_plain(name): value_of(t).detach().clone() for name, t in state.items()}
+        for own, value in zip(self._values.tensors, values.tensors, strict=True):
+            if own.numel():
+                if _memory(own) not in copies:
+                    copies[_memory(own)] = own.untyped_storage().clone()  # type: ignore[no-untyped-call]
+                there(own).copy_(value)
+        return {
+            _plain(name): (there(tensor) if _memory(tensor) in copies else tensor).clone()
+            for name, tensor in self._net.state_dict().items()
+        }
 
     def module_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of the module, frozen ones too."""
@@ -304,7 +347,7 @@ class ModuleState:
         """
         devices = [tensor.device for tensor in self._values.tensors]
         views = zip(self._views(data), devices, strict=True)
-        return TensorValues([view.to(device) for view, device in views])
+        return TensorValues([view.to(device) for view, device in views], self.rounding)
 
     @torch.no_grad()
     def values_of(self, data: ByteArray, into: TensorValues | None = None) -> TensorValues:
@@ -328,24 +371,23 @@ class ModuleState:
                 yield flat[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
     def _walk(self) -> Iterator[GossipedTensor]:
-        seen: set[object] = set()
-        for name, parameter in self._net.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            _require_mergeable(name, parameter)
-            tensor = local(parameter)
-            if _is_new(tensor, seen):
-                yield GossipedTensor(_plain(name) + place_of(parameter), tensor, is_buffer=False)
-        if self._with_buffers:
-            for name, buffer in self._state_buffers():
-                if not why_not_mergeable(buffer) and _is_new(buffer, seen):
-                    yield GossipedTensor(_plain(name), buffer, is_buffer=True)
-
-    def _state_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the floating buffers that are part of the state dict, not mere caches and masks."""
-        for name, buffer in _persistent_buffers(self._net):
-            if buffer.is_floating_point():
-                yield name, buffer
+        named = [
+            (_plain(name) + place_of(parameter), local(parameter))
+            for name, parameter in self._net.named_parameters()
+            if parameter.requires_grad and _require_mergeable(name, parameter)
+        ]
+        buffers = [
+            (_plain(name), buffer)
+            for name, buffer in _persistent_buffers(self._net)
+            if self._with_buffers
+            and buffer.is_floating_point()  # else they are no statistics
+            and not why_not_mergeable(buffer)
+        ]
+        found = parts_apart([*named, *buffers], [True] * len(named) + [False] * len(buffers))
+        for index, parts in enumerate(found):
+            is_buffer = index >= len(named)
+            for name, tensor in parts:
+                yield GossipedTensor(name, tensor, is_buffer, is_buffer and _is_constant(tensor))
 
 
 def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -357,12 +399,15 @@ def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     Raises:
         ParametersError: a parameter has no dense memory of its own.
     """
-    net, seen = unwrapped(net), set[object]()
+    net = unwrapped(net)
     require_plain(net)
     named = [*net.named_parameters(), *_persistent_buffers(net)]
-    for name, tensor in named:
-        if not why_not_mergeable(tensor) and _is_new(local(tensor), seen):
-            yield _plain(name) + place_of(tensor), local(tensor)
+    plain = [
+        (_plain(name) + place_of(tensor), local(tensor))
+        for name, tensor in named
+        if not why_not_mergeable(tensor)
+    ]
+    return itertools.chain.from_iterable(parts_apart(plain))
 
 
 def _persistent_buffers(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -412,17 +457,21 @@ def _plain(name: str) -> str:
     return name.replace("_orig_mod.", "")
 
 
-def _is_new(tensor: torch.Tensor, seen: set[object]) -> bool:
-    """Tell whether this memory was not seen before: tied tensors are merged once."""
-    if tensor.numel() == 0 or tensor.data_ptr() == 0:
+def _memory(tensor: torch.Tensor) -> int:
+    """Return where the memory of a tensor begins, which it may share; 0 if it has none."""
+    return 0 if why_not_plain(tensor) else tensor.untyped_storage().data_ptr()
+
+
+def _is_constant(buffer: torch.Tensor) -> bool:
+    """Tell whether a buffer is a mask or the like: not all finite, or both zeros and ones."""
+    if not is_finite(buffer):
         return True
-    memory = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
-    is_new = memory not in seen
-    seen.add(memory)
-    return is_new
+    ones = buffer == 1.0
+    return bool(is_bit(buffer).all() and ones.any() and not ones.all())
 
 
-def _require_mergeable(name: str, tensor: torch.Tensor) -> None:
+def _require_mergeable(name: str, tensor: torch.Tensor) -> bool:
     reason = why_not_mergeable(tensor)
     if reason:
         raise ParametersError(f"parameter {name!r} cannot be gossiped: {reason}")
+    return True

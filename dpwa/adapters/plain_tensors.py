@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -11,6 +13,8 @@ from dpwa.adapters.sharded_tensors import local
 from dpwa.errors import ParametersError
 
 _FSDP = "torch.distributed.fsdp"
+
+Named = tuple[str, torch.Tensor]
 
 
 def why_not_plain(tensor: torch.Tensor) -> str:
@@ -57,6 +61,90 @@ def why_not_mergeable(tensor: torch.Tensor) -> str:
             "`.clone()`"
         )
     return reason
+
+
+def parts_apart(
+    named: Sequence[Named], comes_first: Sequence[bool] | None = None
+) -> list[list[Named]]:
+    """Return for each tensor the parts of it that share no memory with another one.
+
+    That is the tensor itself, nothing if others have all of it, or views of what they leave. Where
+    tensors overlap, all is left to those that come first, then to the larger ones.
+    """
+    found: list[list[Named]] = [[] for _ in named]
+    for together in _together([tensor for _, tensor in named]):
+        taken: list[tuple[int, int, torch.Tensor]] = []  # each with its span
+        order = {i: (comes_first and not comes_first[i], -named[i][1].numel()) for i in together}
+        for index in sorted(together, key=lambda i: (*order[i], i)):
+            name, tensor = named[index]
+            parts = list(_beside(tensor, taken))
+            is_whole = len(parts) == 1 and parts[0].shape == tensor.shape
+            found[index] = [
+                (name, tensor) if is_whole else (f"{name}[part {number}]", part)
+                for number, part in enumerate(parts)
+            ]
+            taken += [(*_span(part), part) for part in parts]
+    return found
+
+
+def _together(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
+    """Yield which tensors reach into each other's memory, or that only one does not."""
+    spans = sorted((str(t.device), *_span(t), index) for index, t in enumerate(tensors))
+    together, device, end = list[int](), "", 0
+    for where, start, stop, index in spans:
+        if together and (where != device or start >= end):
+            yield together
+            together, end = [], 0
+        together.append(index)
+        device, end = where, max(end, stop)
+    if together:
+        yield together
+
+
+def _beside(
+    tensor: torch.Tensor, taken: Sequence[tuple[int, int, torch.Tensor]]
+) -> Iterator[torch.Tensor]:
+    """Yield the parts of a tensor that others do not have."""
+    start, stop = _span(tensor)
+    near = [(a, b, other) for a, b, other in taken if a < stop and start < b]
+    if not near:
+        yield tensor
+    elif not any(a <= start and stop <= b and b - a == other.nbytes for a, b, other in near):
+        low, high = min(start, *(a for a, _, _ in near)), max(stop, *(b for _, b, _ in near))
+        is_taken = torch.zeros(high - low, dtype=torch.bool, device="cpu")
+        for _, _, other in near:
+            _bytes_in(is_taken, other, low).fill_(True)
+        yield from _free(tensor.detach(), _bytes_in(is_taken, tensor, low).any(-1))
+
+
+def _free(tensor: torch.Tensor, is_taken: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield views of the elements that are not taken, as few as rows allow."""
+    if not bool(is_taken.any()):
+        yield tensor
+    elif not bool(is_taken.all()):
+        rows, at = is_taken.reshape(len(is_taken), -1), 0
+        for taken, run in itertools.groupby((rows.any(1).int() + rows.all(1)).tolist()):
+            count = len(list(run))
+            if taken == 0:
+                yield tensor[at : at + count]
+            for row in range(at, at + count) if taken == 1 else ():  # some of each
+                yield from _free(tensor[row], is_taken[row])
+            at += count
+
+
+def _bytes_in(memory: torch.Tensor, tensor: torch.Tensor, low: int) -> torch.Tensor:
+    """View the bytes of each element, shape `(*shape, bytes)`, in an image of memory from `low`."""
+    size = tensor.element_size()
+    strides = (*(stride * size for stride in tensor.stride()), 1)
+    return memory.as_strided((*tensor.shape, size), strides, tensor.data_ptr() - low)
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first byte of a tensor, and the byte after the last; both 0 if it has none."""
+    if tensor.numel() == 0:
+        return 0, 0
+    steps = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (steps + 1) * tensor.element_size()
 
 
 def require_plain(net: nn.Module) -> None:

@@ -30,7 +30,7 @@ from dpwa.algorithms import Terms
 from dpwa.collectives.collectives import CollectiveCalls
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
-from dpwa.data.kernels import are_finite
+from dpwa.data.kernels import Rounding, are_finite
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.ending.finish_run import Averaged
@@ -111,8 +111,10 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._node = self.connection.node
             settings = self._node.config
             self._guards = settings.guard == "finite"
-            self._terms = FetchTerms(settings.fraction, are_finite if self._guards else None)
-            self._state = ModuleState.of(net, settings, whole_of(self._ranks))
+            rounding = Rounding(self._node.rng("rounding"))
+            self._state = ModuleState.of(net, settings, whole_of(self._ranks), rounding)
+            check = partial(are_finite, spared=self._state.spared) if self._guards else None
+            self._terms = FetchTerms(settings.fraction, check)
             self._sent = self._state.layout
             self._generation = self._state.generation
             self._rounds = self._node.rounds
@@ -290,10 +292,14 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         self, seconds: float, timeout_s: float | None, rest: Mapping[str, str]
     ) -> FinishReport:
         averaged = Averaged(self._publish, self._read, self._go_on, self._length, rest)
-        return self._node.finish.run(averaged, seconds, timeout_s)
+        try:
+            return self._node.finish.run(averaged, seconds, timeout_s)
+        finally:
+            self._state.rounding.forget()
 
     @led_by_first
     def _publish(self) -> bool:
+        self._state.begin_mean()
         write = partial(self._state.start_copy, check_finite=self._guards)
         is_published = self._rounds.publish(self._sent, self._state.nbytes, write)
         return self._rounds.settle(is_published)

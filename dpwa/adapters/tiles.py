@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dpwa.data.kernels import Tensors
+from dpwa.data.kernels import Tensors, is_finite, is_narrow
 from dpwa.data.layout import Layout
 
 TILE_BYTES = 1024 * 1024  # the chunks of the wire; own, peer's and room fit the caches together
@@ -26,6 +26,8 @@ class Tile:
         start, stop: first byte, and the byte after the last.
         dtype, elements: what they are, and how many.
         is_buffer: whether they belong to buffers rather than parameters.
+        is_constant: whether these are no statistics, but masks or the like.
+        is_plain: whether they are merged by arithmetic in their dtype, and no more.
         views: the own values, in place: parts of tensors, one after the other.
         room: scratch memory, shape `(elements,)`, which all tiles of one device use in turn.
     """
@@ -34,7 +36,7 @@ class Tile:
         self._parts, self._whole_room = parts, room
         self._clips: dict[tuple[int, int], Tile] = {}  # a few, which are asked for again and again
         self.start, self.stop = parts[0].start, parts[-1].stop
-        self.is_buffer = parts[0].is_buffer
+        self.is_buffer, self.is_constant = parts[0].is_buffer, parts[0].is_constant
         self.dtype = parts[0].tensor.dtype
         self.elements = (self.stop - self.start) // self.dtype.itemsize
         self.room = room[: self.stop - self.start].view(self.dtype)
@@ -42,6 +44,7 @@ class Tile:
         self._sizes = [view.numel() for view in self.views]
         self._are_flat = all(view.dim() == 1 for view in self.views)  # else strided
         self._is_one = self._are_flat and len(self.views) == 1
+        self.is_plain = not (self.is_constant or is_narrow(self.room))
 
     def clip(self, start: int, stop: int) -> Tile:
         """Return the tile of those of its bytes that are between `start` and `stop`."""
@@ -86,6 +89,15 @@ class Tile:
         """Return the own values, shape `(elements,)`, in place or else in `room`."""
         return self.views[0] if self._is_one else self.copy_to(self.room)
 
+    def set(self, values: torch.Tensor) -> None:
+        """Set the own values to what `values()` has returned, and was changed since."""
+        if not self._is_one:
+            torch._foreach_copy_(self.views, self.split(values))
+
+    def is_sound(self, values: torch.Tensor) -> bool:
+        """Tell whether values of it, shape `(elements,)`, are finite, or need not be."""
+        return self.is_constant or is_finite(values)
+
     def copy_to(self, out: torch.Tensor) -> torch.Tensor:
         """Copy the own values to `out`, shape `(elements,)`; return them, where they are at hand.
 
@@ -107,7 +119,7 @@ class TilePart:
         offset: where it begins in the snapshot.
         start, stop: first byte of the part, and the byte after the last.
         piece: where the piece begins.
-        is_buffer: whether the tensor is a buffer.
+        is_buffer, is_constant: whether the tensor is a buffer, and one that is no statistic.
     """
 
     tensor: torch.Tensor
@@ -116,11 +128,12 @@ class TilePart:
     stop: int
     piece: int
     is_buffer: bool
+    is_constant: bool = False
 
     @property
-    def group(self) -> tuple[int, bool, torch.device]:
+    def group(self) -> tuple[int, bool, bool, torch.device]:
         """Neighbours with equal groups make one tile."""
-        return self.piece, self.is_buffer, self.tensor.device
+        return self.piece, self.is_buffer, self.is_constant, self.tensor.device
 
     def views(self) -> Iterable[torch.Tensor]:
         """View the elements of the part, row by row; they are one view if it is contiguous."""
@@ -131,13 +144,13 @@ class TilePart:
         return boxes(self.tensor, start, stop)
 
 
-def cut(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> tuple[Tile, ...]:
+def cut(tensors: Iterable[tuple[torch.Tensor, bool, bool]], layout: Layout) -> tuple[Tile, ...]:
     """Cut the snapshots of a layout into tiles of at most `TILE_BYTES`, in order.
 
     No tile crosses a boundary of `layout.pieces(nbytes, TILE_BYTES)`.
 
     Args:
-        tensors: those of the layout, in its order, and whether each is a buffer.
+        tensors: those of the layout, in its order, and whether each is a buffer, and a constant.
         layout: where they stand in a snapshot.
     """
     rooms: dict[torch.device, torch.Tensor] = {}
@@ -150,15 +163,17 @@ def cut(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> tuple[T
     return tuple(tiles)
 
 
-def _parts(tensors: Iterable[tuple[torch.Tensor, bool]], layout: Layout) -> Iterator[TilePart]:
+def _parts(
+    tensors: Iterable[tuple[torch.Tensor, bool, bool]], layout: Layout
+) -> Iterator[TilePart]:
     """Walk through the tensors, cut where pieces end."""
     pieces = iter(layout.pieces(layout.nbytes or 0, TILE_BYTES))
     piece = next(pieces, None)
-    for (tensor, is_buffer), offset in zip(tensors, layout.offsets, strict=True):
+    for (tensor, *kind), offset in zip(tensors, layout.offsets, strict=True):
         detached, start, stop = tensor.detach(), offset, offset + tensor.nbytes
         while start < stop and piece is not None:
             end = min(stop, piece.stop)
-            yield TilePart(detached, offset, start, end, piece.start, is_buffer)
+            yield TilePart(detached, offset, start, end, piece.start, *kind)
             start = end
             if end == piece.stop:
                 piece = next(pieces, None)

@@ -138,9 +138,10 @@ class TrainingState:
 
 def _are_finite(net: torch.nn.Module, named: Named, found: Mapping[str, torch.Tensor]) -> bool:
     """Tell whether all parameters are finite; buffers, such as masks, need not be."""
-    parameters = {local(p).data_ptr() for p in net.parameters() if p.requires_grad}
+    trained = (local(p) for p in net.parameters() if p.requires_grad)
+    parameters = {p.untyped_storage().data_ptr() for p in trained}
     return all(
         is_finite(found[name])
         for name, tensor in named
-        if tensor.data_ptr() in parameters and tensor.is_floating_point()
+        if tensor.untyped_storage().data_ptr() in parameters and tensor.is_floating_point()
     )

@@ -11,9 +11,10 @@ import torch
 
 from dpwa.adapters.tiles import TILE_BYTES, boxes
 from dpwa.data.kernels import (
+    BY_CHANCE,
+    Rounding,
     Tensors,
     add_,
-    is_narrow,
     move_toward_,
     scale_,
     squared_distance,
@@ -34,10 +35,12 @@ class TensorValues:
 
     Args:
         tensors: over which to compute; none may overlap another.
+        rounding: how results get into narrow dtypes.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], rounding: Rounding = BY_CHANCE) -> None:
         self.tensors = [tensor.detach() for tensor in tensors]
+        self._rounding = rounding
         self._kinds = [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
         by_kernel = itertools.groupby(range(len(tensors)), key=lambda index: self._kinds[index][1:])
         self._groups = [list(indices) for _, indices in by_kernel]
@@ -61,7 +64,8 @@ class TensorValues:
     @torch.inference_mode(mode=False)  # else the memory could not be changed outside of that mode
     def empty(self) -> TensorValues:
         """Return memory for a copy, with strides as here."""
-        return TensorValues([torch.empty_like(tensor) for tensor in self.tensors])
+        empty = [torch.empty_like(tensor) for tensor in self.tensors]
+        return TensorValues(empty, self._rounding)
 
     def copy_(self, other: TensorValues) -> None:
         """Set self = other.
@@ -77,20 +81,20 @@ class TensorValues:
 
         Weight 0 changes nothing, and weight 1 copies, even over values that are not finite.
         """
-        for own, peer in self._together(other):
-            move_toward_(own, peer, weight)
+        for own, peer in self._groups_of(other):
+            move_toward_(own, peer, weight, self._rounding)
 
     @torch.no_grad()
     def add_(self, other: TensorValues, alpha: float = 1.0) -> None:
         """Set self = self + alpha * other; alpha 0 changes nothing."""
-        for own, step in self._together(other):
-            add_(own, step, alpha)
+        for own, step in self._groups_of(other):
+            add_(own, step, alpha, self._rounding)
 
     @torch.no_grad()
     def mul_(self, factor: float) -> None:
         """Set self = factor * self; 0 clears even values that are not finite."""
-        for own, _ in self._together(self):
-            scale_(own, factor)
+        for own, _ in self._groups_of(self):
+            scale_(own, factor, self._rounding)
 
     @torch.no_grad()
     def distance(self, other: TensorValues) -> float:
@@ -122,14 +126,6 @@ class TensorValues:
             value = tensor[tuple(int(i) for i in place)]
             taken.append((value.real if value.is_complex() else value).float().item())
         return taken
-
-    def _together(self, other: TensorValues) -> Iterator[tuple[Tensors, Tensors]]:
-        """Yield what kernels compute on at once, with at most small temporaries."""
-        for own, peer in self._groups_of(other):
-            if is_narrow(own[0]):
-                yield from (((one,), (two,)) for one, two in _blocks(own, peer))
-            else:
-                yield own, peer
 
     def _groups_of(self, other: TensorValues) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield tensors of one dtype and device, and those of the other that go with them."""

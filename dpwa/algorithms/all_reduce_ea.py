@@ -53,7 +53,8 @@ class AllReduceEA:
 
     Parameters are nested lists, tuples or dicts of tensors or arrays of floating-point numbers,
     changed in place. The center and the differences are in float32 where parameters are narrower,
-    as differences are small beside what they are added to.
+    as differences are small beside what they are added to; parameters are then rounded up or down
+    by chance, so that none is lost in the mean.
 
     A center that is not equal everywhere stays so, as all copies get equal sums. So the first
     `average_parameters` begins with a copy of the first node's parameters on all nodes, if they
@@ -181,7 +182,7 @@ class AllReduceEA:
         pulls = [alpha * (x - c) for x, c in zip(xs, center.values, strict=True)]
         sums, ended = [pull.copy() for pull in pulls], np.array([has_ended], np.int64)
         nodes = self._steps.reduce([*sums, ended], "sum", is_waiting=has_ended)
-        flat.write([x - pull for x, pull in zip(xs, pulls, strict=True)])
+        flat.write([x - pull for x, pull in zip(xs, pulls, strict=True)], keeps_mean=True)
         for c, total in zip(center.values, sums, strict=True):
             c += total
         return int(ended[0]) < nodes
@@ -237,10 +238,14 @@ class FlatFloats:
             arrays.append(_widened(data, run.dtype))
         return arrays
 
-    def write(self, arrays: Sequence[Floats]) -> None:
-        """Set the values, rounded to nearest where they are narrower."""
+    def write(self, arrays: Sequence[Floats], *, keeps_mean: bool = False) -> None:
+        """Set the values; where they are narrower, rounded to nearest, or so that a step is kept.
+
+        See `dpwa.data.kernels.Rounding`.
+        """
         for run, array in zip(self._runs, arrays, strict=True):
-            self._payload.assign(run.start, run.stop, _narrowed(array, run.dtype))
+            data = _narrowed(array, run.dtype, keeps_mean=keeps_mean)
+            self._payload.assign(run.start, run.stop, data)
         self._payload.result()
 
 
@@ -272,15 +277,18 @@ def _widened(data: ByteArray, dtype: str) -> Floats:
     return _converted(data, dtype, "float32").view(np.float32)
 
 
-def _narrowed(values: Floats, dtype: str) -> ByteArray:
+def _narrowed(values: Floats, dtype: str, *, keeps_mean: bool) -> ByteArray:
     data = values.view(np.uint8)
-    return data if dtype in _WIDE else _converted(data, "float32", dtype)
+    if dtype in _WIDE:
+        return data
+    return _converted(data, "float32", dtype, keeps_mean=keeps_mean)
 
 
-def _converted(data: ByteArray, dtype: str, wanted: str) -> ByteArray:
-    from dpwa.data.kernels import convert  # imports torch, which only narrow values need
+def _converted(data: ByteArray, dtype: str, wanted: str, *, keeps_mean: bool = False) -> ByteArray:
+    # Imports torch, which only narrow values need.
+    from dpwa.data.kernels import BY_CHANCE, convert
 
     size = data.nbytes * 2 if wanted == "float32" else data.nbytes // 2
     converted = np.empty(size, np.uint8)
-    convert(data, dtype, converted, wanted)
+    convert(data, dtype, converted, wanted, BY_CHANCE if keeps_mean else None)
     return converted

@@ -51,7 +51,7 @@ def byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
     return np.frombuffer(view if view.contiguous else view.tobytes(), np.uint8)
 
 
-def is_finite(data: ByteArray, dtype: str) -> bool:
+def is_finite(data: ByteArray, dtype: str, start: int = 0) -> bool:  # noqa: ARG001
     """Tell whether all values are finite numbers; plain bytes have no meaning here."""
     if dtype == BYTES or np.dtype(dtype).kind not in "fc":
         return True

@@ -7,55 +7,182 @@ tensors that go together have one shape.
 
 from __future__ import annotations
 
+import functools
 import math
+import random
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
 from dpwa.data.segments import ByteArray
 
 WIDE_ELEMENTS = 64 * 1024  # what is computed at once in float32, in place of a narrower dtype
+ROUNDED_ELEMENTS = 256 * 1024  # and what is rounded at once: there each call costs more than caches
+_LEVELS = 64 * 1024  # of chance, between two neighbours
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
-def move_toward_(own: Tensors, peer: Tensors, factor: float) -> None:
+class Rounding:
+    """Rounds to narrow dtypes, of which half a unit is more than many a step, so that none is lost.
+
+    A value goes to either neighbour, with the probabilities that keep the mean; one that the dtype
+    has stays. Between `keep` and `forget` it goes to the nearest instead, and what that takes away
+    is added the next time. Source: stochastic rounding of Gupta et al., "Deep Learning with Limited
+    Numerical Precision" (2015).
+
+    Args:
+        rng: where chance comes from; `None`: always the same.
+    """
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        self._rng = random.Random(0) if rng is None else rng
+        self._rests: dict[torch.device, torch.Tensor] = {}
+        self._start = 0
+
+    def keep(self, start: int, stop: int, devices: Iterable[torch.device]) -> None:
+        """Begin to keep what is rounded away of the values from `start` to `stop` of a snapshot.
+
+        It takes as much memory as they do; on a device that has none left, chance goes on.
+        """
+        known, self._rests, self._start = self._rests, {}, start
+        for device in devices:
+            rest = known.get(device)
+            if rest is None or rest.numel() != stop - start:
+                try:
+                    rest = torch.empty(stop - start, dtype=torch.uint8, device=device)
+                except RuntimeError:  # what an allocator raises, on devices and on the host
+                    continue
+            self._rests[device] = rest.zero_()
+
+    def forget(self) -> None:
+        """Round by chance from now on."""
+        self._rests = {}
+
+    def rest_of(self, values: torch.Tensor, start: int) -> torch.Tensor | None:
+        """Return what is kept of values that begin there in a snapshot; `None` if nothing is."""
+        rest = self._rests.get(values.device)
+        if rest is None or start < self._start:
+            return None
+        return rest[start - self._start :][: values.nbytes].view(values.dtype)
+
+    def into(self, own: torch.Tensor, wide: torch.Tensor, rest: torch.Tensor | None) -> None:
+        """Set own = wide, shape `(elements,)`; `wide` is of float32, and overwritten."""
+        if rest is not None:
+            own.copy_(wide)
+            rest.copy_(wide.sub_(own.to(torch.float32)))
+            return
+        info, lift = torch.finfo(own.dtype), None
+        if info.tiny > torch.finfo(torch.float32).tiny:
+            # Below the smallest normal number neighbours are as far apart as right above it, where
+            # these go meanwhile. (Masks of bool would take five times as long.)
+            lift = wide - torch.nn.functional.hardshrink(wide, info.tiny)
+            wide.add_(lift.mul_(1e30).clamp_(-info.tiny, info.tiny))
+        amounts, mask = _noise(own.dtype, own.device)
+        start = self._rng.randrange(_LEVELS)
+        wide.view(torch.int32).add_(amounts[start : start + wide.numel()]).bitwise_and_(mask)
+        if lift is not None:  # and beyond the largest one there is none
+            wide.sub_(lift).clamp_(-info.max, info.max)
+        own.copy_(wide)
+
+
+@functools.cache
+def _noise(dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, int]:
+    """Return amounts, and a mask for those bits of float32 that a dtype has.
+
+    Of `ROUNDED_ELEMENTS` of the amounts, from one of `_LEVELS` starts on that is drawn, each is of
+    any size below one unit of the dtype, all sizes alike.
+    """
+    host = torch.device("cpu")  # whatever the default is
+    one = torch.ones(1, device=host).to(dtype)
+    next_one = (one.view(torch.int16 if dtype.itemsize == 2 else torch.int8) + 1).view(dtype)
+    unit = round((next_one.float().item() - 1.0) * 2**23)
+    step = max(1, unit // _LEVELS)
+    order = torch.randperm(_LEVELS, generator=torch.Generator().manual_seed(0), device=host)
+    amounts = (order * step + step // 2) % unit
+    places = torch.arange(_LEVELS + ROUNDED_ELEMENTS, device=host) % _LEVELS
+    return amounts[places].to(device, torch.int32), -unit
+
+
+BY_CHANCE = Rounding()
+
+
+def move_toward_(
+    own: Tensors,
+    peer: Tensors,
+    factor: float,
+    rounding: Rounding = BY_CHANCE,
+    rest: torch.Tensor | None = None,
+) -> None:
     """Set own = (1 - f) * own + f * peer.
 
     Elementwise, for f from 0 to 1, the result stays between both, as long as their difference does
     not overflow the dtype. f = 0 changes nothing, f = 1 copies, even over values that are not
     finite.
+
+    Args:
+        own: tensors, changed in place.
+        peer: those that go with them.
+        factor: f.
+        rounding: how results get into a narrow dtype.
+        rest: what it has kept of `own`, which is one tensor then.
     """
     if factor == 1.0:
         torch._foreach_copy_(own, peer)
+        if rest is not None:
+            rest.zero_()
     elif factor != 0.0 and is_narrow(own[0]):
-        for mine, theirs in zip(own, peer, strict=True):
-            mine.copy_(_wide(mine).lerp_(_wide(theirs), factor))
+        _in_float32(own, peer, lambda x, y: x.lerp_(_wide(y), factor), rounding, rest)
     elif factor != 0.0:
         torch._foreach_lerp_(own, peer, factor)
 
 
-def add_(own: Tensors, delta: Tensors, factor: float) -> None:
+def add_(
+    own: Tensors,
+    delta: Tensors,
+    factor: float,
+    rounding: Rounding = BY_CHANCE,
+    rest: torch.Tensor | None = None,
+) -> None:
     """Set own = own + f * delta, where delta may be of a wider dtype; f = 0 changes nothing."""
     if factor != 0.0 and is_narrow(own[0]):
-        for mine, step in zip(own, delta, strict=True):
-            mine.copy_(_wide(mine).add_(_wide(step), alpha=factor))
+        _in_float32(own, delta, lambda x, y: x.add_(_wide(y), alpha=factor), rounding, rest)
     elif factor != 0.0:
         torch._foreach_add_(own, delta, alpha=factor)
 
 
-def scale_(own: Tensors, factor: float) -> None:
+def scale_(own: Tensors, factor: float, rounding: Rounding = BY_CHANCE) -> None:
     """Set own = f * own; f = 0 clears even values that are not finite."""
     if factor == 0.0:
         torch._foreach_zero_(own)
     elif factor != 1.0 and is_narrow(own[0]):
-        for mine in own:
-            mine.copy_(_wide(mine).mul_(factor))
+        _in_float32(own, own, lambda x, _: x.mul_(factor), rounding, None)
     elif factor != 1.0:
         torch._foreach_mul_(own, factor)
 
 
+def _in_float32(
+    own: Tensors,
+    others: Tensors,
+    change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    rounding: Rounding,
+    rest: torch.Tensor | None,
+) -> None:
+    """Change values, which are brought to float32 for it, by others, block by block."""
+    for mine, theirs in zip(own, others, strict=True):
+        flat, other = mine.reshape(-1), theirs.reshape(-1)
+        for start in range(0, flat.numel(), ROUNDED_ELEMENTS):
+            block = slice(start, start + ROUNDED_ELEMENTS)
+            wide, kept = _wide(flat[block]), None if rest is None else rest[block]
+            if kept is not None:
+                wide.add_(_wide(kept))
+            rounding.into(flat[block], change(wide, other[block]), kept)
+        if not mine.is_contiguous():
+            mine.copy_(flat.view(mine.shape))
+
+
 def difference(minuend: torch.Tensor, subtrahend: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-    """Return minuend - subtrahend, in `room` unless their dtype is too narrow to compute in.
+    """Return minuend - subtrahend, in `room` unless their dtype is narrow: then it is in float32.
 
     `room` has their shape and dtype, and may be the subtrahend itself.
     """
@@ -67,7 +194,8 @@ def difference(minuend: torch.Tensor, subtrahend: torch.Tensor, room: torch.Tens
 def norm(tensor: torch.Tensor) -> torch.Tensor:
     """Return the Euclidean norm over all elements, shape `()`, in float32 or wider."""
     dtype = torch.float32 if tensor.element_size() <= 2 else None
-    result: torch.Tensor = torch.linalg.vector_norm(tensor, dtype=dtype)
+    values = _wide(tensor) if tensor.element_size() == 1 else tensor
+    result: torch.Tensor = torch.linalg.vector_norm(values, dtype=dtype)
     return result
 
 
@@ -102,23 +230,62 @@ def is_finite(tensor: torch.Tensor) -> bool:
     """
     if math.isfinite(total(tensor).item()):
         return True
-    return bool(torch.isfinite(_wide(tensor) if is_narrow(tensor) else tensor).all())
+    return bool(finite(tensor).all())
 
 
-def are_finite(data: ByteArray, dtype: str) -> bool:
+def finite(tensor: torch.Tensor) -> torch.Tensor:
+    """Tell of each element whether it is a finite number."""
+    return torch.isfinite(_wide(tensor) if tensor.element_size() == 1 else tensor)
+
+
+def is_bit(tensor: torch.Tensor) -> torch.Tensor:
+    """Tell of each element whether it is zero or one."""
+    return (tensor == 0.0) | (tensor == 1.0)
+
+
+def are_finite(
+    data: ByteArray, dtype: str, start: int = 0, spared: Sequence[tuple[int, int]] = ()
+) -> bool:
     """Tell whether all values are finite numbers, in the bytes of a snapshot of one dtype.
+
+    Args:
+        data: the bytes.
+        dtype: of the values.
+        start: where they begin in the snapshot.
+        spared: from where to where in it values may be that are not finite.
 
     Raises:
         AttributeError: torch has no such dtype.
     """
-    return is_finite(torch.from_numpy(data).view(getattr(torch, dtype)))
+    values = torch.from_numpy(data).view(getattr(torch, dtype))
+    if is_finite(values):
+        return True
+    bad = ~finite(values)
+    for places in spared:
+        bad[slice(*(max(0, place - start) // values.element_size() for place in places))] = False
+    return not bool(bad.any())
 
 
-def convert(source: ByteArray, dtype: str, target: ByteArray, target_dtype: str) -> None:
-    """Set the values in the bytes of `target` to those in `source`, rounded to nearest."""
+def convert(
+    source: ByteArray,
+    dtype: str,
+    target: ByteArray,
+    target_dtype: str,
+    rounding: Rounding | None = None,
+) -> None:
+    """Set the values in the bytes of `target` to those in `source`, rounded to nearest.
+
+    With `rounding` they are of float32, and rounded by that.
+    """
     values = torch.from_numpy(source if source.flags.writeable else source.copy())
     rounded = torch.from_numpy(target).view(getattr(torch, target_dtype))
-    rounded.copy_(values.view(getattr(torch, dtype)))
+    if rounding is None:
+        rounded.copy_(values.view(getattr(torch, dtype)))
+        return
+    wide = values.view(torch.float32)
+    for start in range(0, wide.numel(), ROUNDED_ELEMENTS):
+        block = slice(start, start + ROUNDED_ELEMENTS)
+        rounding.into(rounded[block], wide[block].clone(), None)
 
 
 def total(tensor: torch.Tensor) -> torch.Tensor:
@@ -128,14 +295,14 @@ def total(tensor: torch.Tensor) -> torch.Tensor:
     """
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    elif is_narrow(tensor):
+    elif tensor.element_size() == 1:
         tensor = _wide(tensor)
     return tensor.sum(dtype=torch.float32 if tensor.element_size() <= 2 else None)
 
 
 def is_narrow(tensor: torch.Tensor) -> bool:
-    """Tell whether a dtype is too narrow to compute in (float8)."""
-    return tensor.element_size() == 1
+    """Tell whether a dtype is narrower than float32, in which is computed then."""
+    return tensor.element_size() <= 2
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -157,5 +157,6 @@ def _divergence(snapshot: Snapshot, order: FetchRequest) -> str:
         return ""
     if is_finite is None:
         pieces = pieces_of(order.layout, snapshot.data.nbytes, order.wanted.shard)
-        is_finite = all(order.is_finite(snapshot.data[p.start : p.stop], p.dtype) for p in pieces)
-    return "" if is_finite else "its parameters are not finite"
+        data, check = snapshot.data, order.is_finite
+        is_finite = all(check(data[p.start : p.stop], p.dtype, p.start) for p in pieces)
+    return "" if is_finite else "its parameters or buffers are not finite"

@@ -388,7 +388,7 @@ class GossipRounds:
                 repr(tensor.name)
                 for tensor, start in parts
                 if is_finite is not None
-                and not is_finite(snapshot.data[start : start + tensor.nbytes], tensor.dtype)
+                and not is_finite(snapshot.data[start : start + tensor.nbytes], tensor.dtype, start)
             ]
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         return f"its parameters are not finite{f' ({bad[0]}{more})' if bad else ''}"

@@ -61,6 +61,18 @@ def test_parameters_that_share_memory_without_being_one_have_the_center_both():
     assert all(torch.equal(value, began) for value in center.values())
 
 
+def test_parameters_that_overlap_have_the_center_where_they_do():
+    net, buffer = nn.Module(), torch.arange(6.0)
+    net.first, net.last = (nn.Parameter(part) for part in (buffer[:4], buffer[2:].view(2, 2)))
+    with DpwaPyTorchAdapter(net, "w1", config_of(2, **ELASTIC)) as gossip:
+        gossip.update_send()
+        with torch.no_grad():
+            buffer.add_(1.0)
+        center = gossip.center()
+    assert center["first"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert center["last"].tolist() == [[2.0, 3.0], [4.0, 5.0]]
+
+
 def test_nodes_that_agree_have_one_center():
     with members(config_of(2, **ELASTIC), [2.0, 2.0]) as nodes:
         for member in nodes:

@@ -27,10 +27,10 @@ from dpwa.wire.messages import Finishing
 class Nodes:
     """Nodes in threads of this process; node i ends its training with all parameters at i."""
 
-    def __init__(self, count, nets=None, **settings):
+    def __init__(self, count, nets=None, dtype=torch.float32, **settings):
         config = config_of(count, **settings)
         self.names = [f"w{index + 1}" for index in range(count)]
-        self.nets = nets or [nn.Linear(3, 2) for _ in self.names]
+        self.nets = nets or [nn.Linear(3, 2, dtype=dtype) for _ in self.names]
         pairs = zip(self.nets, self.names, strict=True)
         self.nodes = [DpwaPyTorchAdapter(net, name, config) for net, name in pairs]
         self.reports = {}
@@ -90,6 +90,32 @@ def test_nodes_that_finish_together_have_the_exact_mean_of_all():
     assert all(report.distance_before > 1.0 > 1e-4 > report.distance_after for report in reports)
     with pytest.raises(FrozenInstanceError):
         reports[0].rounds = 7
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_nodes_with_narrow_parameters_agree_on_what_is_nearest_to_their_mean(transport):
+    unit = torch.finfo(torch.bfloat16).eps
+    with Nodes(3, dtype=torch.bfloat16, transport=transport) as nodes:
+        for index, units in enumerate((0, 11, 11)):  # merged one by one, they would not agree
+            nodes.train(index)
+            nodes.begin_to_finish(index, 1.0 + units * unit)
+        reports = [nodes.report(index) for index in range(3)]
+    assert nodes.values() == [1.0 + 7 * unit] * 3  # of 7.33
+    assert [report.distance_after for report in reports] == [0.0] * 3
+
+
+def test_arrays_of_float16_get_what_is_nearest_to_their_mean():
+    unit, config = 2.0**-10, config_of(3)
+    with contextlib.ExitStack() as stack:
+        nodes = [stack.enter_context(DpwaConnection(f"w{i}", config)) for i in (1, 2, 3)]
+        for node in nodes:
+            eventually(lambda node=node: all(is_connected(node, p) for p in node.peers))
+        with ThreadPoolExecutor(3) as pool:
+            values = [np.full(4, 1.0 + units * unit, np.float16) for units in (0, 11, 11)]
+            found = list(pool.map(lambda node, x: node.finish(x)[0], nodes, values))
+    for values in found:
+        assert values.dtype == np.float16
+        assert values.tolist() == [1.0 + 7 * unit] * 4
 
 
 def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much(monkeypatch):

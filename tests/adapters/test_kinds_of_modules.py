@@ -152,6 +152,25 @@ def test_a_sparse_embedding_is_gossiped_with_sparse_adam_and_handed_on():
     assert torch.equal(own["exp_avg"], taken["exp_avg"])
 
 
+@pytest.mark.parametrize(
+    "settings", [{"transport": "tcp"}, {"algorithm": "symmetric"}, {"guard": "off"}]
+)
+def test_a_causal_mask_in_a_buffer_keeps_nobody_from_merging(settings):
+    def masked(value):
+        net = nn.Linear(4, 1)
+        nn.init.constant_(net.weight, value)
+        net.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+        return net
+
+    one, two = masked(1.0), masked(3.0)
+    config = config_of(2, **CONSTANT, **settings)
+    with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
+        merge(first, second)
+    assert one.weight.tolist() == [[2.0] * 4]
+    assert torch.equal(one.mask, two.mask)
+    assert one.mask[0].tolist() == [0.0] + [-torch.inf] * 3
+
+
 def test_empty_parameters_are_carried_along():
     def net(value):
         made = nn.Linear(3, 2)

@@ -13,7 +13,7 @@ from torch import nn
 from dpwa.adapters import merging, module_state, tiles, values
 from dpwa.adapters.device_side import DeviceSide
 from dpwa.adapters.merging import MergeTerms
-from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.module_state import ModuleState, state_tensors
 from dpwa.adapters.values import TensorValues
 from dpwa.data.kernels import are_finite
 from dpwa.errors import ParametersError
@@ -522,3 +522,108 @@ def test_boxes_cover_any_range_row_by_row(shape, order, data):
     values = torch.cat([box.reshape(-1) for box in boxes])
     assert torch.equal(values, torch.arange(float(start), float(stop)))
     assert len(boxes) <= max(1, 2 * len(shape))
+
+
+# Overlapping tensors
+
+
+def views(*slices, shape=(8,), registers=False):
+    """A module whose parameters are these views of one buffer."""
+    net, memory = nn.Module(), torch.zeros(shape)
+    net.apart = nn.Parameter(torch.zeros(3))
+    for number, view in enumerate(slices):
+        net.register_parameter(f"p{number}", nn.Parameter(view(memory)))
+    if registers:
+        net.register_buffer("flat", memory)
+    return net
+
+
+OVERLAPS = {  # how parameters share memory, and how many elements there are in all
+    "transposed": (lambda: views(lambda m: m, lambda m: m.t(), shape=(2, 4)), 8),
+    "one within": (lambda: views(lambda m: m[2:5], lambda m: m, lambda m: m[1:3]), 8),
+    "in part": (lambda: views(lambda m: m[:5], lambda m: m[3:]), 8),
+    "in part, by rows": (
+        lambda: views(lambda m: m[:2], lambda m: m.flatten()[3:], shape=(3, 4)),
+        12,
+    ),
+    "in part, with gaps": (lambda: views(lambda m: m[::2], lambda m: m[1:5]), 6),
+    "side by side": (lambda: views(lambda m: m[:3], lambda m: m[3:]), 8),
+    "in turns": (lambda: views(lambda m: m[::2], lambda m: m[1::2]), 8),
+    "columns": (lambda: views(lambda m: m[:, :2], lambda m: m[:, 1:], shape=(4, 3)), 12),
+    "a flat buffer": (lambda: views(lambda m: m[:3], lambda m: m[3:6], registers=True), 8),
+}
+
+
+@pytest.mark.parametrize("kind", OVERLAPS)
+def test_each_place_in_memory_is_merged_and_handed_on_once(kind):
+    make, elements = OVERLAPS[kind]
+    net, other = make(), make()
+    with torch.no_grad():
+        for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
+            mine.fill_(1.0)
+            theirs.fill_(3.0)
+        for mine, theirs in zip(net.buffers(), other.buffers(), strict=True):
+            mine[6:], theirs[6:] = 1.0, 3.0
+    state = state_of(net)
+    assert state.layout == state_of(other).layout
+    published = snapshot_of(state)
+    state.merging(MergeTerms(0.5, published)).take(0, snapshot_of(state_of(other)))
+    for name, tensor in net.state_dict().items():
+        assert bool((tensor == 2.0).all()), name
+    handed_on = list(state_tensors(net))
+    assert sum(tensor.numel() for _, tensor in handed_on) == 3 + elements
+    assert len(dict(handed_on)) == len(handed_on)
+    assert state.contents["elements"] == 3 + elements
+
+
+# Constants
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.inf, math.nan])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2])
+def test_a_mask_is_neither_judged_nor_merged_nor_measured(dtype, value):
+    def masked(fill):
+        net = nn.BatchNorm1d(4)
+        nn.init.constant_(net.running_mean, fill)
+        mask = torch.full((3, 3), value).triu(1).to(dtype)
+        net.register_buffer("mask", mask.nan_to_num(0.0, posinf=math.inf) if fill < 0 else mask)
+        return net
+
+    net, other = masked(0.5), masked(1.0)
+    state, peer = state_of(net), state_of(other)
+    data = np.zeros(peer.nbytes, np.uint8)
+    before = net.mask.clone().view(torch.uint8).tolist()
+    assert state.copy_to(np.zeros(state.nbytes, np.uint8), check_finite=True)
+    assert peer.copy_to(data, check_finite=True)
+    for piece in pieces_of(peer):
+        values = data[piece.start : piece.stop]
+        assert are_finite(values, piece.dtype, piece.start, state.spared)
+    assert state.distance(data, 0, None) == pytest.approx(1.0)
+    state.merging(MergeTerms(0.5)).take(0, data)
+    assert net.mask.view(torch.uint8).tolist() == before
+    assert net.running_mean.tolist() == [0.75] * 4
+
+
+def test_a_statistic_that_is_no_more_finite_is_judged_beside_a_mask():
+    net = nn.BatchNorm1d(4)
+    net.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+    state, data = state_of(net), np.zeros(4 * 4 * 4 + 8, np.uint8)
+    assert state.copy_to(data, check_finite=True)
+    net.running_var[1] = math.inf
+    assert not state.copy_to(data, check_finite=True)
+    pieces = [(data[p.start : p.stop], p.dtype, p.start) for p in pieces_of(state)]
+    assert not all(are_finite(*piece, state.spared) for piece in pieces)
+
+
+def test_what_an_observer_has_not_seen_yet_is_left_until_both_have():
+    def observing(value):
+        net = nn.Linear(1, 1)
+        net.register_buffer("least", torch.tensor([value]))
+        return net
+
+    one, two = observing(math.inf), observing(2.0)
+    for own, peer in ((one, two), (two, one)):
+        data = np.zeros(12, np.uint8)
+        state_of(peer).copy_to(data, check_finite=False)
+        state_of(own).merging(MergeTerms(0.5)).take(0, data)
+    assert (one.least.item(), two.least.item()) == (math.inf, 2.0)

@@ -195,6 +195,7 @@ def test_copies_made_under_inference_mode_can_be_used_outside_of_it():
 
 def test_arithmetic_in_a_wider_dtype_goes_by_blocks(monkeypatch):
     sizes, wide = [], kernels._wide
+    monkeypatch.setattr(kernels, "ROUNDED_ELEMENTS", TILE_BYTES)
     monkeypatch.setattr(kernels, "_wide", lambda t: sizes.append(t.numel()) or wide(t))
     own, other = two_of([((40, 30), torch.float8_e5m2, (1, 0, 2, 3), range(4))], seed=1)
     own.lerp_(other, 0.5)

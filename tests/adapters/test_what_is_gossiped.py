@@ -48,6 +48,17 @@ def expanded(value):
     return Holder(torch.tensor([value]).expand(3), persistent=True)
 
 
+def mask(*values):
+    """Bits that differ between both nodes, or what stays as it is with them."""
+    return lambda value: Holder(torch.tensor([value, 1.0 - value, *values]), persistent=True)
+
+
+def transposed(value):
+    net = Holder(nn.Parameter(torch.full((1, 3), value)))
+    net.again = nn.Parameter(net.other.detach().t())
+    return net
+
+
 def tied(value):
     net = Holder(nn.Parameter(torch.full((3,), value)))
     net.again = net.other
@@ -62,10 +73,16 @@ ROWS = {
     ],
     "trainable complex parameters": [(parameter(torch.complex64), True)],
     "tied parameters": [(tied, True)],
+    "parameters that overlap, such as a transposed one": [(transposed, True)],
     "frozen parameters": [(parameter(torch.float32, frozen=True), False)],
     "integer and bool parameters": [(parameter(torch.int64), False)],
     "floating buffers, with `buffers: average`": [
         (buffer(dtype), True) for dtype in (torch.float32, torch.bfloat16, F8)
+    ],
+    "masks and other constants in floating buffers": [
+        (mask(0.0), False),
+        (mask(float("-inf")), False),
+        (mask(float("nan")), False),
     ],
     "floating buffers, with `buffers: keep`": [(buffer(torch.float32), False)],
     "integer and bool buffers": [(buffer(torch.int64), False), (buffer(torch.bool), False)],
@@ -118,11 +135,12 @@ def test_a_row_of_the_table_is_true(row, make, is_merged):
     value = one.other.detach().reshape(-1)[0].to(torch.complex64).real.item()
     assert value == (0.5 if is_merged else 1.0)
     counts = {name: model[name]["tensors"] for name in ("parameters", "buffers", "frozen")}
-    own = nn.Module.parameters(one)
+    own = {p.data_ptr(): p for p in nn.Module.parameters(one)}.values()
     assert counts["parameters"] == sum(p.requires_grad for p in own)
     assert counts["buffers"] == int(is_merged and "buffers" in row)
     assert counts["frozen"] == int(row in ("frozen parameters", "integer and bool parameters"))
-    left = 0 if (is_merged and row != "tied parameters") or counts["frozen"] else 1
+    is_shared = row in ("tied parameters", "parameters that overlap, such as a transposed one")
+    left = 0 if (is_merged and not is_shared) or counts["frozen"] else 1
     assert sum(model["left_alone"].values()) == left
     assert model["elements"] == 2 + (3 if is_merged else 0)
     in_state = [spec.name for spec in TrainingState(one).capture()["model"].kind.tensors]

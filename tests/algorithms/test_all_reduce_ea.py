@@ -535,3 +535,20 @@ def test_easgd_exchanges_at_every_step():
     outcomes = Threads(NAMES).run(task)
     xs, _ = elastic_round(starts(3), starts(3)[0], 0.3)
     assert np.stack([outcomes[name] for name in NAMES]) == pytest.approx(xs, abs=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_parameters_are_drawn_by_less_than_half_a_unit_too(dtype):
+    unit = torch.finfo(dtype).eps
+
+    def task(node):
+        x = torch.full((500,), 1.0 + 2 * unit * node.rank, dtype=dtype)
+        ea = AllReduceEA(node, 1, 0.1)
+        for _ in range(60):
+            ea.average_parameters([x])
+        return x.double()
+
+    one, two = Threads(["w1", "w2"]).run(task).values()
+    assert float((one - two).mean().abs()) < unit / 5  # it was 2 units
+    # The mean of both and of the center, which began with the first one, is kept.
+    assert float(((one + two) / 2 - 1.0 - 2 / 3 * unit).mean().abs()) < unit / 5

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.data.kernels import add_, difference, is_finite, move_toward_, norm
+from dpwa.data.kernels import Rounding, add_, difference, is_finite, move_toward_, norm
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 NARROW = [torch.float8_e4m3fn, torch.float8_e5m2]
@@ -108,9 +108,9 @@ def test_the_difference_may_take_the_place_of_the_subtrahend(dtype):
     assert norm(difference(peer, own, own)).item() == pytest.approx(6.0)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [*DTYPES, *NARROW])
 def test_a_norm_may_be_larger_than_any_number_of_its_dtype(dtype):
-    tensor = torch.full((90_000,), 256.0, dtype=dtype)
+    tensor = torch.full((90_000,), 256.0).to(dtype)
     assert norm(tensor).item() == pytest.approx(256.0 * 300)
 
 
@@ -135,3 +135,106 @@ def test_a_sum_that_overflows_does_not_make_finite_values_infinite(dtype):
 @pytest.mark.parametrize("dtype", NARROW)
 def test_the_largest_narrow_numbers_are_finite(dtype):
     assert is_finite(torch.full((1000,), torch.finfo(dtype).max).to(dtype))
+
+
+# Narrow dtypes: a step of less than half a unit counts, too
+
+NARROWER = [torch.float16, torch.bfloat16, *NARROW]
+
+
+def numbers_of(dtype):
+    """All finite numbers of a dtype, or some thousands of them, in float32 and in order."""
+    count = 1 << 8 * dtype.itemsize
+    codes = torch.arange(count, dtype=torch.int32).to(
+        torch.int16 if dtype.itemsize == 2 else torch.uint8
+    )
+    numbers = codes.view(dtype).float()
+    return numbers[numbers.isfinite()].unique()
+
+
+@pytest.mark.parametrize("dtype", NARROWER)
+def test_a_number_is_rounded_to_a_neighbour_with_the_chance_that_keeps_the_mean(dtype):
+    numbers, rounding, times = numbers_of(dtype), Rounding(), 300
+    low, high = numbers[:-1].double(), numbers[1:].double()
+    drawn = torch.rand(len(low), generator=torch.Generator().manual_seed(1)).double()
+    wide = (low + drawn * (high - low)).float()
+    share = (wide.double() - low) / (high - low)
+    ups = torch.zeros_like(low)
+    for _ in range(times):
+        own = torch.empty(len(low), dtype=dtype)
+        rounding.into(own, wide.clone(), None)
+        is_up = own.double() == high
+        assert bool((is_up | (own.double() == low)).all())
+        ups += is_up
+    error = ups / times - share
+    deviation = (share * (1 - share) / times).sqrt() + 1e-3
+    assert float((error / deviation).abs().max()) < 6.0
+    assert abs(float(error.mean())) < 5 * float(deviation.mean()) / math.sqrt(len(low))
+
+
+@pytest.mark.parametrize("dtype", NARROWER)
+def test_numbers_of_the_dtype_and_what_is_not_finite_stay(dtype):
+    numbers, rounding = numbers_of(dtype), Rounding()
+    strange = torch.tensor([math.nan, math.inf, -math.inf]).to(dtype)
+    for _ in range(20):
+        own = torch.empty(len(numbers), dtype=dtype)
+        rounding.into(own, numbers.clone(), None)
+        assert torch.equal(own.float(), numbers)
+        own = torch.empty(3, dtype=dtype)
+        rounding.into(own, strange.float(), None)
+        assert torch.equal(own.float().isfinite(), strange.float().isfinite())
+
+
+def test_what_would_overflow_becomes_the_largest_number():
+    for dtype in (torch.float16, *NARROW):
+        largest = torch.finfo(dtype).max
+        own = torch.full((999,), largest).to(dtype)
+        add_([own], [torch.full((999,), largest * 0.4)], 0.1)
+        assert bool((own.float() == largest).all())
+
+
+@pytest.mark.parametrize("with_delta", [False, True])
+@pytest.mark.parametrize("dtype", NARROWER)
+@pytest.mark.parametrize("merges", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_small_factors_bring_narrow_values_together_and_keep_their_mean(dtype, with_delta, merges):
+    generator, count, rounding = torch.Generator().manual_seed(1), 1000, Rounding()
+    value = torch.rand(count, generator=generator) + 1.0  # all units are one size, or half of it
+    spread = 4 * torch.finfo(dtype).eps
+    one, two = (value * (1 + spread * torch.randn(count, generator=generator)) for _ in range(2))
+    one, two = one.to(dtype), two.to(dtype)
+    before = (one.double() + two.double()) / 2
+    for _ in range(merges):
+        then = one.clone()
+        for own, peer in ((one, two), (two, then)):
+            if with_delta:
+                base = own.clone()
+                add_([own], [difference(peer, base, torch.empty_like(own))], 0.1, rounding)
+            else:
+                move_toward_([own], [peer], 0.1, rounding)
+    unit = torch.finfo(dtype).eps
+    assert float((one.double() - two.double()).abs().max()) <= 2 * unit  # of the larger ones
+    moved = ((one.double() + two.double()) / 2 - before) / unit
+    assert abs(float(moved.mean())) < 5 * float(moved.std()) / math.sqrt(count)
+
+
+def test_chance_is_seeded_and_differs_from_one_merge_to_the_next():
+    def merged(rounding):
+        own = torch.full((1000,), 1.0, dtype=torch.bfloat16)
+        move_toward_([own], [torch.full_like(own, 1.0 + 2**-7)], 0.5, rounding)
+        return own.tolist()
+
+    one, two = Rounding(), Rounding()
+    assert merged(one) == merged(two)
+    assert merged(one) != merged(Rounding())
+
+
+@pytest.mark.parametrize("dtype", NARROWER)
+def test_a_mean_that_keeps_what_is_rounded_away_is_the_nearest(dtype):
+    values = [torch.rand(500, generator=torch.Generator().manual_seed(n)) for n in range(7)]
+    values = [(1.0 + value / 2).to(dtype) for value in values]
+    own, rest = values[0].clone(), torch.zeros(500).to(dtype)
+    for number, peer in enumerate(values[1:], 2):
+        move_toward_([own], [peer], 1.0 / number, Rounding(), rest)
+    error = own.double() - torch.stack([value.double() for value in values]).mean(0)
+    unit = torch.finfo(dtype).eps
+    assert float(error.abs().max()) <= 0.5 * unit * (1 + 8 * unit)

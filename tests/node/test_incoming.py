@@ -19,7 +19,7 @@ PIECE_BYTES = 64
 TOKEN = 7
 
 
-def is_finite(values, dtype):
+def is_finite(values, dtype, start):
     return bool(np.isfinite(values.view(dtype)).all())
 
 

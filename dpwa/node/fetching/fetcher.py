@@ -285,7 +285,7 @@ class Fetcher:
         if attempt.origin is None:  # else it is hearsay
             self._peer_table.told_clock(channel.peer, header.clock)
         if header.loss == math.inf or (active.order.is_finite and header.is_finite is False):
-            what = "loss is" if header.loss == math.inf else "parameters are"
+            what = "loss is" if header.loss == math.inf else "parameters or buffers are"
             raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
         if is_far_behind(header.clock, active.order.wanted.clock):
             raise BrokenFetchError(Outcome.BEHIND)

@@ -20,7 +20,7 @@ from dpwa.policy.health import Outcome
 from dpwa.types import Frame, TrainingProgress
 from dpwa.wire.fetching import Announced
 
-IsFinite = Callable[[ByteArray, str], bool]
+IsFinite = Callable[[ByteArray, str, int], bool]  # of a dtype, from a place in a snapshot on
 
 
 class BrokenFetchError(PeerError):
@@ -88,7 +88,8 @@ class IncomingSnapshot:
         if not np.may_share_memory(decoded, place):
             np.copyto(place, decoded)
         # Afterwards: what was read is in the cache then, and nobody reads the buffer yet.
-        if self._is_finite is not None and not self._is_finite(decoded, piece.dtype):
-            raise BrokenFetchError(Outcome.DIVERGED, "its parameters are not finite")
+        check = self._is_finite
+        if check is not None and not check(decoded, piece.dtype, piece.start):
+            raise BrokenFetchError(Outcome.DIVERGED, "its parameters or buffers are not finite")
         if self._held is not None and piece.stop == self._stop:
             self._held.token = self._token  # it is now what the peer thinks it is

@@ -177,7 +177,7 @@ class ArrayTraining:
     def _write(self, values: ArrayValues, slot: ByteArray) -> FinishedCopy:
         self._scaled.fill(slot.view(DTYPE), values.array)
         check, nbytes = self._terms.is_finite, values.array.size * VALUE_BYTES
-        return FinishedCopy(None if check is None else check(slot[:nbytes], DTYPE))
+        return FinishedCopy(None if check is None else check(slot[:nbytes], DTYPE, 0))
 
     def _mix_more(self, control: ConsensusControl) -> None:
         """Gossip again at once, as long as the nodes are too far apart."""
