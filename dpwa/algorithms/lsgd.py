@@ -121,12 +121,12 @@ class LSGD(Algorithm):
 
     def merge(self, view: View, received: Received) -> float:  # noqa: ARG002
         """Jump toward the leader, and remember it; one of both kinds is jumped to twice."""
-        kept = 1.0
+        factor = 0.0
         for is_global in [kind for kind, name in self._asked.items() if name == received.peer]:
             self._seen[is_global] = received.values(into=self._seen.get(is_global))
             c = self.options.c2 if is_global else self.options.c1
-            kept *= 1.0 - received.merge(c, buffers=0.0)
-        return 1.0 - kept
+            factor += (1.0 - factor) * received.merge(c, buffers=0.0)
+        return factor
 
     def _see(self, is_global: bool, leader: Values) -> None:
         if is_global in self._seen:

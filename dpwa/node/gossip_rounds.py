@@ -29,6 +29,7 @@ from dpwa.node.view import NodeView
 from dpwa.policy.beginners import LEAD, Doubt
 from dpwa.policy.finishing import MOST_READ
 from dpwa.policy.health import Outcome
+from dpwa.transport.link import LinkState
 from dpwa.types import TrainingProgress
 from dpwa.wire.fetching import share_of
 from dpwa.wire.shards import Shard
@@ -349,7 +350,7 @@ class GossipRounds:
     def read_all(
         self, layout: Layout, shard: Shard, is_finite: IsFinite | None = None
     ) -> Iterator[Arrival]:
-        """Read a part of the newest snapshot of each peer that can be merged, one after the other.
+        """Read a part of the newest snapshot of each peer that is connected, one after the other.
 
         Of more than `MOST_READ`, some are drawn. Waits at most `timeout_ms`, for all of them.
 
@@ -358,10 +359,10 @@ class GossipRounds:
             and this node: 1/2, 1/3 and so on.
         """
         context, factor = self._context, 0.5
-        names = sorted(context.peer_table.mergeable)
-        last = Deadline(context.clock, context.config.timeout_ms / 1000)
+        able = sorted(context.peer_table.mergeable)
+        names = [name for name in able if self._tx.state_of(name) is LinkState.UP]
+        deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
         for peer in self.view.rng.sample(names, min(len(names), MOST_READ)):
-            patience_s = context.peer_table.patience_s(peer, last.remaining_s())
             target = FetchTarget(
                 layout=layout,
                 shard=shard,
@@ -369,7 +370,7 @@ class GossipRounds:
                 only=peer,
                 clock=self.merger.own_clock,
             )
-            order = FetchRequest(target, Deadline(context.clock, patience_s), context.runtime)
+            order = FetchRequest(target, deadline, context.runtime)
             self._sources.pull(order)
             with self.figures.doing(Activity.WAIT):
                 source = self._sources.wait(order)
