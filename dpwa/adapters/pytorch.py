@@ -184,9 +184,9 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         """Wait for the fetch that `update_send` started, and merge what came into the module.
 
         Waits at most until `timeout_ms` after that `update_send`; where `lsgd` jumps to a second
-        leader, and where it averages buffers, as long once more for each. It is also where the algorithm
-        does what follows a step of the optimizer, and where what peers have agreed on with this
-        node is merged.
+        leader, and where it averages buffers, as long once more for each. It is also where the
+        algorithm does what follows a step of the optimizer, and where what peers have agreed on
+        with this node is merged.
 
         Args:
             loss: training loss now; `None` stands for the one passed to `update_send`.
