@@ -47,7 +47,14 @@ from dpwa.errors import ConfigError, UserError
 from dpwa.policy.topology.rules import FileOptions
 from dpwa.types import StrictModel
 
-RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE", "DPWA_FAULTS")
+RESERVED = (
+    "DPWA_NAME",
+    "DPWA_CONFIG",
+    "DPWA_RANK",
+    "DPWA_WORLD_SIZE",
+    "DPWA_RUN_ID",
+    "DPWA_FAULTS",
+)
 _CONNECTED = ("random", "full")  # by definition; 4096 nodes take seconds to look at
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config
