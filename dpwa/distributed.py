@@ -136,6 +136,8 @@ def init_process_group(
     global _connection, _patience_s
     if _connection is not None:
         raise UserError("init_process_group was called already; call destroy_process_group first")
+    if isinstance(config, str) and "://" in config:  # the `init_method` of torch
+        config = None
     if config is None and name is not None and name.lower().partition(":")[0] in (*BACKENDS, "cpu"):
         name = None
     found = load(find(config, name, {}, os.environ, Path.cwd()), {}, os.environ)
@@ -216,7 +218,7 @@ def all_reduce(
     by_name = {known.name: known.value for known in ReduceOp}
     by_name |= {value: value for value in by_name.values()}
     name = getattr(op, "name", op)  # without torch, which has a class of its own
-    if name not in by_name:
+    if not isinstance(name, str) or name not in by_name:
         raise _missing(f"ReduceOp {name}")
     result, _ = _group().all_reduce(tensor, by_name[name], timeout_s)
     _require_in_place(tensor, result)

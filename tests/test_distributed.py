@@ -20,7 +20,7 @@ import torch
 from torch.distributed import ReduceOp
 import dpwa.distributed as dist
 
-dist.init_process_group("gloo", init_method="env://")
+dist.init_process_group("gloo", "env://", rank=0, world_size=3)
 rank, size = dist.get_rank(), dist.get_world_size()
 tensor = torch.full((3,), float(rank + 1))
 dist.all_reduce(tensor)
@@ -111,6 +111,7 @@ def test_calls_of_torch_are_taken_as_they_stand_there():
         (lambda: dist.all_gather, "all_gather"),
         (lambda: dist.all_reduce(torch.ones(1), torch_dist.ReduceOp.PRODUCT), "ReduceOp PRODUCT"),
         (lambda: dist.all_reduce(torch.ones(1), group=object()), "group <object"),
+        (lambda: dist.all_reduce(torch.ones(1), []), r"ReduceOp \[\]"),
         (lambda: dist.barrier(2.0), "group 2.0"),
         (lambda: dist.broadcast(torch.ones(1), group_src=0), "such broadcast: missing .* 'src'"),
         (lambda: dist.get_rank(1, 2), "such get_rank: too many"),
