@@ -2,10 +2,14 @@
 
     import dpwa.distributed as dist
 
-    dist.init_process_group()                 # as `dpwa launch` has set DPWA_NAME and DPWA_CONFIG
+    dist.init_process_group("gloo")           # any backend: it is ZeroMQ
     dist.all_reduce(tensor)                   # in place
     tensor /= dist.get_world_size()
     dist.destroy_process_group()
+
+Arguments are those of torch.distributed: its `ReduceOp`; `group`, which is `None` or `group.WORLD`;
+and `async_op`, with which a call has ended when it returns. What is not here, a name or an
+argument, is a `UserError` that says what is.
 
 What differs: there is no master, so any process may die. The others get `dpwa.errors.PeerLost` and
 go on with fewer members; `get_rank` and `get_world_size` follow: ranks are places in the present
@@ -15,14 +19,26 @@ list of members.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from datetime import timedelta
 from enum import Enum
-from typing import Any
+from functools import wraps
+from inspect import signature
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, cast
 
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
+from dpwa.discovery.connect import find, load
 from dpwa.errors import UserError
 
+BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")  # and "cpu:gloo,cuda:nccl"
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
 _connection: DpwaConnection | None = None
+_patience_s: float | None = None
+_calls: dict[str, Callable[..., Any]] = {}
 
 
 class ReduceOp(Enum):
@@ -34,21 +50,104 @@ class ReduceOp(Enum):
     MIN = "min"
 
 
-def init_process_group(name: str | None = None, config: ConfigSource | None = None) -> None:
-    """Take part, under a name of the configuration.
+class group:  # noqa: N801 - as torch.distributed calls it
+    """The groups: there is one, of all."""
+
+    WORLD = None
+
+
+class Work:
+    """What a call with `async_op=True` returns: it has ended."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002
+        """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Tell that it has ended."""
+        return True
+
+
+class MissingError(UserError, AttributeError):
+    """A name or an argument of torch.distributed is not here."""
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise _missing(name)
+
+
+def _missing(what: str) -> MissingError:
+    calls = [f"{name}({', '.join(signature(call).parameters)})" for name, call in _calls.items()]
+    return MissingError(
+        f"dpwa.distributed has no {what}; it has ReduceOp SUM, AVG, MAX and MIN, one group, and "
+        f"{', '.join(calls)}"
+    )
+
+
+def _as_of_torch(call: Call) -> Call:
+    """Check the arguments that mean nothing here."""
+    known = signature(call)
+    _calls[call.__name__] = call
+
+    @wraps(call)
+    def checked(*given: Any, **named: Any) -> Any:
+        try:
+            arguments = known.bind(*given, **named).arguments
+        except TypeError as error:
+            raise _missing(f"such {call.__name__}: {error}") from None
+        if arguments.get("group") is not None:
+            raise _missing(f"group {arguments['group']!r}")
+        if "timeout_s" in known.parameters:
+            named.setdefault("timeout_s", _patience_s)
+        result = call(*given, **named)
+        return Work() if arguments.get("async_op") else result
+
+    return cast("Call", checked)
+
+
+@_as_of_torch
+def init_process_group(
+    name: str | None = None,
+    config: ConfigSource | None = None,
+    *,
+    backend: str | None = None,  # noqa: ARG001
+    init_method: str | None = None,  # noqa: ARG001
+    timeout: timedelta | float | None = None,
+    world_size: int = -1,  # noqa: ARG001
+    rank: int = -1,  # noqa: ARG001
+) -> None:
+    """Take part, as a node of the configuration; see `dpwa.connect` for where that is looked for.
 
     Args:
-        name: of this node; by default that of the variable DPWA_NAME.
-        config: a path to a YAML file, a mapping, or a `Config`; by default DPWA_CONFIG.
+        name: of this node; by default as the launcher has it. A backend of torch is none.
+        config: a path to a YAML file, a mapping, or a `Config`; by default as the launcher has it.
+        backend: without effect.
+        init_method: likewise.
+        timeout: of each call, in seconds if it is a number; by default `collective_timeout_s`.
+        world_size: without effect: `get_world_size` says who is there.
+        rank: likewise.
 
     Raises:
-        UserError: neither is given, or the process takes part already.
+        UserError: it is not known which node this is, or the process takes part already.
         ConfigError: the configuration has mistakes.
     """
-    global _connection
+    global _connection, _patience_s
     if _connection is not None:
         raise UserError("init_process_group was called already; call destroy_process_group first")
-    _connection = DpwaConnection(name or _variable("DPWA_NAME"), config or _variable("DPWA_CONFIG"))
+    if isinstance(config, str) and "://" in config:  # the `init_method` of torch
+        config = None
+    if config is None and name is not None and name.lower().partition(":")[0] in (*BACKENDS, "cpu"):
+        name = None
+    found = load(find(config, name, {}, os.environ, Path.cwd()), {}, os.environ)
+    _patience_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    _connection = DpwaConnection(*found)
+
+
+def is_available() -> bool:
+    """Tell that this can be used."""
+    return True
 
 
 def is_initialized() -> bool:
@@ -56,7 +155,8 @@ def is_initialized() -> bool:
     return _connection is not None
 
 
-def destroy_process_group() -> None:
+@_as_of_torch
+def destroy_process_group(group: None = None) -> None:  # noqa: ARG001
     """Take part no more; without effect if the process does not."""
     global _connection
     if _connection is not None:
@@ -64,17 +164,26 @@ def destroy_process_group() -> None:
         _connection = None
 
 
-def get_rank() -> int:
+@_as_of_torch
+def get_rank(group: None = None) -> int:  # noqa: ARG001
     """Return the place of this node among the present members, from 0."""
     return _group().rank
 
 
-def get_world_size() -> int:
+@_as_of_torch
+def get_world_size(group: None = None) -> int:  # noqa: ARG001
     """Return the number of members."""
     return _group().world_size
 
 
-def barrier(timeout_s: float | None = None) -> None:
+@_as_of_torch
+def barrier(
+    group: None = None,  # noqa: ARG001
+    async_op: bool = False,  # noqa: ARG001
+    device_ids: Any = None,  # noqa: ARG001
+    *,
+    timeout_s: float | None = None,
+) -> None:
     """Wait until all members are here.
 
     Raises:
@@ -83,19 +192,47 @@ def barrier(timeout_s: float | None = None) -> None:
     _group().barrier(timeout_s)
 
 
-def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, timeout_s: float | None = None) -> None:
+@_as_of_torch
+def all_reduce(
+    tensor: Any,
+    op: Any = ReduceOp.SUM,
+    group: None = None,  # noqa: ARG001
+    async_op: bool = False,  # noqa: ARG001
+    *,
+    timeout_s: float | None = None,
+) -> None:
     """Reduce the tensors, or arrays, of all members, in place.
+
+    Args:
+        tensor: of the same structure, shapes and dtypes everywhere.
+        op: a `ReduceOp`, of here or of torch.
+        group: as said above.
+        async_op: likewise.
+        timeout_s: how long to wait for the others.
 
     Raises:
         PeerLost, LeftBehindError, CollectiveTimeoutError: as of `DpwaConnection`; then the tensor
             is as it was.
         UserError: the value has numbers in it, which cannot be changed in place.
     """
-    result, _ = _group().all_reduce(tensor, ReduceOp(op).value, timeout_s)
+    by_name = {known.name: known.value for known in ReduceOp}
+    by_name |= {value: value for value in by_name.values()}
+    name = getattr(op, "name", op)  # without torch, which has a class of its own
+    if not isinstance(name, str) or name not in by_name:
+        raise _missing(f"ReduceOp {name}")
+    result, _ = _group().all_reduce(tensor, by_name[name], timeout_s)
     _require_in_place(tensor, result)
 
 
-def broadcast(tensor: Any, src: int, timeout_s: float | None = None) -> None:
+@_as_of_torch
+def broadcast(
+    tensor: Any,
+    src: int,
+    group: None = None,  # noqa: ARG001
+    async_op: bool = False,  # noqa: ARG001
+    *,
+    timeout_s: float | None = None,
+) -> None:
     """Give all members the tensor, or array, of the member of rank `src`, in place.
 
     Raises:
@@ -103,32 +240,44 @@ def broadcast(tensor: Any, src: int, timeout_s: float | None = None) -> None:
             is as it was.
         UserError: there is no such rank, or the value has numbers in it.
     """
-    group = _group()
-    members = group.members
-    if not 0 <= src < len(members):
-        raise UserError(f"src must be a rank from 0 to {len(members) - 1}, not {src}")
-    _require_in_place(tensor, group.broadcast(tensor, members[src], timeout_s))
+    group_of_all = _group()
+    members = group_of_all.members
+    if src not in range(len(members)):
+        raise UserError(f"src must be a rank from 0 to {len(members) - 1}, not {src!r}")
+    result = group_of_all.broadcast(tensor, members[src], timeout_s)
+    _require_in_place(tensor, result)
 
 
-def all_gather_object(value: object, timeout_s: float | None = None) -> list[object]:
-    """Return the plain data of all members, in order of rank."""
-    return list(_group().all_gather(value, timeout_s).values())
+@_as_of_torch
+def all_gather_object(
+    object_list: Any,
+    obj: Any = ...,
+    group: None = None,  # noqa: ARG001
+    *,
+    timeout_s: float | None = None,
+) -> list[object]:
+    """Return the plain data of all members, in order of rank.
+
+    Args:
+        object_list: becomes the same, however long it was; or if there is no `obj`, what this
+            member brings.
+        obj: what this member brings.
+        group: as said above.
+        timeout_s: how long to wait for the others.
+    """
+    if obj is not ... and not isinstance(object_list, list):
+        raise _missing(f"place for objects in {type(object_list).__name__}, only in a list")
+    value = object_list if obj is ... else obj
+    gathered = list(_group().all_gather(value, timeout_s).values())
+    if obj is not ...:
+        object_list[:] = gathered
+    return gathered
 
 
 def _group() -> DpwaConnection:
     if _connection is None:
         raise UserError("call dpwa.distributed.init_process_group first")
     return _connection
-
-
-def _variable(name: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        raise UserError(
-            f"init_process_group needs a name and a configuration: pass them, or set {name} "
-            "(`dpwa launch` does)"
-        )
-    return value
 
 
 def _require_in_place(given: object, result: object) -> None:

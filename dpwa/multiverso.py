@@ -223,7 +223,12 @@ class SharedVariable(SyncedArray):
     Args:
         value: first values; those of worker 0 count.
         options: as for `ArrayTableHandler`.
+
+    Attributes:
+        name: that it was given in `mv_shared`.
     """
+
+    name: str | None = None
 
     def __init__(self, value: Any, **options: Any) -> None:
         first = as_array(value, "value of a shared variable")
@@ -231,10 +236,22 @@ class SharedVariable(SyncedArray):
         super().__init__(table, first.shape)
 
 
-def mv_shared(value: Any, **options: Any) -> SharedVariable:
-    """Return a `SharedVariable` that `sync_all_mv_shared_vars` knows."""
+def mv_shared(
+    value: Any,
+    name: str | None = None,
+    strict: bool = False,  # noqa: ARG001
+    allow_downcast: bool | None = None,  # noqa: ARG001
+    borrow: bool = False,  # noqa: ARG001
+    **options: Any,
+) -> SharedVariable:
+    """Return a `SharedVariable` that `sync_all_mv_shared_vars` knows.
+
+    The arguments after `value` are those of Theano's `shared`: `name` becomes an attribute, and the
+    others are without effect, as the value is copied.
+    """
     session = _now()
     variable = SharedVariable(value, **options)
+    variable.name = name
     session.shared.append(variable)
     return variable
 

@@ -157,7 +157,9 @@ def test_in_step_the_order_of_calls_counts_so_that_none_goes_on_by_itself():
 
 
 def test_shared_variables_that_are_registered_are_synchronized_at_once(alone):
-    weights, bias = mv.mv_shared(np.zeros((2, 2))), mv.mv_shared([1.0])
+    weights = mv.mv_shared(value=np.zeros((2, 2)), name="weights", borrow=True)
+    bias = mv.mv_shared([1.0], "bias", strict=True, allow_downcast=True, updater="default")
+    assert (weights.name, bias.name) == ("weights", "bias")
     weights.value += 2
     bias.value -= 1
     mv.sync_all_mv_shared_vars()

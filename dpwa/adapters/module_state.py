@@ -29,6 +29,7 @@ from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy
 from dpwa.errors import ParametersError, UserError
 from dpwa.types import JsonObject
+from dpwa.wire.shards import Shard, shard_between
 
 MOST_TOLD = 512  # digests of single tensors
 
@@ -299,6 +300,12 @@ class ModuleState:
     def values(self) -> TensorValues:
         """Return the parameters in training; the same object as long as they are the same."""
         return self._values
+
+    def buffers_shard(self) -> Shard | None:
+        """Return the pieces of a snapshot that the buffers stand in; `None` if there are none."""
+        places = zip(self.layout.tensors, self.layout.offsets, self.entries, strict=True)
+        found = [(start, start + spec.nbytes) for spec, start, entry in places if entry.is_buffer]
+        return shard_between(self.layout, found[0][0], found[-1][1]) if found else None
 
     def norm(self) -> float:
         """Return the Euclidean norm of the parameters in training."""

@@ -212,16 +212,17 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     def update_wait(self, loss: Loss = None) -> Merge | None:
         """Wait for the fetch that `update_send` started, and merge what came into the module.
 
-        Waits at most until `timeout_ms` after that `update_send`. It is also where the algorithm
-        does what follows a step of the optimizer, and where what peers have agreed on with this
-        node is merged.
+        Waits at most until `timeout_ms` after that `update_send`; where `lsgd` jumps to a second
+        leader, and where it averages buffers, as long once more for each. It is also where the
+        algorithm does what follows a step of the optimizer, and where what peers have agreed on
+        with this node is merged.
 
         Args:
             loss: training loss now; `None` stands for the one passed to `update_send`.
 
         Returns:
-            What was merged, or `None` when nothing came that can be merged. A peer that has
-            diverged, by its loss or its parameters, is not merged.
+            What was merged, the first if there was more, or `None` when nothing came that can be
+            merged. A peer that has diverged, by its loss or its parameters, is not merged.
 
         Raises:
             ClosedError: the adapter was closed.
@@ -236,6 +237,13 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         arrival = self._rounds.wait(loss_value(loss), self._merge)
         if arrival is not None and self._control is not None:
             arrival = self._mix_more(self._control, arrival)
+        for ask in self._algorithm.more:
+            self._rounds.ask_anew(ask, self._sent, self._terms)
+            second = self._rounds.wait(None, self._merge)
+            arrival = arrival or second
+        # A clip needs all of a snapshot, to tell whether a peer lies.
+        if self._algorithm.averages_buffers and self._clip is None:
+            self._average_buffers()
         if not self._goes_on:  # else it is one training step ahead of its number of updates
             self._states.turn(self._training.capture, saves=False)
         return None if arrival is None else Merge.of(arrival, self._consensus_distance)
@@ -347,6 +355,12 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._generation = self._state.generation
             self._algorithm = self._rounds.renew_algorithm()
             self._optimizers.begin(self._state)
+
+    def _average_buffers(self) -> None:
+        shard = self._state.buffers_shard()
+        if shard is not None:
+            for arrival in self._rounds.read_all(self._sent, shard, self._terms.is_finite):
+                ReceivedSnapshot(arrival, self._state).merge_buffers(arrival.factor)
 
     def _merge(self, arrival: Arrival) -> float:
         if self._control is not None and arrival.published is not None:

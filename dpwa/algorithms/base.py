@@ -206,6 +206,10 @@ class Algorithm:
         needs_whole: whether it needs all values of a peer at once, and not a part of them.
         has_center: whether nodes are drawn to a center.
         center: this node's copy of it; `None` before the first update, and for others.
+        more: what else it asks in this update, set by `asks`: each is asked for when what was asked
+            before has been merged, or did not come.
+        averages_buffers: whether floating buffers become the mean of those of all nodes at the end
+            of this update.
     """
 
     name: ClassVar[str] = ""
@@ -219,6 +223,8 @@ class Algorithm:
     has_center: ClassVar[bool] = False
 
     center: Values | None = None
+    more: Sequence[Ask] = ()
+    averages_buffers: bool = False
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.options_model() if options is None else options

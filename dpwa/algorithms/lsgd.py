@@ -17,12 +17,18 @@ LOCAL_PERIOD, GLOBAL_PERIOD, NODES = 4, 16, 4  # periods for up to so many nodes
 
 
 class LSGDOptions(StrictModel):
-    """Options of `lsgd`; periods are in updates of all workers together."""
+    """Options of `lsgd`; periods are in updates of all N nodes together."""
 
     c1: Fraction = Field(default=0.1, description="how far to jump to the leader of the group")
     c2: Fraction = Field(default=0.1, description="how far to jump to the leader of all")
-    p1: Fraction = Field(default=0.1, description="pull toward it, spread over a local period")
-    p2: Fraction = Field(default=0.1, description="the same for the leader of all")
+    p1: Fraction = Field(
+        default=0.1,
+        description="pull toward it, spread over the updates of a node in a local period: it goes "
+        "N*p1/local_period of the way after every step, and p1 if that is more",
+    )
+    p2: Fraction = Field(
+        default=0.1, description="the same for the leader of all, over a global period"
+    )
     local_period: Period | None = Field(
         default=None,
         description="updates of all nodes between jumps to the local leader; null = 4, and with "
@@ -62,15 +68,18 @@ class LSGDOptions(StrictModel):
 class LSGD(Algorithm):
     """Leader stochastic gradient descent, without a server that decides.
 
-    When the updates of all workers together reach another multiple of `local_period`, every worker
-    jumps toward the leader of its group, x = (1-c1)*x + c1*y; at multiples of `global_period`
-    toward the leader of all, with c2. After every optimizer step it is pulled by p1 / local_period
-    and p2 / global_period toward the snapshots of these leaders that it saw last, never before the
-    first one. With one group, or equal periods, there is the global part only. Buffers are averaged
-    at every jump. A leader is not pulled toward its own past.
+    When the updates of all N workers together reach another multiple of `local_period`, every
+    worker jumps toward the leader y of its group, x = (1-c1)*x + c1*y; at multiples of
+    `global_period` then toward the leader of all, with c2. After every optimizer step, before the
+    parameters are published, it is pulled toward the snapshots of these leaders that it saw last,
+    first that of all: x += p*N/period * (y - x), so by about p over a period, and never before the
+    first one. A leader, too, is pulled, toward what it was when it last led a jump. With one group,
+    or equal periods, there is the global part only. Every local period, buffers become the mean of
+    those of all workers.
 
     Source: Teng et al., Leader Stochastic Gradient Descent for Distributed Training of Deep
-    Learning Models (2019). The leader is the node with the lowest running mean of its loss.
+    Learning Models (2019), and its program, whose periods are those of one worker. The leader is
+    the node with the lowest running mean of its loss.
     """
 
     options_model = LSGDOptions
@@ -84,35 +93,50 @@ class LSGD(Algorithm):
         super().__init__(options)
         self._done = {False: 0, True: 0}  # periods passed; keys: whether it is the global one
         self._lengths: dict[bool, int] = {}  # of the periods that were counted
-        self._due: bool | None = None  # which leader is asked for
+        self._asked: dict[bool, str] = {}  # whose snapshots are to come
         self._seen: dict[bool, Values] = {}
 
+    def publishes(self, view: View) -> Values | None:
+        """Pull toward the leaders that were seen last; publish what comes of it."""
+        for is_global, period in reversed(self._periods(view)):
+            if is_global in self._seen:
+                pull = self.options.p2 if is_global else self.options.p1
+                view.model.lerp_(self._seen[is_global], pull / _own_updates(view, period))
+        return view.model
+
     def asks(self, view: View) -> Ask | None:
-        """Ask a leader if a period has passed, the global one first."""
-        self._due = self._passed(view)
-        if self._due is None:
-            return None
-        leader = view.leader(of_all=self._due)
-        if leader == view.name:
-            self._seen.pop(self._due, None)
-        return None if leader in (None, view.name) else Ask(leader)
+        """Ask the leaders whose periods have passed, that of the group first."""
+        self._asked = {}
+        for is_global in self._passed(view):
+            leader = view.leader(of_all=is_global)
+            if leader == view.name:
+                self._see(is_global, view.model)
+            elif leader is not None:
+                self._asked[is_global] = leader
+        shortest = min(period for _, period in self._periods(view))
+        self.averages_buffers = view.updates % round(_own_updates(view, shortest)) == 0
+        asks = [Ask(leader) for leader in dict.fromkeys(self._asked.values())]
+        self.more = tuple(asks[1:])
+        return asks[0] if asks else None
 
     def merge(self, view: View, received: Received) -> float:  # noqa: ARG002
-        """Jump toward the leader, and remember it."""
-        is_global = bool(self._due)
-        self._seen[is_global] = received.values(into=self._seen.get(is_global))
-        return received.merge(self.options.c2 if is_global else self.options.c1, buffers=0.5)
+        """Jump toward the leader, and remember it; one of both kinds is jumped to twice."""
+        factor = 0.0
+        for is_global in [kind for kind, name in self._asked.items() if name == received.peer]:
+            self._seen[is_global] = received.values(into=self._seen.get(is_global))
+            c = self.options.c2 if is_global else self.options.c1
+            factor += (1.0 - factor) * received.merge(c, buffers=0.0)
+        return factor
 
-    def after_step(self, view: View) -> None:
-        """Pull toward the leaders that were seen last."""
-        o = self.options
-        local_period, global_period = o.periods(len(view.peers) + 1)
-        for is_global, leader in self._seen.items():
-            pull = o.p2 / global_period if is_global else o.p1 / local_period
-            view.model.lerp_(leader, pull)
+    def _see(self, is_global: bool, leader: Values) -> None:
+        if is_global in self._seen:
+            self._seen[is_global].copy_(leader)
+        else:
+            self._seen[is_global] = leader.clone()
 
-    def _passed(self, view: View) -> bool | None:
-        total, due = view.total_updates(), None
+    def _passed(self, view: View) -> list[bool]:
+        """Return the kinds of the periods that have passed, the local one first."""
+        total, passed = view.total_updates(), []
         for is_global, period in self._periods(view):
             periods, done = int(total // period), self._done[is_global]
             if (
@@ -121,14 +145,19 @@ class LSGD(Algorithm):
                 self._lengths[is_global], self._done[is_global] = period, periods
                 continue
             if periods > done:
-                due = is_global
+                passed.append(is_global)
             # The total falls when a node leaves; by less than a period, it is only news jittering.
             if periods > done or periods < done - 1:
                 self._done[is_global] = periods
-        return due
+        return passed
 
     def _periods(self, view: View) -> list[tuple[bool, int]]:
         local_period, global_period = self.options.periods(len(view.peers) + 1)
-        if view.has_groups():
+        if view.has_groups() and local_period < global_period:
             return [(False, local_period), (True, global_period)]
         return [(True, global_period)]
+
+
+def _own_updates(view: View, period: int) -> float:
+    """Return how many updates of its own a node makes in a period, if all are as fast."""
+    return max(1.0, period / (len(view.peers) + 1))

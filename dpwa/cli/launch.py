@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import re
+import secrets
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -101,9 +102,9 @@ def launch(
     --engine ray, each runs in an actor, where Ray has room for it (docs/ray.md).
 
     Each process learns who it is from its environment: DPWA_NAME, DPWA_CONFIG (the path of the
-    configuration), DPWA_RANK (0 to N-1) and DPWA_WORLD_SIZE (N). Unless OMP_NUM_THREADS is set, it
-    is set so that the nodes share the cores. Every line that a node prints is shown after its name.
-    Nodes read nothing from the terminal.
+    configuration), DPWA_RANK (0 to N-1), DPWA_WORLD_SIZE (N) and, except with --nodes-from,
+    DPWA_RUN_ID. Unless OMP_NUM_THREADS is set, it is set so that the nodes share the cores. Every
+    line that a node prints is shown after its name. Nodes read nothing from the terminal.
 
     One Ctrl-C stops all nodes, and all that they have started: SIGINT, then SIGTERM after 5 s, then
     SIGKILL after 2 s more; a second Ctrl-C kills at once. SIGTERM, SIGHUP and SIGQUIT stop them
@@ -281,7 +282,8 @@ def _ray_run(
             for name, (_, place) in placed.items()
         ]
         path = write_config(nodes, folder)
-        found = replace(spec, config_path=path, names=names, environment=carried(os.environ))
+        environment = {"DPWA_RUN_ID": secrets.token_hex(8), **carried(os.environ)}
+        found = replace(spec, config_path=path, names=names, environment=environment)
         yield found, RayEngine(found, placed, resources)
 
 

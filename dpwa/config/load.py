@@ -48,7 +48,15 @@ from dpwa.lifecycle import ENDING
 from dpwa.policy.topology.rules import FileOptions
 from dpwa.types import StrictModel
 
-RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE", "DPWA_FAULTS", ENDING)
+RESERVED = (
+    "DPWA_NAME",
+    "DPWA_CONFIG",
+    "DPWA_RANK",
+    "DPWA_WORLD_SIZE",
+    "DPWA_RUN_ID",
+    "DPWA_FAULTS",
+    ENDING,
+)
 _CONNECTED = ("random", "full")  # by definition; 4096 nodes take seconds to look at
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config
@@ -126,6 +134,7 @@ class Document:
     place: Place  # of the whole
     settings: tuple[ConfigValue, ...]
     folder: Path | None  # of the plugins and of relative paths; None: the working directory
+    is_list: bool = False  # as in 2017
 
 
 def read_document(source: object, problems: Problems) -> Document:
@@ -136,9 +145,11 @@ def read_document(source: object, problems: Problems) -> Document:
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
         root = parse_yaml(read_text(path), path)
-        return Document(root.place, _settings(root, problems), Path(path).parent)
-    root = PythonSource().node(source)
-    return Document(root.place, _settings(root, problems), None)
+        folder = Path(path).parent
+    else:
+        root, folder = PythonSource().node(source), None
+    settings = _settings(root, problems)
+    return Document(root.place, settings, folder, isinstance(root, ListNode))
 
 
 def _settings(root: Node, problems: Problems) -> tuple[ConfigValue, ...]:
@@ -167,7 +178,7 @@ def _laid_over(document: Document, beneath: Document) -> Document:
     own = {entry.key for entry in document.settings}
     others = tuple(entry for entry in beneath.settings if entry.key not in own)
     folder = beneath.folder if document.folder is None else document.folder
-    return Document(document.place, (*document.settings, *others), folder)
+    return Document(document.place, (*document.settings, *others), folder, document.is_list)
 
 
 def config_of(
@@ -222,6 +233,10 @@ class _Loading:
         for path, value in _from_environment(environ, self._problems, rules_known=complete):
             self._override(path, value)
         self._entries.update(arguments)
+        if self._document.is_list:  # its scripts rely on the rule that there was
+            place, merge = self._document.place, "interpolate"
+            written = ConfigValue("merge", place, ScalarNode(place, merge, merge))
+            self._entries.setdefault("merge", written)
         if not complete:
             self._forgive_methods()
         join = self._entries.get("join")

@@ -312,9 +312,9 @@ class Config(StrictModel):
         description="below this loss the factor shrinks in proportion to the loss; 0 = off",
     )
     merge: Literal["interpolate", "delta"] = Field(
-        default="interpolate",
-        description="delta keeps the whole local step taken while the fetch was under way and is "
-        "best for new runs; interpolate is the rule of dpwa in 2017",
+        default="delta",
+        description="delta keeps the whole local step taken while the fetch was under way; "
+        "interpolate is the rule of dpwa in 2017, and the default in the list form of 2017 alone",
     )
     buffers: Literal["average", "keep"] = Field(
         default="average",

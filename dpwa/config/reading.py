@@ -52,8 +52,8 @@ _FORMER = {
     "no_prox": "lsgd: {p1: 0, p2: 0}",
     "num_groups": "group, at each of the nodes",
     "cur_group": "group, at each of the nodes",
-    "lr_lin": "lr_spread: linear",
-    "lr_pow": "lr_spread: power",
+    "lr_lin": "lr * (gossip.rank + 1) in your program; lr_spread: linear has lr as its middle",
+    "lr_pow": "lr * 2**gossip.rank in your program; lr_spread: power has lr as its middle",
 }
 
 _Schema = dict[str, Any]

@@ -126,11 +126,8 @@ def config_schema() -> JsonObject:
 
 
 def config_text(nodes: Sequence[NodeConfig]) -> str:
-    """Return the commented YAML of a new run with these nodes, in the modern form.
-
-    All settings have their defaults, except for `merge: delta`, which new runs should use.
-    """
-    config = Config(nodes=tuple(nodes), merge="delta")
+    """Return the commented YAML of a new run with these nodes, in the modern form."""
+    config = Config(nodes=tuple(nodes))
     values = config.to_mapping()
     parts = [_HEADER, _comment("nodes") + "nodes:\n"]
     parts += [f"  - {_flow(node.to_mapping())}\n" for node in config.nodes]

@@ -19,6 +19,7 @@ FINGERPRINT_BYTES = 16
 DESCRIPTION_CHARACTERS = 300
 _FROZEN = "frozen parameters: "
 _NONE = "no such tensor"
+CUTS = 4  # that are kept: of the settings, and of buffers alone
 BYTES = "bytes"  # the dtype of a payload without structure, whose length may differ by peer
 
 
@@ -103,7 +104,8 @@ class Layout:
         """
         known = self._pieces.get((nbytes, piece_bytes))
         if known is None:
-            self._pieces.clear()  # it is always the same cut, until the settings change
+            if len(self._pieces) >= CUTS:
+                self._pieces.clear()
             known = self._pieces[nbytes, piece_bytes] = self._cut(nbytes, piece_bytes)
         return known
 

@@ -7,6 +7,7 @@ process group of their own.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -58,6 +59,8 @@ def node_environments(
     shared["DPWA_CONFIG"] = str(spec.config_path.absolute())
     world = list(spec.world or spec.names)
     shared["DPWA_WORLD_SIZE"] = str(len(world))
+    if world == list(spec.names):  # else others launch the rest of the run
+        shared.setdefault("DPWA_RUN_ID", secrets.token_hex(8))
     if spec.names:
         shared.setdefault("OMP_NUM_THREADS", str(max(1, core_count // len(spec.names))))
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -30,7 +30,9 @@ from dpwa.node.sources import Sources
 from dpwa.node.training_figures import Activity
 from dpwa.node.view import NodeView
 from dpwa.policy.beginners import LEAD, Doubt
+from dpwa.policy.finishing import MOST_READ
 from dpwa.policy.health import Outcome
+from dpwa.transport.link import LinkState
 from dpwa.types import TrainingProgress
 from dpwa.wire.fetching import share_of
 from dpwa.wire.shards import Shard
@@ -370,6 +372,40 @@ class GossipRounds:
         if arrival is None:
             return None
         return self.merger.merge(arrival, merge, share_of(layout, arrival.nbytes, shard))
+
+    def read_all(
+        self, layout: Layout, shard: Shard, is_finite: IsFinite | None = None
+    ) -> Iterator[Arrival]:
+        """Read a part of the newest snapshot of each peer that is connected, one after the other.
+
+        Of more than `MOST_READ`, some are drawn. Waits at most `timeout_ms`, for all of them.
+
+        Yields:
+            What has come, valid until the next, with the factor that makes a mean of all of them
+            and this node: 1/2, 1/3 and so on.
+        """
+        context, factor = self._context, 0.5
+        able = sorted(context.peer_table.mergeable)
+        names = [name for name in able if self._tx.state_of(name) is LinkState.UP]
+        deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
+        for peer in self.view.rng.sample(names, min(len(names), MOST_READ)):
+            target = FetchTarget(
+                layout=layout,
+                shard=shard,
+                is_finite=is_finite,
+                only=peer,
+                clock=self.merger.own_clock,
+            )
+            order = FetchRequest(target, deadline, context.runtime)
+            self._sources.pull(order)
+            with self.figures.doing(Activity.WAIT):
+                source = self._sources.wait(order)
+            if source is not None:
+                try:
+                    yield self.merger.arrival(source, None, factor)
+                finally:
+                    source.release()
+                factor /= 1.0 + factor
 
     def renew_algorithm(self) -> Algorithm:
         """Begin anew with the algorithm, as the parameters are others than before."""

@@ -35,6 +35,7 @@ class NodeView:
         self.keeps_local_step = config.merge == "delta"
         self.asks_leader = interpolation(config.interpolation).asks_leader
         self.updates = 0
+        self._groups = {node.name: node.group for node in config.nodes}
         self._model: Values | None = None
         self._peer_table = peer_table
         self._leader_table = leader_table
@@ -62,7 +63,9 @@ class NodeView:
 
     def has_groups(self) -> bool:
         """Tell whether the nodes belong to more than one group."""
-        return self._leader_table.has_groups(self._peer_table.names)
+        names, own = self._peer_table.names, self._groups.get(self.name)
+        is_configured = any(self._groups.get(name, own) != own for name in names)
+        return is_configured or self._leader_table.has_groups(names)
 
     def total_updates(self) -> float:
         """Return how many updates all nodes have made together, as far as the news goes."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dpwa.config.methods import method
@@ -43,6 +44,7 @@ MOST_EVENTS_TOLD = 200  # likewise
 MOST_PEERS = 512  # in one answer
 MOST_AWAITED = 16  # likewise, of those who are waited for at the end
 SCHEMA = 1
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class NodeRecord(Service):
@@ -218,10 +220,26 @@ class Recorder(Closeable):
 
 def _told_of_run(config: Config) -> JsonObject:
     return {
+        "run": run_id(os.environ),
         "membership": "open" if config.is_open else "listed",
         "listed": len(config.nodes),
         "settings": settings_told(config),
     }
+
+
+def run_id(environ: Mapping[str, str]) -> str:
+    """Return what all processes of a run have in common, and no other run; empty if not known.
+
+    It is that of `dpwa launch`, or of the user; else that of who has started the processes.
+    """
+    job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
+    elastic = environ.get("TORCHELASTIC_RUN_ID", "")
+    return (
+        environ.get("DPWA_RUN_ID", "").strip()
+        or (f"slurm-{job}.{step}" if job and step else "")
+        or environ.get("SKYPILOT_TASK_ID", "")
+        or (elastic if _UUID.fullmatch(elastic) else "")  # others are often used again
+    )
 
 
 def settings_told(config: Config) -> JsonObject:

@@ -42,6 +42,7 @@ class LogFile:
         last: when it wrote its last line.
         ended: whether that is the line that stands for an end.
         problem: what that line says was not good about it; empty: nothing.
+        run: the id of the run; empty if it has none.
     """
 
     path: Path
@@ -52,6 +53,7 @@ class LogFile:
     last: float
     ended: bool
     problem: str = ""
+    run: str = ""
 
 
 def find_files(folder: Path) -> tuple[list[LogFile], list[str]]:
@@ -81,15 +83,22 @@ def find_files(folder: Path) -> tuple[list[LogFile], list[str]]:
 
 
 def split_runs(files: Sequence[LogFile]) -> list[list[LogFile]]:
-    """Return the runs in a folder, oldest first: files of a run begin before all others had ended.
+    """Return the runs in a folder, oldest first.
+
+    Files with the same id are of one run, whatever the clocks of their hosts. One without an id is
+    of the run that others have begun before, unless all of these had ended.
 
     Args:
         files: by their beginning.
     """
     runs: list[list[LogFile]] = []
     for log in files:
-        if runs and not _is_over(runs[-1], log.began):
-            runs[-1].append(log)
+        of_same = [run for run in runs if log.run and log.run in {other.run for other in run}]
+        is_known = bool(log.run) and any(other.run for other in (runs or [[]])[-1])
+        if not of_same and runs and not is_known and not _is_over(runs[-1], log.began):
+            of_same = runs[-1:]
+        if of_same:
+            of_same[0].append(log)
         else:
             runs.append([log])
     return runs
@@ -146,7 +155,9 @@ def _log_file(path: Path) -> LogFile | None:
     end = parsed(tail.splitlines()[-1]) if tail else None
     ended = end is not None and end.get("type") == "end"
     problem = printable(str(end.get("problem") or "")) if end and ended else ""
-    return LogFile(path, nbytes, told["name"], told, began, last, ended, problem)
+    run = told.get("run")
+    run = run if isinstance(run, str) else ""
+    return LogFile(path, nbytes, told["name"], told, began, last, ended, problem, run)
 
 
 def _told(path: Path, first: bytes) -> JsonObject | None:

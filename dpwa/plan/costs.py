@@ -157,8 +157,8 @@ def asks_per_round(config: Config, nodes: int) -> float:
     if isinstance(options, LSGDOptions):
         # Of a node that does not lead; the updates of all count.
         local, of_all = options.periods(nodes)
-        has_groups = len({node.group for node in config.nodes}) > 1
-        return min(1.0, nodes / (min(local, of_all) if has_groups else of_all))
+        has_groups = len({node.group for node in config.nodes}) > 1 and local < of_all
+        return sum(min(1.0, nodes / period) for period in ([local] * has_groups + [of_all]))
     period, probability = getattr(options, "period", None), getattr(options, "probability", None)
     asks = config.fetch_probability if probability is None else float(probability)
     if period is not None:

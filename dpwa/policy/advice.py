@@ -102,12 +102,12 @@ def lsgd_kept(options: Any, nodes: int, groups: int) -> float:
     """Return what is left, on average, of a worker's distance to the leaders after an update.
 
     With periods L and G in updates of all N workers, a worker jumps to the global leader
-    g = min(1, N/G) times an update of its own, and to the local one min(1, N/L) - g times; so
+    g = min(1, N/G) times an update of its own, and to the local one l = min(1, N/L) times; so
 
-        (1 - c2)^g * (1 - p2/G) * (1 - c1)^(min(1, N/L) - g) * (1 - p1/L)
+        (1 - c2)^g * (1 - g*p2) * (1 - c1)^l * (1 - l*p1)
 
-    where the local part is there only if there are several groups and L < G, and its pull only if
-    the local leader is ever asked for. Both leaders are taken to be at one place.
+    where the local part is there only if there are several groups and L < G. Both leaders are taken
+    to be at one place.
 
     Args:
         options: of `lsgd`.
@@ -116,11 +116,10 @@ def lsgd_kept(options: Any, nodes: int, groups: int) -> float:
     """
     o = options
     local_period, global_period = o.periods(nodes)
-    jumps = min(1.0, nodes / global_period)
-    kept: float = (1.0 - o.c2) ** jumps * (1.0 - o.p2 / global_period)
-    local_jumps = min(1.0, nodes / local_period) - jumps
-    if groups > 1 and local_jumps > 0.0:
-        kept *= (1.0 - o.c1) ** local_jumps * (1.0 - o.p1 / local_period)
+    jumps, local_jumps = min(1.0, nodes / global_period), min(1.0, nodes / local_period)
+    kept: float = (1.0 - o.c2) ** jumps * (1.0 - jumps * o.p2)
+    if groups > 1 and local_period < global_period:
+        kept *= (1.0 - o.c1) ** local_jumps * (1.0 - local_jumps * o.p1)
     return kept
 
 

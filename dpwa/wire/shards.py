@@ -7,6 +7,7 @@ carries a part of the model in each round, and every parameter is mixed once in 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from dpwa.data.layout import Layout
@@ -23,6 +24,7 @@ class Shard:
 
 
 WHOLE = Shard()
+NARROW = 1024  # pieces, for a shard of a few tensors
 
 
 def shard_of(layout: Layout, fraction: float, turn: int) -> Shard:
@@ -34,15 +36,28 @@ def shard_of(layout: Layout, fraction: float, turn: int) -> Shard:
     if fraction >= 1.0 or not nbytes:
         return WHOLE
     shards = math.ceil(1 / fraction)
-    multiple = limits.CHUNK_MULTIPLE_BYTES
-    least = -(-nbytes // min(shards, limits.MAX_PIECES))
-    wanted = -(-least // multiple) * multiple
-    chunk_bytes = min(max(wanted, limits.MIN_CHUNK_BYTES), limits.CHUNK_BYTES)
+    chunk_bytes = _chunk_bytes(nbytes, min(shards, limits.MAX_PIECES))
     pieces = len(layout.pieces(nbytes, chunk_bytes))
     shards = min(shards, pieces)
     index = turn % shards
     first = pieces * index // shards
     return Shard(chunk_bytes, first, pieces * (index + 1) // shards - first)
+
+
+def shard_between(layout: Layout, start: int, stop: int) -> Shard:
+    """Return the shard that has the bytes from `start` to `stop`, and few others."""
+    nbytes = layout.nbytes or 0
+    chunk_bytes = _chunk_bytes(nbytes, NARROW)
+    stops = [piece.stop for piece in layout.pieces(nbytes, chunk_bytes)]
+    first = bisect_right(stops, start)
+    return Shard(chunk_bytes, first, bisect_left(stops, stop) + 1 - first)
+
+
+def _chunk_bytes(nbytes: int, pieces: int) -> int:
+    """Return how long the pieces are if there are to be so many."""
+    multiple = limits.CHUNK_MULTIPLE_BYTES
+    wanted = -(-nbytes // (pieces * multiple)) * multiple
+    return min(max(wanted, limits.MIN_CHUNK_BYTES), limits.CHUNK_BYTES)
 
 
 def shards_of(layout: Layout, fraction: float) -> list[Shard]:

@@ -122,7 +122,7 @@ def test_mixed_dtypes_shapes_and_strides_keep_their_places():
 
     one, two = net(1), net(2)
     expected = [(a + b) / 2 for a, b in zip(one.parameters(), two.parameters(), strict=True)]
-    with Pair(one, two) as pair:
+    with Pair(one, two, merge="interpolate") as pair:
         pair.merge()
     for parameter, mean in zip(one.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter, mean)
@@ -248,7 +248,7 @@ def test_a_diverged_node_takes_over_a_healthy_peer(merge):
 
 def test_a_tensor_that_is_replaced_during_the_fetch_is_not_merged_into_nor_the_old_one():
     one, two = filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 3.0)
-    with Pair(one, two) as pair:
+    with Pair(one, two, merge="interpolate") as pair:
         pair.merge()
         old = one.weight
         before = old.clone()

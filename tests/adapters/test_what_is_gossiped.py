@@ -247,7 +247,7 @@ def test_a_sparse_buffer_is_left_out_with_a_warning(caplog):
 
 @pytest.mark.usefixtures("_group_of_one")
 def test_a_distributed_module_of_one_rank_is_a_plain_one():
-    settings = {"interpolation": "constant", "constant": {"value": 1.0}}
+    settings = {"merge": "interpolate", "constant": {"value": 1.0}}  # copies, bit for bit
     one, two, config = nn.Linear(2, 2), nn.Linear(2, 2), config_of(2, **settings)
     wrapped = nn.parallel.DistributedDataParallel(one)
     with (

@@ -60,7 +60,7 @@ def test_new_configurations_do_as_the_documentation_advises(written: Path, tmp_p
     for settings in [written.read_text(), launched.read_text(), in_docs[0], in_docs[1]]:
         assert yaml.safe_load(settings)["merge"] == "delta"
     advised = [key for key, f in Config.model_fields.items() if "best for" in (f.description or "")]
-    assert advised == ["merge"]  # whatever else is advised belongs into new configurations, too
+    assert advised == []  # what is advised is the default
 
 
 def test_init_overwrites_only_when_forced(written: Path) -> None:

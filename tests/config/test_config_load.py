@@ -52,9 +52,12 @@ def load_text(text: str, folder: Path) -> Config:
     return load_config(path, environ={})
 
 
-def test_both_forms_load_to_the_same_object(tmp_path: Path) -> None:
+def test_both_forms_load_to_the_same_object_but_for_the_rule_of_2017(tmp_path: Path) -> None:
     loaded = load_text(LIST_FORM, tmp_path)
-    assert loaded == load_text(MAPPING_FORM, tmp_path)
+    mapping = load_text(MAPPING_FORM, tmp_path)
+    assert (loaded.merge, mapping.merge) == ("interpolate", "delta")
+    assert loaded == mapping.model_copy(update={"merge": "interpolate"})
+    assert load_text(LIST_FORM + "- merge: delta\n", tmp_path) == mapping
     assert loaded.nodes[1] == NodeConfig(name="w2", host="10.0.0.2", port=45000)
     assert loaded.divergence_threshold == 0.2
     assert loaded.options_of("constant") == ConstantOptions(value=0.25)
@@ -65,7 +68,7 @@ def test_what_yaml_loads_can_be_passed_as_well(text: str, tmp_path: Path) -> Non
     assert load_config(yaml.safe_load(text), environ={}) == load_text(text, tmp_path)
 
 
-def test_defaults_are_those_of_2017(tmp_path: Path) -> None:
+def test_defaults_are_those_of_2017_but_for_the_merge(tmp_path: Path) -> None:
     config = load_text(TWO_NODES, tmp_path)
     assert config == Config(
         nodes=(NodeConfig(name="w1", port=1), NodeConfig(name="w2", port=2)),
@@ -75,7 +78,7 @@ def test_defaults_are_those_of_2017(tmp_path: Path) -> None:
         topology="random",
         interpolation="constant",
         divergence_threshold=0.0,
-        merge="interpolate",
+        merge="delta",
         buffers="average",
         robust="none",
         consensus_control=0.0,

@@ -5,6 +5,8 @@ import pytest
 from dpwa.config import load_config
 from dpwa.discovery.connect import find, from_folder, load
 from dpwa.errors import ConfigError, UserError
+from dpwa.launch import local_config
+from dpwa.launch.ports import free_ports
 
 NODES = [
     {"name": "w1", "host": "127.0.0.1", "port": 7001},
@@ -170,3 +172,32 @@ def test_mistakes_in_arguments_are_named(found):
 def test_a_variable_without_a_value_says_nothing(found):
     with pytest.raises(UserError, match="Looked for"):
         found({**SKYPILOT, "SKYPILOT_NODE_RANK": " "})
+
+
+def test_however_it_is_started_a_process_has_the_same_settings(found, tmp_path):
+    folder = tmp_path / "launched"
+    folder.mkdir()
+    (port,) = free_ports(1)
+    torchrun = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    ways = {
+        "dpwa launch": found({"DPWA_CONFIG": str(local_config(2, folder)), "DPWA_NAME": "w1"}),
+        "a mapping": found(config={"nodes": NODES}, name="w1"),
+        "by hand": found(name="w1", nodes=NODES),
+        "torchrun": found({**torchrun, "MASTER_PORT": str(port)}),
+        "SkyPilot": found(SKYPILOT),
+        "2017's list": found(config=[{"nodes": NODES}], name="w1"),
+    }
+    shown = {way: config.to_mapping() for way, (_, config) in ways.items()}
+    for settings in shown.values():
+        del settings["nodes"]
+    assert shown.pop("2017's list") == {**shown["a mapping"], "merge": "interpolate"}
+    assert all(settings == shown["a mapping"] for settings in shown.values()), shown
+    assert shown["a mapping"]["merge"] == "delta"
+
+
+@pytest.mark.parametrize("where", ["environ", "overrides", "file"])
+def test_a_list_as_in_2017_may_say_another_merge(found, where):
+    environ = {"DPWA_MERGE": "delta"} if where == "environ" else {}
+    overrides = {"merge": "delta"} if where == "overrides" else {}
+    source = [{"nodes": NODES}, *([{"merge": "delta"}] if where == "file" else [])]
+    assert found(environ, source, "w1", **overrides)[1].merge == "delta"

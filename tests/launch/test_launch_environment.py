@@ -23,6 +23,14 @@ def test_each_node_learns_who_it_is() -> None:
         assert one["HOME"] == "/home/me"
 
 
+def test_all_nodes_of_a_launch_have_the_id_of_the_run_and_no_other_launch_has() -> None:
+    (one, two, _), (other, *_) = node_environments(SPEC, {}, 8), node_environments(SPEC, {}, 8)
+    assert one["DPWA_RUN_ID"] == two["DPWA_RUN_ID"] != other["DPWA_RUN_ID"]
+    assert node_environments(SPEC, {"DPWA_RUN_ID": "x"}, 8)[0]["DPWA_RUN_ID"] == "x"
+    part = LaunchSpec(["true"], Path("c"), ("w1",), world=("w1", "w2"))
+    assert "DPWA_RUN_ID" not in node_environments(part, {}, 8)[0]
+
+
 def test_nothing_is_set_that_would_start_a_process_group_of_another_library() -> None:
     for one in node_environments(SPEC, {}, core_count=8):
         ours = {name for name in one if not name.startswith("DPWA_")}

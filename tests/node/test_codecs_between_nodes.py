@@ -15,6 +15,7 @@ from dpwa.wire import limits
 ELEMENTS = 300_000  # two chunks, of which the second is not full
 NBYTES = 4 * ELEMENTS
 FACTOR = 0.5
+COPIES = {"constant": {"value": 1.0}, "merge": "interpolate"}  # bit for bit
 BYTES_PER_VALUE = {"none": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1.0 + 4 / 256, "topk": 0.06}
 
 
@@ -133,7 +134,7 @@ def test_a_node_has_a_codec_of_its_own_and_a_link_has_one_before_that():
 
 def test_topk_brings_the_values_of_the_peer_over_some_rounds():
     net, peer = randn(1), randn(2)
-    settings = {"codec": "topk", "topk": {"keep": 0.2}, "constant": {"value": 1.0}}
+    settings = {"codec": "topk", "topk": {"keep": 0.2}, **COPIES}
     with pair(net, peer, **settings) as (mine, theirs):
         bytes_of_a_merge(mine)
         assert torch.equal(net.weight, peer.weight)
@@ -160,7 +161,7 @@ def test_topk_fetches_a_whole_snapshot_every_so_many_times():
 
 
 def test_topk_starts_anew_when_the_serving_node_does():
-    config = config_of(2, transport="tcp", codec="topk", constant={"value": 1.0})
+    config = config_of(2, transport="tcp", codec="topk", **COPIES)
     net = randn(1)
     with DpwaPyTorchAdapter(net, "w1", config) as mine:
         for seed in (2, 3):
@@ -174,7 +175,7 @@ def test_topk_starts_anew_when_the_serving_node_does():
 
 
 def test_topk_starts_anew_after_a_fetch_that_broke_off():
-    config = config_of(2, transport="tcp", codec="topk", constant={"value": 1.0})
+    config = config_of(2, transport="tcp", codec="topk", **COPIES)
     net, peer = randn(1), randn(2)
     with (
         DpwaPyTorchAdapter(net, "w1", config) as mine,

@@ -1,10 +1,11 @@
 """LSGD between real nodes, and leaders whose snapshots are passed on by those who have them."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
-from support.members import Member, gossip, in_lockstep, members
+from support.members import Member, at_once, gossip, in_lockstep, members
 from support.nodes import config_of, eventually
 from support.partners import partner_of
 from support.requests import fetch_of
@@ -68,7 +69,7 @@ def _rounds(nodes):
 
 
 def test_when_the_leader_ends_the_next_one_leads():
-    with members(following(3), [1.0, 2.0, 3.0]) as nodes:
+    with members(following(3, lsgd={**FAST, "p2": 0.0}), [1.0, 2.0, 3.0]) as nodes:
         eventually(lambda: _rounds(nodes) and (nodes[2].x < 1.5).all())
         first = nodes[0].adapter.connection.node
         # A farewell reaches who is connected.
@@ -95,25 +96,35 @@ def test_two_groups_follow_their_own_leaders_between_jumps_to_that_of_all():
         eventually(lambda: _rounds(nodes) and [m.x[0].item() for m in nodes] == wanted)
 
 
-def test_buffers_are_averaged_at_every_jump():
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_buffers_become_the_mean_of_all_workers_and_nothing_else_is_fetched_for_that(transport):
     def net(value):
-        made = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+        made = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300))
         with torch.no_grad():
             made[1].running_mean.fill_(value)
         return made
 
-    config = following(2, lsgd={**FAST, "p1": 0.0, "p2": 0.0, "c1": 0.0, "c2": 0.0})
-    leader = Member("w1", config, net=net(1.0))
-    follower = Member("w2", config, net=net(3.0))
-    before = follower.x
+    never = {"local_period": 3, "global_period": 3 * 10**6}
+    config = following(
+        3, lsgd={**never, "p1": 0.0, "p2": 0.0, "c1": 0.0, "c2": 0.0}, transport=transport
+    )
+    config["nodes"] = [{**n, "group": n["name"]} for n in config["nodes"]]  # who lead themselves
+    nodes = [Member(f"w{value}", config, net=net(float(value))) for value in (1, 2, 3)]
     try:
-        eventually(lambda: _rounds([leader, follower]) and follower.net[1].running_mean[0] != 3.0)
-        assert (follower.net[1].running_mean - 1.0).abs().max() <= 1.0
-        assert torch.equal(follower.x, before)
-        assert (leader.net[1].running_mean == 1.0).all()
+        before = [member.x for member in nodes]
+        eventually(lambda: {LinkState.UP} == {s for m in nodes for s in m.node.links.values()})
+        at_once([partial(m.adapter.update_send, float(m.name[1:])) for m in nodes])
+        at_once([m.adapter.update_wait for m in nodes])
+        for member in nodes:
+            assert member.net[1].running_mean == pytest.approx(2.0)
+        assert all(torch.equal(m.x, x) for m, x in zip(nodes, before, strict=True))
+        for member in nodes:
+            report = member.node.report()
+            assert report["merges"] == 0
+            assert report["bytes_received"] < 100_000  # a model is 370 KB
     finally:
-        leader.adapter.close()
-        follower.adapter.close()
+        for member in nodes:
+            member.adapter.close()
 
 
 # Relays

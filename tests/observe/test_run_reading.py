@@ -10,6 +10,7 @@ import pytest
 from support.run_logs import BEGAN, lines_of_log, peers_line, write_log
 
 from dpwa.errors import UserError
+from dpwa.observe.recorder import run_id
 from dpwa.observe.run_reading import read_run
 
 
@@ -115,6 +116,38 @@ def test_a_node_that_is_started_again_soon_after_it_was_killed_is_of_the_same_ru
     write_log(tmp_path, "w1", seconds=5, ends=False)
     write_log(tmp_path, "w1", seconds=5, began=BEGAN + 40, pid=101)
     assert len(read_run(tmp_path).spans) == 1
+
+
+def test_a_run_has_an_id_whatever_the_clocks_of_its_hosts(tmp_path):
+    """The clock of one host is an hour ahead; another run has begun ten seconds after this."""
+    write_log(tmp_path, "w1", seconds=5, run="one")
+    write_log(tmp_path, "w2", seconds=5, run="one", began=BEGAN + 3600, ends=False)
+    write_log(tmp_path, "w2", seconds=5, run="one", began=BEGAN + 20, pid=101)  # set right
+    write_log(tmp_path, "w1", seconds=5, run="two", began=BEGAN + 16, pid=102)
+    write_log(tmp_path, "w3", seconds=5, began=BEGAN + 17)  # by hand
+    found = read_run(tmp_path)
+    assert [(span.number, span.nodes) for span in found.spans] == [(1, 2), (2, 2)]
+    assert list(found.nodes) == ["w1", "w3"]
+    assert len(read_run(tmp_path, 1).nodes["w2"].processes) == 2
+
+
+@pytest.mark.parametrize(
+    ("environ", "run"),
+    [
+        ({"DPWA_RUN_ID": "mine", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "mine"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "slurm-7.0"),
+        ({"SLURM_JOB_ID": "7"}, ""),
+        ({"SKYPILOT_TASK_ID": "sky-1"}, "sky-1"),
+        (
+            {"TORCHELASTIC_RUN_ID": "d2b1a86e-0e5f-4a3c-9a55-0123456789ab"},
+            "d2b1a86e-0e5f-4a3c-9a55-0123456789ab",
+        ),
+        ({"TORCHELASTIC_RUN_ID": "none"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_id_is_that_of_whoever_has_started_the_run(environ, run):
+    assert run_id(environ) == run
 
 
 def test_long_logs_are_thinned_and_what_is_counted_stays_exact(tmp_path):

@@ -121,7 +121,7 @@ def test_nothing_is_sent_on_one_host():
         ({"algorithm": "symmetric"}, 2, 1.0),
         ({"algorithm": "lsgd"}, 3, 3 / 16),
         ({"algorithm": "lsgd", "lsgd": {"local_period": 8, "global_period": 32}}, 4, 4 / 32),
-        ({"algorithm": "lsgd", "groups": "ab", "lsgd": {"local_period": 8}}, 4, 4 / 8),
+        ({"algorithm": "lsgd", "groups": "ab", "lsgd": {"local_period": 8}}, 4, 4 / 8 + 4 / 16),
     ],
 )
 def test_each_algorithm_asks_as_often_as_it_says(settings, nodes, asks):

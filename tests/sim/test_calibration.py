@@ -74,9 +74,9 @@ def test_links_are_fitted_to_the_time_in_which_all_nodes_train(logs, tmp_path):
 
 def test_settings_are_those_of_the_run_that_are_not_the_defaults(calibration):
     scenario = calibration.scenario
-    assert (scenario["merge"], scenario["fetch_probability"]) == ("delta", 0.9)
+    assert scenario["fetch_probability"] == 0.9
     own = {"nodes", "seconds", "detail", "model_mb", "compute", "costs", "network"}
-    assert scenario.keys() == own | {"merge", "fetch_probability"}
+    assert scenario.keys() == own | {"fetch_probability"}
 
 
 def test_the_simulation_comes_close_to_the_run(calibration):

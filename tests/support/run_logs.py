@@ -33,6 +33,7 @@ def lines_of_log(
     events=(),
     peers=None,
     version=RUN_LOG_VERSION,
+    run="",
     **figures,
 ):
     """Yield the lines of a log.
@@ -47,10 +48,12 @@ def lines_of_log(
         events: of (seconds since `began`, kind, about).
         peers: how often it has merged whom, by name.
         version: of the schema.
+        run: id of the run.
         **figures: values that all samples have, in place of others.
     """
     yield {"type": "start", "run_log": version, "time": began, "name": name, "host": "one",
-           "pid": pid, "algorithm": "gossip", "topology": "ring", "group": None}  # fmt: skip
+           "pid": pid, "algorithm": "gossip", "topology": "ring",
+           "group": None, "run": run}  # fmt: skip
     for second in range(1, seconds + 1):
         yield {"type": "sample", "time": began + second, **_sample(second, speed), **figures}
     for after, kind, about in events:

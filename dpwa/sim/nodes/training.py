@@ -172,6 +172,9 @@ class ArrayTraining:
         arrival = self.rounds.wait(loss, self._merge)
         if arrival is not None and self._control is not None:
             self._mix_more(self._control)
+        for ask in self._algorithm.more:
+            self.rounds.ask_anew(ask, self._layout, self._terms)
+            self.rounds.wait(None, self._merge)
         self._states.turn(self._capture, saves=False)
 
     def _write(self, values: ArrayValues, slot: ByteArray) -> FinishedCopy:

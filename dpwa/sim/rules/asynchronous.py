@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpwa.algorithms import Terms
+from dpwa.algorithms import Ask, Terms
 from dpwa.sim.churn import NodeChange, NodeChangeKind
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.exchanges import Exchanges
@@ -34,6 +34,7 @@ class _Round:
     node: Participant
     process: int
     step_ends_s: float
+    asks: list[Ask]  # that are still to be made
     fetch: AsyncFetch | None = None
     has_stepped: bool = False
 
@@ -170,13 +171,17 @@ class AsynchronousRun:
         self._fetches.has_published(node)
         if node.follows:
             self._pass_on_news(node)
-        ask = node.asks()
+        asks = node.asks()
         step_s = self._conditions.step_s(number, int(self.fleet.updates[number]), now)
         step_s = max(LEAST_STEP_S, step_s + self._conditions.own_work_s)
-        round_ = _Round(node, process, now + step_s)
-        if ask is not None:
-            round_.fetch = self._fetches.begin(node, ask, lambda: self._fetched(round_))
+        round_ = _Round(node, process, now + step_s, asks)
+        self._ask_next(round_)
         self._network.call_later(step_s, lambda: self._stepped(round_, step_s))
+
+    def _ask_next(self, round_: _Round) -> None:
+        if round_.asks:
+            ask = round_.asks.pop(0)
+            round_.fetch = self._fetches.begin(round_.node, ask, lambda: self._fetched(round_))
 
     def _pass_on_news(self, node: Participant) -> None:
         alive = self.fleet.alive
@@ -202,7 +207,10 @@ class AsynchronousRun:
             self._finish(round_)
 
     def _finish(self, round_: _Round) -> None:
-        """Merge what has come, and go on."""
+        """Merge what has come, and go on; unless there is more to ask for."""
+        if round_.asks:
+            self._ask_next(round_)
+            return
         node, round_.fetch = round_.node, None  # that knows of the round: no cycle is to remain
         self.fleet.waited_s[node.number] += self._network.clock.now() - round_.step_ends_s
         node.merge()

@@ -123,8 +123,7 @@ class LockstepRounds:
         asking = alive.copy()
         fleet.rng.shuffle(asking)
         for node in asking:
-            ask = node.asks()
-            if ask is not None:
+            for ask in node.asks():
                 self._ask(node, ask)
         living = np.flatnonzero(fleet.is_alive)
         if self._pass_time(living, self._fetched()):

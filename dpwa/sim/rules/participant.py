@@ -296,12 +296,13 @@ class Participant:
             self.snapshot = ArraySnapshot(self.published, buffers, standing, self.updates)
             self.mass.published()
 
-    def asks(self) -> Ask | None:
-        """Return whom the algorithm wants to ask now."""
+    def asks(self) -> list[Ask]:
+        """Return whom the algorithm wants to ask now, one after the other."""
         ask = self.algorithm.asks(self)
-        if ask is not None and self.keeps_history:
-            self.asked.append(ask)
-        return ask
+        asks = [] if ask is None else [ask, *self.algorithm.more]
+        if self.keeps_history:
+            self.asked += asks
+        return asks
 
     def merge(self) -> None:
         """Do what `update_wait` does: end the step, and merge what has come."""

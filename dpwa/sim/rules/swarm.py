@@ -117,8 +117,7 @@ class Swarm:
             Terms.SHARE: self._share,
         }
         for worker in workers:
-            ask = worker.asks()
-            if ask is not None:
+            for ask in worker.asks():
                 answers[ask.terms](worker, self._candidates(worker, ask))
 
     def merge(self, workers: Sequence[Worker]) -> None:
@@ -131,6 +130,9 @@ class Swarm:
         self._transactions.clear()
         for worker in workers:
             worker.merge()
+            if worker.algorithm.averages_buffers:
+                others = [w.newest.buffers.array for w in self.workers if w is not worker]
+                worker.buffers.array[...] = np.mean([worker.buffers.array, *others], axis=0)
 
     def _rules_of(self, kind: type[Algorithm], options: dict[str, Any]) -> NodeRules:
         settings = self.settings
