@@ -271,6 +271,32 @@ def test_ctrl_c_in_a_collective_leaves_the_others_without_this_node_at_once(proc
             assert answer["result"] == [["w1", "w3"], 2], name
 
 
+@pytest.mark.parametrize(("transport", "size"), [("auto", 20_000), ("tcp", 10)])
+def test_ctrl_c_after_the_decision_leaves_nobody_out_and_the_value_is_what_the_others_have(
+    transport, size, monkeypatch
+):
+    value, interrupted = np.ones(size), []
+
+    def interrupt(point):
+        if point == "collective.ended" and threading.get_ident() in interrupted:
+            raise KeyboardInterrupt
+
+    def call(node):
+        if node.name != "w2":
+            return node.all_reduce(np.ones(size))[1]
+        interrupted.append(threading.get_ident())
+        with pytest.raises(KeyboardInterrupt):
+            node.all_reduce(value)
+        return interrupted.clear()
+
+    with collective_nodes(2, transport=transport) as nodes:
+        nodes.each(lambda node: node.barrier())
+        monkeypatch.setattr("dpwa.fault_points._hook", interrupt)
+        assert nodes.each(call) == {"w1": 2, "w2": None}
+        assert (value == 2.0).all()
+        assert nodes.each(lambda node: node.all_reduce(1)[1]) == {"w1": 2, "w2": 2}
+
+
 # Being cut off
 
 
