@@ -123,6 +123,7 @@ class Engine:
         self._has_waited = False  # for all nodes, and said that not all have come
         self._has_company = bool(group.ranks)  # others are there, as far as this node knows
         self._was_left_out = self._has_given_up = False
+        self._was_counted_on = False  # by members of a view that it was left out of
         self._awake = AwakeClock(runtime, IDLE_S, STOOD_STILL_S)
         self._doubted_at = self._asked_at = 0.0
         self._is_busy = self._is_stopping = False
@@ -258,6 +259,7 @@ class Engine:
             self._store.left_out()
             self._has_given_up = False
             self._was_left_out = self._has_company
+            self._was_counted_on |= len(self._told) > 1
             self.requests.acknowledged = 0
         if not set(self._mail.view.names) <= set(view.names):
             self.requests.acknowledged = 0
@@ -305,7 +307,7 @@ class Engine:
         """Go on, as all members have told what they have."""
         view = self._mail.view
         self._has_begun, self._is_first_view = True, False
-        is_old = self.barriers.known is not None or self._has_stood_still
+        is_old = self.barriers.known is not None or self._has_stood_still or self._was_counted_on
         missed = self.barriers.missed(self._told)
         if self._was_left_out and is_old and missed:
             self._pending.note_missed_barriers(self._own, missed)

@@ -178,7 +178,8 @@ class User:
 
     def _state(self) -> str:
         group = self._runner.group
-        unreachable = [n for n in group.view.names if not self._contacts.is_up(n)]
+        names = group.ranks or group.view.names
+        unreachable = [name for name in names if not self._contacts.is_up(name)]
         others = [name for name in unreachable if name != self._contacts.own.name]
         is_ready = self.pending.present.is_ready
         return (

@@ -297,6 +297,17 @@ def test_a_worker_that_was_started_again_begins_where_the_others_are(node):
     node.pending.raise_left_out()
 
 
+def test_who_is_left_out_as_all_begin_is_told_if_they_have_passed_barriers_since(node):
+    node.connect("w2", "w3")
+    node.heard_of("w2")
+    node.group.leave()
+    node.enter("w1", "w2", "w3")
+    node.heard_of("w2", "w3", passed=2)
+    with pytest.raises(TableLostError, match="they have passed 2 barriers"):
+        node.pending.raise_left_out()
+    assert node.pending.present.passed == 2
+
+
 def _vote(node, name, suspects):
     view, number = node.group._state.progress.key
     signed = {"request": 0, "tag": "", "name": name, "incarnation": b"life--" + name.encode()}
