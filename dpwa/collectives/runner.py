@@ -149,8 +149,8 @@ class Runner(Closeable):
         try:
             decision = self._take_part(operation, wait, progress)
         except BaseException as error:
-            decision = self._give_up()
-            if decision is not None and decision.holds:
+            ended = self._give_up()
+            if ended is not None and ended.holds:
                 with suppress(PeerError):
                     operation.complete()  # the others have all of it
             else:
