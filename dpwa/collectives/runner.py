@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dpwa import fault_points
@@ -106,10 +107,7 @@ class Runner(Closeable):
         """
         with self._call():
             if self._inside is not None:
-                with self.group.lock:
-                    if self.group.number == self._inside:  # else it is decided
-                        self.group.leave()
-                self._finish()
+                self._give_up()
             self._meet(Deadline(self._runtime, min(MEET_S, timeout_s / 2)))
             deadline = Deadline(self._runtime, timeout_s)
             while True:
@@ -155,18 +153,26 @@ class Runner(Closeable):
         try:
             decision = self._take_part(operation, wait, progress)
         except BaseException as error:
-            self._leave()
-            operation.undo()
+            ended = self._give_up()
+            if ended is not None and ended.holds:
+                with suppress(PeerError):
+                    operation.complete()  # the others have all of it
+            else:
+                operation.undo()
             if isinstance(error, PeerError):
                 raise LeftBehindError((self._own,), f"a member said nonsense: {error}") from None
             raise
         self._finish()
         return self._end(operation, progress, decision, timeout_s)
 
-    def _leave(self) -> None:
-        """Let nobody wait for a node that has given up."""
-        self.group.leave()
+    def _give_up(self) -> Decision | None:
+        """Let nobody wait for this node in the collective that it is in; return how that ended."""
+        with self.group.lock:
+            if self.group.number == self._inside:
+                self.group.leave()
+            decision = self.group.decision
         self._finish()
+        return decision
 
     def _finish(self) -> None:
         self._space.pull_source.hide(self.group.tag)

@@ -42,6 +42,7 @@ class ReliableChannels:
         self._out: dict[str, OutgoingStream] = {}
         self._in: dict[str, IncomingStream] = {}
         self._missing_since: dict[str, float] = {}
+        self._heard: set[str] = set()
         self._wanted_at = 0.0
         self._elsewhere_at: float | None = None
         self._told_elsewhere: dict[str, float] = {}
@@ -56,6 +57,7 @@ class ReliableChannels:
         self._in = {name: IncomingStream() for name in others}
         self._out = {name: OutgoingStream(header, partial(self._tell, name)) for name in others}
         self._missing_since, self._elsewhere_at, self._wanted_at = {}, None, self.now
+        self._heard = set()
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -135,6 +137,7 @@ class ReliableChannels:
             self._tell_elsewhere(message)
             return None
         if message.name in self._out:
+            self._heard.add(message.name)
             self._out[message.name].heard(self.now)
         if isinstance(message, TableSeen):
             self._seen(message)
@@ -188,11 +191,24 @@ class ReliableChannels:
         For what a member that is gone held is to be copied while others still have it. One that
         was not reached yet may have come just now: it takes a while until both have connected.
         """
+        missing_s = self._missing_s(name)
+        if missing_s is None:
+            return self._out[name].stalled_s(self.now) > ballots.STALLED_S
+        return missing_s > (unreachable_s if name in self._group.gone() else ballots.STALLED_S)
+
+    def lost(self, unreachable_s: float) -> set[str]:
+        """Return who has spoken in this view, and has no connection for too long."""
+        gone = self._group.gone()
+        return {
+            n for n in self._heard.intersection(gone) if (self._missing_s(n) or 0.0) > unreachable_s
+        }
+
+    def _missing_s(self, name: str) -> float | None:
+        """Return for how long there is no connection to a member; `None` if there is one."""
         if self._contacts.is_up(name):
             self._missing_since.pop(name, None)
-            return self._out[name].stalled_s(self.now) > ballots.STALLED_S
-        missing_s = self.now - self._missing_since.setdefault(name, self.now)
-        return missing_s > (unreachable_s if name in self._group.gone() else ballots.STALLED_S)
+            return None
+        return self.now - self._missing_since.setdefault(name, self.now)
 
     @property
     def _signed(self) -> dict[str, Any]:

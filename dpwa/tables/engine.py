@@ -9,7 +9,7 @@ It is a thread of its own, because large additions take a while, and the RxThrea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +68,7 @@ class Settings:
 
     Attributes:
         runtime: of the node.
-        startup_s: how long to wait for all nodes at first.
+        startup_s: how long users wait for all nodes at first.
         answer: takes the answer to a read, to send it.
         wake: has the RxThread look after a ballot.
     """
@@ -119,9 +119,11 @@ class Engine:
         self._told: dict[str, Told] = {}
         self._began: float | None = None
         self._has_begun = False
-        self._is_first_view = True
+        self._is_first_view = True  # none has begun
+        self._has_waited = False  # for all nodes, and said that not all have come
         self._has_company = bool(group.ranks)  # others are there, as far as this node knows
         self._was_left_out = self._has_given_up = False
+        self._was_counted_on = False  # by members of a view that it was left out of
         self._awake = AwakeClock(runtime, IDLE_S, STOOD_STILL_S)
         self._doubted_at = self._asked_at = 0.0
         self._is_busy = self._is_stopping = False
@@ -234,13 +236,16 @@ class Engine:
             return False
         if self._mail.is_elsewhere():
             return True
-        if not self._has_begun:
-            startup_s = self._settings.startup_s
-            patience_s = startup_s if self._is_first_view else ballots.STALLED_S
-            return self._mail.now - self._began > patience_s
-        return self._mail.has_silent_members(
-            RECONNECTED_S if self._has_stood_still else UNREACHABLE_S
-        )
+        unreachable_s = RECONNECTED_S if self._has_stood_still else UNREACHABLE_S
+        if self._has_begun:
+            return self._mail.has_silent_members(unreachable_s)
+        waited_s, names = self._mail.now - self._began, set(self._mail.view.names)
+        if self._mail.view.since or not self._is_first_view:
+            return waited_s > ballots.STALLED_S and not names <= set(self._told)
+        if self._has_waited and waited_s > self._settings.startup_s:
+            return True
+        left = names - self._mail.lost(unreachable_s)  # who was not there yet is waited for
+        return left < names and left <= set(self._told) and not self._is_minority(left)
 
     # Views
 
@@ -254,13 +259,13 @@ class Engine:
             self._store.left_out()
             self._has_given_up = False
             self._was_left_out = self._has_company
+            self._was_counted_on |= len(self._told) > 1
             self.requests.acknowledged = 0
         if not set(self._mail.view.names) <= set(view.names):
             self.requests.acknowledged = 0
             if self._has_stood_still and len(view.names) == 1:  # nobody is there to say so
                 self._pending.note_stood_still(self._own, self._mail.others)
         self._has_company |= len(view.names) > 1
-        self._is_first_view &= view.since == 0
         self._begin(view)
 
     def _begin(self, view: GroupView) -> None:
@@ -281,22 +286,28 @@ class Engine:
     def _start_if_told(self) -> None:
         if self._began is None or not set(self._mail.view.names) <= set(self._told):
             return
-        if self._is_first_view and not self._group.ranks:
-            # It begins alone, and what it would do now is lost if others have begun already.
-            if self._group.is_outranked:
-                self._group.look_out()
-            if self._group.is_evicted:
-                return
-            meet_s = min(MEET_S, self._settings.startup_s / 2)
-            if self._group.may_meet() and self._mail.now - self._began < meet_s:
-                return
-        self._start()
+        if not self._is_first_view or self._may_be_first(self._began):
+            self._start()
+
+    def _may_be_first(self, began: float) -> bool:
+        """Tell whether to begin; what this node would do is lost if others have begun already."""
+        view = self._mail.view
+        if self._group.is_outranked or self._is_minority(view.names):
+            self._group.look_out()
+        if self._group.is_evicted or self._is_minority(view.names):
+            return False
+        meet_s = min(MEET_S, self._settings.startup_s / 2)
+        return not self._group.may_meet() or self._mail.now - began >= meet_s
+
+    def _is_minority(self, names: Collection[str]) -> bool:
+        """Tell whether the others may begin without these; not once a user was told so."""
+        return 2 * len(names) <= len(self._group.ranks) and not self._has_waited
 
     def _start(self) -> None:
         """Go on, as all members have told what they have."""
         view = self._mail.view
         self._has_begun, self._is_first_view = True, False
-        is_old = self.barriers.known is not None or self._has_stood_still
+        is_old = self.barriers.known is not None or self._has_stood_still or self._was_counted_on
         missed = self.barriers.missed(self._told)
         if self._was_left_out and is_old and missed:
             self._pending.note_missed_barriers(self._own, missed)
@@ -393,6 +404,10 @@ class Engine:
     def arrive(self) -> None:
         """Wait in a barrier."""
         self.barriers.arrive(self._mail.now)
+
+    def wait_no_longer(self) -> None:
+        """Begin without who has not come in `startup_s`: a user was told so."""
+        self._has_waited = True
 
     def order_rows(self, request: int, ask: PendingRead, primary: str) -> None:
         """Ask the primary of a shard for rows."""

@@ -150,6 +150,12 @@ class PendingOperations:
             for key, mark in marks.items()
         )
 
+    def unacknowledged(self) -> list[Key]:
+        """Return the shards with additions of this node that were not acknowledged."""
+        with self.changed:
+            fresh = {key for key, *_ in self._fresh}
+            return sorted(fresh.union(key for key, unseen in self._unseen.items() if unseen))
+
     def raise_failure(self, table: int | None = None) -> None:
         """Raise what became of an addition to a table, or to any, that has failed; once."""
         with self.changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -40,7 +41,9 @@ class Replication:
     """What a node does as the primary, and as a replica.
 
     The primary applies an addition, passes it on to the replicas, and acknowledges it when all of
-    them have applied it. While a new replica gets the state, additions to the shard wait. A replica
+    them have applied it. One that is refused is in no copy, so those of the same client wait until
+    the client knows: else it might ask for it again, elsewhere, where later ones are in already.
+    While a new replica gets the state, additions to the shard wait. A replica
     that cannot apply an addition, or finds that it has missed one, has its copy made anew: what it
     has not confirmed counts as soon as the state has come, which contains it.
 
@@ -60,22 +63,26 @@ class Replication:
         self._note = note
         self._awaited: dict[Awaited, tuple[str, set[str]]] = {}
         self._copying: dict[Key, set[str]] = {}
+        self._refused: set[tuple[Key, str]] = set()  # to whom it was not told yet
         self._on_hold: dict[Key, list[tuple[TableAddition, Frame]]] = {}
         self._missed: dict[Key, float] = {}  # copies of which the state is to be asked for, when
+        self._warned: set[Key] = set()  # until they are there
 
     def begin(self) -> None:
         """Forget what was under way in the view before: it is sent again."""
         self._awaited.clear()
         self._copying.clear()
+        self._refused.clear()
         self._on_hold.clear()
         self._missed.clear()
+        self._warned.clear()
 
     # The primary
 
     def add(self, message: TableAddition, data: Frame) -> None:
         """Apply an addition, and pass it on."""
         key = message.table, message.shard
-        if key in self._copying:
+        if key in self._copying or (key, message.name) in self._refused:
             self._on_hold.setdefault(key, []).append((message, data))
             return
         try:
@@ -136,8 +143,20 @@ class Replication:
             "counter": counter,
             "refused": refused[: limits.MAX_REASON_CHARACTERS],
         }
-        self._say(client, Item(TableAdded, fields))
+        told = None
+        if refused and self._mail.stream(client) is not None:
+            self._refused.add((key, client))
+            told = partial(self._refusal_told, key, client)
+        self._say(client, Item(TableAdded, fields, seen=told))
         fault_points.reached("table.add.acknowledged")
+
+    def _refusal_told(self, key: Key, client: str) -> None:
+        self._refused.discard((key, client))
+        self._add_held(key)
+
+    def _add_held(self, key: Key) -> None:
+        for held, data in self._on_hold.pop(key, []):
+            self.add(held, data)
 
     # The replica
 
@@ -171,8 +190,16 @@ class Replication:
         return None if key in self._missed else copy
 
     def _miss(self, key: Key, error: Exception, after_s: float = 0.0) -> None:
-        log.warning("the state of a shard is sent again: %s", error)
         self._missed[key] = self._mail.now + after_s
+        reason: object = error
+        if isinstance(error.__cause__ or error, MemoryError):
+            reason = (
+                f"this node has no memory for shard {key[1]} of table {key[0]}, to which additions "
+                "wait until it has; a table with fewer `replicas` needs less"
+            )
+        if key not in self._warned:
+            self._warned.add(key)
+            log.warning("the state of a shard is sent again: %s", reason)
 
     def ask_again(self) -> bool:
         """Ask for the states of copies that have missed something; return whether any is due."""
@@ -180,8 +207,8 @@ class Replication:
         for key in keys:
             try:
                 self._store.renew(key)
-            except MemoryError:
-                self._missed[key] = self._mail.now + RETRY_S
+            except MemoryError as error:
+                self._miss(key, error, RETRY_S)
                 continue
             del self._missed[key]
             self._say_taken(key, is_whole=False)
@@ -220,6 +247,7 @@ class Replication:
             return
         if is_whole:
             copy.incoming = None
+            self._warned.discard(key)
             self._store.completed(key)
             fault_points.reached("table.state.taken")
             self._say_taken(key, is_whole=True)
@@ -244,8 +272,7 @@ class Replication:
         waiting.discard(message.name)
         if not waiting:
             self._copying.pop(key, None)
-            for held, data in self._on_hold.pop(key, []):
-                self.add(held, data)
+            self._add_held(key)
 
     def _send_state(self, key: Key, target: str) -> None:
         stream = self._mail.stream(target)

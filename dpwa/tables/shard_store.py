@@ -83,7 +83,7 @@ class ShardStore:
             self._drop(key)
         to_come = {copy.shard for copy in plan.copies if copy.target == self._own}
         for shard in mine:
-            with suppress(MemoryError):  # it is made when there is room, see `renew`
+            with suppress(MemoryError):  # made when there is room: `renew`, `own_primary`
                 self._place((number, shard), plan, is_to_come=shard in to_come)
 
     def renew(self, key: Key) -> None:
@@ -122,12 +122,18 @@ class ShardStore:
         """Return the copy of a shard of which this node is the primary.
 
         Raises:
-            ProtocolError: it is not.
+            ProtocolError: it is not, or there is no room for the copy.
         """
-        copy = self.copies.get(key)
-        if copy is None or self.holders(key)[:1] != (self._own,):
+        if self.holders(key)[:1] != (self._own,):
             raise ProtocolError(f"{self._own} is not the primary of shard {key[1]}")
-        return copy
+        if key not in self.copies:  # there was none when the table was made, and nothing is in it
+            try:
+                self._place(key, self.tables[key[0]], is_to_come=False)
+            except MemoryError:
+                raise ProtocolError(
+                    f"{self._own} has no memory for shard {key[1]} of table {key[0]}"
+                ) from None
+        return self.copies[key]
 
     def own_replica(self, key: Key, primary: str) -> ShardCopy | None:
         """Return the copy of a shard of another primary; `None` if there was no room for it.

@@ -32,11 +32,13 @@ class Item:
         kind: of message.
         fields: of it, but for those that all messages have, and those of its pieces.
         data: its payload; cut into pieces if the kind allows that.
+        seen: called when the other side has it; of what is not cut into pieces.
     """
 
     kind: type[Numbered]
     fields: dict[str, Any] = field(default_factory=dict)
     data: Frame | None = None
+    seen: Callable[[], None] | None = None
 
     def pieces(self) -> Iterator[tuple[dict[str, Any], Frame | None]]:
         """Yield fields and payload of each message."""
@@ -62,8 +64,8 @@ class OutgoingStream:
         self._send = send
         self._sources: deque[Iterator[Item]] = deque()
         self._pieces: Iterator[tuple[dict[str, Any], Frame | None]] = iter(())
-        self._kind: type[Numbered] = Numbered
-        self._unseen: deque[tuple[Numbered, Frame | None]] = deque()
+        self._item = Item(Numbered)
+        self._unseen: deque[tuple[Numbered, Frame | None, Callable[[], None] | None]] = deque()
         self._number = 0
         self._seen_at = self._resent_at = 0.0
         self._patience_s = RESEND_AFTER_S
@@ -82,8 +84,8 @@ class OutgoingStream:
                 self._seen_at = self._resent_at = now
             self._number += 1
             fields, data = piece
-            message = self._kind(**{**self._header, **fields, "number": self._number})
-            self._unseen.append((message, data))
+            message = self._item.kind(**{**self._header, **fields, "number": self._number})
+            self._unseen.append((message, data, self._item.seen))
             self._send(message, data)
         if self._unseen and now - self._resent_at >= self._patience_s:
             self._patience_s = min(2 * self._patience_s, LONGEST_RESEND_S)
@@ -92,15 +94,17 @@ class OutgoingStream:
     def resend(self, now: float) -> None:
         """Send again what was not seen."""
         self._resent_at = now
-        for message, data in self._unseen:
+        for message, data, _ in self._unseen:
             self._send(message, data)
 
     def seen(self, number: int, now: float) -> None:
         """Take note that all up to this number have come."""
         while self._unseen and self._unseen[0][0].number <= number:
-            self._unseen.popleft()
+            *_, then = self._unseen.popleft()
             self._seen_at = self._resent_at = now
             self._patience_s = RESEND_AFTER_S
+            if then is not None:
+                then()
 
     def heard(self, now: float) -> None:
         """Take note that the other side is there, even if it cannot take more yet."""
@@ -123,7 +127,7 @@ class OutgoingStream:
             item = self._next_item()
             if item is None:
                 return None
-            self._kind, self._pieces = item.kind, item.pieces()
+            self._item, self._pieces = item, item.pieces()
 
     def _next_item(self) -> Item | None:
         while self._sources:

@@ -39,6 +39,7 @@ ASK_AGAIN_S = 1.0
 READ_FOR_S = 0.02  # while additions come in between; then the primary is asked
 SHORTEST_SLEEP_S = 50e-6
 STOP_TIMEOUT_S = 5.0
+LISTED = 3  # shards in an error
 
 
 @dataclass
@@ -136,6 +137,8 @@ class User:
                 return found
             self._get_in(deadline)
             if deadline.expired():
+                if not self.pending.present.is_ready:
+                    self._engine.order(self._engine.wait_no_longer)
                 raise TableTimeoutError(f"{what} did not happen in time: {self._state()}")
 
     def present(self, deadline: Deadline) -> Present:
@@ -175,13 +178,25 @@ class User:
 
     def _state(self) -> str:
         group = self._runner.group
-        unreachable = [n for n in group.view.names if not self._contacts.is_up(n)]
+        names = group.ranks or group.view.names
+        unreachable = [name for name in names if not self._contacts.is_up(name)]
         others = [name for name in unreachable if name != self._contacts.own.name]
         is_ready = self.pending.present.is_ready
         return (
             f"members {', '.join(group.view.names)}; not connected: {', '.join(others) or 'none'}"
-            f"{'' if is_ready else '; not all of them use tables yet'}"
+            f"{'' if is_ready else '; not all of them use tables yet'}{self._unacknowledged()}"
         )
+
+    def _unacknowledged(self) -> str:
+        keys, tables = self.pending.unacknowledged(), self.pending.present.tables
+        shards = [
+            f"shard {shard} of table {number} on {', '.join(plan.placement.holders[shard])}"
+            for number, shard in keys
+            if (plan := tables.get(number)) is not None
+        ]
+        more = f" and {len(shards) - LISTED} others" if len(shards) > LISTED else ""
+        listed = ", ".join(shards[:LISTED])
+        return f"; not acknowledged: {listed}{more} (see their logs)" if shards else ""
 
     # Making
 

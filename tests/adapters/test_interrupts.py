@@ -64,7 +64,9 @@ def of_each_case(**counts):
     return pytest.mark.parametrize(("case", "count"), counts.items(), indirect=["case"])
 
 
-@of_each_case(mapped=40, tcp=30, symmetric=40, push_sum=25, collectives=4, tables=15)
+@of_each_case(
+    mapped=40, tcp=30, symmetric=40, push_sum=25, collectives=4, tables=15, barriers=10, in_step=10
+)
 def test_a_node_goes_on_that_is_interrupted_at_some_moments_of_a_round(case, count):
     assert interrupt_at_each(case, random.Random(7), count) > count // 2
 
@@ -79,12 +81,14 @@ def test_a_node_goes_on_that_is_interrupted_while_it_enters_or_leaves(case, file
 
 
 @pytest.mark.slow  # those before take some of them, drawn by a seed
-@of_each_case(mapped=None, tcp=None, symmetric=None, push_sum=None, collectives=None, tables=None)
+@of_each_case(**dict.fromkeys(CASES))
 def test_a_node_goes_on_that_is_interrupted_at_each_moment_of_a_round(case, count):
     assert interrupt_at_each(case, random.Random(7), count) > 100
 
 
-@of_each_case(mapped=40, tcp=40, symmetric=40, push_sum=40, collectives=8, tables=40)
+@of_each_case(
+    mapped=40, tcp=40, symmetric=40, push_sum=40, collectives=8, tables=40, barriers=20, in_step=20
+)
 def test_a_node_goes_on_that_is_interrupted_at_random_times(case, count):
     interrupt_at_random(case, count, random.Random(7), 0.004)
 

@@ -13,6 +13,8 @@ PROGRAM = Path(virtual.__file__)
 FOUND = [
     ("tables", 121, 10_000),  # what could not be taken yet was asked for again with every message
     ("tables", 304, 10_000),  # who was cut off at the start heard of it at its time-out only
+    ("tables", 498, 10_000),  # who was killed as all began was waited for until the time-out
+    ("tables", 701, 10_000),  # who was cut off as all began went on alone, and was not told
 ]
 every_campaign = pytest.mark.parametrize("name", virtual.CASES)
 

@@ -193,15 +193,21 @@ def test_a_collective_in_which_the_node_is_closed_ends_at_once():
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize("calls", [0, 4, 11])
 def test_a_node_may_be_closed_at_any_moment_of_large_collectives(transport, calls):
-    """Its memory is given back while it is read: that ends in `ClosedError`, and nothing else."""
+    """Its memory is given back while it is read: that ends in `ClosedError`, and nothing else.
+
+    The others get `PeerLost`; or all results, if it was ready in its last collective and they find
+    it gone at the end of that.
+    """
     done = []
 
     def call_on(node):
         while True:
             try:
-                value, _ = node.all_reduce(np.full(100_000, 2.0), "max")
+                value, contributors = node.all_reduce(np.full(100_000, 2.0), "max")
             except (ClosedError, PeerLost) as error:
                 return error
+            if contributors < 3:
+                return PeerLost(("w1",), "in a collective that holds")
             done.append(node.name)
             assert (value == 2.0).all()
 
@@ -214,6 +220,34 @@ def test_a_node_may_be_closed_at_any_moment_of_large_collectives(transport, call
     assert type(ends.pop("w1")) is ClosedError
     for lost in ends.values():
         assert (type(lost), lost.names) == (PeerLost, ("w1",))
+
+
+def test_a_collective_holds_for_the_others_if_all_were_ready_and_one_is_gone(monkeypatch):
+    """They are not told then; the next collective is theirs."""
+    with collective_nodes(3, transport="tcp") as nodes:
+        nodes.each(lambda node: node.barrier())
+        survivors, both = {}, threading.Barrier(2, timeout=HANGS_AFTER_S)
+
+        def hook(point):
+            node = survivors.get(threading.get_ident())
+            if node is not None and point == "collective.exchanged":
+                eventually(lambda: not node.collectives.contacts.is_up("w1"))
+            if node is not None and point == "collective.ready":
+                both.wait()
+
+        def call(node):
+            survivors[threading.get_ident()] = node
+            return [node.all_reduce(1)[1] for _ in range(2)]
+
+        group = nodes["w1"].collectives.runner("").group
+        monkeypatch.setattr(group._state.voting, "leave", lambda: None)  # its word comes too late
+        monkeypatch.setattr("dpwa.fault_points._hook", hook)
+        first = nodes.begin("w1", timed(lambda node: node.all_reduce(1)))
+        others = [nodes.begin(name, call) for name in ("w2", "w3")]
+        eventually(lambda: group._state.progress.is_ready)
+        nodes["w1"].close()
+        assert type(first.result(20)[1]) is ClosedError
+        assert [other.result(20) for other in others] == [[3, 2], [3, 2]]
 
 
 def test_nothing_can_be_called_after_close():
@@ -269,6 +303,32 @@ def test_ctrl_c_in_a_collective_leaves_the_others_without_this_node_at_once(proc
             assert answer["took_s"] < at_most(GRACE_S)
         for name, (answer,) in group.call([("large", 1, "")], ["w1", "w3"]).items():
             assert answer["result"] == [["w1", "w3"], 2], name
+
+
+@pytest.mark.parametrize(("transport", "size"), [("auto", 20_000), ("tcp", 10)])
+def test_ctrl_c_after_the_decision_leaves_nobody_out_and_the_value_is_what_the_others_have(
+    transport, size, monkeypatch
+):
+    value, interrupted = np.ones(size), []
+
+    def interrupt(point):
+        if point == "collective.ended" and threading.get_ident() in interrupted:
+            raise KeyboardInterrupt
+
+    def call(node):
+        if node.name != "w2":
+            return node.all_reduce(np.ones(size))[1]
+        interrupted.append(threading.get_ident())
+        with pytest.raises(KeyboardInterrupt):
+            node.all_reduce(value)
+        return interrupted.clear()
+
+    with collective_nodes(2, transport=transport) as nodes:
+        nodes.each(lambda node: node.barrier())
+        monkeypatch.setattr("dpwa.fault_points._hook", interrupt)
+        assert nodes.each(call) == {"w1": 2, "w2": None}
+        assert (value == 2.0).all()
+        assert nodes.each(lambda node: node.all_reduce(1)[1]) == {"w1": 2, "w2": 2}
 
 
 # Being cut off

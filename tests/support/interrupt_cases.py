@@ -180,37 +180,61 @@ class Collectives(TwoThreads):
 class TableCase(TwoThreads):
     """Additions to two shards, and reads."""
 
+    is_in_step = False
+
     def __init__(self):
         super().__init__()
+        self.tables = Tables(self.one, sync=self.is_in_step)
         self.table = self.tables.array(1000, dtype="float64")
 
     def _run(self):
-        tables = Tables(self.two)
-        tables.array(1000, dtype="float64")
-        self.is_over.wait()
-        tables.close()
+        self.their_tables = Tables(self.two, sync=self.is_in_step)
+        self.their_table = self.their_tables.array(1000, dtype="float64")
+        super()._run()
+        self.their_tables.close()
 
-    @property
-    def tables(self):
-        if not hasattr(self, "_tables"):
-            self._tables = Tables(self.one)
-        return self._tables
+    def other(self):
+        self.is_over.wait()
 
     def work(self):
         self.table.add(np.ones(1000))
         self.values = self.table.get()
 
     def round(self):
-        before = self.table.get()
-        self.work()
+        try:
+            before = self.table.get()
+            self.work()
+        except DpwaError:
+            return False
         assert len(set(self.values)) == 1, "a part of an addition"
         return self.values[0] == before[0] + 1.0
 
     def close(self):
         began = time.monotonic()
-        self._tables.close()
+        self.tables.close()
         assert time.monotonic() - began < at_most(CLOSED_WITHIN_S)
         super().close()
+
+
+class BarrierCase(TableCase):
+    """A barrier after each addition, in which the second node waits all the time."""
+
+    def other(self):
+        self.their_tables.barrier(timeout_s=0.5)
+
+    def work(self):
+        self.table.add(np.ones(1000))
+        self.tables.barrier(timeout_s=1.0)
+        self.values = self.table.get()
+
+
+class InStepCase(TableCase):
+    """Reads in step, each between two barriers; the second node reads all the time."""
+
+    is_in_step = True
+
+    def other(self):
+        self.their_table.get()
 
 
 CASES = {
@@ -220,6 +244,8 @@ CASES = {
     "push_sum": PushSum,
     "collectives": Collectives,
     "tables": TableCase,
+    "barriers": BarrierCase,
+    "in_step": InStepCase,
 }
 
 

@@ -67,10 +67,19 @@ class Node:
     def heard_of(self, *names, **told):
         """Let others tell what they have: they are there, and have connected to this node."""
         for name in names:
-            life = b"life--" + name.encode()
-            fields = {"folder": "", "nonce": bytes(16), "is_mapped": False}
-            self.contacts.hear(Hello(request=0, name=name, incarnation=life, **fields))
+            self.meet(name)
             self.engine._hear_told(name, Told({}, **told))
+
+    def meet(self, name):
+        life = b"life--" + name.encode()
+        fields = {"folder": "", "nonce": bytes(16), "is_mapped": False}
+        self.contacts.hear(Hello(request=0, name=name, incarnation=life, **fields))
+
+    def lose(self, *names):
+        for name in names:
+            self.contacts.link_changed(name, is_up=False)
+            self.engine.link_changed(name)
+        self.step()
 
     def connect(self, *names):
         for name in names:
@@ -141,6 +150,58 @@ def test_a_member_that_answers_is_not_doubted_though_it_takes_nothing_yet(node):
     for _ in range(int(10 * STALLED_S)):
         assert not node.wait(1.0)
         node.answer("w3", 0)
+
+
+def test_who_was_there_and_is_gone_before_the_first_view_is_doubted_when_all_others_are_there(node):
+    node.connect("w2", "w3")
+    node.meet("w3")
+    node.answer("w3", 1)  # it uses tables, and dies before it has told of its own
+    node.lose("w3")
+    assert not node.wait(2 * STALLED_S)  # w2 has still to come
+    node.heard_of("w2")
+    assert node.wait(UNREACHABLE_S + DOUBT_EVERY_S + 4 * STEP_S)
+
+
+def test_a_process_that_is_gone_and_has_not_used_tables_is_waited_for(node):
+    node.connect("w2", "w3")
+    node.meet("w3")
+    node.lose("w3")
+    node.heard_of("w2")
+    node.answer("w2", 1)
+    assert not node.wait(STARTUP_S / 2)
+
+
+def cut_off_as_all_begin(node):
+    node.connect("w2", "w3")
+    node.meet("w3")
+    node.answer("w3", 1)
+    node.heard_of("w2")
+    node.answer("w2", 1)
+    node.lose("w2", "w3")
+
+
+def test_who_cannot_reach_most_others_waits_for_them_until_its_user_is_told(node):
+    cut_off_as_all_begin(node)
+    assert not node.wait(STARTUP_S + 5.0)
+    node.engine.wait_no_longer()
+    assert node.wait(DOUBT_EVERY_S)
+
+
+def test_a_user_that_is_told_earlier_makes_nobody_begin_earlier(node):
+    node.connect("w2")
+    node.engine.wait_no_longer()
+    assert not node.wait(STARTUP_S - 2 * STEP_S)
+    assert node.wait(DOUBT_EVERY_S + 4 * STEP_S)
+
+
+def test_who_is_left_alone_before_the_first_view_begins_none_until_its_user_is_told(node):
+    cut_off_as_all_begin(node)
+    node.enter("w1")
+    assert not node.wait(2 * STARTUP_S)
+    assert not node.pending.present.is_ready
+    node.engine.wait_no_longer()
+    node.step()
+    assert node.pending.present.is_ready
 
 
 def test_a_member_whose_connection_is_gone_is_doubted_at_once(begun):
@@ -234,6 +295,17 @@ def test_a_worker_that_was_started_again_begins_where_the_others_are(node):
     node.step()
     assert node.pending.present.passed == 7
     node.pending.raise_left_out()
+
+
+def test_who_is_left_out_as_all_begin_is_told_if_they_have_passed_barriers_since(node):
+    node.connect("w2", "w3")
+    node.heard_of("w2")
+    node.group.leave()
+    node.enter("w1", "w2", "w3")
+    node.heard_of("w2", "w3", passed=2)
+    with pytest.raises(TableLostError, match="they have passed 2 barriers"):
+        node.pending.raise_left_out()
+    assert node.pending.present.passed == 2
 
 
 def _vote(node, name, suspects):

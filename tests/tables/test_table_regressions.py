@@ -17,6 +17,7 @@ from dpwa.tables import replication as replication_module
 from dpwa.tables.key_value import shard_of_keys
 from dpwa.tables.synced_array import SyncedArray
 from dpwa.tables.updaters import Updater, register_updater
+from dpwa.wire.tables import TableAdded
 
 
 @pytest.fixture
@@ -69,6 +70,29 @@ def test_what_comes_with_an_addition_that_fails_outlives_a_node(dislikes_seven):
         with pytest.raises(ProtocolError, match="a seven"):
             wrong[0].get()
         assert wrong[1].get().tolist() == [0] * 3
+
+
+def test_a_refusal_that_was_lost_with_its_primary_is_said_by_the_next_one(dislikes_seven):
+    with workers(3, {"collective_timeout_s": 5.0}) as made:
+        *_, table = vectors(made, 3, updater=dislikes_seven)
+        first = engine_of(made[0])
+        stream = first._mail.stream("w3")
+        send = stream._send
+
+        def lose_answers(message, data):
+            if not isinstance(message, TableAdded):
+                send(message, data)
+
+        stream._send = lose_answers
+        table.add([7.0], [0])
+        table.add([1.0], [0])
+        replication, copy = first._replication, first._store.copies[0, 0]
+        eventually(lambda: replication._on_hold or copy.state.additions)
+        made[0].kill()
+        eventually(lambda: all(has_settled(worker, 2) for worker in made[1:]))
+        with pytest.raises(ProtocolError, match="a seven"):
+            table.get()
+        assert table.get().tolist() == [1, 0, 0]
 
 
 @pytest.fixture
@@ -149,6 +173,28 @@ def test_a_replica_that_misses_an_addition_has_its_copy_made_anew(is_missed, has
         made[0].kill()
         eventually(lambda: all(has_settled(worker, 2) for worker in made[1:]))
         assert others[0].get().tolist() == others[1].get().tolist() == [expected] * 3
+
+
+def test_who_has_no_memory_for_its_copies_says_so_and_makes_them_when_it_has(monkeypatch, caplog):
+    with workers(3, {"collective_timeout_s": 1.0}) as made:
+        barrier(made)
+        monkeypatch.setattr(replication_module, "RETRY_S", 0.05)
+        store = engine_of(made[1])._store
+        with monkeypatch.context() as patch, caplog.at_level("WARNING", "dpwa.tables"):
+            patch.setattr(store, "_place", no_memory)
+            table, *_ = vectors(made, 3)
+            table.add([1.0], [1])  # of which it is the primary
+            with pytest.raises(ProtocolError, match="w2 has no memory for shard 1 of table 0"):
+                table.get([0])
+            with pytest.raises(
+                TableTimeoutError, match=r"acknowledged: shard 0 of table 0 on w1, "
+            ):
+                table.add([1.0], [0], sync=True)  # of which it has a copy
+            (told,) = [record.getMessage() for record in caplog.records]
+            assert "has no memory for shard 0 of table 0" in told
+        table.add(np.ones(3), sync=True)
+        assert table.get().tolist() == [2, 1, 1]
+        assert store.copies.keys() == {(0, 0), (0, 1)}
 
 
 def test_until_a_copy_is_made_anew_what_was_there_before_stands_in(monkeypatch):
