@@ -13,6 +13,7 @@ is one packet. It serves until whoever has connected first is gone.
 import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -104,6 +105,9 @@ def _run(streams, argv, env, cwd):
         os.close(descriptor)
     sys.stdin.close()
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    for name, number in (("stdout", 1), ("stderr", 2)):  # the server's may be files, to seek in
+        raw = io.FileIO(number, "w", closefd=False)
+        setattr(sys, name, io.TextIOWrapper(raw, errors="backslashreplace", write_through=True))
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)

@@ -7,6 +7,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.processes import ended, start
+
 DPWA = [sys.executable, "-m", "dpwa"]
 LAUNCH = [*DPWA, "launch"]
 IMPORTS = "import os, signal, sys, time\n"
@@ -17,11 +19,25 @@ def python(code):
     return ["--", sys.executable, "-S", "-c", code]
 
 
-def launch(*arguments, timeout=60.0, **options):
+def dpwa(*arguments, timeout=60.0, **options):
+    """Run a command of dpwa to its end, as a process of its own.
+
+    It is forked from one that has imported dpwa, as a new interpreter takes longer than most
+    commands do; with options, which are those of `subprocess.run`, it is a new one.
+    """
+    if options:
+        return subprocess.run(
+            [*DPWA, *arguments], capture_output=True, text=True, timeout=timeout, **options
+        )
+    process = start("dpwa_command.py", *arguments)
+    with ended(process):
+        said = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, *said)
+
+
+def launch(*arguments, **options):
     """Run `dpwa launch` to its end."""
-    return subprocess.run(
-        [*LAUNCH, *arguments], capture_output=True, text=True, timeout=timeout, **options
-    )
+    return dpwa("launch", *arguments, **options)
 
 
 @contextmanager
