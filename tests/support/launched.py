@@ -6,8 +6,13 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from support.processes import ended, start
+import yaml
+
+from support.nodes import config_of
+from support.processes import Program, ended, start
+from support.times import PROCESS_HANGS_AFTER_S
 
 DPWA = [sys.executable, "-m", "dpwa"]
 LAUNCH = [*DPWA, "launch"]
@@ -38,6 +43,30 @@ def dpwa(*arguments, timeout=60.0, **options):
 def launch(*arguments, **options):
     """Run `dpwa launch` to its end."""
     return dpwa("launch", *arguments, **options)
+
+
+def run_nodes(program, count, *arguments):
+    """Run nodes with the variables that `dpwa launch` sets; return what each has printed.
+
+    They are forked from a process that has imported torch, if they do.
+    """
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "dpwa.yaml"
+        file.write_text(yaml.safe_dump(config_of(count)))
+        nodes = [
+            Program(
+                [str(program), *map(str, arguments)],
+                DPWA_NAME=f"w{rank + 1}",
+                DPWA_CONFIG=str(file),
+                DPWA_RANK=str(rank),
+                DPWA_WORLD_SIZE=str(count),
+            )
+            for rank in range(count)
+        ]
+        with ended(*nodes):
+            said = [node.communicate(timeout=PROCESS_HANGS_AFTER_S) for node in nodes]
+    assert [node.returncode for node in nodes] == [0] * count, said
+    return [out for out, _ in said]
 
 
 @contextmanager
