@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from support.launched import assert_gone
+from support.launched import assert_gone, interruptible
 
 from dpwa.bench.plan import BenchPlan
 from dpwa.bench.processes import BenchmarkError, run_processes
@@ -42,6 +42,21 @@ def test_one_that_fails_stops_the_others_and_is_named(tmp_path):
     with pytest.raises(BenchmarkError, match=r"process w2 failed \(exit code 3\)"):
         run(code)
     assert_gone(int((tmp_path / "0").read_text()))
+
+
+def test_an_interrupt_stops_all(tmp_path):
+    code = (
+        "import os, pathlib, signal, time\n"
+        f"mine = pathlib.Path({str(tmp_path)!r}, os.environ['DPWA_RANK'])\n"
+        "mine.with_suffix('.new').write_text(str(os.getpid()))\n"
+        "mine.with_suffix('.new').rename(mine)\n"
+        "while not mine.with_name('1').exists(): time.sleep(0.01)\n"
+        "if mine.name == '0': os.kill(os.getppid(), signal.SIGINT)\n"
+        "time.sleep(60)"
+    )
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        run(code)
+    assert_gone(*(int((tmp_path / rank).read_text()) for rank in "01"))
 
 
 @pytest.mark.slow

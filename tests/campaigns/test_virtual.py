@@ -34,9 +34,7 @@ def digest_of(name, seed):
 
 @every_campaign
 def test_no_promise_is_broken(name):
-    for seed in range(2):
-        played = virtual.play(name, seed)
-        assert played.broken == [], f"seed {seed}"
+    assert virtual.play(name, 0).broken == []
 
 
 @pytest.mark.parametrize(("name", "seed", "messages"), FOUND)

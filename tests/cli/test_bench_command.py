@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import run_dpwa
-from support.launched import DPWA, assert_gone, interruptible
+from support.launched import DPWA, assert_gone, forked, interruptible
 from support.nodes import eventually
 
 from dpwa.bench.suites.collectives import COLLECTIVES
@@ -65,7 +65,8 @@ def measured(benchmark, suite, *options):
     return {key: value for key, value in result.items() if key not in SHARED}
 
 
-def test_one_run_of_the_plane_tells_every_figure_and_ratio():
+def test_one_run_of_the_plane_tells_every_figure_and_ratio(monkeypatch):
+    monkeypatch.setattr("dpwa.bench.processes.run_nodes", forked("bench_worker.py"))
     assert measured("plane", PLANE, "--size-mb", 1) == {"size_mb": 1, "tensors": 1}
 
 
@@ -181,6 +182,7 @@ def test_without_torch_one_line_says_what_to_do(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_no_process_behind():
     with long_run() as (process, workers):
         time.sleep(1)  # at any moment of the start

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.launched import dpwa as run_dpwa
-from support.processes import PROGRAMS, Program, ended
-from support.times import PROCESS_HANGS_AFTER_S
+from support.launched import forked
 
 from dpwa.demo.records import Record
 from dpwa.demo.report import consensus_distance, load_weights
@@ -45,29 +44,6 @@ def wait_until(condition, timeout_s: float) -> None:
         time.sleep(0.05)
 
 
-def forked(spec, on_line, *, on_exit, on_signal):
-    """Run the nodes of the demo, forked from a process that has imported torch."""
-    nodes = {
-        name: Program(
-            [str(PROGRAMS / "demo_worker.py"), *spec.command[-3:]],
-            DPWA_NAME=name,
-            DPWA_CONFIG=str(spec.config_path),
-            DPWA_RANK=str(rank),
-            DPWA_WORLD_SIZE=str(len(spec.names)),
-            **spec.environment,
-        )
-        for rank, name in enumerate(spec.names)
-    }
-    with ended(*nodes.values()):
-        for name, node in nodes.items():
-            out, errors = node.communicate(timeout=PROCESS_HANGS_AFTER_S)
-            assert errors == ""
-            for line in out.splitlines():
-                on_line(name, "stdout", line)
-            on_exit(name, node.returncode)
-    return {name: node.returncode for name, node in nodes.items()}
-
-
 @pytest.fixture
 def long_demo(tmp_path) -> Iterator[subprocess.Popen[str]]:
     """A demo that would take minutes, once all of its workers have written a record."""
@@ -88,7 +64,7 @@ def long_demo(tmp_path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_processes_learn_digits_better_than_alone(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("dpwa.demo.run.run_nodes", forked)
+    monkeypatch.setattr("dpwa.demo.run.run_nodes", forked("demo_worker.py"))
     assert run_demo(2, 150, 0, tmp_path, as_json=True) == 0
     captured = capsys.readouterr()
     assert "Gossip won" in captured.err

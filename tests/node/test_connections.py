@@ -20,7 +20,7 @@ from dpwa.node.fetching.connections import FEWEST, Visitors, affordable
 from dpwa.policy import beginners
 from dpwa.transport.link import LinkState
 
-MANY = 12
+MANY = 8
 
 
 def descriptors():

@@ -20,7 +20,7 @@ from dpwa import DpwaConnection
 from dpwa.config import load_config
 
 SEED = 5
-SECONDS = 0.8
+SECONDS = 0.4
 LEFT_OPEN = 10  # descriptors, of the honest peer
 GROWTH_MB = 150  # as measured: below 60, but for the size of one burst of a machine that stalls
 

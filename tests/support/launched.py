@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from support.nodes import config_of
-from support.processes import Program, ended, start
+from support.processes import PROGRAMS, Program, ended, start
 from support.times import PROCESS_HANGS_AFTER_S
 
 DPWA = [sys.executable, "-m", "dpwa"]
@@ -45,28 +45,53 @@ def launch(*arguments, **options):
     return dpwa("launch", *arguments, **options)
 
 
-def run_nodes(program, count, *arguments):
-    """Run nodes with the variables that `dpwa launch` sets; return what each has printed.
+def nodes_of(argv, names, config, **environment):
+    """Start nodes with the variables that `dpwa launch` sets.
 
-    They are forked from a process that has imported torch, if they do.
+    They are forked from a process that has imported torch, if their program does it first.
     """
+    return [
+        Program(
+            argv,
+            DPWA_NAME=name,
+            DPWA_CONFIG=str(config),
+            DPWA_RANK=str(rank),
+            DPWA_WORLD_SIZE=str(len(names)),
+            **environment,
+        )
+        for rank, name in enumerate(names)
+    ]
+
+
+def run_nodes(program, count):
+    """Run nodes of a program; return what each has printed."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "dpwa.yaml"
         file.write_text(yaml.safe_dump(config_of(count)))
-        nodes = [
-            Program(
-                [str(program), *map(str, arguments)],
-                DPWA_NAME=f"w{rank + 1}",
-                DPWA_CONFIG=str(file),
-                DPWA_RANK=str(rank),
-                DPWA_WORLD_SIZE=str(count),
-            )
-            for rank in range(count)
-        ]
+        nodes = nodes_of([str(program)], [f"w{rank + 1}" for rank in range(count)], file)
         with ended(*nodes):
             said = [node.communicate(timeout=PROCESS_HANGS_AFTER_S) for node in nodes]
     assert [node.returncode for node in nodes] == [0] * count, said
     return [out for out, _ in said]
+
+
+def forked(program):
+    """What stands in for `run_nodes` of `dpwa.launch`: a program that has the options of its own."""
+
+    def run_them(spec, on_line, *, on_exit, **_):
+        options = [part for part in spec.command if part.startswith("--")]
+        argv = [str(PROGRAMS / program), *options]
+        nodes = nodes_of(argv, spec.names, spec.config_path, **spec.environment)
+        with ended(*nodes):
+            for name, node in zip(spec.names, nodes, strict=True):
+                out, errors = node.communicate(timeout=PROCESS_HANGS_AFTER_S)
+                assert errors == ""
+                for line in out.splitlines():
+                    on_line(name, "stdout", line)
+                on_exit(name, node.returncode)
+        return {name: node.returncode for name, node in zip(spec.names, nodes, strict=True)}
+
+    return run_them
 
 
 @contextmanager
