@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import functools
 import itertools
 import re
 import subprocess
@@ -78,6 +79,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 @functools.cache
+@functools.cache
 def imported_modules(path):
     return tuple(_imported_modules(path))
 
@@ -111,10 +113,10 @@ of_each_room = pytest.mark.parametrize("files", ROOMS.values(), ids=ROOMS)
 
 def loaded_on_first_use(path):
     """Modules that a file imports by a string."""
-    tree = ast.parse(path.read_text())
-    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     if "import_module" not in path.read_text():
         return ()
+    tree = ast.parse(path.read_text())
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     return tuple(s for s in strings if isinstance(s, str) and s.startswith("dpwa."))
 
 
