@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import functools
 import itertools
 import re
 import subprocess

@@ -18,6 +18,7 @@ from dpwa.cli import main as command_line
 from dpwa.errors import AddressError, ConfigError, DpwaError, PeerError, UnknownNameError
 from dpwa.wire.limits import PROTOCOL_VERSION
 
+
 def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
     """Return the exit code of a command that raises this error."""
     app = typer.Typer(rich_markup_mode=None)

@@ -76,7 +76,7 @@ def run_nodes(program, count):
 
 
 def forked(program):
-    """What stands in for `run_nodes` of `dpwa.launch`: a program that has the options of its own."""
+    """What stands in for `run_nodes` of `dpwa.launch`: it forks a program with their options."""
 
     def run_them(spec, on_line, *, on_exit, **_):
         options = [part for part in spec.command if part.startswith("--")]
