@@ -105,9 +105,10 @@ def _run(streams, argv, env, cwd):
         os.close(descriptor)
     sys.stdin.close()
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    for name, number in (("stdout", 1), ("stderr", 2)):  # the server's may be files, to seek in
+    # The server's may be files, in which one can seek.
+    for name, number, errors in (("stdout", 1, "strict"), ("stderr", 2, "backslashreplace")):
         raw = io.FileIO(number, "w", closefd=False)
-        setattr(sys, name, io.TextIOWrapper(raw, errors="backslashreplace", write_through=True))
+        setattr(sys, name, io.TextIOWrapper(raw, errors=errors, write_through=True))
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)

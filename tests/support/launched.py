@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,14 +64,19 @@ def nodes_of(argv, names, config, **environment):
     ]
 
 
+def said_by(nodes):
+    """Wait until all nodes have ended; return what each has said, on either stream."""
+    with ThreadPoolExecutor(len(nodes)) as pool, ended(*nodes):
+        return [*pool.map(lambda node: node.communicate(timeout=PROCESS_HANGS_AFTER_S), nodes)]
+
+
 def run_nodes(program, count):
     """Run nodes of a program; return what each has printed."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "dpwa.yaml"
         file.write_text(yaml.safe_dump(config_of(count)))
         nodes = nodes_of([str(program)], [f"w{rank + 1}" for rank in range(count)], file)
-        with ended(*nodes):
-            said = [node.communicate(timeout=PROCESS_HANGS_AFTER_S) for node in nodes]
+        said = said_by(nodes)
     assert [node.returncode for node in nodes] == [0] * count, said
     return [out for out, _ in said]
 
@@ -82,13 +88,11 @@ def forked(program):
         options = [part for part in spec.command if part.startswith("--")]
         argv = [str(PROGRAMS / program), *options]
         nodes = nodes_of(argv, spec.names, spec.config_path, **spec.environment)
-        with ended(*nodes):
-            for name, node in zip(spec.names, nodes, strict=True):
-                out, errors = node.communicate(timeout=PROCESS_HANGS_AFTER_S)
-                assert errors == ""
-                for line in out.splitlines():
-                    on_line(name, "stdout", line)
-                on_exit(name, node.returncode)
+        for name, node, said in zip(spec.names, nodes, said_by(nodes), strict=True):
+            for stream, text in zip(("stdout", "stderr"), said, strict=True):
+                for line in text.splitlines():
+                    on_line(name, stream, line)
+            on_exit(name, node.returncode)
         return {name: node.returncode for name, node in zip(spec.names, nodes, strict=True)}
 
     return run_them
