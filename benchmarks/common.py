@@ -1,40 +1,132 @@
-"""What the benchmarks share: a script starts itself again as the processes that it measures."""
+"""What the benchmarks share: a script starts itself again as the processes that it measures.
+
+Every repetition runs every measure once, in an order that rotates, so that ratios hold on a machine
+whose speed changes. The processes tell their parent what they have found in one line of JSON.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import platform
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from importlib import metadata
+from itertools import islice
 from pathlib import Path
-from typing import NoReturn
+from statistics import median
+from typing import Any, NoReturn
 
-from dpwa.bench.plan import BenchPlan
-from dpwa.bench.processes import BenchmarkError, run_processes
+import dpwa
+from dpwa.config import Config
+from dpwa.data.shared_memory import sweep
 from dpwa.errors import DpwaError, UserError
+from dpwa.launch import LaunchSpec, run_nodes
+from dpwa.launch.environment import available_cores
+from dpwa.launch.ports import free_ports
+from dpwa.lifecycle import Closeable
 
 ROOT = Path(__file__).resolve().parent.parent
 TRANSPORTS = ("auto", "shm", "tcp")
+LOCAL_HOST = "127.0.0.1"
+BYTES_PER_VALUE = 4  # float32
+PATIENCE_S = 120.0  # for another process that does not come
+LEAST_TIMEOUT_MS = 5_000
+SLOWEST_BYTES_PER_MS = 10_000  # of a link that a fetch must not time out on: 80 Mbit/s
+WARM_UPS = 2  # repetitions that nobody counts: fresh memory, new connections
+FAILURES_ALLOWED = 0.1  # share of the rounds of a measure that may merge nothing
+
+# Seconds of each figure that a process has timed in one repetition of a measure: none where others
+# do the timing. `None` when its round merged nothing.
+Sample = dict[str, float] | None
+Work = Callable[[], object]
+Ratio = tuple[tuple[str, ...], tuple[str, ...]]  # of two sums of figures
+
+
+def _nothing() -> None:
+    """Do what is to be done where nothing is."""
+
+
+class BenchmarkError(DpwaError):
+    """A benchmark has no result: a process failed, or too many rounds merged nothing."""
+
+
+# The parent
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all processes of a benchmark are told.
+
+    Attributes:
+        nbytes: size of what is exchanged.
+        hosts: where each process listens, by rank.
+        ports: TCP ports by rank, of each link and of whatever else listens.
+        options: what else the script tells them.
+    """
+
+    nbytes: int
+    hosts: tuple[str, ...]
+    ports: dict[str, tuple[int, ...]]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def config(self, link: str, **settings: Any) -> Config:
+        """Return the configuration of the nodes of a link; no variable can change it."""
+        nodes = [
+            {"name": node_name(rank), "host": host, "port": port}
+            for rank, (host, port) in enumerate(zip(self.hosts, self.ports[link], strict=True))
+        ]
+        timeout_ms = LEAST_TIMEOUT_MS + self.nbytes // SLOWEST_BYTES_PER_MS
+        return Config.model_validate(
+            {
+                "nodes": nodes,
+                "timeout_ms": timeout_ms,
+                "repeat": "merge",  # every round is to be a whole one, whoever is ahead
+                "collective_timeout_s": PATIENCE_S,
+                "seed": 0,
+                "log_level": "error",  # nodes come and go within seconds, and would warn about it
+                **settings,
+            }
+        )
+
+    def addresses(self, name: str) -> list[tuple[str, int]]:
+        """Return where each process listens."""
+        return list(zip(self.hosts, self.ports[name], strict=True))
+
+
+def plan_of(
+    nbytes: int, links: Iterable[str], processes: int | Sequence[str] = 2, **options: Any
+) -> Plan:
+    """Make a plan for so many processes of this machine, or one at each of these hosts.
+
+    Raises:
+        UserError: too few ports are free.
+    """
+    hosts = (LOCAL_HOST,) * processes if isinstance(processes, int) else tuple(processes)
+    names = list(links)
+    ports = iter(free_ports(len(hosts) * len(names)))
+    return Plan(nbytes, hosts, {name: tuple(islice(ports, len(hosts))) for name in names}, options)
+
+
+def nbytes_of(size_mb: float) -> int:
+    """Return a size in 10^6 bytes as bytes of whole values."""
+    return round(size_mb * 1_000_000 / BYTES_PER_VALUE) * BYTES_PER_VALUE
+
+
+def node_name(rank: int) -> str:
+    """Return the name of the nodes of a process."""
+    return f"w{rank + 1}"
 
 
 def is_node() -> bool:
     """Tell whether this process is one of those that a script has started."""
     return "DPWA_RANK" in os.environ
-
-
-def run_again(plan: BenchPlan) -> list[str]:
-    """Run this script, with the same arguments, once for each host of the plan.
-
-    Returns:
-        The last line that each process has written to standard output, by rank.
-
-    Raises:
-        BenchmarkError: a process failed; the others have been stopped.
-        KeyboardInterrupt: the user interrupted; all have been stopped.
-    """
-    lines = [""] * len(plan.hosts)
-    run_processes([sys.executable, *sys.argv], plan, lines.__setitem__)
-    return lines
 
 
 def run(
@@ -47,6 +139,8 @@ def run(
         (take_part if is_node() else compare)(options)
     except DpwaError as error:
         fail(error)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def fail(error: Exception) -> NoReturn:
@@ -55,32 +149,395 @@ def fail(error: Exception) -> NoReturn:
     sys.exit(2 if isinstance(error, UserError) else 1)
 
 
+def run_again(plan: Plan, command: Sequence[str] = ()) -> list[Any]:
+    """Run this script, with the same arguments, once for each host of the plan.
+
+    Args:
+        plan: what the processes are told; each finds it in its environment, see `Session`.
+        command: to run in place of this script.
+
+    Returns:
+        What each process has told, by rank.
+
+    Raises:
+        BenchmarkError: a process failed; the others have been stopped.
+        KeyboardInterrupt: the user interrupted; all have been stopped.
+    """
+    from rich.console import Console
+
+    names = [node_name(rank) for rank in range(len(plan.hosts))]
+    told: dict[str, Any] = {}
+    is_stopping = False
+
+    def on_line(name: str, stream: str, line: str) -> None:
+        if stream == "stdout":
+            record = json.loads(line)
+            if isinstance(record, dict) and "repetitions_done" in record:
+                status.update(f"Repetition {record['repetitions_done']} done")
+            else:
+                told[name] = record
+        elif not is_stopping:
+            sys.stderr.write(f"{name}: {line}{os.linesep}")
+
+    def on_exit(name: str, code: int) -> None:
+        if code != 0 and not is_stopping:
+            raise BenchmarkError(f"process {name} failed (exit code {code})")
+
+    def on_signal(_number: signal.Signals, _names: Sequence[str]) -> None:
+        nonlocal is_stopping
+        is_stopping = True
+
+    environment = {
+        "OMP_NUM_THREADS": "1",  # figures of one thread; and the processes share the cores
+        # The host name, which Gloo would look up, need not be known in a container.
+        "GLOO_SOCKET_IFNAME": "lo" if sys.platform.startswith("linux") else "lo0",
+    }
+    status = Console(stderr=True).status("Starting the processes")
+    try:
+        with tempfile.TemporaryDirectory(prefix="dpwa-bench-") as folder, status:
+            path = Path(folder, "plan.json")
+            path.write_text(json.dumps(asdict(plan)), encoding="utf-8")
+            launch = LaunchSpec(
+                command or [sys.executable, *sys.argv], path, names, environment=environment
+            )
+            run_nodes(launch, on_line, on_exit=on_exit, on_signal=on_signal)
+    finally:
+        sweep()  # shared memory of a process that was killed
+    return [told.get(name) for name in names]
+
+
+# A process
+
+
+@dataclass
+class Measure:
+    """One thing to measure; all processes take part in it at the same time.
+
+    Attributes:
+        run: takes part; returns the seconds of each figure timed here, `None` when a round failed.
+        prepare: does what must be done before, and is not timed.
+    """
+
+    run: Callable[[], Sample]
+    prepare: Work = _nothing
+
+
+def timed(
+    figure: str,
+    work: Work,
+    *,
+    takes_part: bool = True,
+    calls: int = 1,
+    prepare: Work = _nothing,
+    settle: Work = _nothing,
+) -> Measure:
+    """Make a measure of something that is timed as it is.
+
+    Args:
+        figure: what its time is called.
+        work: what to time.
+        takes_part: whether this process does; the others wait.
+        calls: how many in a row make one sample, for what is too short to be timed alone; its time
+            is that of one call.
+        prepare: is done before, and not timed.
+        settle: waits until nothing is left to do; its time is not counted.
+    """
+
+    def run() -> Sample:
+        if not takes_part:
+            settle()
+            return {}
+        before = time.perf_counter()
+        for _ in range(calls):
+            work()
+        seconds = (time.perf_counter() - before) / calls
+        settle()
+        return {figure: seconds}
+
+    return Measure(run, prepare)
+
+
+class Session(Closeable):
+    """A process of a benchmark: reads the plan, and is in a process group of Gloo with the others.
+
+    Attributes:
+        index: 0 for the one that times what is timed in one process only.
+        count: number of processes.
+        name: of this process's nodes.
+        plan: what all are told.
+    """
+
+    def __init__(self) -> None:
+        self.plan, self.index, path = told()
+        self.count = len(self.plan.hosts)
+        self.name = node_name(self.index)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _leave)
+        if namespaces := self.plan.options.get("namespaces"):
+            from namespaces import enter
+
+            enter(namespaces[self.plan.hosts[self.index]])
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        self._dist = dist
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{path}.store",
+            rank=self.index,
+            world_size=self.count,
+            timeout=timedelta(seconds=PATIENCE_S),
+        )
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+        self._dist.barrier()
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._dist.destroy_process_group()
+
+    def repeat(self, measures: Mapping[str, Measure], repetitions: int) -> None:
+        """Run every measure once in each repetition, and tell the parent the samples.
+
+        What a process does between two barriers disturbs no other measure.
+        """
+        names = list(measures)
+        samples: dict[str, list[Sample]] = {name: [] for name in names}
+        for repetition in range(-WARM_UPS, repetitions):
+            start = repetition % len(names)
+            for name in names[start:] + names[:start]:
+                measures[name].prepare()
+                self.barrier()
+                sample = measures[name].run()
+                self.barrier()
+                if repetition >= 0:
+                    samples[name].append(sample)
+            if self.index == 0 and repetition >= 0:
+                tell({"repetitions_done": repetition + 1})
+        tell(samples)
+        self.barrier()
+
+
+def told() -> tuple[Plan, int, Path]:
+    """Return the plan of this process, its rank, and the file that holds the plan."""
+    path = Path(os.environ["DPWA_CONFIG"])
+    plan = json.loads(path.read_text(encoding="utf-8"))
+    ports = {name: tuple(each) for name, each in plan["ports"].items()}
+    hosts = tuple(plan["hosts"])
+    return Plan(plan["nbytes"], hosts, ports, plan["options"]), int(os.environ["DPWA_RANK"]), path
+
+
+def tell(record: object) -> None:
+    """Tell the parent."""
+    sys.stdout.write(json.dumps(record) + "\n")
+    sys.stdout.flush()
+
+
+def _leave(number: int, _frame: object) -> None:
+    sys.exit(128 + number)  # quietly, and all that is open is closed
+
+
+# Figures
+
+
+def figures_of(reports: Sequence[Mapping[str, Sequence[Sample]]]) -> dict[str, dict[str, float]]:
+    """Return the median, least and most of every figure in milliseconds, by name.
+
+    Where several processes time a figure, a repetition takes as long as its slowest process: that
+    is when the round is over. A repetition counts only when no process has failed in it.
+
+    Args:
+        reports: of each process, samples by measure.
+
+    Raises:
+        BenchmarkError: more than a tenth of the rounds of a measure merged nothing.
+    """
+    figures: dict[str, dict[str, float]] = {}
+    for measure in reports[0]:
+        repetitions = list(zip(*(report[measure] for report in reports), strict=True))
+        _require_few_failures(measure, repetitions)
+        for name, seconds in _slowest(repetitions).items():
+            figures[name] = {
+                "median_ms": 1000 * median(seconds),
+                "min_ms": 1000 * min(seconds),
+                "max_ms": 1000 * max(seconds),
+                "repetitions": len(seconds),
+            }
+    return figures
+
+
+def failures_of(reports: Sequence[Mapping[str, Sequence[Sample]]]) -> dict[str, int]:
+    """Return how many rounds of each measure merged nothing; only those where some did."""
+    counts = {m: sum(list(report[m]).count(None) for report in reports) for m in reports[0]}
+    return {measure: count for measure, count in counts.items() if count}
+
+
+def ratios_of(figures: Mapping[str, Any], ratios: Iterable[Ratio]) -> dict[str, float]:
+    """Return those ratios whose figures were measured, of medians, such as `x / (copy + lerp)`."""
+
+    def total(names: Sequence[str]) -> float:
+        return sum(figures[name]["median_ms"] for name in names)
+
+    def words(names: Sequence[str]) -> str:
+        return names[0] if len(names) == 1 else f"({' + '.join(names)})"
+
+    return {
+        f"{words(above)} / {words(below)}": total(above) / total(below)
+        for above, below in ratios
+        if {*above, *below} <= figures.keys()
+    }
+
+
+def result_of(plan: Plan, ratios: Iterable[Ratio], command: Sequence[str] = ()) -> dict[str, Any]:
+    """Run the processes of a plan; return their figures, their ratios, and where that was.
+
+    Raises:
+        BenchmarkError: a process failed, or more than a tenth of the rounds merged nothing.
+    """
+    reports = run_again(plan, command)
+    figures = figures_of(reports)
+    return {
+        "processes": len(plan.hosts),
+        "repetitions": plan.options["repetitions"],
+        "machine": this_machine(),
+        "figures": figures,
+        "failed_rounds": failures_of(reports),
+        "ratios": ratios_of(figures, ratios),
+    }
+
+
+def this_machine() -> dict[str, Any]:
+    """Describe this machine, and the versions of what matters; torch is not imported for it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else platform.processor() or platform.machine(),
+        "cores": len(available_cores()),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": metadata.version("torch"),
+        "dpwa": dpwa.__version__,
+    }
+
+
+def _require_few_failures(measure: str, repetitions: Sequence[tuple[Sample, ...]]) -> None:
+    samples = [sample for repetition in repetitions for sample in repetition]
+    rounds = sum(sample is None or bool(sample) for sample in samples)
+    failed = samples.count(None)
+    if failed > FAILURES_ALLOWED * rounds:
+        raise BenchmarkError(f"{measure}: {failed} of {rounds} rounds merged nothing")
+
+
+def _slowest(repetitions: Sequence[tuple[Sample, ...]]) -> dict[str, list[float]]:
+    seconds: dict[str, list[float]] = {}
+    for repetition in repetitions:
+        done = [sample for sample in repetition if sample is not None]
+        if len(done) < len(repetition):
+            continue
+        for name in dict.fromkeys(name for sample in done for name in sample):
+            slowest = max(sample[name] for sample in done if name in sample)
+            seconds.setdefault(name, []).append(slowest)
+    return seconds
+
+
+# Options and output
+
+
+def add_options(parser: argparse.ArgumentParser, measures: Sequence[str], processes: int) -> None:
+    """Add the options that `plane`, `collectives` and `tables` have in common."""
+    parser.add_argument("--processes", type=at_least(2), default=processes)
+    parser.add_argument(
+        "--repetitions", type=at_least(1), default=9, help="of each measure, interleaved"
+    )
+    parser.add_argument(
+        "--only",
+        type=lambda text: tuple(one_of(name.strip(), measures) for name in text.split(",")),
+        default=tuple(measures),
+        metavar="NAMES",
+        help="measure only these, separated by commas",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, and the table beside it")
+
+
+def at_least(least: float) -> Callable[[str], Any]:
+    """Return what reads a number that may not be smaller, for argparse."""
+
+    def number(text: str) -> Any:
+        value = type(least)(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"expected at least {least} (got {text})")
+        return value
+
+    return number
+
+
+def one_of(name: str, known: Sequence[str]) -> str:
+    """Require that a name is known, for argparse."""
+    if name not in known:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(known)} (got {name})")
+    return name
+
+
 def numbers(text: str) -> tuple[float, ...]:
     """Read numbers that are separated by commas, for argparse."""
     return tuple(float(number) for number in text.split(","))
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table on standard error; the first column is text, the others are numbers."""
+def show(
+    result: Mapping[str, Any],
+    heading: str,
+    titles: Mapping[str, str],
+    *,
+    as_json: bool,
+    more: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
+    """Print the figures and what was worked out of them; as JSON, too, if that is wanted.
+
+    Args:
+        result: of `result_of`.
+        heading: what was measured.
+        titles: what each figure is.
+        as_json: whether JSON goes to standard output, and the tables to standard error.
+        more: numbers beside the ratios, by what they are.
+    """
+    out = sys.stderr if as_json else sys.stdout
+    machine = result["machine"]
+    out.write(
+        f"{heading}, {result['processes']} processes of one thread on {machine['cores']} cores "
+        f"({machine['cpu']}), {result['repetitions']} interleaved repetitions\n"
+    )
+    rows = [
+        [name, titles[name], *(f"{figure[k]:.3g}" for k in ("median_ms", "min_ms", "max_ms"))]
+        for name, figure in result["figures"].items()
+    ]
+    print_table(["figure", "what", "median ms", "min", "max"], rows, out, texts=2)
+    for what, values in {"ratio of medians": result["ratios"], **(more or {})}.items():
+        if values:
+            print_table([what, ""], [[name, value] for name, value in values.items()], out)
+    for measure, count in result["failed_rounds"].items():
+        out.write(f"{measure}: {count} rounds merged nothing\n")
+    if as_json:
+        print(json.dumps(result, indent=2))
+
+
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], out: Any = None, texts: int = 1
+) -> None:
+    """Print a table, on standard error unless told otherwise; numbers follow the texts."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for position, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if position else "left", no_wrap=True)
+        justify = "left" if position < texts else "right"
+        table.add_column(heading, justify=justify, no_wrap=True)
     for row in rows:
         table.add_row(*(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
-    Console(stderr=True, highlight=False).print(table)
-
-
-__all__ = [
-    "ROOT",
-    "TRANSPORTS",
-    "BenchmarkError",
-    "fail",
-    "is_node",
-    "numbers",
-    "print_table",
-    "run",
-    "run_again",
-]
+    Console(file=out or sys.stderr, highlight=False, width=None if out is None else 120).print(
+        table
+    )

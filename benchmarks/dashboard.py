@@ -21,10 +21,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
-from common import fail, print_table
+from common import BenchmarkError, fail, print_table
 
 from dpwa import DpwaConnection
-from dpwa.bench.processes import BenchmarkError
 from dpwa.errors import DpwaError
 from dpwa.launch.ports import free_ports
 

@@ -6,12 +6,16 @@ import argparse
 import json
 from contextlib import ExitStack
 
-from common import TRANSPORTS, print_table, run, run_again
-
-from dpwa.bench.plan import LOCAL_HOST, BenchPlan, Rank, ports_for
-from dpwa.bench.records import SessionReport, parse_record
-from dpwa.bench.result import figures_of
-from dpwa.bench.suite import LinkSettings
+from common import (
+    TRANSPORTS,
+    Measure,
+    Session,
+    figures_of,
+    plan_of,
+    print_table,
+    run,
+    run_again,
+)
 
 MODELS = ("many", "one")
 KINDS = ("overlapped", "round")
@@ -32,12 +36,9 @@ def _options() -> argparse.Namespace:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    hosts = (LOCAL_HOST, LOCAL_HOST)
     nbytes = round(options.tensors * options.tensor_kb * 250) * 4
-    plan = BenchPlan(nbytes=nbytes, hosts=hosts, ports=ports_for(MODELS, len(hosts)))
-    records = [parse_record(line) for line in run_again(plan)]
-    figures = figures_of([record for record in records if isinstance(record, SessionReport)])
-    medians = {name: figure.median_ms for name, figure in figures.items()}
+    figures = figures_of(run_again(plan_of(nbytes, MODELS)))
+    medians = {name: figure["median_ms"] for name, figure in figures.items()}
     ratios = {kind: medians[f"many_{kind}"] / medians[f"one_{kind}"] for kind in KINDS}
     rows = [[k, medians[f"many_{k}"], medians[f"one_{k}"], ratios[k]] for k in KINDS]
     print_table(["", f"{options.tensors} tensors, ms", "1 tensor, ms", "ratio"], rows)
@@ -45,30 +46,25 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _gossip(options: argparse.Namespace) -> None:
-    from dpwa.bench.session import GlooGroup, leave_when_asked, repeat, report
-
-    leave_when_asked()
-    with GlooGroup(Rank.from_environment()) as group, ExitStack() as stack:
-        measures = {}
+    with Session() as session, ExitStack() as stack:
+        made: dict[str, Measure] = {}
         for name, tensors in zip(MODELS, (options.tensors, 1), strict=True):
-            measures |= _measures(name, tensors, options.transport, group.rank, stack)
-            group.barrier()
-        outcome = repeat(group, measures, options.repetitions)
-        report(outcome)
-        group.barrier()
+            made |= _measures(name, tensors, options.transport, session, stack)
+            session.barrier()
+        session.repeat(made, options.repetitions)
 
 
-def _measures(name: str, tensors: int, transport: str, rank: Rank, stack: ExitStack) -> dict:
-    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-    from dpwa.bench.measures.gossip import Round, meet, pause_s
-    from dpwa.bench.model import FlatModel
+def _measures(
+    name: str, tensors: int, transport: str, session: Session, stack: ExitStack
+) -> dict[str, Measure]:
+    from measures import DpwaPyTorchAdapter, FlatModel, gossip_round, meet, pause_s
 
-    plan = rank.plan(BenchPlan)
-    module = FlatModel(plan.nbytes, tensors, seed=rank.index).module
-    adapter = DpwaPyTorchAdapter(module, rank.name, plan.config(name, LinkSettings(transport)))
+    plan = session.plan
+    module = FlatModel(plan.nbytes, tensors, seed=session.index).module
+    adapter = DpwaPyTorchAdapter(module, session.name, plan.config(name, transport=transport))
     meet(stack.enter_context(adapter))
     pauses_s = {"overlapped": pause_s(plan.nbytes), "round": 0.0}
-    return {f"{name}_{kind}": Round(f"{name}_{kind}", adapter, pauses_s[kind]) for kind in KINDS}
+    return {f"{name}_{k}": gossip_round(f"{name}_{k}", adapter, pauses_s[k]) for k in KINDS}
 
 
 if __name__ == "__main__":

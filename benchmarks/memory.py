@@ -9,21 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from common import TRANSPORTS, print_table, run, run_again
+from common import TRANSPORTS, Session, nbytes_of, plan_of, print_table, run, run_again, tell
 from process_memory import memory_of_process, reset_peak
 
-from dpwa.bench.plan import LOCAL_HOST, BenchPlan, Rank, nbytes_of, ports_for
-from dpwa.bench.suite import LinkSettings
-
 LINK = "memory"
-
-
-class MemoryPlan(BenchPlan):
-    """What the nodes are told."""
-
-    transport: str
-    slots: int
-    rounds: int
 
 
 def main() -> None:
@@ -44,8 +33,9 @@ def _compare(options: argparse.Namespace) -> None:
     result = []
     for transport in options.transports:
         for slots in options.slots:
-            plan = _plan(options, transport, slots)
-            nodes = [json.loads(line) for line in run_again(plan)]
+            told = {"rounds": options.rounds, "transport": transport, "slots": slots}
+            plan = plan_of(nbytes_of(options.size_mb), [LINK], **told)
+            nodes = run_again(plan)
             most = {key: max(node[key] for node in nodes) / plan.nbytes for key in nodes[0]}
             result.append({"transport": transport, "slots": slots, **most})
     headings = list(result[0])
@@ -54,42 +44,26 @@ def _compare(options: argparse.Namespace) -> None:
     print(json.dumps(result))
 
 
-def _plan(options: argparse.Namespace, transport: str, slots: int) -> MemoryPlan:
-    hosts = (LOCAL_HOST, LOCAL_HOST)
-    return MemoryPlan(
-        nbytes=nbytes_of(options.size_mb),
-        hosts=hosts,
-        ports=ports_for([LINK], len(hosts)),
-        transport=transport,
-        slots=slots,
-        rounds=options.rounds,
-    )
-
-
 def _gossip(_: argparse.Namespace) -> None:
-    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-    from dpwa.bench.measures.gossip import meet
-    from dpwa.bench.model import FlatModel
-    from dpwa.bench.session import GlooGroup, leave_when_asked
+    from measures import DpwaPyTorchAdapter, FlatModel, meet
 
-    leave_when_asked()
-    rank = Rank.from_environment()
-    plan = rank.plan(MemoryPlan)
-    with GlooGroup(rank) as group:
-        model = FlatModel(plan.nbytes, 1, seed=rank.index)  # random: every page is touched
-        group.barrier()
+    with Session() as session:
+        plan = session.plan
+        rounds, settings = plan.options.pop("rounds"), plan.options
+        model = FlatModel(plan.nbytes, 1, seed=session.index)  # random: every page is touched
+        session.barrier()
         reset_peak()
         before = memory_of_process()
-        config = plan.config(LINK, LinkSettings(plan.transport, slots=plan.slots))
-        with DpwaPyTorchAdapter(model.module, rank.name, config) as gossip:
+        config = plan.config(LINK, **settings)
+        with DpwaPyTorchAdapter(model.module, session.name, config) as gossip:
             meet(gossip)
-            for _ in range(plan.rounds):
+            for _ in range(rounds):
                 gossip.update_send()
                 gossip.update_wait()
-            group.barrier()
+            session.barrier()
             after = memory_of_process()
-            group.barrier()
-    print(json.dumps({key: after[key] - before[key] for key in after}))
+            session.barrier()
+    tell({key: after[key] - before[key] for key in after})
 
 
 if __name__ == "__main__":

@@ -20,11 +20,8 @@ import urllib.request
 from contextlib import ExitStack, closing
 from statistics import median
 
-from common import print_table, run, run_again
+from common import Session, plan_of, print_table, run, run_again, tell
 from training_step import Step
-
-from dpwa.bench.plan import LOCAL_HOST, BenchPlan, Rank, ports_for
-from dpwa.bench.suite import LinkSettings
 
 MODES = ("watched", "alone")
 SCRAPED_EVERY_S = 5.0
@@ -51,10 +48,7 @@ def _options() -> argparse.Namespace:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    hosts = (LOCAL_HOST, LOCAL_HOST)
-    ports = ports_for(MODES, len(hosts))
-    plan = BenchPlan(nbytes=50_000_000, hosts=hosts, ports=ports)
-    nodes = [json.loads(line) for line in run_again(plan)]
+    nodes = run_again(plan_of(50_000_000, MODES))
     ratios = [w / a for node in nodes for w, a in zip(node["watched"], node["alone"], strict=True)]
     watched_ms, alone_ms = (
         1000 * median(seconds for node in nodes for seconds in node[mode]) for mode in MODES
@@ -76,46 +70,42 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from dpwa.bench.session import GlooGroup, leave_when_asked
-
-    leave_when_asked()
-    with GlooGroup(Rank.from_environment()) as group:
-        print(json.dumps(_alternate(group, options)))
+    with Session() as session:
+        tell(_alternate(session, options))
 
 
-def _alternate(group, options: argparse.Namespace) -> dict:
+def _alternate(session: Session, options: argparse.Namespace) -> dict:
     step = Step(options.model)
     found: dict[str, list[float]] = {mode: [] for mode in MODES}
     read_bytes = 0
     for block in range(-1, options.blocks):  # the first one does not count
         for mode in MODES if block % 2 else MODES[::-1]:
-            seconds, nbytes = _block(group, step, mode, options.seconds)
+            seconds, nbytes = _block(session, step, mode, options.seconds)
             if block >= 0:
                 found[mode].append(seconds)
                 read_bytes += nbytes
     return {**found, "read_bytes": read_bytes}
 
 
-def _block(group, step, mode: str, seconds: float) -> tuple[float, int]:
+def _block(session, step, mode: str, seconds: float) -> tuple[float, int]:
     """Train in one mode; return the median of a step in seconds, and the bytes that were read."""
-    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-    from dpwa.bench.measures.gossip import meet
+    from measures import DpwaPyTorchAdapter, meet
 
-    config = group.rank.plan(BenchPlan).config(mode, LinkSettings("auto"))
+    config = session.plan.config(mode, transport="auto")
     with ExitStack() as stack:
         if mode == "watched":
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             changed = {"run_log": folder, "metrics": {"port": 0}}
             config = config.model_validate({**config.model_dump(), **changed})
-        adapter = stack.enter_context(DpwaPyTorchAdapter(step.model, group.rank.name, config))
+        adapter = stack.enter_context(DpwaPyTorchAdapter(step.model, session.name, config))
         meet(adapter)
-        group.barrier()
-        watching = mode == "watched" and group.rank.index == 0
+        session.barrier()
+        watching = mode == "watched" and session.index == 0
         reader = stack.enter_context(closing(_Reader(adapter))) if watching else None
         _steps(step, adapter, BEGUN_S)
-        group.barrier()
+        session.barrier()
         taken = _steps(step, adapter, seconds)
-        group.barrier()
+        session.barrier()
         return median(taken), 0 if reader is None else reader.nbytes
 
 

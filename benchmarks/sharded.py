@@ -7,12 +7,17 @@ import json
 from contextlib import ExitStack
 from typing import Any
 
-from common import TRANSPORTS, print_table, run, run_again
-
-from dpwa.bench.plan import LOCAL_HOST, BenchPlan, Rank, ports_for
-from dpwa.bench.records import Sample, SessionReport, parse_record
-from dpwa.bench.result import figures_of
-from dpwa.bench.suite import LinkSettings
+from common import (
+    TRANSPORTS,
+    Measure,
+    Plan,
+    Session,
+    figures_of,
+    plan_of,
+    print_table,
+    run,
+    run_again,
+)
 
 KINDS = ("whole", "sharded")
 MEMBERS, RANKS = 2, 2
@@ -32,12 +37,9 @@ def _options() -> argparse.Namespace:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    hosts = (LOCAL_HOST,) * (MEMBERS * RANKS)
-    nbytes = round(options.mb * 250_000) * 4
-    plan = BenchPlan(nbytes=nbytes, hosts=hosts, ports=ports_for(KINDS, len(hosts)))
-    records = [parse_record(line) for line in run_again(plan)]
-    figures = figures_of([record for record in records if isinstance(record, SessionReport)])
-    medians = {kind: figures[kind].median_ms for kind in KINDS}
+    plan = plan_of(round(options.mb * 250_000) * 4, KINDS, MEMBERS * RANKS)
+    figures = figures_of(run_again(plan))
+    medians = {kind: figures[kind]["median_ms"] for kind in KINDS}
     ratio = medians["sharded"] / medians["whole"]
     rows = [[f"{options.mb:g} MB", medians["whole"], medians["sharded"], ratio]]
     print_table(["", "whole, ms", "sharded, ms", "ratio"], rows)
@@ -45,52 +47,34 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _gossip(options: argparse.Namespace) -> None:
+    from measures import DpwaPyTorchAdapter, FlatModel, gossip_round, meet
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-    from dpwa.bench.measures.gossip import Round, meet
-    from dpwa.bench.model import FlatModel
-    from dpwa.bench.session import GlooGroup, leave_when_asked, repeat, report
-
-    leave_when_asked()
-    with GlooGroup(Rank.from_environment()) as group, ExitStack() as stack:
-        rank = group.rank
-        plan = rank.plan(BenchPlan)
+    with Session() as session, ExitStack() as stack:
+        plan = session.plan
         mesh = init_device_mesh("cpu", (MEMBERS, RANKS), mesh_dim_names=("member", "rank"))
-        measures: dict[str, Any] = {"whole": Nothing()}
-        if rank.index < MEMBERS:
-            module = FlatModel(plan.nbytes, 8, seed=rank.index).module
+        made = {"whole": Measure(dict)}  # a rank that has no node of its own takes no time
+        if session.index < MEMBERS:
+            module = FlatModel(plan.nbytes, 8, seed=session.index).module
             config = _config(plan, "whole", options.transport)
-            adapter = DpwaPyTorchAdapter(module, f"m{rank.index}", config)
+            adapter = DpwaPyTorchAdapter(module, f"m{session.index}", config)
             meet(stack.enter_context(adapter))
-            measures["whole"] = Round("whole", adapter)
-        group.barrier()
-        member = rank.index // RANKS
+            made["whole"] = gossip_round("whole", adapter)
+        session.barrier()
+        member = session.index // RANKS
         module = FlatModel(plan.nbytes, 8, seed=member).module
         fully_shard(module, mesh=mesh["rank"])
         config = _config(plan, "sharded", options.transport)
         adapter = DpwaPyTorchAdapter(module, f"m{member}", config)
         meet(stack.enter_context(adapter))
-        measures["sharded"] = Round("sharded", adapter)
-        group.barrier()
-        report(repeat(group, measures, options.repetitions))
-        group.barrier()
+        made["sharded"] = gossip_round("sharded", adapter)
+        session.barrier()
+        session.repeat(made, options.repetitions)
 
 
-class Nothing:
-    """What a rank does that has no node of its own."""
-
-    def prepare(self) -> None:
-        """Nothing."""
-
-    def run(self) -> Sample:
-        """Take no time."""
-        return {}
-
-
-def _config(plan: BenchPlan, kind: str, transport: str) -> dict[str, Any]:
-    mapping = plan.config(kind, LinkSettings(transport)).to_mapping()
+def _config(plan: Plan, kind: str, transport: str) -> dict[str, Any]:
+    mapping = plan.config(kind, transport=transport).to_mapping()
     apart = 1 if kind == "whole" else RANKS
     nodes = mapping["nodes"][: MEMBERS * apart : apart]
     return {**mapping, "nodes": [{**node, "name": f"m{i}"} for i, node in enumerate(nodes)]}

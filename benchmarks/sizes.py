@@ -9,12 +9,10 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from common import ROOT, fail, numbers, print_table
-
-from dpwa.bench.benchmark import run_benchmark
-from dpwa.bench.plane import PlaneResult, PlaneSpec
-from dpwa.errors import DpwaError
+from common import ROOT, numbers, print_table, result_of, run
+from plane import RATIOS, plane_plan, take_part
 
 SIZES_MB = (1.0, 4.0, 16.0, 64.0, 100.0, 250.0, 1000.0)
 CURVES = {
@@ -26,22 +24,21 @@ CURVES = {
 
 
 def main() -> None:
+    """Start the processes, or be one."""
+    run(_compare, take_part, _options())
+
+
+def _compare(options: argparse.Namespace) -> None:
     """Measure every size, then draw."""
-    options = _options()
-    try:
-        results = [_measured(size_mb, options.repetitions) for size_mb in options.sizes_mb]
-    except DpwaError as error:
-        fail(error)
+    results = [_measured(size_mb, options.repetitions) for size_mb in options.sizes_mb]
     figures = options.chart.with_suffix(".json")
-    figures.write_text(
-        json.dumps([result.model_dump() for result in results], indent=2) + "\n", encoding="utf-8"
-    )
+    figures.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     _draw(results, options.chart)
     print_table(
         ["MB", *CURVES],
         [
-            [f"{result.size_mb:g}", *(result.figures[name].median_ms for name in CURVES)]
-            for result in results
+            [f"{each['size_mb']:g}", *(each["figures"][name]["median_ms"] for name in CURVES)]
+            for each in results
         ],
     )
     print(f"{options.chart}\n{figures}")
@@ -57,20 +54,21 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measured(size_mb: float, repetitions: int) -> PlaneResult:
-    return run_benchmark(PlaneSpec(size_mb, repetitions, measures=tuple(CURVES)))
+def _measured(size_mb: float, repetitions: int) -> dict[str, Any]:
+    plan = plane_plan(size_mb, tuple(CURVES), repetitions)
+    return {"size_mb": size_mb, "tensors": 1, **result_of(plan, RATIOS)}
 
 
-def _draw(results: Sequence[PlaneResult], path: Path) -> None:
+def _draw(results: Sequence[dict[str, Any]], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    sizes_mb = [result.size_mb for result in results]
+    sizes_mb = [result["size_mb"] for result in results]
     for name, (label, colour, marker) in CURVES.items():
-        medians_ms = [result.figures[name].median_ms for result in results]
+        medians_ms = [result["figures"][name]["median_ms"] for result in results]
         axes.loglog(sizes_mb, medians_ms, color=colour, marker=marker, label=label)
     axes.set_xlabel("size of the model, MB of float32")
     axes.set_ylabel("time per round, ms (median)")

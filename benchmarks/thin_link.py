@@ -6,30 +6,20 @@ Linux only, as root; needs `ip` and `tc`. Everything it has made is removed at t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
 
-from common import fail, is_node, print_table
-from namespaces import run_between, take_part
+from common import print_table, result_of, run
+from namespaces import placed
+from plane import CODECS, RATIOS, plane_plan, take_part
 
-from dpwa.bench.plane import PlaneSpec
-from dpwa.bench.suites.plane import CODECS
-from dpwa.errors import DpwaError
-from dpwa.testing.namespaces import Host, Namespaces
+from dpwa.testing.namespaces import Namespaces
 
 LINKS = ("tcp", *(codec for codec in CODECS if codec != "fp16"))  # bf16 has its size
 
 
 def main() -> None:
     """Join two namespaces and measure, or be a process in one of them."""
-    options = _options()
-    if is_node():
-        take_part(options.namespaces)
-        return
-    try:
-        with Namespaces(2, rate_mbit=options.mbit) as hosts:
-            _compare(options, hosts)
-    except DpwaError as error:
-        fail(error)
+    run(_compare, take_part, _options())
 
 
 def _options() -> argparse.Namespace:
@@ -37,25 +27,22 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--size-mb", type=float, default=5.0)
     parser.add_argument("--mbit", type=int, default=100, help="the limit, in 10^6 bits per second")
     parser.add_argument("--repetitions", type=int, default=9)
-    parser.add_argument("--namespaces", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _compare(options: argparse.Namespace, hosts: Sequence[Host]) -> None:
-    spec = PlaneSpec(
-        options.size_mb,
-        options.repetitions,
-        measures=tuple(f"{link}_one_way" for link in LINKS),
-        hosts=tuple(host.address for host in hosts),
-    )
-    result = run_between(hosts, spec)
-    medians_ms = {link: result.figures[f"{link}_one_way"].median_ms for link in LINKS}
+def _compare(options: argparse.Namespace) -> None:
+    measures = tuple(f"{link}_one_way" for link in LINKS)
+    with Namespaces(2, rate_mbit=options.mbit) as hosts:
+        addresses = tuple(host.address for host in hosts)
+        plan = plane_plan(options.size_mb, measures, options.repetitions, addresses)
+        found = result_of(placed(plan, hosts), RATIOS)
+    medians_ms = {link: found["figures"][f"{link}_one_way"]["median_ms"] for link in LINKS}
     rows = [
         ["none" if link == "tcp" else link, time_ms, f"{time_ms / medians_ms['tcp']:.3f}"]
         for link, time_ms in medians_ms.items()
     ]
     print_table(["codec", "ms per round", "ratio to none"], rows)
-    print(result.model_dump_json(indent=2))
+    print(json.dumps({"size_mb": options.size_mb, **found}, indent=2))
 
 
 if __name__ == "__main__":

@@ -12,10 +12,17 @@ import time
 from itertools import pairwise
 from statistics import median
 
-from common import ROOT, TRANSPORTS, BenchmarkError, print_table, run, run_again
-
-from dpwa.bench.plan import LOCAL_HOST, BenchPlan, Rank, ports_for
-from dpwa.bench.suite import LinkSettings
+from common import (
+    ROOT,
+    TRANSPORTS,
+    BenchmarkError,
+    Session,
+    plan_of,
+    print_table,
+    run,
+    run_again,
+    tell,
+)
 
 MODELS = ("resnet18", "cnn")
 MODES = ("gossip", "alone")
@@ -39,9 +46,7 @@ def _options() -> argparse.Namespace:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    hosts = (LOCAL_HOST, LOCAL_HOST)
-    plan = BenchPlan(nbytes=MOST_BYTES, hosts=hosts, ports=ports_for(options.models, len(hosts)))
-    nodes = [json.loads(line) for line in run_again(plan)]
+    nodes = run_again(plan_of(MOST_BYTES, options.models))
     rows, result = [], {}
     for name in options.models:
         merges = sum(node[name]["merges"] for node in nodes)
@@ -59,35 +64,29 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from dpwa.bench.session import GlooGroup, leave_when_asked
-
-    leave_when_asked()
-    rank = Rank.from_environment()
-    with GlooGroup(rank) as group:
-        outcome = {name: _alternate(group, name, options) for name in options.models}
-    print(json.dumps(outcome))
+    with Session() as session:
+        tell({name: _alternate(session, name, options) for name in options.models})
 
 
-def _alternate(group, name: str, options: argparse.Namespace) -> dict:
-    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-    from dpwa.bench.measures.gossip import meet
+def _alternate(session: Session, name: str, options: argparse.Namespace) -> dict:
+    from measures import DpwaPyTorchAdapter, meet
 
-    config = group.rank.plan(BenchPlan).config(name, LinkSettings(options.transport))
+    config = session.plan.config(name, transport=options.transport)
     step = Step(name)
     seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
     merges = 0
-    with DpwaPyTorchAdapter(step.model, group.rank.name, config) as gossip:
+    with DpwaPyTorchAdapter(step.model, session.name, config) as gossip:
         meet(gossip)
         for block in range(-1, options.blocks):  # the first one does not count
             for mode in MODES if block % 2 else MODES[::-1]:
-                group.barrier()
+                session.barrier()
                 for _ in range(options.steps):
                     before = time.perf_counter()
                     merged = step(gossip if mode == "gossip" else None)
                     if block >= 0:
                         seconds[mode].append(time.perf_counter() - before)
                         merges += merged
-        group.barrier()
+        session.barrier()
     return {**seconds, "merges": merges}
 
 

@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dpwa.collectives.calls import CollectiveCalls
-from dpwa.collectives.collectives import Collectives
+from dpwa.collectives.collectives import CollectiveCalls, Collectives
 from dpwa.config import Config, ConfigSource, load_config
 from dpwa.data.arrays import NumericArray, array_layout, as_published, byte_array, is_finite
 from dpwa.data.layout import Layout

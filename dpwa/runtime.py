@@ -246,3 +246,31 @@ class SystemRuntime(SystemClock):
 
 
 SYSTEM: Runtime = SystemRuntime()
+
+
+class Background:
+    """Runs what may take long on threads of its own, one at a time for each key.
+
+    For one thread to use. `owner` names the threads.
+    """
+
+    def __init__(self, owner: str, runtime: Runtime) -> None:
+        self._owner = owner
+        self._runtime = runtime
+        self._running: dict[str, threading.Thread] = {}
+
+    def start(self, key: str, function: Callable[[], None]) -> bool:
+        """Run a function, unless one with this key still runs; return whether it was started."""
+        running = self._running.get(key)
+        if running is not None and running.is_alive():
+            return False
+        thread = self._runtime.thread(function, f"dpwa-members-{self._owner}")
+        self._running[key] = thread
+        thread.start()
+        return True
+
+    def finish(self, key: str, timeout_s: float) -> None:
+        """Wait for the function with this key to end, at most for so long."""
+        running = self._running.get(key)
+        if running is not None:
+            running.join(timeout_s)

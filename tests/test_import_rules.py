@@ -42,7 +42,6 @@ STOREY_OF = {room: level for level, rooms in enumerate(STOREYS) for room in room
 
 TORCH_MAY_BE_USED_IN = (
     "adapters/",
-    "bench/",
     "data/codecs/",
     "data/kernels.py",
     "demo/",

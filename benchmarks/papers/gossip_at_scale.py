@@ -20,8 +20,7 @@ from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.asynchronous import AsynchronousRun
 from dpwa.sim.rules.recorder import Moment
 from dpwa.sim.rules.wire_sizes import WireSizes
-from dpwa.sim.run_spec import RunSpec, node_name
-from dpwa.sim.scenario import Scenario
+from dpwa.sim.scenario import RunSpec, Scenario, node_name
 from dpwa.sim.tasks import TASKS, make_task
 
 MOST_S = 600.0  # virtual, of a run

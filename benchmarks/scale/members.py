@@ -11,9 +11,9 @@ from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.service import RosterListener, RosterService
 from dpwa.policy.members.states import MemberEntry
-from dpwa.sim.framing import wire_bytes
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.sim.nodes.tcp import VirtualTcp
+from dpwa.sim.rules.wire_sizes import wire_bytes
 from dpwa.types import Frame
 from dpwa.virtual_network import Link, VirtualNetwork
 from dpwa.wire.messages import Message, decode, encode

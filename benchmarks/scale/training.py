@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dpwa.sim.load import load_scenario
-from dpwa.sim.run_spec import RunSpec
 from dpwa.sim.samples import RunOutcome
+from dpwa.sim.scenario import RunSpec
 from dpwa.sim.simulate import simulate
 from dpwa.sim.summary import figures_of
 

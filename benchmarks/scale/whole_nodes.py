@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from dpwa.sim.framing import wire_bytes
 from dpwa.sim.load import load_scenario
-from dpwa.sim.nodes.engine import NodesRun
-from dpwa.sim.nodes.simulated_node import SimulatedNode
+from dpwa.sim.nodes.engine import NodesRun, SimulatedNode
+from dpwa.sim.rules.wire_sizes import wire_bytes
 from dpwa.wire.members import MemberMessage
 from dpwa.wire.messages import pack
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -42,13 +42,9 @@ class FrozenParameters:
 
         Takes about a second for each GB and core.
         """
-        threads = min(MOST_THREADS, os.cpu_count() or 1)
         digest = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
-        with ThreadPoolExecutor(threads, "dpwa-digest") as pool:
-            found = pool.map(_digest, [tensor for _, tensor in self._named])
-            for (name, tensor), bytes_digest in zip(self._named, found, strict=True):
-                kind = f"{name} {tensor.dtype} {list(tensor.shape)}".encode()
-                digest.update(hashlib.blake2b(kind).digest() + bytes_digest)
+        for each in digests(self._named):
+            digest.update(each)
         nbytes = sum(tensor.nbytes for _, tensor in self._named)
         return f"{len(self._named)} tensors, {nbytes} bytes, digest {digest.hexdigest()}"
 
@@ -57,6 +53,21 @@ class FrozenParameters:
 
     def _find_state(self) -> list[tuple[int, int]]:
         return [(tensor.data_ptr(), _version(tensor)) for _, tensor in self._named]
+
+
+def digests(named: Sequence[tuple[str, torch.Tensor]]) -> list[bytes]:
+    """Return a digest of the name, dtype, shape and bytes of each tensor.
+
+    Takes about a second for each GB and core.
+    """
+    threads = min(MOST_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads, "dpwa-digest") as pool:
+        found = pool.map(_digest, [tensor for _, tensor in named])
+        kinds = (f"{name} {tensor.dtype} {list(tensor.shape)}".encode() for name, tensor in named)
+        return [
+            hashlib.blake2b(kind).digest() + of_bytes
+            for kind, of_bytes in zip(kinds, found, strict=True)
+        ]
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from torch import nn
 from dpwa.adapters.contents import contents
 from dpwa.adapters.cuda_side import CudaSide
 from dpwa.adapters.device_side import DeviceSide
-from dpwa.adapters.frozen import FrozenParameters
+from dpwa.adapters.frozen import FrozenParameters, digests
 from dpwa.adapters.host_side import HostSide
 from dpwa.adapters.merging import MergeTerms, Merging
 from dpwa.adapters.module_watch import ModuleWatch
@@ -26,6 +27,8 @@ from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy
 from dpwa.errors import ParametersError, UserError
 from dpwa.types import JsonObject
+
+MOST_TOLD = 512  # digests of single tensors
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,29 @@ class ModuleState:
         if not self._fits_frozen:
             return state_tensors(self._net)
         return ((entry.name, entry.tensor) for entry in self.entries)
+
+    def rest(self) -> dict[str, str]:
+        """Digest what of the state is not gossiped: frozen parameters, other buffers; by name.
+
+        Numbers that merely count, such as a batch norm's batches, are left out: nodes may differ in
+        them. Of very many tensors, the last ones have one digest together.
+        """
+        seen: set[object] = set()
+        for entry in self.entries:
+            _is_new(entry.tensor, seen)
+        named = [
+            (name, tensor)
+            for name, tensor in state_tensors(self._net)
+            if (tensor.ndim or tensor.is_floating_point())
+            and not (self._fits_frozen and isinstance(tensor, nn.Parameter))  # the same anyway
+            and _is_new(tensor, seen)
+        ]
+        found = [hashlib.blake2b(each, digest_size=8).hexdigest() for each in digests(named)]
+        rest = {name: digest for (name, _), digest in zip(named, found, strict=True)}
+        if more := found[MOST_TOLD:]:
+            together = hashlib.blake2b("".join(more).encode(), digest_size=8).hexdigest()
+            rest = dict(list(rest.items())[:MOST_TOLD]) | {f"{len(more)} others": together}
+        return rest
 
     def copy_to(self, data: ByteArray, check_finite: bool) -> bool:
         """Copy every tensor to its place in a snapshot, shape `(nbytes,)`.

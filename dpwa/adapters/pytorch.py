@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -19,13 +19,14 @@ from dpwa.adapters.ranks.calls import (
     leads_the_others,
     led_by_first,
     made_by_all_ranks,
+    of_all_shards,
     whole_of,
 )
 from dpwa.adapters.received import ReceivedSnapshot, merge_whole
 from dpwa.adapters.training_state import TrainingState
 from dpwa.adapters.values import TensorValues
 from dpwa.algorithms import Terms
-from dpwa.collectives.calls import CollectiveCalls
+from dpwa.collectives.collectives import CollectiveCalls
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
 from dpwa.data.kernels import are_finite
@@ -245,14 +246,16 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         """
         self._refresh()
         self._sent, self._has_sent = self._state.layout, False
-        report = self._end(seconds, timeout_s)
+        report = self._end(seconds, timeout_s, of_all_shards(self._ranks, self._state.rest()))
         if report.took_part:  # what the algorithm remembers is of other parameters
             self._algorithm = self._rounds.renew_algorithm()
         return report
 
     @leads_the_others
-    def _end(self, seconds: float, timeout_s: float | None) -> FinishReport:
-        averaged = Averaged(self._publish, self._read, self._go_on, self._length)
+    def _end(
+        self, seconds: float, timeout_s: float | None, rest: Mapping[str, str]
+    ) -> FinishReport:
+        averaged = Averaged(self._publish, self._read, self._go_on, self._length, rest)
         return self._node.finish.run(averaged, seconds, timeout_s)
 
     @led_by_first

@@ -23,7 +23,7 @@ def node_names(context: typer.Context, incomplete: str) -> list[str]:
 
 def scenario_names(incomplete: str) -> list[str]:
     """Return what may stand after `dpwa sim`; files are the shell's own offer."""
-    from dpwa.sim.shipped import preset_names
+    from dpwa.sim.load import preset_names
 
     return [name for name in (*preset_names(), "calibrate") if name.startswith(incomplete)]
 

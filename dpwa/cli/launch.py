@@ -112,6 +112,9 @@ def launch(
     If the launcher itself is killed (SIGKILL), COMMAND is too, but not what COMMAND has
     started, such as the programs that a shell script runs.
 
+    A node whose process succeeds has failed all the same if its model is not finite at the end, or
+    if it has finished together with nobody; it is not started again.
+
     Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
     a port in use, 130 interrupted.
 

@@ -364,7 +364,7 @@ def _tail(choices: Choices, present: Choice, fits: Sequence[Choice]) -> Iterator
     if choices.setting.link is None:
         yield (
             "Nodes of one host merge out of each other's memory: nothing is sent. What copying and "
-            "merging take on this machine, `dpwa bench plane` measures."
+            "merging take on a machine, see docs/benchmarks.md."
         )
     for name, reason in choices.refused.items():
         yield f"{name}: {reason}"

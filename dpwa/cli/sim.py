@@ -131,7 +131,7 @@ def sim(
         dpwa sim datacenter --set nodes=1000 --sweep topology=random,ring,exponential --json
         dpwa sim calibrate runs/1 --out ours.yaml
     """
-    from dpwa.sim.shipped import scenario_file
+    from dpwa.sim.load import scenario_file
 
     if out_dir is not None and not no_plots:
         from dpwa.report.style import require_matplotlib
@@ -242,7 +242,7 @@ def _progress(count: int) -> Iterator[Progress]:
 
 def _write(found: Comparison, folder: Path, *, with_plots: bool) -> None:
     """Write files and pictures, and say which."""
-    from dpwa.sim.files import write_results
+    from dpwa.sim.sweep import write_results
 
     try:
         files = write_results(found.runs, found.to_json(), folder)

@@ -59,7 +59,7 @@ def calibrate(
     """
     from dpwa.observe.run_reading import read_run
     from dpwa.sim.calibration.calibrate import calibrate as fitted_to
-    from dpwa.sim.calibration.yaml_text import yaml_text
+    from dpwa.sim.calibration.calibrate import yaml_text
 
     if output is not None:
         require_new(output, force=force)
@@ -142,7 +142,7 @@ def _compute_rows(found: Calibration) -> Iterator[Row]:
 
 def _setting_rows(found: Calibration) -> Iterator[Row]:
     from dpwa.config.problems import shown
-    from dpwa.sim.calibration.scenario import changed_settings
+    from dpwa.sim.calibration.fit import changed_settings
 
     for key, value in changed_settings(found.run).items():
         yield key, shown(str(value)), "a setting of the run"

@@ -12,11 +12,10 @@ from statistics import median
 
 from dpwa.cli import screen
 from dpwa.report.wording import duration, share, size
-from dpwa.sim.files import run_as_object
 from dpwa.sim.plots import DrawnRun
+from dpwa.sim.samples import BEGIN_ALIKE, has_target
 from dpwa.sim.summary import SimulationFigures
-from dpwa.sim.sweep import SimulatedRun
-from dpwa.sim.targets import BEGIN_ALIKE, has_target
+from dpwa.sim.sweep import SimulatedRun, run_as_object
 from dpwa.types import JsonObject
 
 BEST = "best"

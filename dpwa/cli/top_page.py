@@ -18,6 +18,7 @@ from dpwa.cli.screen import number, size
 from dpwa.observe.events import RunEvent
 from dpwa.observe.rows import NodeRow
 from dpwa.observe.run_view import RunView
+from dpwa.observe.verdicts import listed
 from dpwa.wire.messages import printable
 
 STYLES = {"X": "red", "!": "yellow", "?": "dim", " ": ""}
@@ -129,7 +130,7 @@ def _nodes(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) 
     matters = list(_matter_lines(rows, screen))
     if height is None:
         look.first, look.visible = 0, len(table)
-        newest = (_event_text(event, shown) for event in shown.events[-MOST_EVENTS_AT_ONCE:])
+        newest = (_event_text(event, shown) for event in _notable(shown)[-MOST_EVENTS_AT_ONCE:])
         wrapped = itertools.chain.from_iterable(_wrapped(text, screen, indent=2) for text in newest)
         return [head, *table, *matters, *wrapped]
     most = max(height // SHARE_OF_MATTERS, height - 1 - len(table) - 2)
@@ -137,13 +138,18 @@ def _nodes(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) 
     left = height - 1 - len(matters)
     kept = MOST_EVENTS if left >= LEAST_FOR_EVENTS else 0
     for_events = max(left - len(table), kept) - 1  # below a line of its own
-    events = shown.events[-for_events:] if for_events > 0 else ()
+    events = _notable(shown)[-for_events:] if for_events > 0 else ()
     look.visible = max(left - (1 + len(events) if events else 0), 0)
     look.clamp(len(table))
     seen = table[look.first : look.first + look.visible]
     told = [_event(event, shown, screen) for event in reversed(events)]
     title = [_rule("newest events", screen)] if told else []
     return [head, *seen, *matters, *title, *told]
+
+
+def _notable(shown: Shown) -> list[RunEvent]:
+    """Return the events without checkpoints, of which there are many; key e shows all."""
+    return [event for event in shown.events if event.kind != "checkpoint"]
 
 
 def _matters(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
@@ -270,6 +276,13 @@ def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
     found.sort(key=lambda pair: "X!".index(pair[0]))
     unknown = [r for r in rows if r.state == "unknown" and r.problem]
     found += [("?", f"{row.name} has not answered yet: {row.problem}") for row in unknown]
+    finishing: dict[tuple[str, ...], list[str]] = {}  # by whom they wait for
+    for row in rows:
+        if row.state == "finishing":
+            finishing.setdefault(row.waits_for, []).append(row.name)
+    for waits_for, names in finishing.items():
+        whom = f", waits for {listed(waits_for)}" if waits_for else ""
+        found.append((" ", f"finishing{whom}: {listed(names)}"))
     found += [
         (" ", f"{r.name}: clock and loss as {r.through} has heard of them")
         for r in rows

@@ -14,8 +14,7 @@ from dpwa.cli import screen
 from dpwa.config.graphs import disconnection
 from dpwa.config.problems import listing
 from dpwa.policy.topology import Topology, neighbours_of, topology, topology_names
-from dpwa.policy.topology.figures import Figures, figures_of
-from dpwa.policy.topology.mixing import Matrix, mixing_matrix
+from dpwa.policy.topology.mixing import Figures, Matrix, figures_of, mixing_matrix
 from dpwa.policy.topology.rules import FileOptions
 from dpwa.types import JsonObject, StrictModel
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpwa.collectives.pull_source import BROUGHT, REDUCED
-from dpwa.collectives.pulling import POLL_S, Arrived, Puller, WantedRange
+from dpwa.collectives.pulling import BROUGHT, POLL_S, REDUCED, Arrived, Puller, WantedRange
 from dpwa.data.layout import Layout, Piece
 from dpwa.data.payload import Payload
 from dpwa.data.reduction import TILE_BYTES, combine, reduce_into

@@ -9,13 +9,294 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.group_state import GroupState, Watcher
-from dpwa.collectives.hearing import Hearing
-from dpwa.collectives.phase_records import ENTERED, READY
+from dpwa.collectives.records import (
+    ENTERED,
+    NOWHERE,
+    READY,
+    EndedCollectives,
+    GroupSender,
+    PhaseRecords,
+)
+from dpwa.collectives.views import ViewDiscovery, ViewProgress, Voting
+from dpwa.data.boards import Posted
 from dpwa.errors import ClosedError
+from dpwa.message_codes import get_log
 from dpwa.policy.groups.ballots import Decision
-from dpwa.policy.groups.views import GroupView, Member
+from dpwa.policy.groups.views import GroupView, Member, ViewRank, has_precedence
 from dpwa.runtime import Runtime
+from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
+
+log = get_log("dpwa.collectives")
+
+Watcher = Callable[[GroupView], None]
+
+
+class GroupState:
+    """The state of one group; every method is called with the lock of the group held.
+
+    Args:
+        tag: of its collectives.
+        ranks: names of all nodes in the order of the configuration, if there are any.
+        contacts: of this node.
+        runtime: of the node.
+
+    Attributes:
+        own: this node.
+        ranks: as given.
+        lock, changed: see `Group`.
+        sender, records, progress, around, voting, ended: the parts.
+        is_evicted: whether this node was left behind, and must be let in again.
+        is_answered: whether it has heard of a view since then.
+        asks_to_join: whether it has asked to be let in.
+        exits: how often it has been outside.
+        called: number of the collective that the training thread calls next.
+        decided: what became of those that it has not ended yet.
+        has_part: whether it has ever ended a collective in this view.
+        is_untold: that it was left behind, after it had part.
+        is_used: whether this node calls anything: messages of others make a group, too, and until
+            then it is of no view.
+        admits_at_once: whether a ballot lets in who asks for it.
+        watchers: are told of every view.
+    """
+
+    def __init__(
+        self,
+        tag: str,
+        ranks: Sequence[str],
+        contacts: Contacts,
+        runtime: Runtime,
+    ) -> None:
+        self.own = contacts.own
+        self.ranks = tuple(ranks)
+        # Reentrant: a signal handler may close the node while its thread is in here.
+        self.lock = self.changed = runtime.condition()
+        self.sender = GroupSender(tag, contacts)
+        self.records = PhaseRecords(tag, contacts, self.sender)
+        view = GroupView(tuple(Member(name) for name in self.ranks) or (self.own,))
+        self.progress = ViewProgress(view, contacts, self.records)
+        self.around = ViewDiscovery(contacts, self.sender, self.ranks, runtime)
+        self.voting = Voting(
+            self.own.name, self.progress, self.sender, self.around.join_requests, runtime
+        )
+        self.ended = EndedCollectives(self.sender)
+        self.is_evicted = self.is_answered = self.asks_to_join = False
+        self.exits = self.called = 0
+        self.decided: dict[int, Decision] = {}
+        self.has_part = self.is_untold = self.admits_at_once = False
+        self.is_used = bool(ranks)
+        self.watchers: list[Watcher] = []
+
+    @property
+    def view(self) -> GroupView:
+        """Who takes part."""
+        return self.progress.view
+
+    @property
+    def number(self) -> int:
+        """Which collective comes next, or is under way."""
+        return self.progress.number
+
+    def leave(self) -> None:
+        """Tell the others that this node takes no part any more, so that nobody waits for it."""
+        if self.is_evicted:
+            return
+        self.voting.leave()
+        self.has_part = False
+        self.step_outside()
+
+    def skip(self) -> None:
+        """Take no notice of what has been decided without this node's calling it."""
+        self.decided.clear()
+        self.called = self.number
+
+    def open_ballot(self, *, expired: bool = False) -> None:
+        """Hold a ballot, unless one is under way."""
+        if self.voting.ballot is None and not self.is_evicted:
+            self.voting.open(expired=expired)
+            self.decide()
+
+    def decide(self) -> None:
+        """Do what the ballot has come to, if it has."""
+        ballot = self.voting.ballot
+        decision = None if ballot is None else ballot.decision()
+        if ballot is not None and ballot.is_left_behind:
+            self.step_outside()
+        elif decision is not None:
+            self.conclude(decision)
+
+    def conclude(self, decision: Decision) -> None:
+        """End a collective as was decided, and tell who has to know."""
+        after = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
+        outcome = self.sender.outcome(self.progress.key, decision, after)
+        if self.voting.ballot is not None:
+            self.sender.tell_all(self.view.names, outcome)
+        for joiner in decision.joiners:
+            self.sender.tell(joiner.name, outcome)
+        self.ended.add(outcome, self.progress.lives())
+        if self.own.name in decision.lost:
+            self.step_outside()
+        else:
+            self._go_on(decision, after)
+
+    def adopt(self, outcome: CollectiveOutcome, view: GroupView) -> None:
+        """End a collective as others have decided."""
+        self.ended.add(self.sender.in_own_name(outcome), self.progress.lives())
+        if self.own.name in view.names:
+            joiners = tuple(m for m in view.members if m.name not in self.view.names)
+            self._go_on(Decision(outcome.holds, outcome.lost, joiners), view)
+        else:
+            self.step_outside()
+
+    def _go_on(self, decision: Decision, view: GroupView) -> None:
+        self.has_part = True
+        self.around.let_in(decision.joiners)
+        self.decided[self.number] = decision
+        self._start(view, self.number + 1)
+
+    def enter_view(self, view: GroupView, number: int) -> None:
+        """Take part in a view from this collective on."""
+        self.has_part = self.is_evicted = self.asks_to_join = False
+        self.around.forget_views()
+        self._start(view, number)
+        self.skip()
+
+    def _start(self, view: GroupView, number: int) -> None:
+        has_changed = view != self.view
+        self.progress.begin(view, number)
+        self.voting.close()
+        if has_changed:
+            log.info("%s: collectives among %s", self.own.name, ", ".join(view.names))
+            self.around.forget_views()
+            for watcher in self.watchers:
+                watcher(view)
+        self.changed.notify_all()
+
+    def step_outside(self) -> None:
+        """Take note that the others go on without this node."""
+        self.voting.close()
+        self.progress.withdraw()
+        self.exits += not self.is_evicted
+        self.is_evicted, self.is_answered = True, False
+        self.is_untold |= self.has_part
+        self.has_part = False
+        self.changed.notify_all()
+
+
+class Hearing:
+    """Takes in messages of one group, on the RxThread.
+
+    Args:
+        state: of the group.
+        contacts: of this node.
+    """
+
+    def __init__(self, state: GroupState, contacts: Contacts) -> None:
+        self._state = state
+        self._contacts = contacts
+
+    def post(self, post: Post) -> None:
+        """Take in that a member has entered, or is ready."""
+        state = self._state
+        with state.lock:
+            if self._answers_late(post.name, post.incarnation, post.view, post.number):
+                return
+            if post.view == state.view.identity and not state.progress.knows(
+                post.name, post.incarnation
+            ):
+                state.sender.evicted(post.name, state.progress.rank, (post.view, post.number))
+                return
+            posted = Posted(post.number, post.view, post.record)
+            state.records.hear(post.name, post.phase, posted)
+            state.changed.notify_all()
+
+    def vote(self, vote: Vote) -> None:
+        """Take in a vote, and vote too."""
+        state = self._state
+        with state.lock:
+            if self._answers_late(vote.name, vote.incarnation, vote.view, vote.number):
+                has_left = vote.name in vote.suspects and vote.view == state.view.identity
+                if has_left and state.progress.knows(vote.name, vote.incarnation):
+                    state.open_ballot()  # it has given up since, and will not call the next
+                return
+            if state.is_evicted and vote.view == state.view.identity:
+                state.voting.stay_out(vote)
+            if (vote.view, vote.number) != state.progress.key or state.is_evicted:
+                return  # told again when this node has come so far
+            if not state.progress.knows(vote.name, vote.incarnation):
+                state.sender.evicted(vote.name, state.progress.rank, (vote.view, vote.number))
+                return
+            state.open_ballot()
+            state.voting.hear(vote)
+            state.decide()
+
+    def outcome(self, outcome: CollectiveOutcome) -> None:
+        """Adopt what others have decided, if this node has not."""
+        state = self._state
+        with state.lock:
+            members = tuple(Member(name, life) for name, life in outcome.members)
+            view = GroupView(members, outcome.since)
+            if state.is_evicted:
+                has_left = view == state.view
+                if state.own in members and state.asks_to_join and not has_left:
+                    state.enter_view(view, outcome.since)
+            elif (outcome.view, outcome.number) == state.progress.key:
+                if not state.progress.knows(outcome.name, outcome.incarnation):
+                    return
+                if not state.voting.suspects(outcome.name):
+                    state.adopt(outcome, view)
+
+    def evicted(self, message: Evicted | AskToJoinView) -> None:
+        """Take note of a view that this node has no part in."""
+        state = self._state
+        with state.lock:
+            is_of_view = message.name in state.view.names
+            state.is_answered |= state.is_evicted
+            if isinstance(message, Evicted) and is_of_view and not state.is_evicted:
+                key = message.view, message.number
+                if key == state.progress.key and not state.voting.suspects(message.name):
+                    state.step_outside()
+            elif not is_of_view and message.size and not state.is_evicted:
+                theirs = ViewRank(message.size, message.ended, message.first)
+                state.around.hear_of_view(message.name, theirs)
+                is_behind = not has_precedence(theirs, state.progress.rank, state.ranks)
+                if isinstance(message, AskToJoinView) and is_behind and state.is_used:
+                    state.sender.evicted(message.name, state.progress.rank)
+
+    def join_request(self, request: AskToJoinView) -> None:
+        """Take note of a node that wants to be let in."""
+        state = self._state
+        with state.lock:
+            if request.size:
+                self.evicted(request)
+            elif not state.is_evicted and self._contacts.knows(request.name):
+                member = Member(request.name, request.incarnation)
+                state.around.hear_join_request(member)
+                if state.is_used:
+                    self._answer_join_request(member)
+
+    def _answers_late(self, name: str, incarnation: bytes, view: bytes, number: int) -> bool:
+        """Answer a node that is in a collective which has ended here; tell whether it was one."""
+        state = self._state
+        if state.ended.answer(name, incarnation, (view, number), state.progress.rank):
+            return True
+        is_past = number < state.number or (number == state.number and view != state.view.identity)
+        if is_past and not state.is_evicted:
+            state.sender.evicted(name, state.progress.rank, (view, number))
+        return is_past
+
+    def _answer_join_request(self, member: Member) -> None:
+        """Tell a node that wants to be let in of this view, which may have let it in already."""
+        state = self._state
+        state.sender.evicted(member.name, state.progress.rank)
+        is_new_view = state.number == state.view.since
+        if member in state.view.members and is_new_view and not state.voting.suspects(member.name):
+            # It was not told, or has left again: then it takes no notice.
+            state.sender.tell(
+                member.name, state.sender.outcome(NOWHERE, Decision(True), state.view)
+            )
+        if state.admits_at_once:
+            state.open_ballot()
+
 
 SEEK_AT_FIRST_EVERY_S = 0.1
 

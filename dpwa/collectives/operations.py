@@ -8,14 +8,17 @@ from functools import partial
 import numpy as np
 
 from dpwa import fault_points
-from dpwa.collectives.collective_wait import CollectiveWait
-from dpwa.collectives.entries import INLINE_BYTES, JOIN, Contribution, described
+from dpwa.collectives.entries import (
+    INLINE_BYTES,
+    JOIN,
+    Contribution,
+    PackedObject,
+    described,
+    unpack_object,
+)
 from dpwa.collectives.exchange import Exchange, ExchangePlan, PairExchange, ReducedShard, cut
-from dpwa.collectives.objects import PackedObject, unpack_object
-from dpwa.collectives.pull_source import BROUGHT, Offer
-from dpwa.collectives.pulling import POLL_S, WantedRange
-from dpwa.collectives.staging import PRIVATE
-from dpwa.collectives.workspace import Called, Workspace
+from dpwa.collectives.pulling import BROUGHT, POLL_S, Offer, WantedRange
+from dpwa.collectives.workspace import PRIVATE, Called, CollectiveWait, Workspace
 from dpwa.data.layout import Piece
 from dpwa.data.payload import Payload
 from dpwa.data.reduction import check_reducible, reduce_into

@@ -1,10 +1,14 @@
-"""Pulling: bytes of other members' images, over the network, a bounded number of pieces at once."""
+"""Pulling: bytes of other members' images, over the network, a bounded number of pieces at once.
+
+`CollectiveService` is the RxThread's side: it takes in what members say, and serves their pulls.
+"""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -12,10 +16,23 @@ from typing import Any
 import numpy as np
 
 from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.group import Group
+from dpwa.collectives.records import Key
 from dpwa.data.segments import ByteArray
-from dpwa.node.serving.service import Listener
+from dpwa.node.serving.service import Listener, Reply, Service
+from dpwa.node.serving.upload import Upload
 from dpwa.types import Frame
-from dpwa.wire.collecting import Pull, PulledPiece
+from dpwa.wire import limits
+from dpwa.wire.collecting import (
+    AskToJoinView,
+    CollectiveOutcome,
+    Evicted,
+    Hello,
+    Post,
+    Pull,
+    PulledPiece,
+    Vote,
+)
 
 POLL_S = 0.02  # at least so often whoever waits for pieces looks around
 PIECES_UNDER_WAY = 4  # from each peer: keeps the wire full
@@ -158,3 +175,170 @@ class Puller:
             self._contacts.tell(
                 wanted.peer, Pull.model_construct(**{**self._header, **fields, "request": number})
             )
+
+
+BROUGHT, REDUCED = 0, 1  # areas that can be pulled
+
+FindGroup = Callable[[str], Group | None]
+AllGroups = Callable[[], Iterable[Group]]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a node offers to members of other hosts.
+
+    Attributes:
+        brought: pieces of its value, by their first byte.
+        reduced: where its shard is reduced.
+        start: first byte of that shard.
+    """
+
+    brought: Mapping[int, ByteArray]
+    reduced: ByteArray
+    start: int = 0
+
+
+@dataclass
+class _Shown:
+    """What members may pull: pieces of a value, and of the shard that is being reduced."""
+
+    view: bytes
+    number: int
+    brought: Mapping[int, ByteArray]
+    reduced: ByteArray
+    start: int  # of the shard
+    reduced_to: int = 0
+
+    def find(self, pull: Pull) -> ByteArray | None:
+        """Return what is asked for; `None` if it is not there yet."""
+        if pull.area == BROUGHT:
+            return self.brought[pull.start]
+        if pull.stop > self.reduced_to:
+            return None
+        return self.reduced[pull.start - self.start : pull.stop - self.start]
+
+    def allows(self, pull: Pull) -> bool:
+        """Tell whether there is, or will be, what is asked for."""
+        if pull.area == BROUGHT:
+            piece = self.brought.get(pull.start)
+            return piece is not None and piece.nbytes == pull.stop - pull.start
+        last = self.start + self.reduced.nbytes
+        is_short = pull.stop - pull.start <= limits.MAX_PULLED_BYTES
+        return is_short and self.start <= pull.start < pull.stop <= last
+
+
+class PullSource:
+    """The buffers of this node that members without shared memory pull from, one for each group."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._lock = threading.RLock()
+        self._shown: dict[str, _Shown] = {}
+        self.awaited = False  # whether somebody waits for what is being reduced
+
+    def show(self, tag: str, key: Key, offer: Offer) -> None:
+        """Let members pull what this node offers to a collective of a group."""
+        with self._lock:
+            self._shown[tag] = _Shown(*key, offer.brought, offer.reduced, offer.start)
+
+    def reduced(self, tag: str, stop: int) -> None:
+        """Let them pull what has been reduced: from the start of the shard to `stop`."""
+        with self._lock:
+            shown = self._shown.get(tag)  # none once the node was closed
+            if shown is not None:
+                shown.reduced_to = stop
+        if self.awaited:
+            self._wake()
+
+    def find(self, pull: Pull) -> _Shown | None:
+        """Return what is asked for; `None` if the collective is not the one under way."""
+        with self._lock:
+            shown = self._shown.get(pull.tag)
+            is_it = shown is not None and (shown.view, shown.number) == (pull.view, pull.number)
+            return shown if is_it else None
+
+    def hide(self, tag: str) -> None:
+        """Show nothing of a group any more: its value belongs to the user again."""
+        with self._lock:
+            self._shown.pop(tag, None)
+
+    def clear(self) -> None:
+        """Show nothing any more."""
+        with self._lock:
+            self._shown.clear()
+
+
+class CollectiveService(Service):
+    """Answers what members of the groups of a node send."""
+
+    handles = (Hello, Post, Vote, CollectiveOutcome, Evicted, AskToJoinView, Pull)
+
+    def __init__(
+        self,
+        contacts: Contacts,
+        find_group: FindGroup,
+        groups: AllGroups,
+        pull_source: PullSource,
+        upload: Upload,
+    ) -> None:
+        self._contacts = contacts
+        self._find = find_group
+        self._groups = groups
+        self._pull_source = pull_source
+        self._upload = upload
+        self._waiting: list[tuple[Pull, Reply]] = []
+        self.served_bytes = 0
+
+    def handle(
+        self,
+        sender: bytes,  # noqa: ARG002
+        message: Hello | Post | Vote | CollectiveOutcome | Evicted | AskToJoinView | Pull,
+        reply: Reply,
+    ) -> None:
+        """Take in one message."""
+        if isinstance(message, Hello):
+            self._contacts.hear(message)
+        elif isinstance(message, Pull):
+            self._serve(message, self._upload.shared(message.name, reply))
+        else:
+            is_peer = self._contacts.knows(message.name)
+            group = self._find(message.tag) if is_peer else None
+            if group is not None:
+                self._hear(group, message)
+
+    def tick(self, now: float) -> bool:
+        """Go on with ballots, and with pulls that had to wait."""
+        busy = [group.tick(now) for group in self._groups()]
+        waiting, self._waiting = self._waiting, []
+        for pull, reply in waiting:
+            self._serve(pull, reply)
+        self._pull_source.awaited = bool(self._waiting)
+        return any(busy) or bool(self._waiting)
+
+    def _hear(
+        self, group: Group, message: Post | Vote | CollectiveOutcome | Evicted | AskToJoinView
+    ) -> None:
+        match message:
+            case Post():
+                group.hearing.post(message)
+            case Vote():
+                group.hearing.vote(message)
+            case CollectiveOutcome():
+                group.hearing.outcome(message)
+            case Evicted():
+                group.hearing.evicted(message)
+            case AskToJoinView():
+                group.hearing.join_request(message)
+
+    def _serve(self, pull: Pull, reply: Reply) -> None:
+        shown = self._pull_source.find(pull)
+        if shown is None or not shown.allows(pull):
+            return  # of a collective that is over: a ballot tells
+        is_sent, data = False, shown.find(pull)
+        if data is not None:
+            piece = PulledPiece.model_construct(request=pull.request, start=pull.start)
+            is_sent = reply(piece, data.data, is_lent=True) is not None
+            self.served_bytes += data.nbytes * is_sent
+        if not is_sent and len(self._waiting) < limits.MAX_WAITING_PULLS:
+            self._waiting.append((pull, reply))
+            self._pull_source.awaited = True

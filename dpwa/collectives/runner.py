@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from dpwa import fault_points
 from dpwa.clock import Deadline
-from dpwa.collectives.collective_wait import CollectiveWait, DecidedError
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.entries import (
     Contribution,
@@ -18,11 +17,16 @@ from dpwa.collectives.entries import (
 )
 from dpwa.collectives.group import Group
 from dpwa.collectives.operations import Operation
-from dpwa.collectives.phase_records import ENTERED, READY
-from dpwa.collectives.pull_source import PullSource
-from dpwa.collectives.pulling import PullListener
-from dpwa.collectives.staging import MappedBuffers, StagingBuffer
-from dpwa.collectives.workspace import Called, Workspace
+from dpwa.collectives.pulling import PullListener, PullSource
+from dpwa.collectives.records import ENTERED, READY
+from dpwa.collectives.workspace import (
+    Called,
+    CollectiveWait,
+    DecidedError,
+    MappedBuffers,
+    StagingBuffer,
+    Workspace,
+)
 from dpwa.errors import (
     CollectiveError,
     CollectiveTimeoutError,

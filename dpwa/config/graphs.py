@@ -75,8 +75,7 @@ def require_connected(topology: Topology, options: StrictModel, names: Sequence[
 
     Raises `UserError` if it does not, or if the topology does not fit this number of nodes.
     """
-    from dpwa.policy.topology.mixing import period_adjacency
-    from dpwa.policy.topology.paths import unreachable
+    from dpwa.policy.topology.mixing import period_adjacency, unreachable
 
     pair = unreachable(period_adjacency(topology, options, len(names)))
     if pair is not None:

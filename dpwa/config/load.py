@@ -44,10 +44,11 @@ from dpwa.config.tree import (
     value_at,
 )
 from dpwa.errors import ConfigError, UserError
+from dpwa.lifecycle import ENDING
 from dpwa.policy.topology.rules import FileOptions
 from dpwa.types import StrictModel
 
-RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE", "DPWA_FAULTS")
+RESERVED = ("DPWA_NAME", "DPWA_CONFIG", "DPWA_RANK", "DPWA_WORLD_SIZE", "DPWA_FAULTS", ENDING)
 _CONNECTED = ("random", "full")  # by definition; 4096 nodes take seconds to look at
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config

@@ -151,6 +151,9 @@ class SnapshotPool(Closeable):
         slots: how many snapshots there are at once, at least 2 (3: the newest, one still being
             read, and one to write into); memory is taken as it is needed.
         shared: where the slots are, for other processes to map; `None` for private memory.
+
+    Attributes:
+        is_finite: whether all values of the newest snapshot are; `None`: not checked, or none yet.
     """
 
     def __init__(
@@ -173,6 +176,7 @@ class SnapshotPool(Closeable):
         self._newest: _Slot | None = None
         # To be the newest once it is complete.
         self._pending: tuple[_Slot, Snapshot, SnapshotCopy] | None = None
+        self.is_finite: bool | None = None
         self._version = 0
         self._skipped = 0
         self._is_closed = False
@@ -368,6 +372,7 @@ class SnapshotPool(Closeable):
         slot.segment.release()
         slot.snapshot = snapshot
         self._supersede(slot)
+        self.is_finite = snapshot.is_finite
         self._version = max(self._version, snapshot.version)
         self._pending = None
 

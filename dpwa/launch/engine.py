@@ -43,10 +43,14 @@ class Printed:
 
 @dataclass(frozen=True)
 class NodeEnded:
-    """A node has ended, and all that it has printed was told of; a negative code is a signal."""
+    """A node has ended, and all that it has printed was told of; a negative code is a signal.
+
+    `problem`: why its training has not ended well, although its code is 0; else empty.
+    """
 
     node: str
     code: int
+    problem: str = ""
 
 
 Event = Printed | NodeEnded

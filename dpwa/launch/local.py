@@ -13,6 +13,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import UserError
 from dpwa.launch.engine import Event, LaunchSpec, NodeEnded, Printed
 from dpwa.launch.environment import available_cores, node_cores, node_environments
+from dpwa.lifecycle import ENDING
 
 CHILD_SCRIPT = Path(__file__).with_name("child.py")
 CHUNK_BYTES = 64 * 1024
@@ -181,6 +183,7 @@ class LocalEngine:
         self._clock = SystemClock() if clock is None else clock
         environments = node_environments(spec, os.environ, len(cores))
         self._environments = dict(zip(spec.names, environments, strict=True))
+        self._folder = tempfile.TemporaryDirectory(prefix=f"dpwa-launch-{os.getpid()}-")
         self._placements = dict(zip(spec.names, node_cores(spec, cores), strict=True))
         self._selector = selectors.DefaultSelector()
         self._watched: dict[str, _Watched] = {}
@@ -192,7 +195,10 @@ class LocalEngine:
 
     def start(self, node: str) -> None:
         """Start the command of a node."""
-        process = NodeProcess(node, self._command, self._environments[node], self._placements[node])
+        ending = self._ending_of(node)
+        ending.unlink(missing_ok=True)  # of the process before
+        environment = {**self._environments[node], ENDING: str(ending)}
+        process = NodeProcess(node, self._command, environment, self._placements[node])
         self._watched[node] = _Watched(process)
         for stream, pipe in process.outputs.items():
             self._selector.register(pipe, selectors.EVENT_READ, (pipe, node, stream))
@@ -216,6 +222,7 @@ class LocalEngine:
     def close(self) -> None:
         """Remove the shared memory of nodes that were killed."""
         self._selector.close()
+        self._folder.cleanup()
         from dpwa.data.shared_memory import sweep  # now: the nodes need not wait for numpy
 
         sweep()
@@ -237,7 +244,20 @@ class LocalEngine:
         for stream, pipe in process.outputs.items():
             if not pipe.closed:
                 yield Printed(process.name, stream, self._close(pipe))
-        yield NodeEnded(process.name, code)
+        problem = self._problem_of(process.name) if code == 0 else ""
+        if problem:
+            notice = f"dpwa launch: counts as failed: {problem}"
+            yield Printed(process.name, "stderr", [notice])
+        yield NodeEnded(process.name, code, problem)
+
+    def _ending_of(self, node: str) -> Path:
+        """Return where a node tells why its training has not ended well."""
+        return Path(self._folder.name) / node
+
+    def _problem_of(self, node: str) -> str:
+        with suppress(OSError, UnicodeError):
+            return self._ending_of(node).read_text("utf-8")
+        return ""
 
     def _close(self, pipe: OutputPipe) -> list[str]:
         self._selector.unregister(pipe)

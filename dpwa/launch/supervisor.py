@@ -109,6 +109,9 @@ def run_nodes(
     SIGTERM, and SIGKILL at most 2 s later; all others get SIGKILL. Shared memory of nodes that were
     killed is removed in the end.
 
+    A node that has finished with nobody, or whose model is not finite, has failed, too: its code is
+    1, though its process exits with 0. It is not started again.
+
     A node whose process fails by itself is started again, `spec.restarts` times at most, after a
     pause of 1 s that doubles each time, up to 30 s. Who ends when a stop was asked for is not.
 
@@ -219,7 +222,7 @@ class _Supervisor:
             for line in event.lines:
                 self._call(self._on_line, event.node, event.stream, line)
             return
-        self.exit_codes[event.node] = event.code
+        self.exit_codes[event.node] = event.code or int(bool(event.problem))
         restart = None
         if not self.ladder.stopping:
             restart = self._restarts.after(event.node, event.code, self._clock.now())

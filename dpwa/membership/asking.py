@@ -6,23 +6,22 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 
 import zmq
 
 from dpwa.config import Config
 from dpwa.config.endpoints import Seed, split_tcp
+from dpwa.errors import AddressError
 from dpwa.membership.context import MembershipContext
-from dpwa.membership.diary import Diary
-from dpwa.membership.errands import Errands
-from dpwa.membership.look_ups import Located, start_look_up
+from dpwa.membership.joining import JoinAnswer, JoinOutcome, Seeds
 from dpwa.membership.member_list import MemberList
-from dpwa.membership.seeds import Seeds
 from dpwa.membership.service import ANSWER_WITHIN_S, CallBack
-from dpwa.membership.verdict import JoinAnswer, JoinVerdict
 from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Listener
 from dpwa.policy.members.states import HIGHEST_HEARSAY, MemberEntry
+from dpwa.runtime import Background
 from dpwa.transport.addresses import is_name
 from dpwa.transport.calls import MOST_CALLS, Calls, Question
 from dpwa.transport.sockets import Context
@@ -49,6 +48,21 @@ TO_JOIN, TRIAL = "to join", "trial"  # what a question is for; trials ask the de
 MOST_TRIALS = MOST_CALLS // 2  # at once: others are to be called meanwhile
 
 
+@dataclass(frozen=True)
+class Located:
+    """Where a host name was found to be.
+
+    Attributes:
+        seed: an address to ask at.
+        found: its addresses, or why there are none.
+        known: addresses where there is no need to.
+    """
+
+    seed: Seed
+    found: tuple[str, ...] | str
+    known: Collection[str]
+
+
 class Asking(Listener):
     """Keeps a node among the members; belongs to the TxThread.
 
@@ -60,7 +74,7 @@ class Asking(Listener):
         called_back: is told how calling back went.
 
     Attributes:
-        verdict: what became of asking to be let in so far.
+        outcome: what became of asking to be let in so far.
         has_looked: whether members have become peers at least once.
     """
 
@@ -83,8 +97,8 @@ class Asking(Listener):
         self._seeds = Seeds([*config.seeds, *context.remembered], context.rng)
         self._told = frozenset(told)
         self._look_up = context.look_up
-        self._errands = Errands(member_list.own.name, context.runtime)
-        self._diary = Diary(member_list, context, self._errands)
+        self._background = Background(member_list.own.name, context.runtime)
+        self._memory = context.memory
         self._met: dict[str, str] = {}  # who was there, by address
         self._problems: dict[str, str] = {}  # that were logged, by place
         self._orders: queue.SimpleQueue[CallBack | Located | Seed] = queue.SimpleQueue()
@@ -96,7 +110,7 @@ class Asking(Listener):
         self._has_ended = context.runtime.event()
         self.has_looked = False
         places = [*told, *(seed.endpoint for seed in context.remembered)]
-        self.verdict = JoinVerdict(places, context.runtime)
+        self.outcome = JoinOutcome(places, context.runtime)
 
     # Any thread
 
@@ -114,7 +128,8 @@ class Asking(Listener):
         if self.is_current_thread:  # the last reference to the node was dropped here
             self.ended()
         has_ended = self._has_ended.wait(timeout_s)
-        self._diary.end()
+        if self._memory is not None:
+            self._memory.finish(self._member_list, self._background)
         return has_ended
 
     @property
@@ -155,7 +170,8 @@ class Asking(Listener):
             if self._has_ended.is_set():
                 return math.inf
             self.has_looked = True
-            self._diary.keep()
+            if self._memory is not None:
+                self._memory.keep(self._member_list, self._background, self._clock.now())
             if not self._member_list.is_replaced:
                 self._tell_changes()
                 self._ask()
@@ -212,7 +228,7 @@ class Asking(Listener):
                 self._ask_at(entry.name, entry.endpoint, TRIAL)
 
     def _addresses(self, place: str) -> tuple[str, ...]:
-        return self.verdict.addresses(place)
+        return self.outcome.addresses(place)
 
     def _ask_at_seed(self, seed: Seed, known: Collection[str]) -> None:
         """Ask at all addresses of a place; first they are looked up if it is a host's name."""
@@ -220,14 +236,22 @@ class Asking(Listener):
         if address is None or not is_name(address[0]):
             self._ask_at(seed.name, seed.endpoint)
             return
-        start_look_up(self._look_up, self._errands, seed, known, self._order)
+
+        def look_up() -> None:
+            try:
+                found: tuple[str, ...] | str = self._look_up(seed.endpoint)
+            except AddressError as error:
+                found = error.text
+            self._order(Located(seed, found, known))
+
+        self._background.start(seed.endpoint, look_up)
 
     def _ask_at_address(self, located: Located) -> None:
         place, found = located.seed.endpoint, located.found
         if isinstance(found, str):
             self._failed(place, JoinAnswer(found))
             return
-        self.verdict.located(place, found)
+        self.outcome.located(place, found)
         for address in found:
             if address not in located.known:
                 self._ask_at(located.seed.name, address)
@@ -275,19 +299,20 @@ class Asking(Listener):
 
     def _welcomed(self, endpoint: str, message: Welcome, entries: tuple[MemberEntry, ...]) -> None:
         own = self._member_list.own
-        if self.verdict.has_asked(endpoint):
+        if self.outcome.has_asked(endpoint):
             self._met[endpoint] = message.name
         if message.name == own.name:  # it asked itself
-            self.verdict.take(endpoint, JoinAnswer("this node itself is there", "self"))
+            self.outcome.take(endpoint, JoinAnswer("this node itself is there", "self"))
             return
-        if not self.verdict.is_in:
+        if not self.outcome.is_in:
             self._member_list.outlive(entries)
         self._member_list.hear(entries)
         self._member_list.waits = False
         self._seeds.keep(self._told)  # by now the others tell who is there
-        self._diary.is_told()
-        self._connect(self._member_list.peers)  # before whoever waits for the verdict looks at them
-        self.verdict.let_in()
+        if self._memory is not None:
+            self._memory.forget_last_life()
+        self._connect(self._member_list.peers)  # before whoever waits for the outcome looks at them
+        self.outcome.let_in()
 
     # Who is there
 
@@ -364,7 +389,7 @@ class Asking(Listener):
     def _turned_away(self, endpoint: str, message: TurnedAway) -> None:
         reason = printable(message.reason)
         if message.kind == "name":
-            self.verdict.refuse(reason)
+            self.outcome.refuse(reason)
         match message.kind:
             case "busy":
                 answer = JoinAnswer(reason, "undecided")
@@ -379,10 +404,10 @@ class Asking(Listener):
 
         As long as the node waits, whoever waits for it says so instead.
         """
-        self.verdict.take(address, answer)
+        self.outcome.take(address, answer)
         if self._member_list.waits:
             return
-        for place, problem in self.verdict.problems.items():
+        for place, problem in self.outcome.problems.items():
             is_of_place = address in (place, *self._addresses(place))
             is_new = self._problems.get(place) != problem
             if place in self._told and is_of_place and is_new:

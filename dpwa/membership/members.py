@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from dpwa.clock import Deadline
-from dpwa.errors import JoinTimeoutError, NameTakenError
+from dpwa.errors import ClosedError, JoinTimeoutError, NameTakenError, UnknownNameError
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.membership.asking import Asking
 from dpwa.membership.context import LookUp, MembershipContext
+from dpwa.membership.joining import Wait
 from dpwa.membership.member_list import MemberList
-from dpwa.membership.peers import PeerKeeper
 from dpwa.membership.remembered import remembered_by
 from dpwa.membership.service import RosterListener, RosterService
-from dpwa.membership.waiting import Wait
 from dpwa.message_codes import get_log
 from dpwa.node.node import Node
 from dpwa.policy.members.states import MemberEntry
@@ -94,7 +96,7 @@ class Members(Closeable):
         finalize(node, self.close)
         node.node_handle.attach(self._asking)
         try:
-            self._await_verdict()
+            self._await_outcome()
         except BaseException:
             self.close()
             raise
@@ -116,7 +118,7 @@ class Members(Closeable):
         Also when nobody lets it in: then there is nobody to wait for.
         """
         members = {entry.name for entry in self._member_list.peers}
-        is_clear = self._asking.verdict.is_clear
+        is_clear = self._asking.outcome.is_clear
         return is_clear and self._asking.has_looked and members <= set(self._names())
 
     def have_come(self) -> bool:
@@ -161,24 +163,24 @@ class Members(Closeable):
             while not self._listener.connections and not deadline.expired():
                 self._changed.wait(min(LOOK_EVERY_S, deadline.remaining_s()))
 
-    def _await_verdict(self) -> None:
+    def _await_outcome(self) -> None:
         """Wait for the first node that lets this one in, as long as that makes sense.
 
         Raises:
             NameTakenError, JoinTimeoutError: see above.
         """
-        verdict, name = self._asking.verdict, self._member_list.own.name
+        outcome, name = self._asking.outcome, self._member_list.own.name
         if self._member_list.waits:
             self._wait(self._config.join_timeout_s, gives_up=True)
         if not self._member_list.waits and self._remembered:
             self._wait(REMEMBERED_S, gives_up=False)
-        with verdict.changed:
-            verdict.changed.wait_for(lambda: verdict.is_clear, FIRST_ANSWER_S)
-            if verdict.is_undecided:
-                verdict.changed.wait_for(lambda: verdict.is_clear, DECISION_S)
-        if verdict.refused:
-            raise NameTakenError(f"{verdict.refused}: give this process a name of its own")
-        log.info("%s: %s", name, "let in" if verdict.is_in else "begins a cluster")
+        with outcome.changed:
+            outcome.changed.wait_for(lambda: outcome.is_clear, FIRST_ANSWER_S)
+            if outcome.is_undecided:
+                outcome.changed.wait_for(lambda: outcome.is_clear, DECISION_S)
+        if outcome.refused:
+            raise NameTakenError(f"{outcome.refused}: give this process a name of its own")
+        log.info("%s: %s", name, "let in" if outcome.is_in else "begins a cluster")
 
     def _wait(self, timeout_s: float, *, gives_up: bool) -> None:
         """Wait until somebody has let this node in, and say so now and then.
@@ -186,33 +188,66 @@ class Members(Closeable):
         Raises:
             JoinTimeoutError: nobody has, and it gives up then.
         """
-        verdict = self._asking.verdict
+        outcome = self._asking.outcome
         wait = Wait(self._member_list.own.name, self._clock.now(), timeout_s, gives_up=gives_up)
-        while not (verdict.is_in or verdict.refused):
+        while not (outcome.is_in or outcome.refused):
             now = self._clock.now()
             if gives_up and self._is_first():
                 self._member_list.waits = False
                 return
-            if wait.is_over(now) or (verdict.all_wait and not gives_up):
+            if wait.is_over(now) or (outcome.all_wait and not gives_up):
                 break
-            line = wait.line(now, verdict.problems, has_tried=verdict.has_tried)
+            line = wait.line(now, outcome.problems, has_tried=outcome.has_tried)
             if line is not None:
                 log.warning("%s", line)
-            with verdict.changed:
-                verdict.changed.wait(LOOK_AGAIN_S)
+            with outcome.changed:
+                outcome.changed.wait(LOOK_AGAIN_S)
         else:
             return
-        if gives_up and not verdict.is_in:
-            text = wait.last_words(verdict.problems, someone_waits=verdict.someone_waits)
+        if gives_up and not outcome.is_in:
+            text = wait.last_words(outcome.problems, someone_waits=outcome.someone_waits)
             log.error("%s", text)
             raise JoinTimeoutError(text)
 
     def _is_first(self) -> bool:
         """Tell whether `join` has no address but that of this node."""
         places = [seed.endpoint for seed in self._config.seeds]
-        return bool(places) and all(map(self._asking.verdict.is_own, places))
+        return bool(places) and all(map(self._asking.outcome.is_own, places))
 
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
         self._node_handle.tick_listeners()
+
+
+class PeerKeeper:
+    """Connects a node to members and lets go of those that are none any more; on one thread.
+
+    Args:
+        node: which it does not keep alive.
+        dismiss: is told whose connection is about to end.
+    """
+
+    def __init__(self, node: Node, dismiss: Callable[[str], None]) -> None:
+        self._node = weakref.ref(node)
+        self._dismiss = dismiss
+        self._endpoints: dict[str, str] = {}
+        self._members: Iterable[MemberEntry] | None = None  # of the last time
+
+    def __call__(self, members: Iterable[MemberEntry]) -> None:
+        """Take these for all other members."""
+        node = self._node()
+        if node is None or node.closed or members is self._members:
+            return
+        # Whoever says that it is where this node is cannot be.
+        wanted = {e.name: e.endpoint for e in members if e.endpoint != node.endpoint}
+        for name, endpoint in list(self._endpoints.items()):
+            if wanted.get(name) != endpoint:
+                del self._endpoints[name]
+                self._dismiss(name)
+                with suppress(UnknownNameError, ClosedError):  # somebody else has removed it
+                    node.remove_peer(name)
+        for name in [name for name in wanted if name not in self._endpoints]:
+            self._endpoints[name] = wanted[name]
+            node.connect_peer(name, wanted[name])
+        self._members = members  # now that all of it is done: else the rest is, the next time

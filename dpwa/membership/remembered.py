@@ -7,23 +7,29 @@ that the node remembers less.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dpwa.config import Config
 from dpwa.config.endpoints import Seed, ipc_path, is_label, split_tcp
+from dpwa.membership.member_list import MemberList
 from dpwa.message_codes import get_log
+from dpwa.runtime import Background
 
 log = get_log("dpwa.members")
 
 FORMAT = 1
 MOST_REMEMBERED = 16
+SAVE_EVERY_S = 1.0
+SAVED_WITHIN_S = 1.0
 _MOST_BYTES = 1 << 16
 
 
 class Remembered:
-    """Names and addresses of members, on disk.
+    """Names and addresses of members, on disk; written by the TxThread.
 
     Args:
         folder: where the file is.
@@ -34,20 +40,41 @@ class Remembered:
         self.path = folder / f"{name}.members.json"
         self._name = name
         self._has_warned = False
+        self._from_before: tuple[Seed, ...] = ()
+        self._saved_changes = 0
+        self._saved_at = -math.inf
 
     def read(self) -> tuple[Seed, ...]:
         """Return the members that the file tells of; none and a warning if it makes no sense."""
         try:
             with self.path.open("rb") as file:
                 text = file.read(_MOST_BYTES + 1)
-            return self._seeds(json.loads(text))
+            self._from_before = self._seeds(json.loads(text))
         except FileNotFoundError:
-            return ()
+            pass
         except OSError as error:
             self._warn(f"cannot be read ({error.strerror})")
         except (ValueError, LookupError, TypeError, RecursionError):
             self._warn("is not what this node has written")
-        return ()
+        return self._from_before
+
+    def forget_last_life(self) -> None:
+        """Forget those of the last start: somebody who knows better has let this node in."""
+        self._from_before = ()
+
+    def keep(self, member_list: MemberList, background: Background, now: float) -> None:
+        """Write down who is there, if that has changed; never more than once a second."""
+        changes = member_list.changes
+        if changes == self._saved_changes or now - self._saved_at < SAVE_EVERY_S:
+            return
+        if background.start(self.path.name, partial(self.write, self._known(member_list))):
+            self._saved_changes, self._saved_at = changes, now
+
+    def finish(self, member_list: MemberList, background: Background) -> None:
+        """Write down what has changed last."""
+        background.finish(self.path.name, SAVED_WITHIN_S)
+        if member_list.changes != self._saved_changes:
+            self.write(self._known(member_list))
 
     def write(self, members: Iterable[Seed]) -> None:
         """Replace the file as a whole; one warning if that does not work, and no more."""
@@ -60,6 +87,12 @@ class Remembered:
             unfinished.replace(self.path)
         except OSError as error:
             self._warn(f"cannot be written ({error.strerror})")
+
+    def _known(self, member_list: MemberList) -> tuple[Seed, ...]:
+        found = {e.name: Seed(e.endpoint, e.name) for e in member_list.all_known()}
+        for seed in self._from_before:
+            found.setdefault(seed.name, seed)
+        return tuple(found.values())
 
     def _seeds(self, record: Any) -> tuple[Seed, ...]:
         if record["format"] != FORMAT or record["node"] != self._name:

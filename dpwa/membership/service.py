@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from dpwa.config.endpoints import Seed
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
-from dpwa.membership.names import Names
-from dpwa.membership.probes import Probes
 from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Listener, Reply, Service
-from dpwa.policy.members.states import MemberEntry
+from dpwa.node.threads import NodeHandle
+from dpwa.policy.members.states import MemberEntry, MemberStatus
 from dpwa.transport.addresses import is_local
 from dpwa.types import Frame
 from dpwa.wire import limits
@@ -34,6 +33,11 @@ log = get_log("dpwa.members")
 
 MOST_WAITING = 16  # who want to join, and are being called back
 ANSWER_WITHIN_S = 5.0
+HEARD_WITHIN_S = 1.0  # or a member is doubted, or asked for others
+FOUND_OUT_WITHIN_S = 10.0  # whether a doubted one lives: more than a suspicion takes
+MOST_PROBES = 16  # at once; whoever asks for more is asking others, too
+MOST_OF_ONE = 8  # of these for the same member
+PROBE_WITHIN_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -272,3 +276,115 @@ class RosterListener(Listener):
         entry = self._member_list.entry(peer)
         over_file = entry is not None and not entry.endpoint.startswith("tcp://")
         self._member_list.hear(self._context.heard(payload, is_local=over_file))
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    entry: MemberEntry
+    began: float
+    expires: float
+
+
+class Names:
+    """Tells newcomers whether they may have their names; on one thread.
+
+    A member keeps its name. Whether it lives, a connection does not tell: that of a process that
+    was killed stays up for some seconds if children of it hold the socket, or if its host is gone;
+    and where there is none, that may be the link only. So the newcomer has to wait until the member
+    is heard from, and lives; or else it is suspected, some ask it, and it contradicts, or does not.
+
+    Args:
+        member_list: of this node.
+    """
+
+    def __init__(self, member_list: MemberList) -> None:
+        self._member_list = member_list
+        self._doubts: dict[str, _Doubt] = {}
+
+    def refusal(self, message: JoinRequest) -> tuple[Refusal, str] | None:
+        """Say why a newcomer cannot have its name, or not yet; `None` if it can."""
+        own, known = self._member_list.own, self._member_list.entry(message.name)
+        if message.name == own.name and message.incarnation != own.incarnation:
+            return "name", f"the name {own.name} is taken, by the node at {own.endpoint}"
+        if known is None or not known.status.is_member or known.endpoint == message.endpoint:
+            return None
+        if known.status is MemberStatus.ALIVE and self._lives(known):
+            return "name", f"the name {known.name} is taken, by the living node at {known.endpoint}"
+        reason = "had the name {} a moment ago; whether it has ended is being found out"
+        return "busy", f"the node at {known.endpoint} {reason.format(known.name)}"
+
+    def _lives(self, known: MemberEntry) -> bool:
+        """Tell whether a member was heard from, or has contradicted, since somebody else came."""
+        now = self._member_list.now()
+        self._doubts = {name: each for name, each in self._doubts.items() if now < each.expires}
+        new = _Doubt(known, now, now + FOUND_OUT_WITHIN_S)
+        doubt = self._doubts.setdefault(known.name, new)
+        if known.stamp > doubt.entry.stamp or self._member_list.heard_at(known.name) > doubt.began:
+            return True
+        if now - doubt.began >= HEARD_WITHIN_S:
+            self._member_list.doubt(known.name)
+        return False
+
+
+@dataclass(frozen=True)
+class _Probe:
+    sender: bytes
+    request: ProbeRequest
+    reply: Reply
+    heard_after: float
+    expires: float
+
+
+class Probes:
+    """The probes under way; of the RxThread.
+
+    Args:
+        member_list: of this node.
+        node_handle: by which members are asked.
+    """
+
+    def __init__(self, member_list: MemberList, node_handle: NodeHandle) -> None:
+        self._member_list = member_list
+        self._node_handle = node_handle
+        self._probes: list[_Probe] = []
+
+    def start(self, sender: bytes, request: ProbeRequest, reply: Reply) -> None:
+        """Ask a member, unless it was heard from just now; one that is none is not asked.
+
+        Args:
+            sender: who wants to know; it has at most `MOST_OF_ONE` asked at once, and none twice.
+            request: of whom.
+            reply: to the sender.
+        """
+        target = request.target
+        entry = self._member_list.entry(target)
+        if entry is None or entry.incarnation != request.incarnation:
+            return
+        if not entry.status.is_member:
+            return
+        now = self._member_list.now()
+        if now - self._member_list.heard_at(target) <= HEARD_WITHIN_S:
+            reply(_answer(request))
+        elif self._has_room(sender, target):
+            self._probes.append(_Probe(sender, request, reply, now, now + PROBE_WITHIN_S))
+            self._node_handle.tell(target, *self._member_list.roster(target, asks=True))
+
+    def go_on(self) -> bool:
+        """Say who has answered; return whether others may still do so."""
+        now, probes, self._probes = self._member_list.now(), self._probes, []
+        for probe in probes:
+            if self._member_list.heard_at(probe.request.target) >= probe.heard_after:
+                probe.reply(_answer(probe.request))
+            elif now < probe.expires:
+                self._probes.append(probe)
+        return bool(self._probes)
+
+    def _has_room(self, sender: bytes, target: str) -> bool:
+        own = [probe.request.target for probe in self._probes if probe.sender == sender]
+        return len(self._probes) < MOST_PROBES and len(own) < MOST_OF_ONE and target not in own
+
+
+def _answer(request: ProbeRequest) -> ProbeAnswer:
+    return ProbeAnswer(
+        request=request.request, target=request.target, incarnation=request.incarnation
+    )

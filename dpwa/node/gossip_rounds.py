@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,8 @@ from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot, SnapshotCopy
+from dpwa.lifecycle import tell_launcher
+from dpwa.message_codes import get_log
 from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source
 from dpwa.node.assembly import algorithm_of
 from dpwa.node.companions import Alone, Companions
@@ -32,6 +35,9 @@ from dpwa.types import TrainingProgress
 from dpwa.wire.fetching import share_of
 from dpwa.wire.shards import Shard
 
+log = get_log("dpwa.node")
+
+SAID_EVERY_S = 60.0  # from one error that this node has diverged to the next
 MOST_ASKED_AGAIN = 3  # rounds in which another peer is to bear out what a first one has said
 
 
@@ -81,6 +87,8 @@ class GossipRounds:
         self._doubted = ""  # a peer that others are to bear out
         self._bears_out = ""  # the same, of the fetch under way
         self._asked_again = 0  # how often in a row
+        self._has_diverged = False  # at the last `wait`
+        self._said_so_at = -math.inf
 
     @property
     def standing(self) -> TrainingProgress:
@@ -252,6 +260,9 @@ class GossipRounds:
         """
         self._check_open()
         self._measured(loss)
+        diverged = self._context.pool.is_finite is False or self.merger.standing.loss == math.inf
+        if diverged is not self._has_diverged:
+            self._diverges(diverged)
         round_, self._round = self._round, NO_ROUND
         before = self.figures.turn_to(Activity.WAIT)
         try:
@@ -349,6 +360,40 @@ class GossipRounds:
         """Begin anew with the algorithm, as the parameters are others than before."""
         self.algorithm = algorithm_of(self._context.config)
         return self.algorithm
+
+    def divergence(self) -> str:
+        """Say what of this node is not finite, for which no peer merges it; empty: nothing."""
+        pool, is_finite = self._context.pool, self._context.transactions.is_finite
+        newest = pool.newest() if pool.is_finite is False else None
+        if newest is None:
+            return "its loss is not finite" if self.standing.loss == math.inf else ""
+        with newest as snapshot:
+            parts = zip(snapshot.layout.tensors, snapshot.layout.offsets, strict=True)
+            bad = [
+                repr(tensor.name)
+                for tensor, start in parts
+                if is_finite is not None
+                and not is_finite(snapshot.data[start : start + tensor.nbytes], tensor.dtype)
+            ]
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        return f"its parameters are not finite{f' ({bad[0]}{more})' if bad else ''}"
+
+    def _diverges(self, diverged: bool) -> None:
+        """Tell whoever looks after this node that it has diverged, or does so no more."""
+        self._has_diverged, divergence = diverged, self.divergence()
+        tell_launcher(divergence)
+        now, name = self._context.clock.now(), self._context.name
+        if not diverged:
+            log.info("%s: its loss and parameters are finite again", name)
+        elif now - self._said_so_at >= SAID_EVERY_S:
+            self._said_so_at = now
+            log.error(
+                "%s: %s at update %d: no peer merges this node as long as that is so; lower the "
+                "learning rate, or go on from a checkpoint",
+                name,
+                divergence,
+                self.view.updates,
+            )
 
     def _measured(self, loss: float | None) -> None:
         if loss is not None:

@@ -282,7 +282,7 @@ class Node(Closeable):
     def report(self) -> JsonObject:
         """Describe the node in plain data, for `dpwa status`."""
         standing, context, threads = self.rounds.standing, self._context, self._threads
-        diverged = standing.loss is not None and math.isinf(standing.loss)
+        diverged = standing.loss == math.inf or context.pool.is_finite is False
         return {
             "name": self.name,
             "endpoint": self.endpoint,
@@ -314,6 +314,7 @@ class Node(Closeable):
             "connections": threads.authorizer.connections(),
             "algorithm": self.config.algorithm,
             "model": self._model(),
+            "ending": self.finish.report(),
             "news": context.leader_table.report(),
             "transactions": context.transactions.report(),
             "gossip": self.rounds.figures.report() | context.peer_table.fetch_report(),

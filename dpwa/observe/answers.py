@@ -101,6 +101,8 @@ class HistoryAnswer(BaseModel):
     events: tuple[_EventEntry, ...]
     peers: tuple[PeerEntry, ...]
     members: tuple[_MemberEntry, ...]
+    # Whether it has finished, and whom it waits for.
+    ending: tuple[bool, tuple[_Label, ...]] | None = None
 
     def rows(self, names: tuple[str, ...]) -> Floats:
         """Return the samples, shape `(samples, 1 + len(names))`: the time, then these figures.

@@ -39,7 +39,7 @@ def changes(before: JsonObject, after: JsonObject, time: float) -> Iterator[RunE
         return RunEvent(time, node, kind, about, text)
 
     if after["diverged"] and not before["diverged"]:
-        yield event("diverged", text="its loss is no finite number")
+        yield event("diverged", text="its loss or parameters are not finite")
     skipped = after["rounds_skipped"] - before["rounds_skipped"]
     if skipped > 0:
         yield event("skipped", text=f"{skipped} snapshots were not published")

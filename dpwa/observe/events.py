@@ -47,6 +47,14 @@ class RunEvent:
     number: int = 0
 
 
+def keep(events: deque[RunEvent], event: RunEvent) -> None:
+    """Add an event; of checkpoints, which would drown all others, the newest of each node stays."""
+    if event.kind == "checkpoint":
+        for old in [o for o in events if (o.kind, o.about) == (event.kind, event.about)]:
+            events.remove(old)
+    events.append(event)
+
+
 class EventLog:
     """The newest events of one node."""
 
@@ -63,7 +71,7 @@ class EventLog:
                 event.time, event.node, event.kind, event.about, event.text, self._count
             )
             numbered.append(found)
-            self._events.append(found)
+            keep(self._events, found)
         return numbered
 
     def after(self, number: int, most: int = MOST_EVENTS) -> list[RunEvent]:

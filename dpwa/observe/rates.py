@@ -12,6 +12,7 @@ from dpwa.observe.history import Floats, SampleHistory
 
 ACTIVITIES = ("train", "publish", "wait", "merge")
 ENOUGH_STEPS = 10  # to tell a rate by: with two or three, chance decides
+MISSED_STEPS = 3.0  # after as many times the usual step without one, nothing moves any more
 _SPENT = [1 + INDEX[f"{activity}_s"] for activity in ACTIVITIES]
 _FALLS_WITH_RESTART = ("steps", "merges", "merged_bytes", "train_s")
 
@@ -75,12 +76,15 @@ def rates_of(rows: Floats) -> Rates:
     )
 
 
-def rates_of_newest(history: SampleHistory, window_s: float) -> Rates:
+def rates_of_newest(history: SampleHistory, window_s: float, *, trains: bool = True) -> Rates:
     """Return the rates over the last seconds; over more, where steps take long.
+
+    Where nothing moves any more, they are those since the last step.
 
     Args:
         history: of the figures of one node.
         window_s: over which rates are taken, if there were enough steps.
+        trains: whether the node has not taken its last step, as far as is known.
     """
     rows = since_restart(history.newest(math.inf))
     if not len(rows):
@@ -90,6 +94,12 @@ def rates_of_newest(history: SampleHistory, window_s: float) -> Rates:
         found = rates_of(window)
         if (found.steps_per_s or 0.0) * found.seconds >= ENOUGH_STEPS or len(window) == len(rows):
             break
+    still = rows[_last_step(rows) :]
+    patience_s = max(window_s, MISSED_STEPS / (found.steps_per_s or math.inf)) if trains else 0.0
+    if still[-1, 0] - still[0, 0] >= patience_s:
+        found = rates_of(still)
+    if not trains:
+        found = replace(found, shares=None)  # of nothing
     return replace(found, idle_s=_idle_s(rows) if len(rows) > 1 else 0.0)
 
 
@@ -98,10 +108,15 @@ def _ratio(value: float, by: float) -> float | None:
     return value / by if by > 0.0 and 0.0 <= value < math.inf and by < math.inf else None
 
 
-def _idle_s(rows: Floats) -> float:
+def _last_step(rows: Floats) -> int:
+    """Return the index of the sample that was the first to tell of the last step."""
     steps = rows[:, 1 + INDEX["steps"]]
     moved = np.nonzero(steps[:-1] != steps[-1])[0]  # NaN, where it is not told, equals nothing
-    began = moved[-1] + 1 if len(moved) else 0
+    return int(moved[-1]) + 1 if len(moved) else 0
+
+
+def _idle_s(rows: Floats) -> float:
+    began = _last_step(rows)
     seconds = float(rows[-1, 0] - rows[began, 0])
     # Nothing is spent after the last step of a training: who waits for others then has ended.
     spent = sum(rows[-1, _SPENT].tolist()) - sum(rows[began, _SPENT].tolist())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,6 +41,7 @@ MOST_OTHERS = 256  # nodes of which a history is kept
 MOST_SAMPLES = 800  # in one answer, which has at most `limits.MAX_HISTORY_BYTES` in all
 MOST_EVENTS_TOLD = 200  # likewise
 MOST_PEERS = 512  # in one answer
+MOST_AWAITED = 16  # likewise, of those who are waited for at the end
 SCHEMA = 1
 
 
@@ -89,11 +91,17 @@ class NodeRecord(Service):
         with self._lock:
             self._take(report)
 
-    def end(self) -> None:
-        """Take the last sample, and write down what was merged of whom."""
+    def end(self, broken_off_by: str) -> None:
+        """Take the last sample, and write down what was merged of whom, and how it has ended."""
         self.sample()
         if self._log is not None and self._latest:
             self._log.write_peers(self._wall(), self._latest)
+        ending: JsonObject = self._latest.get("ending") or {}
+        problem = ending.get("problem", "")
+        if broken_off_by and not ending.get("is_over"):
+            problem = f"broken off by {broken_off_by}"
+        if self._log is not None:
+            self._log.end(problem)
 
     def _take(self, report: JsonObject) -> None:
         at, before = self._wall(), self._latest
@@ -127,6 +135,7 @@ class NodeRecord(Service):
             ],
             "peers": [] if message.of else _peers(self._latest),
             "members": [] if message.of else _members(self._latest),
+            "ending": None if message.of else _ending(self._latest),
         }
         reply(HistoryMessage(request=message.request), pack(answer))
 
@@ -201,8 +210,9 @@ class Recorder(Closeable):
     def close(self) -> None:
         """Write down what happened last; idempotent."""
         if self._log is not None and os.getpid() == self._owner:
+            error = sys.exc_info()[0]  # that ends the `with` block of the node, if any does
             with self._runtime.uninterrupted():
-                self.record.end()
+                self.record.end("" if error is None else error.__name__)
                 self._log.close()
 
 
@@ -257,6 +267,12 @@ def _peers(report: JsonObject) -> list[list[Any]]:
         ]
         for peer in report["peers"][:MOST_PEERS]
     ]
+
+
+def _ending(report: JsonObject) -> list[Any] | None:
+    """Return whether a node has finished, and whom it waits for; `None`: it trains."""
+    ending: JsonObject = report.get("ending") or {}
+    return [ending["is_over"], ending["waits_for"][:MOST_AWAITED]] if ending else None
 
 
 def _members(report: JsonObject) -> list[list[str]]:

@@ -20,8 +20,9 @@ class NodeRow:
 
     Attributes:
         name: of the node.
-        state: `live`, `silent` (it answers no more), `left` (it has said goodbye) or `unknown`
-            (nothing has been heard of it yet).
+        state: `live`, `finishing` (it has taken its last step, and waits for others or averages
+            with them), `finished`, `silent` (it answers no more), `left` (it has said goodbye) or
+            `unknown` (nothing has been heard of it yet).
         through: the node that tells of it, as it has never answered itself; else empty.
         loss: its newest; infinite once it has diverged, `None` if not known.
         clock: training clock.
@@ -31,6 +32,7 @@ class NodeRow:
         verdicts: what is the matter with it; empty: nothing.
         losses: the newest, oldest first, at most one a second; NaN where there is none.
         problem: why it does not answer, in words; empty while it does, or nothing is known.
+        waits_for: names of those that it waits for while it is finishing.
     """
 
     name: str
@@ -44,6 +46,7 @@ class NodeRow:
     verdicts: tuple[NodeVerdict, ...]
     losses: tuple[float, ...]
     problem: str = ""
+    waits_for: tuple[str, ...] = ()
 
 
 def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list[NodeRow]:
@@ -58,7 +61,9 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
     newest = {node.name: node.history.newest(0.0) for node in view.nodes}
     conditions = {
         node.name: Condition(
-            rates=UNKNOWN if node.silent_s else rates_of_newest(node.history, window_s),
+            rates=UNKNOWN
+            if node.silent_s
+            else rates_of_newest(node.history, window_s, trains=node.ending is None),
             loss=latest(newest[node.name], "loss"),
             silent_s=node.silent_s,
             has_answered=node.answer is not None,
@@ -67,6 +72,7 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
             has_left=_has_left(node, said[node.name]),
             said=said[node.name].health,
             quarantined_by=said[node.name].quarantined_by,
+            trains=node.ending is None,
         )
         for node in view.nodes
     }
@@ -91,6 +97,7 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
             verdicts=tuple(found.get(node.name, ())),
             losses=tuple(node.history.newest(losses)[-losses:, 1 + INDEX["loss"]].tolist()),
             problem=node.problem,
+            waits_for=node.ending[1] if node.ending else (),
         )
         rows.append(_told(row, node, view.through) if node.answer is None else row)
     return rows
@@ -148,4 +155,6 @@ def _state(node: Followed, condition: Condition, *, is_known: bool) -> str:
         return "unknown"
     if condition.has_left:
         return "left"
-    return "silent" if node.silent_s else "live"
+    if node.silent_s:
+        return "silent"
+    return "live" if node.ending is None else "finished" if node.ending[0] else "finishing"

@@ -22,9 +22,10 @@ class ProcessLog:
     Attributes:
         began: in seconds since the epoch.
         last: when it wrote its last line.
-        ended: whether it has ended well: the node was closed.
+        ended: whether the node was closed.
         host: where it ran; empty if its log does not say so.
         pid: its number; 0 if its log does not say so.
+        problem: why it was closed, or what was wrong then, in words; empty: it has ended well.
     """
 
     began: float
@@ -32,6 +33,7 @@ class ProcessLog:
     ended: bool
     host: str = ""
     pid: int = 0
+    problem: str = ""
 
 
 @dataclass
@@ -141,7 +143,7 @@ class NodeLog:
 
     @property
     def ended(self) -> bool:
-        """Whether its newest process has ended well."""
+        """Whether its newest process was closed."""
         return self.processes[-1].ended
 
     @property

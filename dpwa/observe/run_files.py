@@ -40,7 +40,8 @@ class LogFile:
         told: what its first line says of the node; of its file name, if that line is damaged.
         began: when the process began, in seconds since the epoch.
         last: when it wrote its last line.
-        ended: whether that is the line that stands for a good end.
+        ended: whether that is the line that stands for an end.
+        problem: what that line says was not good about it; empty: nothing.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class LogFile:
     began: float
     last: float
     ended: bool
+    problem: str = ""
 
 
 def find_files(folder: Path) -> tuple[list[LogFile], list[str]]:
@@ -143,7 +145,8 @@ def _log_file(path: Path) -> LogFile | None:
     last = max([began, *(at for at in times[-50:] if at <= LAST_TIME)])
     end = parsed(tail.splitlines()[-1]) if tail else None
     ended = end is not None and end.get("type") == "end"
-    return LogFile(path, nbytes, told["name"], told, began, last, ended)
+    problem = printable(str(end.get("problem") or "")) if end and ended else ""
+    return LogFile(path, nbytes, told["name"], told, began, last, ended, problem)
 
 
 def _told(path: Path, first: bytes) -> JsonObject | None:

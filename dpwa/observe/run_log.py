@@ -118,10 +118,13 @@ class RunLog(Closeable):
         problem, self._problem = self._problem, ""
         return problem
 
+    def end(self, problem: str) -> None:
+        """Write down that the node was closed, and why that was no good end; empty: it was one."""
+        self._put({"type": "end", "time": time.time(), "problem": problem})
+
     def close(self) -> None:
         """Write what waits, and end; idempotent, takes seconds at the very most."""
         if self._thread.is_alive():
-            self._put({"type": "end", "time": time.time()})
             with contextlib.suppress(queue.Full):  # the disk does not answer
                 self._lines.put(None, timeout=CLOSE_TIMEOUT_S)
                 self._thread.join(CLOSE_TIMEOUT_S)

@@ -262,6 +262,7 @@ def _process(log: LogFile) -> ProcessLog:
         log.ended,
         shown_name(host) if isinstance(host, str) else "",
         pid if isinstance(pid, int) else 0,
+        log.problem,
     )
 
 

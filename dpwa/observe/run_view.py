@@ -36,6 +36,11 @@ class Followed:
         """What it has told last of its peers."""
         return () if self.answer is None else self.answer.peers
 
+    @property
+    def ending(self) -> tuple[bool, tuple[str, ...]] | None:
+        """Whether it has finished, and whom it waits for; `None`: it trains, or is silent."""
+        return None if self.answer is None or self.silent_s else self.answer.ending
+
 
 @dataclass(frozen=True)
 class RunView:

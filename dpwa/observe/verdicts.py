@@ -50,6 +50,7 @@ class Condition:
         has_left: whether it has said goodbye.
         said: what others say of it: name of the other, and health or status.
         quarantined_by: names of those that leave it alone for now.
+        trains: whether it has not taken its last step, as far as is known.
     """
 
     rates: Rates
@@ -61,6 +62,7 @@ class Condition:
     has_left: bool = False
     said: Mapping[str, str] | None = None
     quarantined_by: Sequence[str] = ()
+    trains: bool = True
 
 
 def verdicts(conditions: Mapping[str, Condition]) -> dict[str, list[NodeVerdict]]:
@@ -72,7 +74,7 @@ def verdicts(conditions: Mapping[str, Condition]) -> dict[str, list[NodeVerdict]
     known = {
         name: condition.rates
         for name, condition in conditions.items()
-        if condition.rates.seconds >= LEAST_WINDOW_S and not condition.silent_s
+        if condition.rates.seconds >= LEAST_WINDOW_S and not condition.silent_s and condition.trains
     }
     found: dict[str, list[NodeVerdict]] = {}
     for name, condition in conditions.items():
@@ -104,17 +106,19 @@ def _of(condition: Condition, usual: _Usual) -> list[NodeVerdict]:
         return [_silence(condition)]
     found = []
     if condition.loss is not None and math.isinf(condition.loss):
-        found.append(NodeVerdict("diverged", "has diverged: its loss is no finite number", "bad"))
-    found += _pace(condition.rates, usual)
+        found.append(
+            NodeVerdict("diverged", "has diverged: its loss or parameters are not finite", "bad")
+        )
+    found += _pace(condition.rates, usual) if condition.trains else []
     if condition.quarantined_by:
-        by = _names(condition.quarantined_by)
+        by = listed(condition.quarantined_by)
         text = f"is in quarantine at {by}: their losses jumped after merging it"
         found.append(NodeVerdict("quarantined", text, "bad"))
     refused = {n: h for n, h in (condition.said or {}).items() if h in _REFUSALS}
     if refused:
         reason = _REFUSALS[next(iter(refused.values()))]
         found.append(
-            NodeVerdict("refused", f"is not merged by {_names(list(refused))}: {reason}", "bad")
+            NodeVerdict("refused", f"is not merged by {listed(list(refused))}: {reason}", "bad")
         )
     return found
 
@@ -189,6 +193,7 @@ def _rate(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _names(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:3])
-    return listed if len(names) <= 3 else f"{listed} and {len(names) - 3} more"
+def listed(names: Sequence[str]) -> str:
+    """Return names in words, of many the first."""
+    first = ", ".join(names[:3])
+    return first if len(names) <= 3 else f"{first} and {len(names) - 3} more"

@@ -20,7 +20,7 @@ from dpwa.config.endpoints import Seed, ipc_path, split_tcp
 from dpwa.errors import ProtocolError
 from dpwa.lifecycle import Closeable
 from dpwa.observe.answers import HistoryAnswer, read_answer
-from dpwa.observe.events import RunEvent
+from dpwa.observe.events import RunEvent, keep
 from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES, is_gone
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_view import Followed, RunView
@@ -367,7 +367,7 @@ class Watch(Closeable):
         tellers = (self._seen.get((kind, about, by, at), event.node) for at in near)
         if any(teller != event.node for teller in tellers):
             return
-        self._events.append(event)
+        keep(self._events, event)
         self._seen[kind, about, by, moment] = event.node
         if len(self._seen) > MOST_SEEN:
             del self._seen[next(iter(self._seen))]

@@ -15,8 +15,12 @@ from typing import Any
 import numpy as np
 
 from dpwa.policy.outer import nesterov_limit, nesterov_radius, noloco_limit, noloco_radius
-from dpwa.policy.topology.mixing import period_adjacency, pull_matrix, stationary_weights
-from dpwa.policy.topology.paths import is_connected
+from dpwa.policy.topology.mixing import (
+    is_connected,
+    period_adjacency,
+    pull_matrix,
+    stationary_weights,
+)
 from dpwa.policy.topology.registry import Topology
 from dpwa.types import StrictModel
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 SILENT_AFTER_S = 10.0  # a peer that answers nothing for so long is not waited for
 IDLE_AFTER_S = 60.0  # nor is one that lives, but trains no more
@@ -20,6 +20,7 @@ AGREEMENT = 1e-5  # distance between two nodes, relative to the length of the pa
 STILL_FALLS = (
     0.9  # a distance that is a greater part of what it was when it fell last does not fall
 )
+MOST_NAMED = 3  # tensors of each peer, in the one line of a report
 MOST_READ = 16  # peers in one round; of more, some are drawn
 FLAT_ROUNDS = 3  # after so many that do not fall, they will not
 
@@ -63,6 +64,9 @@ class FinishReport:
         distance_after: the same in the last round.
         waited_s: seconds in which others still trained, or were not heard of yet.
         averaged_s: seconds from then to the end.
+        differing: names of the tensors of the state that are not averaged, such as frozen
+            parameters, and differ from those of a peer that took part; by its name.
+        diverged: what of this node is not finite at the end, in words; empty: nothing.
     """
 
     took_part: tuple[str, ...]
@@ -72,17 +76,44 @@ class FinishReport:
     distance_after: float | None
     waited_s: float
     averaged_s: float
+    differing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    diverged: str = ""
+
+    @property
+    def problem(self) -> str:
+        """Why the training has not ended well, in words; empty if it has."""
+        if self.diverged:
+            return self.diverged
+        is_alone = self.missed and not self.took_part
+        return f"finished together with nobody{self._missed_in_words}" if is_alone else ""
+
+    @property
+    def _missed_in_words(self) -> str:
+        told = ", ".join(f"{name} ({why})" for name, why in self.missed.items())
+        return f"; without {told}" if told else ""
 
     def __str__(self) -> str:
         """Say it in one line."""
         with_whom = ", ".join(self.took_part) or "nobody"
         text = f"finished together with {with_whom}"
-        if self.distance_before is not None and self.distance_after is not None:
+        if self.diverged:
+            text += f", but not well: {self.diverged}"
+        elif self.distance_before is not None and self.distance_after is not None:
             distances = f"{self.distance_before:.3g} to {self.distance_after:.3g}"
             text += f": consensus distance {distances} in {self.rounds} rounds"
-        if self.missed:
-            text += "; without " + ", ".join(f"{n} ({why})" for n, why in self.missed.items())
+        for names, peers in self._differing_in_words().items():
+            text += f"; not averaged, and not the same as of {', '.join(peers)}: {names}"
+        text += self._missed_in_words
         return f"{text}; waited {self.waited_s:.1f} s, averaged {self.averaged_s:.1f} s"
+
+    def _differing_in_words(self) -> dict[str, list[str]]:
+        """Return the peers of which the same tensors differ, by these in words."""
+        found: dict[str, list[str]] = {}
+        for peer, names in self.differing.items():
+            words = ", ".join(names[:MOST_NAMED])
+            more = len(names) - MOST_NAMED
+            found.setdefault(f"{words} and {more} more" if more > 0 else words, []).append(peer)
+        return found
 
 
 @dataclass(frozen=True)

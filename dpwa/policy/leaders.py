@@ -104,7 +104,7 @@ class LossReports:
         self._said: _Heard | None = None
         self._heard: dict[str, _Heard] = {}
         self._of_itself: dict[str, _Heard] = {}  # what each has said of itself, to this node
-        self._graves: dict[str, _DeadLeader] = {}
+        self._forgotten: dict[str, _DeadLeader] = {}
 
     def tell(self, loss: float | None, version: int, now: float) -> None:
         """Say how good this node is; to say the same again keeps it from ageing.
@@ -137,19 +137,19 @@ class LossReports:
             del self._heard[oldest.node]
 
     def forget(self, node: str, now: float) -> None:
-        """Drop a node that has ended or was removed, and bury what others still pass on of it.
+        """Drop a node that has ended or was removed; what others still pass on of it is not heard.
 
         Until all of that has aged out, only a later process of the node is listened to. If nothing
         was known of it, no process is: which one has ended cannot be told.
         """
-        self._graves = {name: grave for name, grave in self._graves.items() if now < grave.until}
-        earlier = self._graves.pop(node, _DeadLeader(math.inf, now))
+        self._forgotten = {name: kept for name, kept in self._forgotten.items() if now < kept.until}
+        earlier = self._forgotten.pop(node, _DeadLeader(math.inf, now))
         heard = self._heard.pop(node, None)
         self._of_itself.pop(node, None)
         incarnation = earlier.incarnation if heard is None else heard.incarnation
-        self._graves[node] = _DeadLeader(incarnation, now + self._forget_after_s)
-        if len(self._graves) > self._most:
-            del self._graves[next(iter(self._graves))]
+        self._forgotten[node] = _DeadLeader(incarnation, now + self._forget_after_s)
+        if len(self._forgotten) > self._most:
+            del self._forgotten[next(iter(self._forgotten))]
 
     def news(self, now: float, rng: random.Random, most: int = 32) -> tuple[LossReport, ...]:
         """Choose what to pass on: each node at most once, and nothing that has aged out.
@@ -190,7 +190,7 @@ class LossReports:
 
     def welcome(self, node: str) -> None:
         """Listen to a node again that was forgotten: it is back in view."""
-        self._graves.pop(node, None)
+        self._forgotten.pop(node, None)
 
     def total_updates(self, now: float, nodes: int, among: Collection[str] | None = None) -> float:
         """Estimate how many updates all nodes have made: mean known version * number of nodes.
@@ -265,8 +265,8 @@ class LossReports:
     def _is_welcome(self, report: LossReport, now: float) -> bool:
         if report.node == self._own or not 0.0 <= report.age_s < self._forget_after_s:
             return False
-        grave = self._graves.get(report.node)
-        return grave is None or now >= grave.until or report.incarnation > grave.incarnation
+        kept = self._forgotten.get(report.node)
+        return kept is None or now >= kept.until or report.incarnation > kept.incarnation
 
     def _fresh(self, now: float) -> list[_Heard]:
         """Everything that has not aged out, this node first."""

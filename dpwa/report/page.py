@@ -34,7 +34,7 @@ _IN_SHORT = {
     "lost": ("gone",),
     "much slower than the others": ("slow",),
     "stalled at the end": ("stalled",),
-    "of no use any more, with a loss that is no finite number": ("diverged",),
+    "of no use any more, with a loss or parameters that are not finite": ("diverged",),
 }
 _ENDS = {"ended": "ended well", "lost": "lost", "running": "still at work"}
 _NODE_HEADINGS = (
@@ -183,7 +183,8 @@ def _node_table(facts: Facts) -> str:
 def _node_row(name: str, node: NodeFacts) -> list[str]:
     log, rates = node.log, node.rates
     shares = shares_of(log)
-    end = f"{_ENDS[node.end]}, {clock(log.last)}"
+    problem = log.processes[-1].problem
+    end = f"{f'ended, {problem}' if problem else _ENDS[node.end]}, {clock(log.last)}"
     return [
         name,
         end if len(log.processes) == 1 else f"{end}; {len(log.processes)} processes",

@@ -6,10 +6,12 @@ configuration but those that name nodes and addresses; `dpwa/sim/load.py` reads 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dpwa.config import Config
 from dpwa.config.model import MAX_SEED
 from dpwa.types import Fraction, StrictModel
 
@@ -182,3 +184,24 @@ class Scenario(StrictModel):
     costs: CostSpec = Field(default=CostSpec(), description="of the nodes' own work")
     churn: ChurnSpec = Field(default=ChurnSpec(), description="how nodes come and go")
     target: TargetSpec = Field(default=TargetSpec(), description="what is to be reached")
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run, as `dpwa/sim/load.py` has read it.
+
+    Attributes:
+        scenario: what is simulated.
+        config: the ordinary settings; its nodes are n0, n1, ... of the scenario, each at an address
+            of its own. With `membership: open` it has `join`, with the address of n0.
+        task_options: those of the task, which are set under its name.
+    """
+
+    scenario: Scenario
+    config: Config
+    task_options: StrictModel
+
+
+def node_name(index: int) -> str:
+    """Return the name of a simulated node; the first has index 0."""
+    return f"n{index}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpwa.sim.run_spec import RunSpec
 from dpwa.sim.samples import RunOutcome, Sample, Watch
-from dpwa.sim.scenario import Scenario
+from dpwa.sim.scenario import RunSpec, Scenario
 
 MOST_AUTO_NODES = 32
 

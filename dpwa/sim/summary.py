@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from dpwa.sim.run_spec import RunSpec
-from dpwa.sim.samples import RunOutcome
-from dpwa.sim.targets import meets
+from dpwa.sim.samples import RunOutcome, meets
+from dpwa.sim.scenario import RunSpec
 from dpwa.types import JsonObject
 
 

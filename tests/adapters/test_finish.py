@@ -27,10 +27,10 @@ from dpwa.wire.messages import Finishing
 class Nodes:
     """Nodes in threads of this process; node i ends its training with all parameters at i."""
 
-    def __init__(self, count, **settings):
+    def __init__(self, count, nets=None, **settings):
         config = config_of(count, **settings)
         self.names = [f"w{index + 1}" for index in range(count)]
-        self.nets = [nn.Linear(3, 2) for _ in self.names]
+        self.nets = nets or [nn.Linear(3, 2) for _ in self.names]
         pairs = zip(self.nets, self.names, strict=True)
         self.nodes = [DpwaPyTorchAdapter(net, name, config) for net, name in pairs]
         self.reports = {}
@@ -54,10 +54,10 @@ class Nodes:
             self.nodes[index].update_send(0.5)
             self.nodes[index].update_wait(0.5)
 
-    def begin_to_finish(self, index, value=None, **bounds):
+    def begin_to_finish(self, index, value=..., **bounds):
         with torch.no_grad():
-            for parameter in self.nets[index].parameters():
-                parameter.fill_(float(index if value is None else value))
+            for parameter in () if value is None else self.nets[index].parameters():
+                parameter.fill_(float(index if value is ... else value))
 
         def run():
             with contextlib.suppress(ClosedError):  # the test is over
@@ -388,8 +388,8 @@ def test_a_peer_that_stays_silent_is_given_up(monkeypatch):
 
 
 def test_a_peer_that_cannot_be_read_is_given_up(monkeypatch):
-    def unread(publish, read, go_on, length):
-        return Averaged(publish, lambda peer, weight: None, go_on, length)
+    def unread(publish, read, *more):
+        return Averaged(publish, lambda peer, weight: None, *more)
 
     monkeypatch.setattr("dpwa.adapters.pytorch.Averaged", unread)
     with Nodes(2) as nodes:
@@ -463,3 +463,118 @@ def test_without_time_to_wait_those_who_train_are_told_of_all_the_same():
         del nodes.reports[0]
         nodes.begin_to_finish(0, timeout_s=0.0, seconds=0.0)
         assert nodes.report(0).missed == {"w2": "there was no time left for it"}
+
+
+def with_backbone(seed):
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    net[0].requires_grad_(False)
+    net[2].load_state_dict({"weight": torch.ones(1, 3), "bias": torch.zeros(1)})
+    return net
+
+
+def finished(nets, frozen_later=(), **settings):
+    """Let two nodes take a step, freeze what is to be frozen, and finish; return their reports."""
+    with Nodes(2, nets, **settings) as nodes:
+        for index in range(2):
+            nodes.train(index)
+        for module in frozen_later:
+            module.requires_grad_(False)
+        return nodes.finish_all(value=None)
+
+
+@pytest.mark.parametrize("in_shards", [False, True])
+def test_backbones_of_other_seeds_are_named_although_all_that_trains_agrees(in_shards, caplog):
+    reports = finished([with_backbone(1), with_backbone(2)], fraction=0.5 if in_shards else 1.0)
+    assert [report.differing for report in reports] == [
+        {"w2": ("0.bias", "0.weight")},
+        {"w1": ("0.bias", "0.weight")},
+    ]
+    assert "not averaged, and not the same as of w2: 0.bias, 0.weight;" in str(reports[0])
+    told = [r.levelname for r in caplog.records if "not the same as of" in r.getMessage()]
+    assert told == ["WARNING", "WARNING"]
+
+
+def test_what_is_frozen_in_the_middle_of_a_run_is_named_if_it_differs():
+    nets = [with_backbone(1), with_backbone(1)]
+    nets[1][2].bias.data.fill_(1.0)
+    (report, _) = finished(nets, [net[2] for net in nets], fetch_probability=0.0)
+    assert report.differing == {"w2": ("2.bias",)}
+
+
+def test_buffers_that_are_kept_are_named_and_mere_counts_are_not():
+    nets = [with_backbone(1), with_backbone(1)]
+    nets[0][1].running_mean.fill_(2.0)
+    nets[0][1].num_batches_tracked.fill_(7)
+    assert finished(nets, buffers="keep")[0].differing == {"w2": ("1.running_mean",)}
+    assert finished(nets)[0].differing == {}
+
+
+def test_many_that_differ_are_counted_in_the_line_and_peers_alike_are_told_together():
+    names = tuple(f"layer.{index}" for index in range(5))
+    report = FinishReport(("w2", "w3"), {}, 1, 1.0, 0.0, 0.0, 0.0, {"w2": names, "w3": names})
+    assert "as of w2, w3: layer.0, layer.1, layer.2 and 2 more;" in str(report)
+
+
+@pytest.mark.parametrize("what", ["parameters", "loss"])
+def test_a_node_that_diverges_is_told_once_and_so_is_its_launcher(
+    what, caplog, monkeypatch, tmp_path
+):
+    ending = tmp_path / "ending"
+    monkeypatch.setenv("DPWA_ENDING", str(ending))
+    with Nodes(2) as nodes:
+        nodes.train(0)
+        assert not ending.exists()
+        said = "its loss is not finite"
+        if what == "parameters":
+            nodes.nets[0].bias.data[1] = math.nan
+            said = "its parameters are not finite ('bias')"
+        for _ in range(3):
+            nodes.nodes[0].update_send(0.5)
+            nodes.nodes[0].update_wait(0.5 if what == "parameters" else math.nan)
+        errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert errors[0].startswith(f"w1: {said} at update 2: no peer merges this node")
+        assert ending.read_text() == said
+        nodes.nets[0].bias.data[1] = 0.0
+        nodes.train(0)
+        assert ending.read_text() == ""  # it is sound again
+
+
+def test_a_node_that_is_not_finite_ends_with_an_error_and_not_with_a_distance(caplog):
+    with Nodes(2) as nodes:
+        nodes.begin_to_finish(0, value=math.nan)
+        nodes.begin_to_finish(1, seconds=1.0)
+        sick, alone = nodes.report(0), nodes.report(1)
+    assert sick.problem == "its parameters are not finite ('weight' and 1 more)"
+    assert f", but not well: {sick.problem}; waited" in str(sick)
+    assert alone.problem.startswith("finished together with nobody; without w1 (has diverged")
+    errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert sum("finished together with" in error for error in errors) == 2
+
+
+@pytest.mark.parametrize("guard", ["finite", "off"])
+def test_arrays_that_are_not_finite_end_with_an_error_too(guard, caplog, monkeypatch, tmp_path):
+    ending = tmp_path / "ending"
+    monkeypatch.setenv("DPWA_ENDING", str(ending))
+    config = config_of(2, guard=guard)
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
+        eventually(lambda: is_connected(one, "w2") and is_connected(two, "w1"))
+        one.update_send(np.array([1.0, math.nan]), 0.5)
+        one.update_wait()
+        assert ending.exists() is (guard == "finite")
+        with ThreadPoolExecutor() as threads:
+            other = threads.submit(two.finish, np.zeros(2), seconds=1.0)
+            _, report = one.finish(np.array([1.0, math.nan]), seconds=1.0)
+            other.result()
+        assert report.problem == "its parameters are not finite"
+        assert ending.read_text()
+        if guard == "finite":  # else the other one is not finite either by now
+            assert one.finish(np.zeros(2), seconds=1.0, timeout_s=0.0)[1].diverged == ""
+    assert "nan" not in str(report)
+
+
+def test_with_nobody_to_miss_a_node_that_finishes_alone_has_ended_well():
+    with Nodes(1) as nodes:
+        (report,) = nodes.finish_all()
+    assert (report.took_part, report.problem) == ((), "")

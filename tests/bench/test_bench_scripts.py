@@ -3,16 +3,21 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.launched import assert_gone, interruptible
+from support.nodes import eventually
 from support.processes import ended, start
 from support.times import at_most
 
 SCRIPTS = Path(__file__).parent.parent.parent / "benchmarks"
-SHARED = {"common.py", "namespaces.py", "process_memory.py"}
+SHARED = {"common.py", "measures.py", "namespaces.py", "process_memory.py"}
 NAMES = sorted({path.name for path in SCRIPTS.glob("*.py")} - SHARED)
 COUNTED = 0.99  # the kernel adds up what threads use, and what was the most, at different times
 BETWEEN_NAMESPACES = ("collectives_between_namespaces.py", "thin_link.py")
@@ -29,7 +34,7 @@ def run(name, *arguments, **environment):
 
 
 def test_all_scripts_are_here():
-    assert len(NAMES) == 15
+    assert len(NAMES) == 18
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -39,6 +44,119 @@ def test_a_script_explains_itself(name):
         told, errors = script.communicate(timeout=100)
     assert (script.returncode, errors) == (0, "")
     assert f"usage: {name}" in told
+
+
+def measured(name, *options):
+    """Run a whole benchmark, quickly; return its result."""
+    for _ in range(4):
+        done = run(name, "--repetitions", "2", "--json", *options)
+        if "rounds merged nothing" not in done.stderr:  # the machine is too busy
+            break
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    for figure in result["figures"].values():
+        assert 0 < figure["min_ms"] <= figure["median_ms"] <= figure["max_ms"]
+    for each in (*result["figures"], *result["ratios"]):
+        assert each in done.stderr
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "figures", "ratios"),
+    [
+        ("plane.py", ("--size-mb", "1"), 26, 17),
+        ("collectives.py", ("--size-mb", "0.1"), 15, 10),
+        ("tables.py", ("--rows", "1000", "--columns", "4", "--processes", "2"), 14, 4),
+    ],
+)
+def test_one_run_tells_every_figure_and_ratio(name, options, figures, ratios):
+    result = measured(name, *options)
+    assert (len(result["figures"]), len(result["ratios"])) == (figures, ratios)
+    assert (result["processes"], result["repetitions"]) == (2, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "figures"),
+    [
+        (
+            "plane.py",
+            ("--size-mb=0.1", "--tensors=7", "--only=tcp_round,raw_tcp_round,gloo_pair"),
+            {"tcp_round", "raw_tcp_round", "gloo_pair"},
+        ),
+        (
+            "collectives.py",
+            ("--size-mb=0.1", "--only=tcp_all_reduce,shm_all_gather,gloo_all_gather"),
+            {"tcp_all_reduce", "shm_all_gather", "gloo_all_gather"},
+        ),
+        (
+            "tables.py",
+            ("--rows=1000", "--only=shm_get_rows_alone,tcp_get_all,tcp_add_rows_async"),
+            {"shm_get_rows_alone", "tcp_get_all", "tcp_add_rows_async"},
+        ),
+    ],
+)
+def test_more_processes_measure_what_is_wanted(name, options, figures):
+    result = measured(name, "--processes", "3", *options)
+    assert result["processes"] == 3
+    assert set(result["figures"]) == figures
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("plane.py", "--size-mb", "0"),
+        ("plane.py", "--only", "cpoy"),
+        ("collectives.py", "--processes", "1"),
+        ("tables.py", "--rows", "99"),
+        ("tables.py", "--repetitions", "many"),
+    ],
+)
+def test_a_wrong_value_is_a_usage_error(name, option, value):
+    done = run(name, option, value)
+    assert done.returncode == 2
+    assert option in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@contextmanager
+def long_run():
+    """A benchmark that would take minutes, and its two processes."""
+    command = [sys.executable, SCRIPTS / "plane.py", "--size-mb=1", "--repetitions=100000"]
+    with interruptible():
+        script = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def processes():
+        children = Path(f"/proc/{script.pid}/task/{script.pid}/children").read_text().split()
+        ready = [c for c in children if "plane.py" in Path(f"/proc/{c}/cmdline").read_text()]
+        return list(map(int, ready)) if len(ready) == 2 else None
+
+    try:
+        yield script, eventually(processes, 30)
+    finally:
+        script.kill()
+        script.communicate()
+
+
+def test_an_interrupt_leaves_no_process_behind():
+    with long_run() as (script, processes):
+        time.sleep(1)  # at any moment of the start
+        script.send_signal(signal.SIGINT)
+        script.communicate(timeout=60)
+        assert script.returncode == 130
+        assert_gone(*processes)
+
+
+def test_a_process_that_is_killed_ends_the_benchmark_with_a_message():
+    with long_run() as (script, processes):
+        os.kill(processes[1], signal.SIGKILL)
+        _, stderr = script.communicate(timeout=60)
+        assert script.returncode == 1
+        assert "failed (exit code -9)" in stderr
+        assert_gone(*processes)
 
 
 @pytest.mark.slow

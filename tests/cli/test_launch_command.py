@@ -411,3 +411,21 @@ def test_a_reader_that_leaves_ends_the_nodes_quietly(
     assert process.stderr.read() == ""
     assert_gone(*pids)
     process.stdout = None  # so that cleaning up does not read it
+
+
+ENDS_ALONE = (
+    "import os, numpy, dpwa\n"
+    "with dpwa.DpwaConnection(os.environ['DPWA_NAME'], os.environ['DPWA_CONFIG']) as connection:\n"
+    "    connection.finish(numpy.zeros(4), timeout_s=0.0)\n"
+)
+
+
+@pytest.mark.slow
+def test_a_node_that_starts_when_all_others_have_left_counts_as_failed(config: Path) -> None:
+    command = ["--", sys.executable, "-c", ENDS_ALONE]
+    result = launch("-c", str(config), "-n", "1", "--restart", "on-failure", *command)
+    assert result.returncode == 1
+    notice = "alice | dpwa launch: counts as failed: finished together with nobody; without bob ("
+    assert notice in result.stderr
+    assert "dpwa launch: 1 of 1 nodes failed: alice\n" in result.stderr
+    assert launch("-n", "1", *command).returncode == 0  # there is nobody to miss

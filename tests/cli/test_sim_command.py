@@ -8,7 +8,7 @@ import pytest
 from support.commands import run_dpwa
 from support.terminals import on_terminal, plain_lines
 
-from dpwa.sim.shipped import preset_names
+from dpwa.sim.load import preset_names
 
 DPWA = (sys.executable, "-m", "dpwa")
 SCENARIO = """\

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +25,7 @@ from support.times import at_most
 from dpwa import DpwaConnection
 from dpwa.cli.top import press
 from dpwa.cli.top_page import SORTS, Screen, Shown, ViewChoices, lines_of
+from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import NAMES
 from dpwa.observe.rates import Rates
 from dpwa.observe.rows import NodeRow
@@ -214,6 +216,24 @@ def test_all_keys_and_signs_fit_a_terminal_of_24_lines():
     assert len(lines) == 24
     for key in ("q", "v", "e", "r", *SORTS.values(), "X", "!", "?"):
         assert any(line.startswith(f"{key}  ") for line in lines), key
+
+
+def test_who_finishes_and_for_whom_it_waits_stands_below_the_table_and_checkpoints_elsewhere():
+    named = {"name": "w1", "through": "", "loss": 0.5, "clock": 9.0, "consensus_distance": None}
+    named |= {"score": None, "rates": Rates(), "verdicts": (), "losses": ()}
+    row = NodeRow(**named, state="finishing", waits_for=("w2", "w3"))
+    events = [RunEvent(float(n), "w1", "checkpoint", "w1") for n in range(20)]
+    rows = [row, replace(row, name="w4"), replace(row, name="w5", waits_for=("w2",))]
+    shown = Shown(RunView(0.0, "w1", (), ()), rows, [RunEvent(0.0, "", "left", "w9"), *events])
+    for screen in (Screen(80, 24), Screen(80, None), Screen(44, 20)):
+        lines = [line.plain for line in lines_of(shown, ViewChoices(), screen)]
+        assert lines[0].startswith("dpwa top  3 nodes, 3 finishing")
+        assert "  finishing, waits for w2, w3: w1, w4" in lines
+        assert "  finishing, waits for w2: w5" in lines
+        assert any("left" in line for line in lines)
+        assert not any("checkpoint" in line for line in lines)
+    page = lines_of(shown, ViewChoices(page="events"), Screen(80, None))
+    assert sum("checkpoint" in line.plain for line in page) == 20
 
 
 # In a process of its own

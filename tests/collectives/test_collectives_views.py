@@ -1,10 +1,10 @@
 """What a node takes of lives and views that it has not met yet, or not any more."""
 
 import pytest
+from dpwa.collectives.group import ENTERED, READY, Group
 
 from dpwa.collectives.contacts import REMEMBERED_DEPARTED, Contacts
-from dpwa.collectives.group import ENTERED, READY, Group
-from dpwa.collectives.phase_records import PhaseRecords
+from dpwa.collectives.records import PhaseRecords
 from dpwa.data.boards import Posted
 from dpwa.policy.groups.views import VIEW_ID_BYTES, Member
 from dpwa.runtime import SYSTEM

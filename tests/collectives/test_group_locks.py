@@ -5,12 +5,12 @@ import random
 import signal
 
 import pytest
+from dpwa.collectives.group import ENTERED, Group
+from dpwa.collectives.workspace import CollectiveWait
 
 from dpwa.clock import Deadline
-from dpwa.collectives.collective_wait import CollectiveWait
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.group import ENTERED, Group
-from dpwa.collectives.phase_records import PhaseRecords
+from dpwa.collectives.records import PhaseRecords
 from dpwa.policy.groups.views import Member
 from dpwa.runtime import SYSTEM
 from dpwa.wire.collecting import Vote

@@ -35,7 +35,7 @@ NEEDED = {  # a library of an extra
     ("docs/report.md", "import dpwa.observe"): "pandas",
 }
 COMMANDS_NOT_RUN = {
-    "dpwa bench ": "takes minutes: tests/bench run it",
+    "dpwa bench ": "needs two machines: tests/bench run it",
     "dpwa launch --engine ray": "needs Ray",
     "dpwa launch --nodes-from": "needs a list with this host: tests/launch run it",
     "dpwa launch -n 2 -- torchrun": "needs torchrun: tests run examples/fully_sharded.py",

@@ -115,3 +115,22 @@ def test_a_killed_node_comes_back_and_is_merged_again(tmp_path: Path, told: Told
         "life 2",
     ]
     assert {node for node, line in told.lines if line == "met"} == {"w1", "w2"}
+
+
+def test_a_node_whose_training_has_ended_badly_counts_as_failed_and_is_not_started_again(
+    nodes_running: Maker, told: Told
+) -> None:
+    tells = "is_first and open(os.environ['DPWA_ENDING'], 'w').write('it is alone')\n"
+    heals = "if os.environ['DPWA_NAME'] == 'w2': open(os.environ['DPWA_ENDING'], 'w').close()"
+    codes = told.run(nodes_running(IMPORTS + FIRST_TIME + tells + heals, restarts=3))
+    assert codes == {"w1": 1, "w2": 0}
+    assert told.restarts == []
+    assert told.lines == [("w1", "dpwa launch: counts as failed: it is alone")]
+
+
+def test_what_a_node_told_before_it_was_started_again_counts_no_more(
+    nodes_running: Maker, told: Told
+) -> None:
+    fails = "if is_first: open(os.environ['DPWA_ENDING'], 'w').write('alone'); sys.exit(1)"
+    codes = told.run(nodes_running(IMPORTS + FIRST_TIME + fails, "w1", restarts=1))
+    assert codes == {"w1": 0}

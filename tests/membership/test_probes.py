@@ -9,7 +9,7 @@ from support.keys import key_folders
 from support.open_cluster import cluster
 from support.strangers import question
 
-from dpwa.membership import probes
+from dpwa.membership import service
 from dpwa.membership.member_list import MemberList
 from dpwa.policy.members.states import MemberEntry
 from dpwa.virtual_network import VirtualClock
@@ -18,7 +18,7 @@ from dpwa.wire.members import ProbeAnswer, ProbeRequest, WhoIs
 
 @pytest.mark.parametrize("heard_within_s", [60.0, -1.0])  # the last message counts; no message does
 def test_a_node_says_that_it_hears_from_a_member_that_it_is_asked_for(monkeypatch, heard_within_s):
-    monkeypatch.setattr(probes, "HEARD_WITHIN_S", heard_within_s)
+    monkeypatch.setattr(service, "HEARD_WITHIN_S", heard_within_s)
     with cluster() as nodes:
         a, b = nodes.add("a"), nodes.add("b", "a")
         nodes.agree()
@@ -35,11 +35,11 @@ def pass_time(members, clock, seconds):
 
 
 def test_a_member_may_have_a_few_asked_at_once_and_none_of_them_twice(monkeypatch):
-    monkeypatch.setattr(probes, "HEARD_WITHIN_S", -1.0)
+    monkeypatch.setattr(service, "HEARD_WITHIN_S", -1.0)
     told, said, clock = [], [], VirtualClock()
     members = MemberList(MemberEntry("a", "at-a", 1), clock, random.Random(1), lambda: None)
     members.hear([MemberEntry(f"n{index}", f"at-n{index}", 1) for index in range(30)])
-    started = probes.Probes(members, SimpleNamespace(tell=lambda to, *_: told.append(to)))
+    started = service.Probes(members, SimpleNamespace(tell=lambda to, *_: told.append(to)))
 
     def ask(sender, index):
         started.start(
@@ -54,7 +54,7 @@ def test_a_member_may_have_a_few_asked_at_once_and_none_of_them_twice(monkeypatc
     members.heard_from("n3", 1)
     assert started.go_on()
     assert [answer.target for answer in said] == ["n3"] * 2
-    pass_time(members, clock, probes.ANSWER_WITHIN_S)
+    pass_time(members, clock, service.PROBE_WITHIN_S)
     assert not started.go_on()
 
 

@@ -20,10 +20,9 @@ from support.ports import free_ports
 from dpwa.config import load_config
 from dpwa.connection import DpwaConnection
 from dpwa.errors import AddressError, DpwaError, JoinTimeoutError
-from dpwa.membership import waiting
+from dpwa.membership import joining
+from dpwa.membership.joining import JoinAnswer, JoinOutcome, Wait
 from dpwa.membership.members import Members
-from dpwa.membership.verdict import JoinAnswer, JoinVerdict
-from dpwa.membership.waiting import Wait
 from dpwa.node.node import Node
 from dpwa.runtime import SYSTEM
 
@@ -378,7 +377,7 @@ def test_a_waiting_node_says_so_at_once_when_all_tries_have_failed_and_then_ever
 
 
 def test_the_example_of_what_is_said_is_right():
-    assert doctest.testmod(waiting).failed == 0
+    assert doctest.testmod(joining).failed == 0
 
 
 def test_a_try_that_takes_long_does_not_keep_it_from_saying_so():
@@ -388,18 +387,18 @@ def test_a_try_that_takes_long_does_not_keep_it_from_saying_so():
 
 def test_a_place_is_a_nodes_own_if_only_other_loopback_addresses_are_left():
     place = "tcp://localhost:1"
-    verdict = JoinVerdict([place], SYSTEM)
-    assert not verdict.is_own(place)
-    verdict.located(place, ("tcp://127.0.0.1:1", "tcp://[::1]:1"))
-    verdict.take("tcp://127.0.0.1:1", JoinAnswer("this node itself is there", "self"))
-    assert verdict.is_own(place)
-    verdict.located(place, ("tcp://127.0.0.1:1", "tcp://10.0.0.1:1"))
-    assert not verdict.is_own(place)
+    outcome = JoinOutcome([place], SYSTEM)
+    assert not outcome.is_own(place)
+    outcome.located(place, ("tcp://127.0.0.1:1", "tcp://[::1]:1"))
+    outcome.take("tcp://127.0.0.1:1", JoinAnswer("this node itself is there", "self"))
+    assert outcome.is_own(place)
+    outcome.located(place, ("tcp://127.0.0.1:1", "tcp://10.0.0.1:1"))
+    assert not outcome.is_own(place)
 
 
 def test_nothing_is_kept_of_addresses_that_nobody_has_told_of():
-    verdict = JoinVerdict(["tcp://h:1"], SYSTEM)
-    verdict.take("tcp://h:2", JoinAnswer("nothing answers"))
-    assert list(verdict.answers) == ["tcp://h:1"]
-    verdict.take("tcp://h:1", JoinAnswer("nothing answers"))
-    assert verdict.is_clear
+    outcome = JoinOutcome(["tcp://h:1"], SYSTEM)
+    outcome.take("tcp://h:2", JoinAnswer("nothing answers"))
+    assert list(outcome.answers) == ["tcp://h:1"]
+    outcome.take("tcp://h:1", JoinAnswer("nothing answers"))
+    assert outcome.is_clear

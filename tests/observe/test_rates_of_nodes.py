@@ -123,3 +123,27 @@ def test_the_latest_value_is_told_as_it_is():
     assert latest(rows, "loss") == math.inf
     assert latest(rows, "clock") is None
     assert latest(rows[:0], "loss") is None
+
+
+def stopped(speed, trained, still, **per_second):
+    """Samples of a node that trains for so many seconds, and then takes no more steps."""
+    rows = samples(trained + still, **per_second)
+    rows[:, 1 + INDEX["steps"]] = np.floor(speed * np.minimum(np.arange(trained + still), trained))
+    return history_of(rows)
+
+
+@pytest.mark.parametrize(
+    ("speed", "still_s", "rate"),
+    [(10.0, 9, 2.0), (10.0, 11, 0.0), (10.0, 180, 0.0), (0.05, 30, 0.05), (0.05, 90, 0.0)],
+)
+def test_a_rate_falls_to_nothing_when_no_step_was_taken_for_three_times_the_usual(
+    speed, still_s, rate
+):
+    found = rates_of_newest(stopped(speed, 200, still_s, train_s=1.0), 10.0)
+    assert found.steps_per_s == pytest.approx(rate, rel=0.5)
+    assert found.idle_s >= still_s - 1
+
+
+def test_who_has_taken_its_last_step_has_no_speed_at_once_and_no_shares_of_its_time():
+    found = rates_of_newest(stopped(10.0, 200, 3, wait_s=0.01), 10.0, trains=False)
+    assert (found.steps_per_s, found.shares) == (0.0, None)

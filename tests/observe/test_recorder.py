@@ -5,13 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from copy import deepcopy
 
 import numpy as np
 import pytest
-from support.nodes import config_of
+from support.nodes import config_of, eventually
 from support.strangers import question_and_payload
+from support.times import HANGS_AFTER_S
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
@@ -61,6 +64,43 @@ def test_a_node_tells_its_figures_its_events_and_what_it_knows_of_others():
         assert version >= 1
         assert loss == 0.5
         assert asked(one, of="nobody")["samples"] == b""
+
+
+def test_a_node_in_finish_tells_so_and_whom_it_waits_for_and_trains_on_if_it_does():
+    config = config_of(2)
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
+        train(two, 1)
+        train(one, 1)
+        assert asked(one)["ending"] is None
+        ends = threading.Thread(target=one.finish, args=(np.zeros(1000),))
+        ends.start()
+        eventually(lambda: asked(one)["ending"] == [False, ["w2"]])
+        two.finish(np.zeros(1000))
+        ends.join(HANGS_AFTER_S)
+        eventually(lambda: asked(one)["ending"] == [True, []])
+        train(one, 1)
+        eventually(lambda: asked(one)["ending"] is None)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError, None])
+def test_a_run_log_says_by_what_the_run_was_broken_off(tmp_path, error):
+    with suppress(BaseException), DpwaConnection("w1", config_of(1, run_log=str(tmp_path))) as one:
+        train(one, 1)
+        if error is not None:
+            raise error
+    problem = lines_of(tmp_path)[-1]["problem"]
+    assert problem == ("" if error is None else f"broken off by {error.__name__}")
+
+
+def test_a_run_log_says_that_a_node_has_finished_with_nobody_and_not_how_its_program_went_on(
+    tmp_path,
+):
+    config = config_of(2, run_log=str(tmp_path))
+    with suppress(SystemExit), DpwaConnection("w1", config) as one:
+        _, report = one.finish(np.zeros(4), timeout_s=0.0)
+        sys.exit(0)
+    assert lines_of(tmp_path)[-1]["problem"] == report.problem
+    assert report.problem.startswith("finished together with nobody; without w2 (")
 
 
 def test_what_onlookers_are_told_is_no_traffic_of_the_training():

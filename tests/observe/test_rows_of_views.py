@@ -18,19 +18,20 @@ def peer(name, health="alive", *, quarantined=False, score=1000, heard_s=0.1):
             heard_s]  # fmt: skip
 
 
-def answer(name, peers=(), members=()):
+def answer(name, peers=(), members=(), ending=None):
     told = {
         "schema": 1, "name": name, "endpoint": f"tcp://{name}:1", "host": "h", "pid": 7,
         "algorithm": "gossip", "topology": "random", "group": "", "started": 1e9, "now": 1e9,
         "last": -math.inf, "figures": NAMES, "samples": b"", "events": [], "peers": list(peers),
-        "members": list(members),
+        "members": list(members), "ending": ending,
     }  # fmt: skip
     return read_answer(pack(told))
 
 
 def node(
-    name, speed=5.0, *, peers=(), members=(), silent_s=0.0, problem="", told=None, losses=None
-):
+    name, speed=5.0, *, peers=(), members=(), silent_s=0.0, problem="", told=None, losses=None,
+    ending=None,
+):  # fmt: skip
     """A node that has answered, for ten seconds; with `told`: one that only others tell of."""
     history, heard = SampleHistory(len(NAMES)), SampleHistory(len(OTHER_NAMES), OTHER_NODE)
     if told is not None:
@@ -42,7 +43,7 @@ def node(
             "clock": speed * second, "loss": loss, "consensus_distance": math.nan,
         }  # fmt: skip
         history.add(1e9 + second, [figures[each] for each in NAMES])
-    said = answer(name, peers, members)
+    said = answer(name, peers, members, ending)
     return Followed(name, f"tcp://{name}:1", said, silent_s, problem, history, heard)
 
 
@@ -125,3 +126,16 @@ def test_peers_that_are_not_followed_are_passed_over():
     assert list(rows(node("w1", peers=[peer("w9")], members=[["w8", "tcp://w8:1", "dead"]]))) == [
         "w1"
     ]
+
+
+def test_who_finishes_is_told_as_such_with_whom_it_waits_for_and_slows_nobody():
+    nodes = [
+        node("w1", 0.0, ending=[False, ["w3"]]),
+        node("w2", 0.0, ending=[True, []]),
+        node("w3"),
+        node("w4", silent_s=9.0, ending=[True, []]),
+    ]
+    found = rows(*nodes)
+    assert [found[name].state for name in found] == ["finishing", "finished", "live", "silent"]
+    assert found["w1"].waits_for == ("w3",)
+    assert kinds(found["w1"]) == kinds(found["w2"]) == kinds(found["w3"]) == []

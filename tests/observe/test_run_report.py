@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from support.times import HANGS_AFTER_S
 from dpwa import DpwaConnection
 from dpwa.observe.run_reading import read_run
 from dpwa.report.facts import facts_of
-from dpwa.report.page import findings, sentences
+from dpwa.report.page import findings, report_page, sentences
 
 HOSTILE = '$\\a$<b onload="x">&</b>'
 PICTURES = ("loss", "speed", "consensus", "time", "pairs", "staleness", "bytes", "events")
@@ -120,6 +121,16 @@ def test_two_nodes_that_really_ran(tmp_path):
     assert facts.best.log.best.loss == 1 / steps
     assert told(facts) == []
     assert "2 nodes trained for" in next(sentences(facts))
+
+
+def test_a_run_that_was_interrupted_has_not_ended_well(tmp_path):
+    config = config_of(1, run_log=str(tmp_path))
+    with suppress(KeyboardInterrupt), DpwaConnection("w1", config) as connection:
+        connection.update_send(np.zeros(4))
+        raise KeyboardInterrupt
+    page = report_page(facts_in(tmp_path), (), ())
+    assert "ended, broken off by KeyboardInterrupt, " in page
+    assert "ended well" not in page
 
 
 def test_a_run_that_is_still_at_work_has_lost_nobody(tmp_path):

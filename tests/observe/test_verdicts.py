@@ -149,3 +149,14 @@ def test_who_is_refused_and_why(health, reason):
 def test_several_things_may_be_the_matter():
     sick = Condition(pace(2.0, wait=0.9), loss=math.inf, quarantined_by=["w2"])
     assert [v.kind for v in of(sick)] == ["diverged", "slow", "waiting", "quarantined"]
+
+
+def test_who_has_taken_its_last_step_is_neither_slow_nor_a_measure_for_those_who_train():
+    ended = Condition(pace(10.0), trains=False)
+    found = verdicts(
+        {"w1": ended, "w2": ended, "w3": Condition(pace(1.0)), "w4": Condition(pace())}
+    )
+    assert [verdict.kind for verdict in found["w3"]] == ["slow"]  # than w4
+    alone = verdicts({"w1": ended, "w2": ended, "w3": Condition(pace(1.0))})
+    slow = Condition(pace(0.0, wait=1.0, idle_s=100.0), trains=False)
+    assert alone["w3"] == [] == of(slow)

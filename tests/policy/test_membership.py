@@ -31,6 +31,7 @@ from support.membership_network import Cluster
 
 import dpwa.policy.members.view
 from dpwa.policy.members.claims import CHECK_WITHIN_S
+from dpwa.policy.members.records import FEW_REMEMBERED, TRIED_EVERY_S
 from dpwa.policy.members.states import (
     HIGHEST,
     HIGHEST_HEARSAY,
@@ -41,7 +42,6 @@ from dpwa.policy.members.states import (
     after,
     news_event,
 )
-from dpwa.policy.members.trials import FEW_REMEMBERED, TRIED_EVERY_S
 from dpwa.policy.members.view import Membership
 from dpwa.virtual_network import Link
 
@@ -827,8 +827,8 @@ def test_foreign_news_costs_no_more_than_is_allowed():
     assert members.hear(endless, 0.0) == []
     assert next(endless).name == "n10"
     members.hear([entry(f"m{index}", LEFT) for index in range(10)], 0.0)
-    assert len(members._graves._graves) == 10
-    assert [c.after for c in members.hear([entry("n0")], 0.0)] == [ALIVE]  # its grave made room
+    assert len(members._forgotten._entries) == 10
+    assert [c.after for c in members.hear([entry("n0")], 0.0)] == [ALIVE]  # the oldest made room
 
 
 @pytest.mark.parametrize("field", ["incarnation", "version"])

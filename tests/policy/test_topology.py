@@ -18,11 +18,12 @@ from dpwa.policy.topology import (
     topology,
     topology_names,
 )
-from dpwa.policy.topology.figures import figures_of
-from dpwa.policy.topology.lattices import columns_of
 from dpwa.policy.topology.mixing import (
     adjacency,
+    diameter,
     drawn_contraction,
+    figures_of,
+    is_connected,
     is_doubly_stochastic,
     mixing_matrix,
     period_adjacency,
@@ -32,9 +33,9 @@ from dpwa.policy.topology.mixing import (
     second_modulus,
     spectral_gap,
     stationary_weights,
+    unreachable,
 )
-from dpwa.policy.topology.paths import diameter, is_connected, unreachable
-from dpwa.policy.topology.small_world import small_world_graph
+from dpwa.policy.topology.rules import columns_of, small_world_graph
 
 BUILT_IN = ("random", "full", "ring", "grid", "torus", "exponential", "one_peer_exponential")
 BUILT_IN += ("star", "small_world")

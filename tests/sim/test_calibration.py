@@ -13,12 +13,10 @@ from support.simulated_logs import write_simulated_logs
 from dpwa.errors import UserError
 from dpwa.observe.run_reading import read_run
 from dpwa.policy import interpolation as registry
-from dpwa.sim.calibration.calibrate import calibrate
-from dpwa.sim.calibration.fit import fit
+from dpwa.sim.calibration.calibrate import calibrate, yaml_text
+from dpwa.sim.calibration.fit import fit, scenario_of
 from dpwa.sim.calibration.observed import observe
 from dpwa.sim.calibration.refine import simulated
-from dpwa.sim.calibration.scenario import scenario_of
-from dpwa.sim.calibration.yaml_text import yaml_text
 from dpwa.sim.load import load_scenario
 from dpwa.types import StrictModel
 

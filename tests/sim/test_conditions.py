@@ -6,7 +6,8 @@ import pytest
 from support.simulations import run_spec
 
 from dpwa.errors import ConfigError, UserError
-from dpwa.sim.conditions import Conditions, NodeChangeKind
+from dpwa.sim.churn import NodeChangeKind
+from dpwa.sim.conditions import Conditions
 
 
 def conditions(nodes, **scenario):

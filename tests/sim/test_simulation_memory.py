@@ -5,7 +5,7 @@ import gc
 import pytest
 from support.simulations import simulated
 
-from dpwa.sim.memory import no_search_for_cycles
+from dpwa.sim.rules.fleet import no_search_for_cycles
 
 
 def left_over(rounds, settings, scenario):

@@ -3,7 +3,7 @@ import pytest
 from support.simulations import run_spec
 
 from dpwa.errors import UserError
-from dpwa.sim.noise import normal, uniform
+from dpwa.sim.draws import normal, uniform
 from dpwa.sim.tasks import TASKS, make_task
 
 TRAINED = {

@@ -6,8 +6,8 @@ import pytest
 import zmq
 from support.virtual_wire import MBPS, PlainLinks, VirtualHosts
 
-from dpwa.sim.framing import wire_bytes
-from dpwa.sim.nodes.sockets import MONITORED
+from dpwa.sim.nodes.zeromq import MONITORED
+from dpwa.sim.rules.wire_sizes import wire_bytes
 from dpwa.transport.sockets import asking_socket, send, serving_socket
 
 NAMES = {int(event): event.name for event in zmq.Event}

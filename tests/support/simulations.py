@@ -10,8 +10,7 @@ from dpwa.sim.rules.asynchronous import AsynchronousRun
 from dpwa.sim.rules.lockstep import LockstepRounds
 from dpwa.sim.rules.recorder import RunRecorder
 from dpwa.sim.rules.wire_sizes import WireSizes
-from dpwa.sim.run_spec import RunSpec, node_name
-from dpwa.sim.scenario import Scenario
+from dpwa.sim.scenario import RunSpec, Scenario, node_name
 from dpwa.sim.tasks import TASKS, make_task
 
 

@@ -10,7 +10,7 @@ from support.members import at_once
 from support.nodes import config_of, eventually
 
 from dpwa import DpwaConnection
-from dpwa.collectives.view_discovery import ViewDiscovery
+from dpwa.collectives.views import ViewDiscovery
 from dpwa.errors import (
     ClosedError,
     MismatchError,

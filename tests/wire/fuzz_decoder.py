@@ -31,7 +31,7 @@ from dpwa.node.fetching.connections import Visitors
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.node.serving.rx_thread import RxThread
 from dpwa.node.serving.service import Service
-from dpwa.transport.authorizer import Authorizer
+from dpwa.transport.authenticator import Authorizer
 from dpwa.transport.sockets import ReceivedMessage
 from dpwa.wire import limits
 from dpwa.wire.messages import (

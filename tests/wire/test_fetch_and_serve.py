@@ -22,6 +22,7 @@ from dpwa.wire.fetching import (
     Greeting,
     InSharedMemory,
     PieceArrived,
+    ServeSession,
 )
 from dpwa.wire.messages import (
     Chunk,
@@ -34,7 +35,6 @@ from dpwa.wire.messages import (
     Status,
     pack_layout,
 )
-from dpwa.wire.serving import ServeSession
 from dpwa.wire.shards import Shard, shard_of
 
 NONCE = b"n" * 16

@@ -36,6 +36,13 @@ def whole_of(ranks: Ranks | None) -> Callable[[float], float] | None:
     return ranks.norm if isinstance(ranks, Shards) else None
 
 
+def of_all_shards(ranks: Ranks | None, own: dict[str, str]) -> dict[str, str]:
+    """Return what is told of tensors by name, by all ranks of a sharded model."""
+    if not isinstance(ranks, Shards):
+        return own
+    return {name: told for each in ranks.each(own) for name, told in each.items()}
+
+
 def begins_later(ranks: Ranks | None) -> bool:
     """Tell whether the state to begin with comes when all ranks have their nodes."""
     return isinstance(ranks, Shards)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dpwa.node.peers import PeerTable
@@ -10,7 +10,7 @@ from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.policy.finishing import Ending, Heard
 from dpwa.runtime import Runtime
 from dpwa.types import Frame
-from dpwa.wire.messages import Finishing
+from dpwa.wire.messages import Finishing, Status, printable, unpack
 
 MOST_ROUNDS = 2**31  # nobody comes that far; whoever says so must not take this node along
 
@@ -27,6 +27,11 @@ class Endings:
         updates: returns how many training steps this node has taken.
         version: returns the version of the snapshot that it has published last.
         runtime: of the node.
+
+    Attributes:
+        rest: digests of what this node's state has beside what is averaged, by name; empty: it has
+            nothing more, or has not told.
+        rests: the same of peers that were asked, by their names.
     """
 
     def __init__(
@@ -45,6 +50,8 @@ class Endings:
         self._changed = runtime.condition()
         self._own = Ending()
         self._heard: dict[str, Heard] = {}
+        self.rest: Mapping[str, str] = {}
+        self.rests: dict[str, Mapping[str, str]] = {}
 
     @property
     def own(self) -> Ending:
@@ -74,6 +81,23 @@ class Endings:
             else:
                 self._peer_table.merged.trains(peer)
             self._changed.notify_all()
+
+    def hear_rest(self, peer: str, report: object) -> None:
+        """Take in what a peer's status tells of the rest of its state."""
+        match report:
+            case {"ending": {"rest": dict(rest)}}:
+                told = {str(name): str(digest) for name, digest in rest.items()}
+                with self._changed:
+                    self.rests[peer] = told
+                    self._changed.notify_all()
+
+    def differing(self, peer: str) -> tuple[str, ...]:
+        """Return the names in the rest of a peer's state, and of this node's, that differ."""
+        own, theirs = self.rest, self.rests.get(peer)
+        if not theirs:
+            return ()
+        names = sorted({*own, *theirs})
+        return tuple(printable(name) for name in names if own.get(name) != theirs.get(name))
 
     def of(self, peer: str) -> Heard | None:
         """Return what a peer has said last."""
@@ -117,7 +141,7 @@ class FinishListener(Listener):
         tell: sends a message to a peer.
     """
 
-    handles = (Finishing,)
+    handles = (Finishing, Status)
 
     def __init__(self, endings: Endings, tell: Callable[[str, Finishing], None]) -> None:
         self._endings = endings
@@ -128,6 +152,9 @@ class FinishListener(Listener):
         if is_up and self._endings.own.is_finishing:
             self._tell(peer, self._endings.message())
 
-    def receive(self, peer: str, message: Finishing, payload: Frame) -> None:  # noqa: ARG002
-        """Take in how a peer ends."""
-        self._endings.hear(peer, message)
+    def receive(self, peer: str, message: Finishing | Status, payload: Frame) -> None:
+        """Take in how a peer ends, and with what."""
+        if isinstance(message, Status):
+            self._endings.hear_rest(peer, unpack(payload))
+        else:
+            self._endings.hear(peer, message)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from dpwa.message_codes import get_log
 from dpwa.node.context import NodeContext
@@ -21,6 +21,7 @@ from dpwa.policy.finishing import (
     digest_of,
 )
 from dpwa.transport.link import LinkState
+from dpwa.wire.messages import AskStatus
 
 log = get_log("dpwa.finish")
 
@@ -31,6 +32,8 @@ PAUSE_S = 0.02
 IDLE_PAUSE_S = 0.1  # when there is nothing to do but to wait
 HEARD_BY_ALL_S = 0.25  # that a peer has taken its last step; it is averaged with from then on
 PATIENCE_S = 1.0  # for who should be in the same round, and is not
+MOST_COMPARED = 128  # peers, all of which are in the report of each
+ANSWER_S = 1.0  # longest wait for what peers tell of the rest of their state
 MOST_FAILURES = 3  # in a row, before a peer is done without
 SAID_EVERY_S = 10.0
 
@@ -46,16 +49,22 @@ class Averaged:
         go_on: does what else there is to do on the training thread, told whether others still
             train; returns whether it has changed the parameters.
         length: returns their Euclidean length.
+        rest: digests of what else there is in the state of the training, by name.
     """
 
     publish: Callable[[], bool]
     read: Callable[[str, float], float | None]
     go_on: Callable[[bool], bool]
     length: Callable[[], float]
+    rest: Mapping[str, str] = field(default_factory=dict)
 
 
 class FinishRun:
-    """One call of `finish`."""
+    """One call of `finish`.
+
+    Attributes:
+        awaited: who still trains, or may, as far as is known.
+    """
 
     def __init__(
         self, context: NodeContext, tx: TxThread, endings: Endings, averaged: Averaged
@@ -67,6 +76,7 @@ class FinishRun:
         self._endings = endings
         self._averaged = averaged
         self._rng = context.rng("finish")
+        self.awaited: Sequence[str] = ()
         self._began = self._told_at = self._said_at = context.clock.now()
         self._end = math.inf
         self._agreement = Agreement()
@@ -91,7 +101,7 @@ class FinishRun:
         while True:
             began = self._clock.now()
             self._seen.update(dict.fromkeys(self._peer_table.names))
-            awaited = self._awaited() if began < waits_until else []
+            awaited = self.awaited = self._awaited() if began < waits_until else []
             if awaited:
                 self._say_whom(awaited, waits_until - began)
             elif met_at is None:
@@ -288,6 +298,9 @@ class FinishRun:
                 self._failures[peer] += 1
                 continue
             self._failures[peer], self._is_published = 0, False
+            if peer not in self._took_part and self._compares:
+                self._endings.rests.pop(peer, None)
+                self._tx.order(Tell(peer, AskStatus(request=0)))
             self._took_part[peer] = None
             distances.append(distance)
             self._tell_if_due()
@@ -365,6 +378,7 @@ class FinishRun:
         now = self._clock.now()
         met = now if met_at is None else met_at
         missed = {peer: self._why(peer) for peer in self._seen if peer not in self._took_part}
+        differing = self._differing()
         return FinishReport(
             took_part=tuple(peer for peer in self._seen if peer in self._took_part),
             missed=missed,
@@ -373,7 +387,26 @@ class FinishRun:
             distance_after=self._distances[-1] if self._distances else None,
             waited_s=met - self._began,
             averaged_s=now - met,
+            differing=differing,
         )
+
+    @property
+    def _compares(self) -> bool:
+        """Whether to ask peers for the rest of their state; reports of very many are too long."""
+        return bool(self._averaged.rest) and len(self._seen) <= MOST_COMPARED
+
+    def _differing(self) -> dict[str, tuple[str, ...]]:
+        """Return what differs of the state of each peer beside what was averaged, by names."""
+        if not self._compares:
+            return {}
+        asked, told = self._took_part, self._endings.rests
+
+        def is_told() -> bool:
+            return all(peer in told or not self._lives(peer) for peer in asked)
+
+        self._endings.wait_for(is_told, ANSWER_S)
+        found = {peer: self._endings.differing(peer) for peer in asked}
+        return {peer: names for peer, names in found.items() if names}
 
     def _why(self, peer: str) -> str:
         heard, now = self._endings.of(peer), self._clock.now()

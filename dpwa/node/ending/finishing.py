@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 from typing import Any
 
 from dpwa.errors import UserError
+from dpwa.lifecycle import tell_launcher
 from dpwa.message_codes import get_log
 from dpwa.node.context import NodeContext
 from dpwa.node.ending.endings import Endings
@@ -14,6 +16,7 @@ from dpwa.node.ending.finish_run import Averaged, FinishRun
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.policy.finishing import FinishReport
+from dpwa.types import JsonObject
 
 log = get_log("dpwa.finish")
 
@@ -38,6 +41,8 @@ class Finish:
         self._context = context
         self._rounds = rounds
         self._tx = tx
+        self._run: FinishRun | None = None  # that is under way
+        self._problem = ""  # of the last one
         self.endings = Endings(
             context.name,
             context.peer_table,
@@ -72,15 +77,39 @@ class Finish:
         else:
             timeout_s = max(LEAST_WAIT_S, self._trained_s())
         self._rounds.end_training(loss)
-        run = FinishRun(self._context, self._tx, self.endings, averaged)
+        self.endings.rest = averaged.rest
+        run = self._run = FinishRun(self._context, self._tx, self.endings, averaged)
         try:
             report = run.run(seconds, timeout_s)
         finally:
+            self._run = None
             self.endings.own = replace(self.endings.own, agrees=True, is_over=True)
         run.tell()
-        is_alone = report.missed and not report.took_part
-        log.log(logging.WARNING if is_alone else logging.INFO, "%s: %s", self._context.name, report)
+        report = replace(report, diverged=self._diverged(report))
+        self._problem = report.problem
+        tell_launcher(report.problem)
+        level = logging.WARNING if report.differing else logging.INFO
+        level = logging.ERROR if report.problem else level
+        log.log(level, "%s: %s", self._context.name, report)
         return report
+
+    def report(self) -> JsonObject:
+        """Describe in plain data how this node ends; nothing while it trains."""
+        own, run = self.endings.own, self._run
+        if not own.is_finishing:
+            return {}
+        return {
+            "is_over": own.is_over,
+            "problem": self._problem,
+            "waits_for": [] if run is None else list(run.awaited),
+            "rest": dict(self.endings.rest),
+        }
+
+    def _diverged(self, report: FinishReport) -> str:
+        """Say what is not finite at the end; only distances tell of what nobody checks."""
+        after = report.distance_after
+        is_finite = after is None or math.isfinite(after)
+        return self._rounds.divergence() or ("" if is_finite else "its parameters are not finite")
 
     def _trained_s(self) -> float:
         began = self._rounds.began_at

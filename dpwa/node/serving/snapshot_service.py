@@ -19,6 +19,7 @@ from dpwa.node.serving.snapshot_cache import SnapshotCache
 from dpwa.node.serving.upload import Upload
 from dpwa.transport.sockets import Receipt
 from dpwa.wire import limits
+from dpwa.wire.fetching import ServeSession
 from dpwa.wire.fields import News
 from dpwa.wire.messages import (
     Cancel,
@@ -33,7 +34,6 @@ from dpwa.wire.messages import (
     pack_layout,
     printable,
 )
-from dpwa.wire.serving import ServeSession
 
 CodecMaker = Callable[[str], Codec]
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from dpwa.observe.events import RunEvent
+from dpwa.observe.events import RunEvent, keep
 from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES, since_restart
@@ -93,7 +93,8 @@ class Feed:
                 points[node.name] = _points(rows[max(first - 1, 0) :])[1 if first else 0 :]
                 self._told[node.name] = float(rows[-1, 0])
         events = [event for event in view.events if event not in self._known]
-        self._events.extend(events)
+        for event in events:
+            keep(self._events, event)
         self._known = set(self._events) if len(self._known) > 2 * MOST_TOLD else self._known
         self._known.update(events)
         return points, events
@@ -129,6 +130,7 @@ def _node(row: NodeRow, node: Followed) -> JsonObject:
     return {
         "name": row.name,
         "state": row.state,
+        "waits_for": row.waits_for,
         "through": row.through,
         "verdicts": [asdict(verdict) for verdict in row.verdicts],
         "loss": number(row.loss),

@@ -1,14 +1,24 @@
 """What one node knows of each other one, and the choice of whom to ask, tell about, and try again.
 
+Dead nodes are remembered for `remember_s`, and tried again: at first after 1 s, then twice as long
+each time, up to 2.5 s, or 30 s if there are 16 or more (`Trials`). When they are forgotten, their
+last entry is kept for `grave_s` (`Forgotten`): of such a node only what is newer is listened to. So
+old news brings nobody back, unless somebody passes it on who has not listened for as long as
+that, or never did before; then it lasts until the dead node does not answer. Gone nodes that this
+one never knew are forgotten at once: each passes on only the deaths of those whom it knew alive,
+so that news of them dies out.
+
 To be pure, the chance comes from the `rng` that is passed in.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgpack
 
@@ -137,3 +147,80 @@ def to_ask_others(
         record.probe.helpers = frozenset(helpers)
         asked += [(record.entry, helper) for helper in helpers]
     return asked
+
+
+FEW_REMEMBERED = 16
+TRIED_EVERY_S = 0.15  # dead nodes, one after the other: a view of hundreds costs no more
+
+
+class Trials:
+    """The pauses between trials of one node grow, and trials of all of them have a rate.
+
+    Args:
+        times: how long the pauses are.
+    """
+
+    def __init__(self, times: Times) -> None:
+        self._times = times
+        self._next_at = -math.inf
+
+    def due(
+        self, records: Iterable[MemberRecord], now: float, rng: random.Random
+    ) -> list[MemberEntry]:
+        """Choose the dead node to try now, if any is due, and note that it was.
+
+        Of many that are due, the one that has waited longest.
+        """
+        if now < self._next_at:
+            return []
+        dead = [record for record in records if record.entry.status is MemberStatus.DEAD]
+        due = [record for record in dead if now >= record.retry_at]
+        if not due:
+            return []
+        self._next_at = now + TRIED_EVERY_S
+        chosen = min(due, key=lambda record: record.retry_at)
+        times = self._times
+        longest_s = times.retry_few_s if len(dead) < FEW_REMEMBERED else times.retry_many_s
+        chosen.pause_s = min(longest_s, max(2 * chosen.pause_s, times.retry_first_s))
+        # The jitter keeps nodes that died together from being tried together.
+        chosen.retry_at = now + rng.uniform(0.5, 1.0) * chosen.pause_s
+        return [chosen.entry]
+
+
+class _Kept(NamedTuple):
+    entry: MemberEntry
+    until: float
+
+
+class Forgotten:
+    """The last entries of nodes that are forgotten, for a time; mutable, without a lock.
+
+    Args:
+        lasts_s: for how long, in seconds.
+        most: how many; the oldest goes first.
+    """
+
+    def __init__(self, lasts_s: float, most: int) -> None:
+        self._lasts_s = lasts_s
+        self._most = most
+        self._entries: dict[str, _Kept] = {}  # the newest last
+
+    def entry(self, name: str) -> MemberEntry | None:
+        """Return what a node was; `None` if it is not among them."""
+        kept = self._entries.get(name)
+        return None if kept is None else kept.entry
+
+    def keep(self, entry: MemberEntry, now: float) -> None:
+        """Keep what a node was that is over."""
+        self._entries.pop(entry.name, None)
+        if len(self._entries) >= self._most:
+            del self._entries[next(iter(self._entries))]
+        self._entries[entry.name] = _Kept(entry, now + self._lasts_s)
+
+    def drop(self, name: str) -> None:
+        """Take note that a node is back."""
+        self._entries.pop(name, None)
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+        self._entries = {name: kept for name, kept in self._entries.items() if now < kept.until}

@@ -115,8 +115,7 @@ class Event(Enum):
     """What happens to the entry of a node; the values are for logs.
 
     News is *newer* if its (incarnation, version) is higher than what is known (of a node that is
-    unknown or buried: higher than that of the grave), and the *same* if it is equal. Older news is
-    no event.
+    forgotten: than what was known), and the *same* if it is equal. Older news is no event.
     """
 
     NEWER_ALIVE = "it says that it is alive"

@@ -13,7 +13,7 @@ for dead are one again as soon as each has heard what the other says of it. A re
 higher incarnation and takes the place of the earlier one at once.
 
 **A sleeper accuses nobody**: when a process was stopped (`woke`), all peers get fresh time, and no
-question is taken to be unanswered. What becomes of the dead stands in `graves.py`, and what a lie
+question is taken to be unanswered. What becomes of the dead stands in `records.py`, and what a lie
 can do in `claims.py`.
 
 `now` is in seconds, on any clock that never goes back. No clocks are compared, so a node whose
@@ -42,12 +42,12 @@ import random
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
-from dpwa.policy.members.claims import Claims, is_claim, is_rival
-from dpwa.policy.members.graves import Graves
-from dpwa.policy.members.own import contradiction, outlived
+from dpwa.policy.members.claims import Claims, contradiction, is_claim, is_rival, outlived
 from dpwa.policy.members.probing import LocalHealth, Probe
 from dpwa.policy.members.records import (
+    Forgotten,
     MemberRecord,
+    Trials,
     digest_of,
     drawn_from,
     to_ask,
@@ -64,7 +64,6 @@ from dpwa.policy.members.states import (
     after,
     news_event,
 )
-from dpwa.policy.members.trials import Trials
 
 TELLS = 3  # how often a change is passed on, times log2 of the number of nodes
 
@@ -75,9 +74,9 @@ class Membership:
     Args:
         own: this node, ALIVE.
         times: when what happens.
-        most: how many other nodes to know, and how many graves to keep. If there are more, the dead
-            are forgotten first, then those that never answered, for one that has; who is only
-            heard of is not taken in before.
+        most: how many other nodes to know, and how many of the forgotten to keep. If there are
+            more, the dead are forgotten first, then those that never answered, for one that has;
+            who is only heard of is not taken in before.
 
     Attributes:
         own: what this node says of itself. Its incarnation may be raised, see `hear`.
@@ -92,7 +91,7 @@ class Membership:
         self._times = times or Times()
         self._most = most
         self._records: dict[str, MemberRecord] = {}
-        self._graves = Graves(self._times.grave_s, most)
+        self._forgotten = Forgotten(self._times.grave_s, most)
         self._health, self._claims, self._newcomers = LocalHealth(), Claims(), Claims()
         self._trials = Trials(self._times)
         self._digest: bytes | None = None
@@ -187,7 +186,7 @@ class Membership:
 
     def _learn(self, news: MemberEntry, now: float, *, is_certain: bool) -> list[Change]:
         record = self._records.get(news.name)
-        known = record.entry if record else self._graves.entry(news.name)
+        known = record.entry if record else self._forgotten.entry(news.name)
         event = news_event(news, known)
         if event is None:
             return []
@@ -248,7 +247,7 @@ class Membership:
 
     def tick(self, now: float) -> list[Change]:
         """Let time pass; to be called several times a second."""
-        self._graves.tick(now)
+        self._forgotten.tick(now)
         changes: list[Change] = []
         # All are judged alike: what one of them is found to be gives the others no more time.
         due = [(r, r.due(now, self._times, self._health)) for r in self._records.values()]
@@ -284,7 +283,7 @@ class Membership:
         """
         first, said = [self.own], None
         if to is not None and to != self.own.name:
-            said = self._graves.entry(to) or self.entry(to)
+            said = self._forgotten.entry(to) or self.entry(to)
         if said is not None and said.status is not MemberStatus.ALIVE:
             first.append(said)
         return to_pass_on(self._records.values(), first, most, rng)
@@ -341,12 +340,12 @@ class Membership:
         status = after(event, None)
         if status is None:
             if event in NEWER:  # or hearsay of the same death would keep its grave for ever
-                self._graves.bury(news, now)
+                self._forgotten.keep(news, now)
             return []
         changes = self._make_room(now, is_certain=is_certain)
         if len(self._records) >= self._most:
             return changes
-        self._graves.open(news.name)
+        self._forgotten.drop(news.name)
         entry = news._replace(status=status)
         self._records[news.name] = MemberRecord(entry, now, self._tells())
         self._has_changed()
@@ -391,7 +390,7 @@ class Membership:
     def _forget(self, record: MemberRecord, event: Event, now: float) -> Change:
         del self._records[record.entry.name]
         self._has_changed()
-        self._graves.bury(record.entry, now)
+        self._forgotten.keep(record.entry, now)
         return Change(record.entry, record.entry.status, None, event.value)
 
     def _make_room(self, now: float, *, is_certain: bool) -> list[Change]:

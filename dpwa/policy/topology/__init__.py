@@ -19,15 +19,16 @@ Add one of your own under a name that configurations can use:
 ...     '''The nodes before and after on a line.'''
 ...     return [other for other in (index - 1, index + 1) if 0 <= other < nodes]
 
-Figures of a topology are worked out with numpy in the modules `mixing`, `paths` and `figures`.
+Figures of a topology are worked out with numpy in the module `mixing`.
 """
 
 from __future__ import annotations
 
 from dpwa.policy.topology import rules  # noqa: F401 - registers those of dpwa
-from dpwa.policy.topology.edges import EdgeList, edges_topology
 from dpwa.policy.topology.registry import (
+    EdgeList,
     Topology,
+    edges_topology,
     neighbours_of,
     register_topology,
     topology,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from dpwa.errors import UserError
-from dpwa.policy.topology.lattices import grid_neighbours, torus_neighbours
 from dpwa.policy.topology.registry import register_topology
-from dpwa.policy.topology.small_world import small_world_graph
 from dpwa.types import Fraction, NoOptions, StrictModel, refusal
 
 MAX_SEED = 2**63 - 1
@@ -204,3 +205,121 @@ def _others(index: int, nodes: int) -> Sequence[int]:
 def _circulant(index: int, nodes: int, steps: Sequence[int]) -> Sequence[int]:
     """Return the nodes so many steps further on around a circle, each once and without oneself."""
     return sorted({(index + step) % nodes for step in steps} - {index})
+
+
+def columns_of(columns: int | None, nodes: int) -> int:
+    """Return how many nodes stand in a row.
+
+    Args:
+        columns: what was asked for; `None` chooses the most square rectangle of exactly N nodes. If
+            even that is more than twice as wide as high (N is prime, say), it is ceil(sqrt(N)).
+        nodes: how many there are, N.
+    """
+    if columns is not None:
+        return min(columns, nodes)
+    rows = next(rows for rows in range(math.isqrt(nodes), 0, -1) if nodes % rows == 0)
+    widest = 2 * rows
+    return nodes // rows if nodes // rows <= widest else math.isqrt(nodes - 1) + 1
+
+
+def grid_neighbours(columns: int | None, index: int, nodes: int) -> list[int]:
+    """Return the nodes above, left, right and below, where there are any."""
+    width = columns_of(columns, nodes)
+    column = index % width
+    found = [index - width, index + width]
+    if column > 0:
+        found.append(index - 1)
+    if column < width - 1:
+        found.append(index + 1)
+    return sorted(other for other in found if 0 <= other < nodes)
+
+
+def torus_neighbours(columns: int | None, index: int, nodes: int) -> list[int]:
+    """Return the next nodes in both directions of one's row and of one's column.
+
+    Each row and each column is a circle of as many nodes as it has: where the last row is short,
+    those columns that it does not reach are shorter by one.
+    """
+    width = columns_of(columns, nodes)
+    row, column = divmod(index, width)
+    row_length = min(width, nodes - row * width)
+    column_length = len(range(column, nodes, width))
+    found = {row * width + (column + step) % row_length for step in (-1, 1)}
+    found |= {(row + step) % column_length * width + column for step in (-1, 1)}
+    return sorted(found - {index})
+
+
+@lru_cache(maxsize=8)  # every node asks for its part of the same graph, round after round
+def small_world_graph(
+    nodes: int, neighbours: int, rewired: float, seed: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return the sorted neighbours of each node in a graph of Watts and Strogatz (1998).
+
+    On a ring each node has edges to the `neighbours` nearest ones. Then each edge's far end moves,
+    with probability `rewired`, to a node drawn from all that are no neighbours yet. An edge of the
+    ring is put back wherever the graph would fall apart otherwise, so it is always connected.
+
+    Args:
+        nodes: how many there are.
+        neighbours: how many each has at first, even; if there are not that many others, all.
+        rewired: the share of edges to move, 0 to 1.
+        seed: decides, with the number of nodes, what is drawn.
+    """
+    rng = random.Random(f"{seed} {nodes}")
+    graph = [_nearest(index, nodes, neighbours) for index in range(nodes)]
+    for distance in range(1, min(neighbours // 2, (nodes - 1) // 2) + 1):
+        for index in range(nodes):
+            if rng.random() < rewired:
+                _rewire(graph, index, (index + distance) % nodes, rng)
+    _join(graph)
+    return tuple(tuple(sorted(others)) for others in graph)
+
+
+def _nearest(index: int, nodes: int, neighbours: int) -> set[int]:
+    half = neighbours // 2
+    return {other % nodes for other in range(index - half, index + half + 1)} - {index}
+
+
+def _rewire(graph: list[set[int]], index: int, other: int, rng: random.Random) -> None:
+    """Move the far end of an edge; it stays when it has moved before, or nobody is left for it."""
+    taken = graph[index]
+    if other not in taken or len(taken) == len(graph) - 1:
+        return
+    drawn = index
+    while drawn == index or drawn in taken:
+        # Of `Random`, only `random()` promises the same numbers in every version of Python.
+        drawn = int(rng.random() * len(graph))
+    _disconnect(graph, index, other)
+    _connect(graph, index, drawn)
+
+
+def _join(graph: list[set[int]]) -> None:
+    """Connect each node to the next one on the ring that it cannot reach."""
+    part = _parts(graph)
+    for index in range(len(graph) - 1):
+        if part[index] != part[index + 1]:
+            _connect(graph, index, index + 1)
+            merged = part[index + 1]
+            part = [part[index] if number == merged else number for number in part]
+
+
+def _parts(graph: list[set[int]]) -> list[int]:
+    """Return for each node the number of the connected part that it lies in."""
+    part = [-1] * len(graph)
+    for start in range(len(graph)):
+        waiting = [start] if part[start] < 0 else []
+        while waiting:
+            node = waiting.pop()
+            part[node] = start
+            waiting += [other for other in graph[node] if part[other] < 0]
+    return part
+
+
+def _connect(graph: list[set[int]], one: int, two: int) -> None:
+    graph[one].add(two)
+    graph[two].add(one)
+
+
+def _disconnect(graph: list[set[int]], one: int, two: int) -> None:
+    graph[one].discard(two)
+    graph[two].discard(one)

@@ -12,9 +12,8 @@ from typing import Any
 
 from dpwa.observe.figures import INDEX, figures_of
 from dpwa.observe.rates import ACTIVITIES
-from dpwa.sim.calibration.fit import COUNTED_BY, Fit, FittedLinks, mean_s
+from dpwa.sim.calibration.fit import COUNTED_BY, Fit, FittedLinks, mean_s, scenario_of
 from dpwa.sim.calibration.observed import ObservedRun, usual_step_s
-from dpwa.sim.calibration.scenario import scenario_of
 from dpwa.sim.load import load_scenario
 from dpwa.sim.summary import figures_of as figures_of_outcome
 

@@ -6,9 +6,11 @@ seed has the same run, to the byte.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -17,18 +19,15 @@ from dpwa.config import Config
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError
 from dpwa.node.training_figures import Activity
-from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind, cut_in_words
-from dpwa.sim.nodes.condition_links import ConditionLinks
-from dpwa.sim.nodes.logs import only_errors
+from dpwa.runtime import Condition
+from dpwa.sim.churn import NodeChange, NodeChangeKind, cut_in_words
+from dpwa.sim.conditions import Conditions
 from dpwa.sim.nodes.runtime import VirtualRuntime
-from dpwa.sim.nodes.simulated_node import SimulatedNode
-from dpwa.sim.nodes.stand_in import StandIn
 from dpwa.sim.nodes.tcp import Traffic, VirtualTcp
-from dpwa.sim.nodes.training import ArrayTraining, Floats
+from dpwa.sim.nodes.training import ArrayTraining, Floats, ScaledSnapshots
 from dpwa.sim.rules.recorder import Moment, RunRecorder
-from dpwa.sim.run_spec import RunSpec, node_name
-from dpwa.sim.samples import NodeFigures, RunOutcome, Watch
-from dpwa.sim.targets import has_target
+from dpwa.sim.samples import NodeFigures, RunOutcome, Watch, has_target
+from dpwa.sim.scenario import RunSpec, node_name
 from dpwa.sim.tasks import make_task
 from dpwa.virtual_network import VirtualNetwork
 
@@ -100,18 +99,18 @@ class NodesRun:
         self._recorder = RunRecorder(spec, self._task, self.parameters, watch)
         self.network = VirtualNetwork(scenario.seed)
         links = ConditionLinks(self._conditions, random.Random(f"{scenario.seed}/links"))
-        self._stand_in = StandIn.of(spec, self._conditions, self._task.dimension)
-        self.tcp = VirtualTcp(self.network, links, self._stand_in.scale)
+        self._scaled = ScaledSnapshots.of(spec, self._conditions, self._task.dimension)
+        self.tcp = VirtualTcp(self.network, links, self._scaled.scale)
         self.nodes = [SimulatedNode(index) for index in range(scenario.nodes)]
         for node in spec.config.nodes:
             self.tcp.hosts[node.connect_endpoint] = node.name
         self._base = _of_simulated_nodes(spec.config, scenario.seed, self.tcp.scale)
-        costs, megabytes = scenario.costs, self._stand_in.real_bytes / 1e6
+        costs, megabytes = scenario.costs, self._scaled.real_bytes / 1e6
         self._round_s = costs.round_ms / 1000.0
         self._publish_s = costs.publish_ms_per_mb * megabytes / 1000.0
         self._merge_s = costs.merge_ms_per_mb * megabytes / 1000.0
         round_s = self._conditions.usual_step_s + self._conditions.own_work_s
-        round_s += self._stand_in.real_bytes / self._conditions.upload_bytes_per_s
+        round_s += self._scaled.real_bytes / self._conditions.upload_bytes_per_s
         round_s += 2.0 * self._conditions.longest_latency_s
         rounds_s = (scenario.rounds or 0) * round_s
         # Each round: somebody may want to stop. A target is to be seen when it is reached.
@@ -258,7 +257,7 @@ class NodesRun:
     ) -> None:
         """Train, as the program of a node does once it has a connection."""
         x = self.parameters[node.index : node.index + 1]
-        training = ArrayTraining(connection, x[0], self._stand_in)
+        training = ArrayTraining(connection, x[0], self._scaled)
         node.has_taken_over = training.take_over()
         node.turn, node.pace, node.has_joined = runtime.condition(), self._slowest(), True
         rounds = self.spec.scenario.rounds or math.inf
@@ -370,3 +369,119 @@ class NodesRun:
             waited_s=node.waited_s,
             served=served,
         )
+
+
+class ConditionLinks:
+    """The links of a scenario, by the names of its nodes; see `LinkModel`.
+
+    Args:
+        conditions: of the run.
+        rng: of jitter and losses.
+    """
+
+    def __init__(self, conditions: Conditions, rng: random.Random) -> None:
+        self._conditions = conditions
+        self._rng = rng
+        self._index = {node_name(index): index for index in range(conditions.nodes)}
+
+    def delay_s(self, sender: str, to: str) -> float:
+        """Draw what one message takes."""
+        if sender == to:
+            return 0.0
+        return self._conditions.delay_s(self._index[sender], self._index[to], self._rng)
+
+    def may_connect(self, client: str, server: str) -> bool:
+        """Tell whether nothing but a partition can keep one from connecting to the other."""
+        return client == server or not self._conditions.is_behind_nat(self._index[server])
+
+    def upload(self, node: str) -> float:  # noqa: ARG002
+        """Return bytes per second; nodes keep to `max_upload_mbps` themselves."""
+        return self._conditions.link_bytes_per_s
+
+    def download(self, node: str) -> float:  # noqa: ARG002
+        """Return bytes per second."""
+        return self._conditions.download_bytes_per_s
+
+    def shared_link(self, sender: str, to: str) -> tuple[str, float] | None:
+        """Return the link of a site to others, if it has a limit."""
+        conditions = self._conditions
+        site = conditions.site(self._index[sender])
+        is_inside = site == conditions.site(self._index[to])
+        if is_inside or math.isinf(conditions.between_sites_bytes_per_s):
+            return None
+        return conditions.sites[site], conditions.between_sites_bytes_per_s
+
+
+@contextmanager
+def only_errors() -> Iterator[None]:
+    """Keep back all warnings of dpwa.
+
+    Also those of a real node in the same process, which few have beside a simulation: loggers know
+    nothing of whose message it is, and a level costs the simulation nothing.
+    """
+    logger = logging.getLogger("dpwa")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class SimulatedNode:
+    """One node of a run, through all its lives.
+
+    Attributes:
+        index, name: of the node.
+        lives: how many processes of it there have been.
+        updates, merges, served: in all lives that are over, and in this one.
+        trained_s, waited_s: likewise.
+        is_done: whether it has taken all its updates.
+        has_joined: whether its process has come so far as to train.
+        has_taken_over: whether it has begun where its peers had come to.
+        pace: in which round it is, where all take them together.
+        turn: notified when others have come further.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.name = node_name(index)
+        self.lives = 0
+        self.updates = 0
+        self.loss: float | None = None
+        self.trained_s = self.waited_s = 0.0
+        self.is_done = False
+        self.pace = 0
+        self.has_joined = self.has_taken_over = False
+        self.turn: Condition | None = None
+        self.runtime: VirtualRuntime | None = None
+        self.connection: DpwaConnection | None = None
+        self._merges = self._served = 0
+
+    @property
+    def lives_now(self) -> bool:
+        """Whether there is a process of it."""
+        return self.runtime is not None
+
+    @property
+    def trains(self) -> bool:
+        """Whether its parameters count: a process that returns asks its peers for theirs."""
+        return self.lives_now and (self.has_joined or self.lives == 1)
+
+    def report(self) -> tuple[int, int]:
+        """Return how many snapshots it has merged, and served."""
+        if self.connection is None:
+            return self._merges, self._served
+        report = self.connection.node.report()
+        return self._merges + report["merges"], self._served + report["snapshots_served"]
+
+    def end(self) -> None:
+        """Clear up after a process that has ended, one way or the other."""
+        runtime, connection = self.runtime, self.connection
+        self._merges, self._served = self.report()
+        self.runtime = self.connection = self.turn = None
+        self.has_joined = self.has_taken_over = self.is_done = False
+        if runtime is not None:
+            runtime.end()
+        if connection is not None:
+            connection.close()

@@ -19,8 +19,7 @@ import zmq
 
 from dpwa.errors import UserError
 from dpwa.runtime import Condition, Turn, Waker
-from dpwa.sim.nodes.sockets import VirtualPoller, VirtualSocket
-from dpwa.sim.nodes.zeromq import VirtualContext
+from dpwa.sim.nodes.zeromq import VirtualContext, VirtualPoller, VirtualSocket
 from dpwa.virtual_network import VirtualNetwork
 
 try:

@@ -1,8 +1,14 @@
-"""ArrayTraining: what an adapter does for a module, for the numbers of one simulated node."""
+"""ArrayTraining: what an adapter does for a module, for the numbers of one simulated node.
+
+To copy and to check a hundred megabytes at each step of each node would take minutes. So a snapshot
+has fewer bytes, but goes in as many pieces, and each counts on the wire as what it stands for
+(`ScaledSnapshots`).
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,13 +18,15 @@ from numpy.typing import NDArray
 from dpwa.algorithms import Values
 from dpwa.connection import DpwaConnection
 from dpwa.data.arrays import is_finite
+from dpwa.data.layout import Layout, Piece, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import FinishedCopy
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl
-from dpwa.sim.nodes.stand_in import DTYPE, VALUE_BYTES, Singles, StandIn
+from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.participant import ArrayValues
+from dpwa.sim.scenario import RunSpec
 from dpwa.state.target import Target
 from dpwa.state.values import values_of, values_part
 from dpwa.wire import limits
@@ -46,7 +54,7 @@ class ArrivedValues:
         self._model = model
         self._clip = clip
         self._scale: float | None = None
-        self._stand_in: ArrayValues | None = None
+        self._own_copy: ArrayValues | None = None
 
     @property
     def published(self) -> ArrayValues:
@@ -54,9 +62,9 @@ class ArrivedValues:
         own = self._arrival.published
         if own is not None:
             return ArrayValues(_values(own.data, self._model.array.size))
-        if self._stand_in is None:
-            self._stand_in = self._model.clone()
-        return self._stand_in
+        if self._own_copy is None:
+            self._own_copy = self._model.clone()
+        return self._own_copy
 
     def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:  # noqa: ARG002
         """Merge what came of it, all or a part; return the factor."""
@@ -108,16 +116,16 @@ class ArrayTraining:
     Args:
         connection: of the node.
         x: its values, shape (D,); changed in place.
-        stand_in: what its snapshots are like.
+        scaled: what its snapshots are like.
     """
 
-    def __init__(self, connection: DpwaConnection, x: Floats, stand_in: StandIn) -> None:
+    def __init__(self, connection: DpwaConnection, x: Floats, scaled: ScaledSnapshots) -> None:
         config = connection.node.config
         self.rounds = connection.node.rounds
         self._states = connection.states
         self._values = ArrayValues(x)
-        self._stand_in = stand_in
-        self._layout = stand_in.layout
+        self._scaled = scaled
+        self._layout = scaled.layout
         check = is_finite if config.guard == "finite" else None
         self._terms = FetchTerms(config.fraction, check)
         self._algorithm = self.rounds.algorithm
@@ -151,7 +159,7 @@ class ArrayTraining:
         values, is_published = self._algorithm.publishes(view), True
         if isinstance(values, ArrayValues):
             write = partial(self._write, values)
-            is_published = rounds.publish(self._layout, self._stand_in.nbytes, write)
+            is_published = rounds.publish(self._layout, self._scaled.nbytes, write)
         ask = self._algorithm.asks(view)
         may_ask = is_published or values is view.model
         rounds.ask(ask if may_ask else None, self._layout, self._terms)
@@ -167,7 +175,7 @@ class ArrayTraining:
         self._states.turn(self._capture, saves=False)
 
     def _write(self, values: ArrayValues, slot: ByteArray) -> FinishedCopy:
-        self._stand_in.fill(slot.view(DTYPE), values.array)
+        self._scaled.fill(slot.view(DTYPE), values.array)
         check, nbytes = self._terms.is_finite, values.array.size * VALUE_BYTES
         return FinishedCopy(None if check is None else check(slot[:nbytes], DTYPE))
 
@@ -202,8 +210,8 @@ class ArrayTraining:
         return dict(values_part(self._layout, self._image()))
 
     def _image(self) -> Singles:
-        image = np.empty(self._stand_in.elements, np.float32)
-        self._stand_in.fill(image, self._values.array)
+        image = np.empty(self._scaled.elements, np.float32)
+        self._scaled.fill(image, self._values.array)
         return image
 
     def _load(self, image: ByteArray, numbers: bytes) -> None:
@@ -215,3 +223,126 @@ class ArrayTraining:
 def _values(data: ByteArray, count: int) -> Floats:
     """Return the first values of a snapshot, or of a part of one."""
     return data.view(np.float32)[:count].astype(np.float64)
+
+
+DTYPE = "float32"  # as models have it: codecs make of it what they make of models
+VALUE_BYTES = 4
+
+ENOUGH_BYTES = 512 * 1024  # of a snapshot, if its pieces are not too small by then
+SMALL_PIECE_BYTES = 16 * 1024  # below that, `topk` sends more than its share
+MOST_BYTES = 4 * 1024 * 1024  # of a snapshot, if its pieces are not tiny by then
+TINY_PIECE_BYTES = 1024  # a block of `int8`
+FEWEST_PIECES = 4  # of a snapshot in larger pieces
+ROUND_TRIPS = 1.2  # that what is granted at once lasts for, if no sender ever waits for more
+
+Singles = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ScaledLayout(Layout):
+    """The layout of a snapshot that is cut into as many pieces as the one that it stands for.
+
+    Attributes:
+        most_piece_bytes: of a piece, whatever a fetch asks for.
+    """
+
+    most_piece_bytes: int = limits.CHUNK_BYTES
+
+    def pieces(self, nbytes: int, piece_bytes: int) -> tuple[Piece, ...]:
+        """Cut a snapshot into pieces, at both ends alike; see `Layout.pieces`."""
+        return super().pieces(nbytes, min(piece_bytes, self.most_piece_bytes))
+
+
+@dataclass(frozen=True)
+class ScaledSnapshots:
+    """What the snapshots of a run are like.
+
+    Attributes:
+        layout: of a snapshot.
+        elements: how many values it has.
+        scale: how many bytes on the wire each of its bytes stands for.
+        real_bytes: of what it stands for.
+    """
+
+    layout: ScaledLayout
+    elements: int
+    scale: float
+    real_bytes: float
+
+    @classmethod
+    def of(cls, spec: RunSpec, conditions: Conditions, dimension: int) -> ScaledSnapshots:
+        """Choose a size.
+
+        Args:
+            spec: of the run.
+            conditions: of its links.
+            dimension: parameters of a node.
+        """
+        real = (spec.scenario.model_mb or 0.0) * 1e6 or float(dimension * VALUE_BYTES)
+        # It has all the task's values, and as many shards as there are to be.
+        least = max(dimension * VALUE_BYTES, limits.MIN_CHUNK_BYTES / spec.config.fraction)
+        real_piece = limits.CHUNK_BYTES * _pieces_in_one(spec, conditions, real)
+        piece_bytes = limits.CHUNK_BYTES
+        while not _is_small(real * piece_bytes / real_piece, piece_bytes):
+            if real * piece_bytes / real_piece < 2.0 * least:
+                break
+            piece_bytes //= 2
+        scale = real_piece / piece_bytes
+        elements = max(dimension, math.ceil(real / scale / VALUE_BYTES))
+        return cls(_layout(elements, piece_bytes), elements, scale, real)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of a snapshot in memory."""
+        return self.elements * VALUE_BYTES
+
+    def fill(self, room: Singles, values: Floats) -> None:
+        """Write a snapshot: the values again and again, as codecs choose by what changes."""
+        size = values.size
+        copies = room.size // size
+        with np.errstate(over="ignore"):  # as in a model: what is too large is infinite
+            room[:size] = values
+        room[size : copies * size].reshape(-1, size)[...] = room[:size]
+        room[copies * size :] = room[: room.size - copies * size]
+
+
+def _is_small(nbytes: float, piece_bytes: int) -> bool:
+    """Tell whether a snapshot is small enough, or its pieces are too small already."""
+    if piece_bytes <= TINY_PIECE_BYTES:
+        return True
+    return nbytes <= (ENOUGH_BYTES if piece_bytes > SMALL_PIECE_BYTES else MOST_BYTES)
+
+
+def _pieces_in_one(spec: RunSpec, conditions: Conditions, nbytes: float) -> int:
+    """Return how many pieces of a real snapshot go as one: each takes time to simulate.
+
+    It is one, unless all go alike in larger pieces: no sender ever stands still for want of credit,
+    since what is granted at once keeps the fastest link busy until more is; none has to keep to its
+    upload; no piece is lost; and fetches are of all pieces.
+    """
+    network, config = spec.scenario.network, spec.config
+    if config.fraction < 1.0 or config.max_upload_mbps is not None or network.loss:
+        return 1
+    rate = min(conditions.link_bytes_per_s, conditions.download_bytes_per_s)
+    round_trip_s = 2.0 * (conditions.longest_latency_s + network.jitter_ms / 1000.0)
+    if ROUND_TRIPS * round_trip_s * rate > limits.GRANTED_CHUNKS * _payload_bytes(spec, nbytes):
+        return 1
+    return max(1, math.ceil(nbytes / limits.CHUNK_BYTES) // FEWEST_PIECES)
+
+
+def _payload_bytes(spec: RunSpec, nbytes: float) -> float:
+    """Return what the codec makes of a piece of a snapshot of so many bytes."""
+    config = spec.config
+    if config.codec == "none":
+        return limits.CHUNK_BYTES
+    from dpwa.node.assembly import codec_of  # brings torch
+    from dpwa.plan.payloads import Payloads
+
+    layout = _layout(math.ceil(nbytes / VALUE_BYTES))
+    work = Payloads(layout, partial(codec_of, config)).fetch(config.codec, 1.0)
+    return work.nbytes / work.pieces
+
+
+def _layout(elements: int, most_piece_bytes: int = limits.CHUNK_BYTES) -> ScaledLayout:
+    tensor = TensorSpec("parameters", DTYPE, (elements,), VALUE_BYTES)
+    return ScaledLayout((tensor,), most_piece_bytes=most_piece_bytes)

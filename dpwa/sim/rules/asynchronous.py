@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpwa.algorithms import Terms
-from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind
-from dpwa.sim.memory import no_search_for_cycles
+from dpwa.sim.churn import NodeChange, NodeChangeKind
+from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.exchanges import Exchanges
 from dpwa.sim.rules.fetches import AsyncFetch, Fetches
-from dpwa.sim.rules.fleet import Fleet
+from dpwa.sim.rules.fleet import Fleet, no_search_for_cycles
 from dpwa.sim.rules.participant import Participant
 from dpwa.sim.rules.recorder import Moment, RunRecorder
 from dpwa.sim.rules.wire_sizes import WireSizes
-from dpwa.sim.run_spec import RunSpec
+from dpwa.sim.scenario import RunSpec
 from dpwa.sim.tasks import TrainingTask
 from dpwa.virtual_network import VirtualNetwork
 

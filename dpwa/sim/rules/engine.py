@@ -16,8 +16,8 @@ from dpwa.sim.rules.fleet import told
 from dpwa.sim.rules.lockstep import LockstepRounds
 from dpwa.sim.rules.recorder import RunRecorder
 from dpwa.sim.rules.wire_sizes import WireSizes
-from dpwa.sim.run_spec import RunSpec
 from dpwa.sim.samples import RunOutcome, Watch
+from dpwa.sim.scenario import RunSpec
 from dpwa.sim.tasks import make_task
 
 NAME = "rules"

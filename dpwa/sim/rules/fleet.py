@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpwa.policy.beginners import is_far_behind
-from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind, cut_in_words
+from dpwa.sim.churn import NodeChange, NodeChangeKind, cut_in_words
+from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.participant import NodeRules, Participant
 from dpwa.sim.rules.peer_book import Neighbourhood, PeerBook
 from dpwa.sim.rules.recorder import Moment
 from dpwa.sim.rules.wire_sizes import WireSizes
-from dpwa.sim.run_spec import RunSpec, node_name
 from dpwa.sim.samples import NodeFigures
+from dpwa.sim.scenario import RunSpec, node_name
 from dpwa.sim.tasks import TrainingTask
 
 DONORS_TRIED = 8
@@ -198,3 +201,15 @@ def told(
         if time_s <= end_s
     ]
     return tuple(sorted([*events, *partitions], key=lambda event: event[0]))
+
+
+@contextmanager
+def no_search_for_cycles() -> Iterator[None]:
+    """Let memory be freed by counts of references alone."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 
 from dpwa.algorithms import Ask, Terms
 from dpwa.policy.transactions import Acceptance
-from dpwa.sim.conditions import Conditions, NodeChange, NodeChangeKind
-from dpwa.sim.memory import no_search_for_cycles
-from dpwa.sim.rules.ask_rules import AskRules, shard_of
-from dpwa.sim.rules.fleet import Fleet
-from dpwa.sim.rules.links import Links
+from dpwa.sim.churn import NodeChange, NodeChangeKind
+from dpwa.sim.conditions import Conditions
+from dpwa.sim.rules.fetches import AskRules, shard_of
+from dpwa.sim.rules.fleet import Fleet, no_search_for_cycles
 from dpwa.sim.rules.participant import WHOLE, ArrayArrival, ArraySnapshot, Participant
 from dpwa.sim.rules.recorder import Moment, RunRecorder
-from dpwa.sim.rules.wire_sizes import WireSizes
-from dpwa.sim.run_spec import RunSpec
+from dpwa.sim.rules.wire_sizes import Links, WireSizes
+from dpwa.sim.scenario import RunSpec
 from dpwa.sim.tasks import TrainingTask
 
 _TRANSACTION_BYTES = 8

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpwa.sim.run_spec import RunSpec
-from dpwa.sim.samples import Sample, Watch
-from dpwa.sim.targets import has_target, meets
+from dpwa.sim.samples import Sample, Watch, has_target, meets
+from dpwa.sim.scenario import RunSpec
 from dpwa.sim.tasks import TrainingTask
 
 SAMPLES = 200  # of a run whose length is known

@@ -1,15 +1,29 @@
-"""How many bytes nodes send: of real messages, as they are on the wire."""
+"""How many bytes nodes send, as they are on the wire, and how long fetches take in closed form.
+
+With `r` readers at one serving node, latency `L` each way, `S` bytes of an answer in `P` pieces,
+and `s` fetches that leave a site for others, fetches that begin together take
+
+    F = 2 L + max(r S / upload, S / download, s S / between sites, (ceil(P / 6) - 1) 2 L)
+
+The last term is of the credit: 6 pieces are on their way before the reader says that it wants more.
+All who read begin at the same moment, so links are shared fairly by all of them to the end.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpwa.algorithms import algorithm
 from dpwa.config import Config
 from dpwa.data.layout import Layout, TensorSpec
-from dpwa.sim.framing import wire_bytes
-from dpwa.sim.run_spec import RunSpec, node_name
+from dpwa.sim.conditions import Conditions
+from dpwa.sim.scenario import RunSpec, node_name
 from dpwa.wire import limits
 from dpwa.wire.fetching import FetchPlan, FetchSession, Greeting, pieces_of
 from dpwa.wire.messages import Chunk, Credit, Message, NotReady, SnapshotHeader, encode
@@ -153,3 +167,68 @@ def _news(nodes: int) -> tuple[tuple[str, str, float, int, int, float], ...]:
 
 def _nbytes(message: Message) -> int:
     return wire_bytes([len(encode(message))])
+
+
+SEGMENT_BYTES = 1448  # of payload in one packet
+PACKET_BYTES = 66  # Ethernet, IP and TCP
+FRAME_BYTES = 9  # ZMTP, of a long frame
+SHORT_FRAME_BYTES = 2
+SHORT_BYTES = 256
+
+
+def wire_bytes(sizes: Sequence[int]) -> int:
+    """Return what a message of frames of these sizes takes on the wire."""
+    framed = sum(n + (SHORT_FRAME_BYTES if n < SHORT_BYTES else FRAME_BYTES) for n in sizes)
+    return framed + PACKET_BYTES * -(-framed // SEGMENT_BYTES)
+
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class Links:
+    """The links of all nodes.
+
+    Args:
+        conditions: of the run.
+        sizes: of what is sent.
+    """
+
+    def __init__(self, conditions: Conditions, sizes: WireSizes) -> None:
+        self._conditions = conditions
+        self._sizes = sizes
+        self._turns = max(0, math.ceil(sizes.pieces / limits.CREDIT_CHUNKS) - 1)
+
+    def fetch_s(self, readers: Integers, servers: Integers) -> Floats:
+        """Return what fetches take that begin together: seconds, shape (K,)."""
+        conditions, nbytes = self._conditions, self._sizes.answer
+        flows = np.bincount(servers, minlength=conditions.nodes)[servers]
+        latency_s = conditions.mean_delay_s(conditions.latencies_s(readers, servers))
+        stream_s = np.maximum(
+            flows * nbytes / conditions.upload_bytes_per_s,
+            nbytes / conditions.download_bytes_per_s,
+        )
+        stream_s = np.maximum(stream_s, self._turns * 2 * latency_s)
+        if len(conditions.sites) > 1:
+            stream_s = np.maximum(stream_s, self._between_sites_s(readers, servers))
+        taken_s: Floats = 2 * latency_s + stream_s
+        return taken_s
+
+    def longest_s(self, readers: int) -> float:
+        """Return what a fetch may take if so many read from one node at once."""
+        conditions = self._conditions
+        network_s = conditions.mean_delay_s(np.array([conditions.longest_latency_s]))[0]
+        between = conditions.nodes / conditions.between_sites_bytes_per_s
+        a_byte_s = max(
+            readers / conditions.upload_bytes_per_s, 1 / conditions.download_bytes_per_s, between
+        )
+        stream_s = max(self._sizes.answer * a_byte_s, self._turns * 2 * network_s)
+        return float(2 * network_s + stream_s)
+
+    def _between_sites_s(self, readers: Integers, servers: Integers) -> Floats:
+        sites = self._conditions.site_of
+        is_far = sites[readers] != sites[servers]
+        flows = np.bincount(sites[servers[is_far]], minlength=len(self._conditions.sites))
+        limit = self._conditions.between_sites_bytes_per_s
+        taken_s: Floats = np.where(is_far, flows[sites[servers]] * self._sizes.answer / limit, 0.0)
+        return taken_s

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpwa.sim.run_spec import RunSpec
+from dpwa.sim.scenario import RunSpec
 from dpwa.sim.tasks.consensus import Consensus
 from dpwa.sim.tasks.digits import Digits
 from dpwa.sim.tasks.factorisation import Factorisation

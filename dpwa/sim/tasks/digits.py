@@ -11,7 +11,7 @@ from pydantic import Field
 
 from dpwa.demo.data import SHARED_FRACTION, label_skewed_shards, load_digits
 from dpwa.errors import UserError
-from dpwa.sim.noise import uniform
+from dpwa.sim.draws import uniform
 from dpwa.types import Fraction, StrictModel
 
 PIXELS, CLASSES = 64, 10

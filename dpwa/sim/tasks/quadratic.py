@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from dpwa.sim.noise import normal
+from dpwa.sim.draws import normal
 from dpwa.sim.tasks.consensus import MOST_PARAMETERS
 from dpwa.types import StrictModel
 

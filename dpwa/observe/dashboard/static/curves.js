@@ -3,7 +3,7 @@
 import { colour, look } from "./colours.js";
 import { Keyed, find, make, setAttribute, setText } from "./dom.js";
 import { Plot } from "./plot.js";
-import { NONE, byName, count, number, standing } from "./words.js";
+import { ANSWERS, NONE, byName, count, number, standing } from "./words.js";
 
 export const MANY = 12; // nodes; beyond, only some lines have a colour
 
@@ -95,7 +95,7 @@ function looks(node, index, many, best) {
 }
 
 function summary(store, word, newest) {
-  const known = store.nodes.filter((n) => n.state === "live" && typeof newest(n) === "number");
+  const known = store.nodes.filter((n) => ANSWERS.has(n.state) && typeof newest(n) === "number");
   if (!known.length) return `${word}: nothing is known yet.`;
   known.sort((one, other) => newest(one) - newest(other));
   const [low, high] = [known[0], known.at(-1)];

@@ -36,11 +36,12 @@ export class FilteredEvents {
       this.kinds = kinds;
       const chosen = this.select.value;
       const options = kinds.map((kind) => make("option", { value: kind }, kind));
-      this.select.replaceChildren(make("option", { value: "" }, "all kinds"), ...options);
+      this.select.replaceChildren(make("option", { value: "" }, "all but checkpoints"), ...options);
       this.select.value = chosen;
     }
     const kind = this.select.value;
-    this.events.show(kind ? events.filter((event) => event.kind === kind) : events);
+    const isShown = (event) => (kind ? event.kind === kind : event.kind !== "checkpoint");
+    this.events.show(events.filter(isShown));
   }
 }
 

@@ -12,6 +12,8 @@ export function showSummary(store) {
   const { nodes } = store;
   const counts = [
     [store.count("live"), "live"],
+    [store.count("finishing"), "finishing"],
+    [store.count("finished"), "finished"],
     [store.count("silent"), "silent"],
     [store.count("left"), "left"],
     [store.count("unknown"), "not heard of yet"],

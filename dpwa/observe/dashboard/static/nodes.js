@@ -6,7 +6,7 @@ import { nodeLink, number, perSecond, sharesWords, sign, standing, stateWords } 
 
 export const ACTIVITIES = ["train", "publish", "wait", "merge"];
 const TOLD = new Set(["gone", "left"]); // by the state already
-const ORDER = { silent: 0, unknown: 1, left: 2, live: 3 };
+const ORDER = { silent: 0, unknown: 1, left: 2, live: 3, finishing: 4, finished: 5 };
 
 /** Make the table. */
 export function nodesTable() {

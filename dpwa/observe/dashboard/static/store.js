@@ -1,7 +1,7 @@
 // All that the page knows of the run, in bounded memory.
 
 import { Timeline } from "./timeline.js";
-import { byName } from "./words.js";
+import { ANSWERS, byName } from "./words.js";
 
 const MOST_EVENTS = 500;
 
@@ -39,7 +39,9 @@ export class Store {
     this.timeline.keep(this.byName);
     const fresh = [...news.events].sort((one, other) => other.time - one.time);
     for (const event of fresh) event.key = ++this.numbered;
-    this.events = [...fresh, ...this.events].slice(0, MOST_EVENTS);
+    const saved = new Set(); // of checkpoints, the newest of each node is enough
+    const isKept = (event) => event.kind !== "checkpoint" || (!saved.has(event.about) && saved.add(event.about));
+    this.events = [...fresh, ...this.events].filter(isKept).slice(0, MOST_EVENTS);
   }
 
   /** Nodes that are to be seen among all others. */
@@ -51,7 +53,7 @@ export class Store {
   get best() {
     let best = null;
     for (const node of this.nodes) {
-      const known = node.state === "live" && typeof node.loss === "number";
+      const known = ANSWERS.has(node.state) && typeof node.loss === "number";
       if (known && (best === null || node.loss < best.loss)) best = node;
     }
     return best;

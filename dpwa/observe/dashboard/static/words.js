@@ -41,11 +41,21 @@ export const at = (seconds) => dayTime.format(new Date(1000 * seconds));
 
 export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 
-export const STATES = { live: "live", silent: "silent", left: "left", unknown: "not heard of" };
+export const STATES = { live: "live", finishing: "finishing", finished: "finished", silent: "silent", left: "left", unknown: "not heard of" };
+
+/** Names in words, of many the first. */
+function listed(names) {
+  const first = names.slice(0, 3).join(", ");
+  return names.length > 3 ? `${first} and ${names.length - 3} more` : first;
+}
+
+/** The states of nodes that answer. */
+export const ANSWERS = new Set(["live", "finishing", "finished"]);
 
 /** What a node is, in words. */
 export function stateWords(node) {
   if (node.state === "silent") return `silent for ${duration(node.silent_s)}`;
+  if (node.state === "finishing" && node.waits_for.length) return `finishing, waits for ${listed(node.waits_for)}`;
   const words = node.state === "left" ? "has left" : (STATES[node.state] ?? node.state);
   return node.through ? `${words}, told of by ${node.through}` : words;
 }
@@ -53,14 +63,14 @@ export function stateWords(node) {
 /** Where a node stands: "bad", "odd" or "good", by what is the matter with it. */
 export function standing(node) {
   if (node.verdicts.some((verdict) => verdict.severity === "bad")) return "bad";
-  return node.verdicts.length || node.state !== "live" ? "odd" : "good";
+  return node.verdicts.length || !ANSWERS.has(node.state) ? "odd" : "good";
 }
 
 // A sign for each state: colours alone say nothing to some.
 export function sign(node) {
   if (node.state === "silent") return "×";
   if (node.state === "left") return "–";
-  if (node.state !== "live") return "?";
+  if (!ANSWERS.has(node.state)) return "?";
   return node.verdicts.length ? "!" : "";
 }
 

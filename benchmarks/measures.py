@@ -1,0 +1,380 @@
+"""What is measured: rounds of dpwa, and the same work by Gloo, plain sockets and bare ZeroMQ."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import zmq
+from common import (
+    BYTES_PER_VALUE,
+    BenchmarkError,
+    Measure,
+    Sample,
+    Session,
+    Work,
+    node_name,
+    timed,
+)
+from torch import nn
+
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.clock import Deadline, SystemClock
+from dpwa.connection import DpwaConnection
+from dpwa.data.checksum import checksum
+from dpwa.data.kernels import is_finite
+from dpwa.lifecycle import Closeable
+from dpwa.policy.beginners import BEGINNING
+from dpwa.wire.limits import CHUNK_BYTES, CREDIT_CHUNKS
+
+MERGE_FACTOR = 0.5  # what a configuration without options merges with
+MEET_TIMEOUT_S = 60.0
+MEET_PAUSE_S = 0.01
+PAUSE_S = 0.02  # in place of training, that a fetch of nothing fits into,
+PAUSE_S_PER_BYTE = 1e-9  # and more for every byte
+PIECE_BYTES = 1024 * 1024  # of raw TCP
+REQUEST = b"?"
+PATIENCE_S = 60.0
+NUMBER = struct.Struct("<Q")  # asked: which piece; answered before the piece: its checksum
+SLOTS = 3  # the neighbour may still read the one before, and ZeroMQ hold pieces of it
+
+
+class FlatModel:
+    """Random float32 parameters that lie side by side in memory, as Gloo likes it best.
+
+    Attributes:
+        flat: all values, shape `(nbytes // 4,)`.
+        module: the same memory as trainable parameters.
+    """
+
+    def __init__(self, nbytes: int, tensors: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.flat = torch.randn(nbytes // BYTES_PER_VALUE, generator=generator)
+        self.module = nn.ParameterList(
+            nn.Parameter(part) for part in self.flat.tensor_split(tensors)
+        )
+        self._growth = 1.001 if seed % 2 else 1 / 1.001
+
+    def train_a_little(self) -> None:
+        """Change every value slightly, differently in neighbouring processes."""
+        self.flat.mul_(self._growth)
+
+
+# dpwa
+
+
+def meet(adapter: DpwaPyTorchAdapter) -> None:
+    """Gossip until something was merged.
+
+    All processes do so at the same time, and a barrier must follow.
+
+    Raises:
+        BenchmarkError: nothing was merged in a minute.
+    """
+    # No beginner, however long others take: whoever has met waits, and would be refused.
+    adapter.connection.node.rounds.resume(BEGINNING, 0)
+    deadline = Deadline(SystemClock(), MEET_TIMEOUT_S)
+    while not deadline.expired():
+        adapter.update_send()
+        time.sleep(MEET_PAUSE_S)
+        if adapter.update_wait() is not None:
+            return
+    peers = adapter.connection.node.report()["peers"]
+    raise BenchmarkError(f"{adapter.name} met nobody in {MEET_TIMEOUT_S:.0f} s: {peers}")
+
+
+def gossip_round(figure: str, adapter: DpwaPyTorchAdapter, pause_s: float = 0.0) -> Measure:
+    """Make a measure of a round that all do at once: `update_send` until merged.
+
+    Args:
+        figure: what its time is called.
+        adapter: gossips the model of this process.
+        pause_s: how long to pause in between, as training does; that time is not counted.
+    """
+
+    def run() -> Sample:
+        before = time.perf_counter()
+        adapter.update_send()
+        sent = time.perf_counter()
+        if pause_s:
+            time.sleep(pause_s)
+        waiting = time.perf_counter()
+        merge = adapter.update_wait()
+        merged = time.perf_counter()
+        return None if merge is None else {figure: merged - waiting + sent - before}
+
+    return Measure(run)
+
+
+def pause_s(nbytes: int) -> float:
+    """Return how long training must take for a fetch on the same host to end meanwhile."""
+    return PAUSE_S + PAUSE_S_PER_BYTE * nbytes
+
+
+def one_way(link: str, adapter: DpwaPyTorchAdapter, model: FlatModel, *, is_first: bool) -> Measure:
+    """Make a measure of the first process, which fetches and waits; the others have published."""
+
+    def prepare() -> None:
+        model.train_a_little()
+        if not is_first:
+            adapter.update_send()
+            adapter.update_wait()
+
+    def run() -> Sample:
+        if not is_first:
+            return {}
+        before = time.perf_counter()
+        adapter.update_send()
+        sent = time.perf_counter()
+        merge = adapter.update_wait()
+        merged = time.perf_counter()
+        if merge is None:
+            return None
+        return {f"{link}_one_way": merged - before, f"{link}_fetch_merge": merged - sent}
+
+    return Measure(run, prepare)
+
+
+def reduces_mean(connection: DpwaConnection, flat: torch.Tensor) -> Work:
+    """Return: every process gets the mean of all values of shape `(n,)`.
+
+    Raises:
+        BenchmarkError: when it runs, if any process has not contributed.
+    """
+    return lambda: _require_all(connection, connection.all_reduce(flat, "mean")[1])
+
+
+def broadcasts(connection: DpwaConnection, flat: torch.Tensor) -> Work:
+    """Return: every process gets the values of the first, of shape `(n,)`."""
+    return lambda: connection.broadcast(flat, node_name(0))
+
+
+def gathers(connection: DpwaConnection, flat: torch.Tensor) -> Work:
+    """Return: every process gets the values of all, each of shape `(n,)`; raises as above."""
+    return lambda: _require_all(connection, len(connection.all_gather(flat)))
+
+
+def _require_all(connection: DpwaConnection, contributors: int) -> None:
+    count = len(connection.node.config.nodes)
+    if contributors < count:
+        raise BenchmarkError(f"{contributors} of {count} processes have contributed")
+
+
+# Gloo, as torch.distributed offers it
+
+
+def gloo_reduces(flat: torch.Tensor) -> Work:
+    """Return: every process gets the sum of all values of shape `(n,)`."""
+    return lambda: dist.all_reduce(flat)
+
+
+def gloo_reduces_mean(flat: torch.Tensor) -> Work:
+    """Return: every process gets the mean of all values of shape `(n,)`."""
+
+    def work() -> None:
+        dist.all_reduce(flat)
+        flat.div_(dist.get_world_size())
+
+    return work
+
+
+def gloo_broadcasts(flat: torch.Tensor) -> Work:
+    """Return: every process gets the values of the first, of shape `(n,)`."""
+    return lambda: dist.broadcast(flat, 0)
+
+
+def gloo_gathers(flat: torch.Tensor) -> Work:
+    """Return: every process gets the values of all, in memory that is there already."""
+    gathered = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+    return lambda: dist.all_gather(gathered, flat)
+
+
+def gloo_pair(flat: torch.Tensor, scratch: torch.Tensor, session: Session) -> Measure:
+    """Make a measure: each process sends its model to the next and merges that of the one before.
+
+    Two processes are each other's partner; of more, each sends one model and gets one, too.
+    """
+    to, source = (session.index + 1) % session.count, (session.index - 1) % session.count
+
+    def work() -> None:
+        sending = dist.isend(flat, to)
+        receiving = dist.irecv(scratch, source)
+        for each in (sending, receiving):
+            if each is not None:  # it is only for processes outside of the group
+                each.wait()
+        flat.lerp_(scratch, MERGE_FACTOR)
+
+    return timed("gloo_pair", work)
+
+
+# The least that streaming can take
+
+
+class RawTcp(Closeable):
+    """Serves the model of this process to one neighbour, and fetches that of the other.
+
+    No protocol and no snapshots: the model is sent as it is at the moment.
+
+    Args:
+        flat: the model of this process, shape `(n,)`.
+        scratch: what arrives, shape `(n,)`.
+        index: which process this is.
+        addresses: where each process listens.
+    """
+
+    def __init__(
+        self,
+        flat: torch.Tensor,
+        scratch: torch.Tensor,
+        index: int,
+        addresses: Sequence[tuple[str, int]],
+    ) -> None:
+        self._flat = flat
+        self._scratch = scratch
+        self._listener = socket.create_server(addresses[index])
+        threading.Thread(target=self._serve, name="raw-tcp", daemon=True).start()
+        self._address = addresses[(index + 1) % len(addresses)]
+        self._client: socket.socket | None = None
+
+    def connect(self) -> None:
+        """Connect to the next process, once all listen."""
+        self._client = socket.create_connection(self._address, timeout=PATIENCE_S)
+        self._client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def fetch_and_merge(self) -> None:
+        """Fetch the whole model of the next process, then merge it."""
+        if self._client is None:
+            raise AssertionError("not connected")
+        self._client.sendall(REQUEST)
+        view = _bytes_of(self._scratch)
+        received = 0
+        while received < len(view):
+            count = self._client.recv_into(view[received:])
+            if count == 0:
+                raise BenchmarkError("raw TCP: the other process has closed the connection")
+            received += count
+        self._flat.lerp_(self._scratch, MERGE_FACTOR)
+
+    def close(self) -> None:
+        """Stop fetching and serving."""
+        if self._client is not None:
+            self._client.close()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        connection, _ = self._listener.accept()
+        view = _bytes_of(self._flat)
+        with connection:
+            while connection.recv(len(REQUEST)):
+                for start in range(0, len(view), PIECE_BYTES):
+                    connection.sendall(view[start : start + PIECE_BYTES])
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    return tensor.numpy().data.cast("B")
+
+
+class BareZeroMQ(Closeable):
+    """What a streamed round takes with the same passes over the model, and no more.
+
+    It has none of dpwa: no choice of a peer, no requests that can fail, no deadlines, no versions.
+    As in dpwa, the model is copied and checked for finite values when it is published; a piece is
+    sent without a copy, with its checksum; the other side checks both, copies it to a buffer, and
+    merges when all of them are there.
+
+    Args:
+        flat: the model of this process, shape `(n,)`.
+        index: which process this is.
+        addresses: where each process listens.
+    """
+
+    def __init__(
+        self, flat: torch.Tensor, index: int, addresses: Sequence[tuple[str, int]]
+    ) -> None:
+        self._flat = flat
+        self._slots = [torch.zeros_like(flat) for _ in range(SLOTS)]
+        self._received = torch.zeros_like(flat)
+        self._version = 0
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._next = _endpoint(addresses[(index + 1) % len(addresses)])
+        self._client = self._context.socket(zmq.DEALER)
+        self._client.rcvtimeo = round(1000 * PATIENCE_S)
+        listener = self._context.socket(zmq.ROUTER)
+        listener.bind(_endpoint(addresses[index]))
+        self._server = threading.Thread(
+            target=self._serve, args=(listener,), name="bare-zeromq", daemon=True
+        )
+        self._server.start()
+
+    def connect(self) -> None:
+        """Connect to the next process, once all listen."""
+        self._client.connect(self._next)
+
+    def publish(self) -> None:
+        """Make a snapshot of the model."""
+        slot = self._slots[(self._version + 1) % SLOTS]
+        for place, values in zip(_pieces(slot), _pieces(self._flat), strict=True):
+            np.copyto(place.numpy(), values.numpy())
+            if not is_finite(values):
+                raise BenchmarkError("bare ZeroMQ: the model is not finite")
+        self._version += 1
+
+    def fetch_and_merge(self) -> None:
+        """Fetch the whole snapshot of the next process, then merge it."""
+        places = _pieces(self._received)
+        for index in range(min(CREDIT_CHUNKS, len(places))):
+            self._client.send(NUMBER.pack(index))
+        for index, place in enumerate(places):
+            header, piece = self._client.recv_multipart(copy=False)
+            if index + CREDIT_CHUNKS < len(places):
+                self._client.send(NUMBER.pack(index + CREDIT_CHUNKS))
+            if checksum(piece.buffer) != NUMBER.unpack(header.buffer)[0]:
+                raise BenchmarkError("bare ZeroMQ: a piece was corrupted")
+            np.copyto(place.numpy(), np.frombuffer(piece.buffer, np.float32))
+            if not is_finite(place):
+                raise BenchmarkError("bare ZeroMQ: a piece is not finite")
+        self._flat.lerp_(self._received, MERGE_FACTOR)
+
+    def round(self) -> None:
+        """Publish, fetch and merge."""
+        self.publish()
+        self.fetch_and_merge()
+
+    def close(self) -> None:
+        """Stop fetching and serving."""
+        self._client.close(0)
+        self._context.term()  # ends the wait of the thread that serves
+        self._server.join()
+
+    def _serve(self, listener: zmq.Socket[bytes]) -> None:
+        slots = [[piece.numpy().data.cast("B") for piece in _pieces(s)] for s in self._slots]
+        pieces = slots[0]
+        with listener:
+            listener.linger = 0
+            while True:
+                try:
+                    sender, request = listener.recv_multipart()
+                except zmq.ContextTerminated:
+                    return
+                index = NUMBER.unpack(request)[0]
+                if index == 0:
+                    pieces = slots[self._version % SLOTS]
+                piece = pieces[index]
+                listener.send(sender, zmq.SNDMORE)
+                listener.send(NUMBER.pack(checksum(piece)), zmq.SNDMORE)
+                listener.send(piece, copy=False)
+
+
+def _pieces(flat: torch.Tensor) -> Sequence[torch.Tensor]:
+    return torch.split(flat, CHUNK_BYTES // flat.element_size())
+
+
+def _endpoint(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"tcp://{host}:{port}"

@@ -1,1 +1,0 @@
-"""Builds the measures of each benchmark, one file for each."""

@@ -1,1 +1,0 @@
-"""What `dpwa bench` measures, one file for each kind."""

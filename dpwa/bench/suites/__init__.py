@@ -1,1 +1,0 @@
-"""What each benchmark measures, one file for each."""

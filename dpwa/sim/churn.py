@@ -1,0 +1,220 @@
+"""Churn: which node starts, is killed, returns or leaves, and when; drawn, or from a trace.
+
+A trace is CSV with the columns time_s, node and event.
+"""
+
+from __future__ import annotations
+
+import csv
+import heapq
+import math
+from collections.abc import Iterator, Sequence, Sized
+from enum import Enum
+from typing import NamedTuple
+
+from dpwa.config.problems import Place, Problems, shown
+from dpwa.config.tree import read_text
+from dpwa.errors import ConfigError
+from dpwa.sim.draws import Purpose, generator, share_of_nodes
+from dpwa.sim.scenario import Scenario
+
+COLUMNS = ("time_s", "node", "event")
+EVENTS = ("start", "kill", "leave")
+
+TraceLine = tuple[float, int, str]
+
+
+def read_trace(path: str, nodes: int) -> tuple[TraceLine, ...]:
+    """Read a trace.
+
+    Args:
+        path: of the file.
+        nodes: how many there are in the scenario.
+
+    Returns:
+        What happens: second, index of the node, and one of `EVENTS`; in order of time.
+
+    Raises:
+        ConfigError: the file cannot be read, or has mistakes: all of them, with their lines.
+    """
+    problems = Problems()
+    lines = list(_lines(path, read_text(path), nodes, problems))
+    if problems.lines():
+        raise ConfigError(problems.lines())
+    return tuple(sorted(lines, key=lambda line: line[0]))
+
+
+def _lines(path: str, text: str, nodes: int, problems: Problems) -> Iterator[TraceLine]:
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    header = [name.strip() for name in next(rows, [])]
+    if sorted(header) != sorted(COLUMNS):
+        expected = f"expected the columns {', '.join(COLUMNS)}"
+        problems.add(Place(path, 1, 1), "", f"{expected} (got {shown(','.join(header))})")
+        return
+    for cells in rows:
+        if any(cell.strip() for cell in cells):
+            line = _line(dict(zip(header, cells, strict=False)), nodes)
+            if isinstance(line, str):
+                problems.add(Place(path, rows.line_num, 1), "", line)
+            else:
+                yield line
+
+
+def _line(cells: dict[str, str], nodes: int) -> TraceLine | str:
+    """Return what a line says, or what is wrong with it."""
+    texts: Sequence[str] = [cells.get(column, "").strip() for column in COLUMNS]
+    try:
+        time_s = float(texts[0])
+    except ValueError:
+        time_s = math.nan
+    if not 0.0 <= time_s < math.inf:
+        return f"time_s: expected seconds from 0 on (got {shown(texts[0])})"
+    if not texts[1].isdecimal() or int(texts[1]) >= nodes:
+        return f"node: expected a number from 0 to {nodes - 1} (got {shown(texts[1])})"
+    if texts[2] not in EVENTS:
+        return f"event: expected one of {', '.join(EVENTS)} (got {shown(texts[2])})"
+    return time_s, int(texts[1]), texts[2]
+
+
+class NodeChangeKind(Enum):
+    """What happens to a node."""
+
+    START = "start"
+    KILL = "kill"  # without a word
+    RETURN = "return"  # as a new process, after a kill or a leave
+    LEAVE = "leave"  # it says goodbye
+
+    def told_of(self, name: str) -> str:
+        """Say what happens to a node of this name."""
+        return f"{name} {_IN_WORDS[self]}"
+
+
+_IN_WORDS = {
+    NodeChangeKind.START: "starts",
+    NodeChangeKind.KILL: "is killed",
+    NodeChangeKind.RETURN: "is back",
+    NodeChangeKind.LEAVE: "leaves",
+}
+
+
+def cut_in_words(nodes: Sized | None) -> str:
+    """Say that these nodes are cut off from the others; `None`: that a partition is over."""
+    return "a partition ends" if nodes is None else f"{len(nodes)} nodes are cut off"
+
+
+class NodeChange(NamedTuple):
+    """A change of one node."""
+
+    time_s: float
+    node: int
+    kind: NodeChangeKind
+
+
+_KILL_ANY = -1  # in the place of a node: a living one is to be drawn
+
+
+class _Living:
+    """The living nodes, for draws in constant time."""
+
+    def __init__(self) -> None:
+        self._nodes: list[int] = []
+        self._position: dict[int, int] = {}
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._position
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getitem__(self, position: int) -> int:
+        return self._nodes[position]
+
+    def add(self, node: int) -> None:
+        self._position[node] = len(self._nodes)
+        self._nodes.append(node)
+
+    def remove(self, node: int) -> None:
+        position, last = self._position.pop(node), self._nodes.pop()
+        if last != node:
+            self._nodes[position] = last
+            self._position[last] = position
+
+
+def node_changes(scenario: Scenario) -> Iterator[NodeChange]:
+    """Yield what happens to nodes, in order of time; without end if nodes are killed for ever.
+
+    Every change takes place: a node that is dead already is not killed, one that lives does not
+    start. A node whose first line in the trace is a start begins there, all others by
+    `start_spread_s`.
+
+    Raises:
+        ConfigError: the trace cannot be read, or has mistakes.
+    """
+    return _changes(scenario, _planned(scenario))  # mistakes come before the first one is wanted
+
+
+def _planned(scenario: Scenario) -> list[NodeChange]:
+    """Return what is known from the beginning, in order."""
+    churn, nodes, seed = scenario.churn, scenario.nodes, scenario.seed
+    trace = read_trace(churn.trace, nodes) if churn.trace else ()
+    traced = [NodeChange(time_s, node, NodeChangeKind(kind)) for time_s, node, kind in trace]
+    first = {change.node: change.kind for change in reversed(traced)}
+    spread = generator(seed, Purpose.START).uniform(0.0, churn.start_spread_s, nodes)
+    starts = [
+        NodeChange(float(spread[node]), node, NodeChangeKind.START)
+        for node in range(nodes)
+        if first.get(node) is not NodeChangeKind.START
+    ]
+    lost = []
+    for index, loss in enumerate(churn.lost):
+        rng = generator(seed, Purpose.LOSS, index)
+        drawn = rng.choice(nodes, size=share_of_nodes(nodes, loss.share), replace=False).tolist()
+        lost += [NodeChange(loss.at_s, node, NodeChangeKind.KILL) for node in drawn]
+        if churn.return_after_s is not None:
+            back_s = loss.at_s + rng.exponential(churn.return_after_s, len(drawn))
+            returns = zip(back_s.tolist(), drawn, strict=True)
+            lost += [NodeChange(at_s, node, NodeChangeKind.RETURN) for at_s, node in returns]
+    return sorted([*starts, *lost, *traced], key=lambda change: change.time_s)
+
+
+def _changes(scenario: Scenario, planned: Sequence[NodeChange]) -> Iterator[NodeChange]:
+    churn = scenario.churn
+    rng = generator(scenario.seed, Purpose.KILL)
+    living, have_lived = _Living(), set[int]()
+    queue = [(change.time_s, order, change) for order, change in enumerate(planned)]
+    order = len(queue)  # sorted, hence a heap
+
+    def add(change: NodeChange) -> None:
+        nonlocal order
+        heapq.heappush(queue, (change.time_s, order, change))
+        order += 1
+
+    def next_kill(now_s: float) -> None:
+        if churn.kill_every_s is not None:
+            time_s = now_s + float(rng.exponential(churn.kill_every_s))
+            add(NodeChange(time_s, _KILL_ANY, NodeChangeKind.KILL))
+
+    next_kill(0.0)
+    while queue:
+        change = heapq.heappop(queue)[2]
+        time_s, node, kind = change
+        if node == _KILL_ANY:
+            if not living and not queue:
+                return  # nobody is left, and nobody comes back
+            next_kill(time_s)
+            if not living:
+                continue
+            node = living[int(rng.integers(len(living)))]
+            if churn.return_after_s is not None:
+                back_s = time_s + float(rng.exponential(churn.return_after_s))
+                add(NodeChange(back_s, node, NodeChangeKind.RETURN))
+        starts = kind in (NodeChangeKind.START, NodeChangeKind.RETURN)
+        if (node in living) is starts:
+            continue
+        if starts:
+            kind = NodeChangeKind.RETURN if node in have_lived else NodeChangeKind.START
+            have_lived.add(node)
+            living.add(node)
+        else:
+            living.remove(node)
+        yield NodeChange(time_s, node, kind)

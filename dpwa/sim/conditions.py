@@ -1,0 +1,253 @@
+"""Conditions: how long steps take, how links are, who is reached by whom, who comes and goes."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpwa.errors import UserError
+from dpwa.node.serving.upload import BYTES_PER_MBIT
+from dpwa.sim.churn import NodeChange, node_changes
+from dpwa.sim.draws import Purpose, drawn_nodes, generator, normal, share_of_nodes
+from dpwa.sim.scenario import ComputeSpec, RunSpec, Scenario, SiteSpec, StragglerSpec
+
+JITTER_BLOCK = 64
+RETRANSMISSIONS = 50  # of one message, at the most
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Period:
+    """A time in which some nodes are different."""
+
+    begins_s: float
+    ends_s: float
+    nodes: Mask
+
+    def is_now(self, now_s: float) -> bool:
+        return self.begins_s <= now_s < self.ends_s
+
+
+class Conditions:
+    """What a run meets with: drawn from the scenario's seed, the same in every engine.
+
+    Nodes are told apart by their indices, from 0 on. Those of a site have numbers in a row.
+
+    Args:
+        spec: of the run.
+
+    Attributes:
+        nodes: N, how many there are.
+        sites: their names; one without a name if the scenario has none.
+        upload_bytes_per_s: of each node, as its link and `max_upload_mbps` allow.
+        link_bytes_per_s: that its link sends, whatever `max_upload_mbps` says.
+        download_bytes_per_s: of each node.
+        between_sites_bytes_per_s: that the nodes of a site send to other sites together, `inf` for
+            no limit.
+        site_of: the position of each node's site in `sites`, shape (N,).
+        usual_step_s: of a node in the middle.
+        own_work_s: what a round costs a node beside its step, in the mean.
+
+    Raises:
+        UserError: there are more stragglers than nodes.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        scenario = spec.scenario
+        network = scenario.network
+        self.nodes = scenario.nodes
+        self.sites = tuple(site.name for site in network.sites) or ("",)
+        limit = spec.config.max_upload_mbps
+        mbps = network.upload_mbps if limit is None else min(limit, network.upload_mbps)
+        self.upload_bytes_per_s = mbps * BYTES_PER_MBIT
+        self.link_bytes_per_s = network.upload_mbps * BYTES_PER_MBIT
+        self.download_bytes_per_s = network.download_mbps * BYTES_PER_MBIT
+        between = network.between_sites_mbps
+        self.between_sites_bytes_per_s = math.inf if between is None else between * BYTES_PER_MBIT
+        self._scenario = scenario
+        self._seed = scenario.seed
+        self.site_of = _sites_of(network.sites, self.nodes)
+        self._stragglers = [self._slow(index) for index in range(len(scenario.compute.stragglers))]
+        self._jitters: dict[int, tuple[int, list[float]]] = {}
+        self._partitions = [
+            _Period(
+                part.at_s,
+                part.at_s + part.for_s,
+                self._drawn(Purpose.PARTITION, index, share_of_nodes(self.nodes, part.share)),
+            )
+            for index, part in enumerate(network.partitions)
+        ]
+        behind_nat = share_of_nodes(self.nodes, network.unreachable)
+        self._is_behind_nat = self._drawn(Purpose.BEHIND_NAT, 0, behind_nat)
+        spread = generator(self._seed, Purpose.SPEED).normal(size=self.nodes)
+        compute = scenario.compute
+        self._usual_s: Floats = compute.step_ms / 1000.0 * np.exp(compute.spread * spread)
+        if compute.steps_ms:
+            self._usual_s = np.resize(np.array(compute.steps_ms), self.nodes) / 1000.0
+        self.usual_step_s = _usual_step_s(compute)
+        self.own_work_s = _own_work_s(scenario, spec.config.fetch_probability)
+
+    def step_s(self, node: int, update: int, now_s: float) -> float:
+        """Return how long a node's step of this number takes that begins now."""
+        taken = float(self._usual_s[node])
+        if self._scenario.compute.jitter:
+            taken *= self._jitter(node, update)
+        for period, slower in self._stragglers:
+            if period.is_now(now_s) and period.nodes[node]:
+                taken *= slower
+        return taken
+
+    def steps_s(self, nodes: NDArray[np.int64], updates: NDArray[np.int64], now_s: float) -> Floats:
+        """Return the same of several nodes: seconds, shape (K,)."""
+        taken = self._usual_s[nodes]
+        jitter = self._scenario.compute.jitter
+        if jitter:
+            taken = taken * np.exp(jitter * normal(self._seed, Purpose.STEP, nodes, updates))
+        for period, slower in self._stragglers:
+            if period.is_now(now_s):
+                taken = np.where(period.nodes[nodes], slower * taken, taken)
+        return taken
+
+    def site(self, node: int) -> int:
+        """Return the position of a node's site in `sites`."""
+        return int(self.site_of[node])
+
+    def latency_s(self, a: int, b: int) -> float:
+        """Return what a message takes one way, without jitter: less within a site."""
+        network = self._scenario.network
+        is_far = self.site_of[a] != self.site_of[b]
+        return (network.between_sites_latency_ms if is_far else network.latency_ms) / 1000.0
+
+    @property
+    def longest_latency_s(self) -> float:
+        """What a message between any two nodes takes at most, without jitter."""
+        network = self._scenario.network
+        is_split = len(self.sites) > 1
+        far_ms = network.between_sites_latency_ms if is_split else 0.0
+        return max(network.latency_ms, far_ms) / 1000.0
+
+    def latencies_s(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> Floats:
+        """Return the same of several pairs, shape (K,)."""
+        network = self._scenario.network
+        is_far = self.site_of[a] != self.site_of[b]
+        far, near = network.between_sites_latency_ms, network.latency_ms
+        return np.where(is_far, far, near) / 1000.0
+
+    def delay_s(self, a: int, b: int, rng: random.Random) -> float:
+        """Draw what one message takes: latency, jitter, and a round trip for each loss of it."""
+        network, latency_s = self._scenario.network, self.latency_s(a, b)
+        taken_s = latency_s
+        if network.jitter_ms:
+            taken_s += rng.uniform(0.0, network.jitter_ms / 1000.0)
+        for _ in range(RETRANSMISSIONS if network.loss else 0):
+            if rng.random() >= network.loss:
+                break
+            taken_s += 2 * latency_s
+        return taken_s
+
+    def mean_delay_s(self, latency_s: Floats) -> Floats:
+        """Return what messages take in the mean, of their latencies, shape (K,)."""
+        network = self._scenario.network
+        lost = network.loss / (1.0 - network.loss)
+        return latency_s * (1.0 + 2.0 * lost) + network.jitter_ms / 2000.0
+
+    def is_behind_nat(self, node: int) -> bool:
+        """Tell whether nobody can connect to a node; it connects to others."""
+        return bool(self._is_behind_nat[node])
+
+    def is_cut(self, a: int, b: int, now_s: float) -> bool:
+        """Tell whether a partition is between two nodes."""
+        return any(p.is_now(now_s) and p.nodes[a] != p.nodes[b] for p in self._partitions)
+
+    def reachable(self, a: int, b: int, now_s: float) -> bool:
+        """Tell whether node `a` can connect to node `b`; what `b` answers comes to `a` too."""
+        return not self._is_behind_nat[b] and not self.is_cut(a, b, now_s)
+
+    def reached(self, a: NDArray[np.int64], b: NDArray[np.int64], now_s: float) -> Mask:
+        """Return the same of several pairs, shape (K,)."""
+        reached = ~self._is_behind_nat[b]
+        for part in self._partitions:
+            if part.is_now(now_s):
+                reached &= part.nodes[a] == part.nodes[b]
+        return reached
+
+    def partition_changes(self) -> tuple[tuple[float, NDArray[np.int64] | None], ...]:
+        """Return when nodes are cut off from the others, and which; `None`: the end of it."""
+        begins = [(p.begins_s, np.flatnonzero(p.nodes)) for p in self._partitions]
+        ends = [(p.ends_s, None) for p in self._partitions]
+        return tuple(sorted([*begins, *ends], key=lambda change: change[0]))
+
+    def events(self) -> Iterator[NodeChange]:
+        """Yield who starts, is killed, returns or leaves, in order; it may never end.
+
+        Raises:
+            ConfigError: the trace of the scenario cannot be read, or has mistakes.
+        """
+        return node_changes(self._scenario)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether all nodes start at once, stay, and reach each other at all times."""
+        churn = self._scenario.churn
+        comes_and_goes = churn.start_spread_s or churn.kill_every_s or churn.lost or churn.trace
+        return not comes_and_goes and not self._partitions and not self._is_behind_nat.any()
+
+    def _jitter(self, node: int, update: int) -> float:
+        """Return the factor of one step; those of the next ones are worked out with it."""
+        block, within = divmod(update, JITTER_BLOCK)
+        known = self._jitters.get(node)
+        if known is None or known[0] != block:
+            updates = np.arange(block * JITTER_BLOCK, (block + 1) * JITTER_BLOCK)
+            sigma = self._scenario.compute.jitter
+            factors = np.exp(sigma * normal(self._seed, Purpose.STEP, node, updates))
+            known = self._jitters[node] = block, factors.tolist()
+        return known[1][within]
+
+    def _slow(self, index: int) -> tuple[_Period, float]:
+        spec = self._scenario.compute.stragglers[index]
+        count = _straggler_count(spec, self.nodes, index)
+        ends_s = math.inf if spec.for_s is None else spec.from_s + spec.for_s
+        nodes = self._drawn(Purpose.STRAGGLERS, index, count)
+        return _Period(spec.from_s, ends_s, nodes), spec.slower
+
+    def _drawn(self, purpose: Purpose, index: int, count: int) -> Mask:
+        return drawn_nodes(generator(self._seed, purpose, index), self.nodes, count)
+
+
+def _usual_step_s(compute: ComputeSpec) -> float:
+    return (median(compute.steps_ms) if compute.steps_ms else compute.step_ms) / 1000.0
+
+
+def _own_work_s(scenario: Scenario, merges: float) -> float:
+    """Return what a round with so many merges costs a node in the mean, beside its step."""
+    costs = scenario.costs
+    per_mb_ms = costs.publish_ms_per_mb + merges * costs.merge_ms_per_mb
+    return (costs.round_ms + (scenario.model_mb or 0.0) * per_mb_ms) / 1000.0
+
+
+def _straggler_count(spec: StragglerSpec, nodes: int, index: int) -> int:
+    if spec.nodes is None:
+        return share_of_nodes(nodes, spec.share)
+    if spec.nodes > nodes:
+        raise UserError(
+            f"compute.stragglers[{index}].nodes: expected at most {nodes}, as there are so many "
+            f"nodes (got {spec.nodes})"
+        )
+    return spec.nodes
+
+
+def _sites_of(sites: tuple[SiteSpec, ...], nodes: int) -> NDArray[np.int64]:
+    """Deal the nodes to the sites by their shares, in a row."""
+    if not sites:
+        return np.zeros(nodes, dtype=np.int64)
+    shares = np.cumsum([site.share for site in sites])
+    middle = (np.arange(nodes) + 0.5) / nodes
+    return np.searchsorted(shares / shares[-1], middle).astype(np.int64)
