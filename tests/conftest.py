@@ -70,7 +70,6 @@ def pytest_xdist_setupnodes(config):
 
 def pytest_collection_finish():
     """Take what is imported by now for eternal: it takes long to look through, again and again."""
-    gc.collect()
     gc.freeze()
 
 

@@ -1,14 +1,12 @@
-"""The names of torch.distributed, each process as `dpwa launch` starts it."""
+"""The names of torch.distributed, each process with the variables that `dpwa launch` sets."""
 
 import json
-import subprocess
-import sys
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as torch_dist
-import yaml
+from support.launched import run_nodes
 from support.nodes import config_of
 
 import dpwa.distributed as dist
@@ -47,20 +45,8 @@ def alone():
 
 
 def test_three_processes_reduce_broadcast_and_gather(tmp_path):
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config_of(3)))
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = [sys.executable, "-m", "dpwa", "launch", "-c", "run.yaml", "--"]
-    ran = subprocess.run(
-        [*command, sys.executable, "program.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    said = [line[line.index("[") :] for line in ran.stdout.splitlines() if "[" in line]
-    rows = sorted(json.loads(text) for text in said)
+    rows = sorted(json.loads(out) for out in run_nodes(tmp_path / "program.py", 3))
     everybody = [{"rank": rank} for rank in range(3)]
     assert rows == [[rank, 3, [6.0] * 3, [2.0] * 3, [1.0] * 2, everybody] for rank in range(3)]
 

@@ -77,6 +77,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 @functools.cache
+@functools.cache
 def imported_modules(path):
     return tuple(_imported_modules(path))
 
@@ -105,15 +106,14 @@ def room_of(path):
 
 
 ROOMS = {room: list(files) for room, files in itertools.groupby(FILES, room_of)}
-of_each_room = pytest.mark.parametrize("files", ROOMS.values(), ids=ROOMS)
 
 
 def loaded_on_first_use(path):
     """Modules that a file imports by a string."""
-    tree = ast.parse(path.read_text())
-    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     if "import_module" not in path.read_text():
         return ()
+    tree = ast.parse(path.read_text())
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     return tuple(s for s in strings if isinstance(s, str) and s.startswith("dpwa."))
 
 
@@ -128,25 +128,22 @@ def test_the_package_itself_imports_no_room():
     assert all(not m.startswith("dpwa.") for m in imported_modules(PACKAGE / "__init__.py"))
 
 
-@of_each_room
-def test_a_room_imports_only_what_is_below_it(files):
-    for path in files:
+def test_a_room_imports_only_what_is_below_it():
+    for path in FILES:
         room = room_of(path)
         for other in dpwa_rooms(path) - {room} - FIRST_NAMES.get(relative(path), set()):
             assert STOREY_OF[other] < STOREY_OF[room], f"{relative(path)} imports of {other}"
 
 
-@of_each_room
-def test_torch_lives_only_in_its_rooms(files):
-    for path in files:
+def test_torch_lives_only_in_its_rooms():
+    for path in FILES:
         if not relative(path).startswith(TORCH_MAY_BE_USED_IN):
             torch = [m for m in imported_modules(path) if m.split(".")[0] == "torch"]
             assert not torch, relative(path)
 
 
-@of_each_room
-def test_nothing_is_pickled_but_among_the_ranks_of_one_model(files):
-    for path in files:
+def test_nothing_is_pickled_but_among_the_ranks_of_one_model():
+    for path in FILES:
         assert not PICKLES & set(imported_modules(path)), relative(path)
         if not relative(path).startswith("adapters/ranks/") and path.name != "distributed.py":
             assert not PICKLING_CALLS.search(path.read_text()), relative(path)

@@ -10,17 +10,13 @@ from importlib import metadata
 import pytest
 import typer
 import zmq
+from support.launched import DPWA
+from support.launched import dpwa as run
 
 import dpwa
 from dpwa.cli import main as command_line
 from dpwa.errors import AddressError, ConfigError, DpwaError, PeerError, UnknownNameError
 from dpwa.wire.limits import PROTOCOL_VERSION
-
-DPWA = [sys.executable, "-m", "dpwa"]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*DPWA, *arguments], capture_output=True, text=True, timeout=60)
 
 
 def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
@@ -39,13 +35,6 @@ def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 COMMANDS = sorted(typer.main.get_command(command_line.app).commands)  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(command: str) -> None:
-    explained = run(command, "--help")
-    assert explained.returncode == 0
-    assert f"dpwa {command}" in explained.stdout
 
 
 def test_the_help_lists_every_command() -> None:

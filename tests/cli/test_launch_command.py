@@ -341,8 +341,15 @@ def test_a_terminal_that_is_closed_stops_the_nodes(tmp_path: Path) -> None:
     assert marker.exists()
 
 
-@pytest.mark.parametrize("errors", ["apart", "together"])
-@pytest.mark.parametrize("numbers", [[signal.SIGINT] * 2, [signal.SIGTERM]], ids=["INT", "TERM"])
+@pytest.mark.parametrize(
+    ("numbers", "errors"),
+    [
+        ([signal.SIGINT] * 2, "together"),
+        ([signal.SIGTERM], "apart"),
+        pytest.param([signal.SIGINT] * 2, "apart", marks=pytest.mark.slow),
+        pytest.param([signal.SIGTERM], "together", marks=pytest.mark.slow),
+    ],
+)
 def test_a_flood_that_nobody_reads_can_be_stopped(
     launcher: Callable[..., subprocess.Popen[str]], numbers: list[signal.Signals], errors: str
 ) -> None:

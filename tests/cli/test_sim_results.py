@@ -102,7 +102,10 @@ def stopped(number, out, ready):
     return sweep.returncode, errors
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
+)  # Ctrl-C of a single run is in test_sim_command.py
 def test_a_terminal_and_a_scheduler_stop_a_sweep_with_what_it_has(tmp_path, number, code):
     found, errors = stopped(
         number, tmp_path, lambda sweep: eventually(lambda: len(children_of(sweep.pid)) >= 3, 30)

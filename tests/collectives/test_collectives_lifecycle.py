@@ -355,7 +355,11 @@ class Cut:
 
 @pytest.mark.parametrize(
     "halves",
-    [(("w1", "w2"), ("w3", "w4")), (("w1",), ("w2", "w3", "w4")), (("w1", "w4", "w3"), ("w2",))],
+    [
+        (("w1", "w2"), ("w3", "w4")),
+        (("w1",), ("w2", "w3", "w4")),
+        pytest.param((("w1", "w4", "w3"), ("w2",)), marks=pytest.mark.slow),
+    ],
 )
 def test_halves_that_were_cut_off_from_each_other_become_one_again(halves):
     with collective_nodes(4, transport="tcp") as nodes:

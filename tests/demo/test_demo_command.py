@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.launched import dpwa as run_dpwa
+from support.launched import forked
 
 from dpwa.demo.records import Record
 from dpwa.demo.report import consensus_distance, load_weights
@@ -18,16 +20,6 @@ from dpwa.demo.run import prepare_folder, run_demo, writing
 from dpwa.errors import UserError
 
 DPWA = (sys.executable, "-c", "from dpwa.cli.main import main; main()")
-
-
-def run_dpwa(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DPWA, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        env={**os.environ, **variables},
-    )
 
 
 def workers_of(out_dir: Path) -> dict[str, int]:
@@ -71,8 +63,39 @@ def long_demo(tmp_path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+def test_processes_learn_digits_better_than_alone(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("dpwa.demo.run.run_nodes", forked("demo_worker.py"))
+    assert run_demo(2, 150, 0, tmp_path, as_json=True) == 0
+    captured = capsys.readouterr()
+    assert "Gossip won" in captured.err
+    result = json.loads(captured.out)
+    assert result == json.loads((tmp_path / "result.json").read_text())
+    assert [(node["name"], node["steps"]) for node in result["nodes"]] == [("w1", 150), ("w2", 150)]
+    assert min(node["merges"] for node in result["nodes"]) > 20
+    assert result["mean_accuracy"] > result["mean_alone_accuracy"] + 0.2
+    assert result["consensus_distance"] < 0.05
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_interrupt_is_told_and_goes_on_to_the_caller(monkeypatch, tmp_path, capsys):
+    def interrupted(spec, on_line, *, on_exit, on_signal):
+        on_signal(signal.SIGINT, spec.names)
+        on_exit("w1", 130)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpwa.demo.run.run_nodes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_demo(2, 1, 0, tmp_path, as_json=True)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "stopping all nodes" in captured.err
+    assert "failed" not in captured.err
+
+
+@pytest.mark.slow
 def test_three_processes_learn_digits_better_than_alone(tmp_path):
-    ran = run_dpwa("demo", "--nodes", "3", "--steps", "600", "--json", "--out-dir", str(tmp_path))
+    options = ("--nodes", "3", "--steps", "600", "--json", "--out-dir", str(tmp_path))
+    ran = run_dpwa("demo", *options, env=os.environ, timeout=90)
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
     assert "Gossip won" in ran.stderr  # standard output has the JSON, and nothing else
@@ -104,6 +127,7 @@ def test_three_processes_learn_digits_better_than_alone(tmp_path):
             assert sum(weights[key].size for key in weights) > 1000
 
 
+@pytest.mark.slow
 def test_interrupt_stops_everything_without_a_traceback(long_demo, tmp_path):
     assert set(workers_of(tmp_path)) == {"w1", "w2"}
     long_demo.send_signal(signal.SIGINT)
@@ -128,7 +152,8 @@ def test_an_out_dir_that_is_a_file_is_one_clear_line(tmp_path):
 
 
 def test_a_wrong_variable_is_one_clear_line_and_starts_nothing(tmp_path):
-    ran = run_dpwa("demo", "--out-dir", str(tmp_path), DPWA_TIMEOUT="1")
+    environment = os.environ | {"DPWA_TIMEOUT": "1"}
+    ran = run_dpwa("demo", "--out-dir", str(tmp_path), env=environment)
     assert ran.returncode == 2
     assert len(ran.stderr.splitlines()) == 1
     assert "DPWA_TIMEOUT: unknown variable" in ran.stderr

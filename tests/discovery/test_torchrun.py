@@ -9,7 +9,8 @@ import sys
 import time
 
 import pytest
-from support.processes import PROGRAMS, ended, start
+import torch
+from support.processes import PROGRAMS, Program, ended, start
 from support.times import PROCESS_HANGS_AFTER_S, at_most
 
 from dpwa.discovery import launchers
@@ -41,6 +42,7 @@ def assert_together(told, size):
         assert not said["has_process_group"]
 
 
+@pytest.mark.slow
 def test_ranks_of_torchrun_find_each_other(tmp_path):
     done = subprocess.run(
         [*TORCHRUN, "--nproc-per-node=2", f"--master-port={free_port()}", PROGRAM],
@@ -49,6 +51,18 @@ def test_ranks_of_torchrun_find_each_other(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert_together(told_by(done.stdout), 2)
+
+
+def test_ranks_find_each_other_by_the_store_of_their_agent(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
+    told |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none"}
+    program = str(PROGRAM)
+    ranks = [Program([program], **told, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(2)]
+    with ended(*ranks):
+        said = [rank.communicate(timeout=PROCESS_HANGS_AFTER_S) for rank in ranks]
+    assert_together(told_by("".join(out for out, _ in said)), 2)
 
 
 @pytest.mark.slow
@@ -89,9 +103,11 @@ def test_whoever_sets_the_same_variables_is_served_and_may_be_late(monkeypatch, 
     assert_together(told_by("".join(out for out, _ in said)), 3)
 
 
-def test_a_script_may_have_a_process_group_of_its_own():
-    script = (
-        "import os, torch.distributed as dist\n"
+def test_a_script_may_have_a_process_group_of_its_own(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch.distributed as dist\n"
+        "import os\n"
         "os.environ.update(RANK='0', WORLD_SIZE='1', MASTER_ADDR='127.0.0.1')\n"
         f"os.environ['MASTER_PORT'] = '{free_port()}'\n"
         "dist.init_process_group('gloo')\n"
@@ -99,11 +115,10 @@ def test_a_script_may_have_a_process_group_of_its_own():
         "print(Torchrun().cluster(os.environ, None)[0])\n"
         "dist.destroy_process_group()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True, text=True, timeout=PROCESS_HANGS_AFTER_S, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "rank0\n"), done.stderr
+    done = Program([str(script)])
+    with ended(done):
+        out, errors = done.communicate(timeout=PROCESS_HANGS_AFTER_S)
+    assert (done.returncode, out) == (0, "rank0\n"), errors
 
 
 def environ(**changed):

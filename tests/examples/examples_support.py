@@ -44,7 +44,7 @@ def load_example(path: str) -> ModuleType:
 
 
 def run_here(file: Path, *arguments: object) -> tuple[object, str]:
-    """Run a script that ends early, in this process: it has imported torch, which takes seconds.
+    """Run a script in this process: it has imported torch, which takes seconds.
 
     Returns:
         Its exit code, and what it has written to standard error.

@@ -51,15 +51,15 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_alone_it_trains_logs_and_leaves_weights_that_load(
-    run: Runner, data_dir: Path, tmp_path: Path, models: ModuleType
+    data_dir: Path, tmp_path: Path, models: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "runs" / "net.pt"
-    done = run(
-        sys.executable, "-W", "error", TRAIN, "--data-dir", data_dir, *QUICK,
+    ended = run_here(
+        TRAIN, "--data-dir", data_dir, *QUICK,
         "--epochs", 3, "--lr-decay", 0.5, "--lr-decay-every", 2, "--output", output,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "training alone" in done.stdout
+    assert ended == (0, "")
+    assert "training alone" in capsys.readouterr().out
     log = rows(output.with_name("net-alone.csv"))
     assert [row["epoch"] for row in log] == ["1", "2", "3"]
     assert [row["steps"] for row in log] == ["10", "10", "10"]  # 80 images, 8 a step

@@ -105,6 +105,7 @@ def test_each_host_starts_its_own_nodes(hosts: Path) -> None:
     )
 
 
+@pytest.mark.slow  # test_restarts.py has the same of one host
 def test_nodes_of_two_hosts_merge_and_one_that_is_killed_comes_back(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("127.0.0.1\n127.0.0.2\n")

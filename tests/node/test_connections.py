@@ -26,7 +26,7 @@ from dpwa.policy import beginners
 from dpwa.transport.link import LinkState
 from dpwa.wire.messages import AskStatus
 
-MANY = 12
+MANY = 8
 
 
 def descriptors():

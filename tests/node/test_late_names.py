@@ -4,14 +4,12 @@ import json
 import os
 import re
 import select
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from support.ports import free_ports
-from support.processes import PROGRAMS, ended, start
+from support.processes import ended, start
 from support.times import PROCESS_HANGS_AFTER_S
 
 NAMES = ("w1", "w2")
@@ -45,8 +43,10 @@ class Hosts:
 def hosts(tmp_path):
     """Skips where a process may not have a file of its own there."""
     made = Hosts(tmp_path / "hosts")
-    probe = [sys.executable, PROGRAMS / "with_own_hosts.py", made.file, "obeying.py"]
-    if subprocess.run(probe, capture_output=True, check=False).returncode:
+    probe = start("with_own_hosts.py", made.file, "obeying.py")
+    with ended(probe):
+        probe.communicate(timeout=PROCESS_HANGS_AFTER_S)
+    if probe.returncode:
         pytest.skip("no mount namespaces here")
     return made
 

@@ -16,7 +16,7 @@ ELEMENTS = 150_000  # two chunks: a torn snapshot would have an old head and a n
 
 
 @pytest.mark.parametrize(
-    "fetches", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+    "fetches", [150, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 )
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_no_fetched_snapshot_is_torn(fetches, transport):

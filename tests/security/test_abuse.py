@@ -20,7 +20,7 @@ from dpwa import DpwaConnection
 from dpwa.config import load_config
 
 SEED = 5
-SECONDS = 0.8
+SECONDS, SECONDS_BY_DEFAULT = 0.8, 0.4
 LEFT_OPEN = 10  # descriptors, of the honest peer
 GROWTH_MB = 150  # as measured: below 60, but for the size of one burst of a machine that stalls
 
@@ -41,11 +41,13 @@ OTHERS = [
     *(each for each in STRANGERS if each not in COUNTED), "slow_readers", "propose_flood",
     "endless_frames",
 ]  # fmt: skip
-BY_DEFAULT = ["half_open", "status_flood", "push_flood", "garbage", "absurd_lengths", "interrupted"]
+# tests/node/test_garbage.py has garbage in a node of its own process.
+BY_DEFAULT = ["half_open", "status_flood", "push_flood", "absurd_lengths"]
 
 
 def start_attack(attack, port, fingerprint):
-    command = [sys.executable, str(PROGRAMS / "attackers.py"), attack, port, SECONDS, SEED]
+    seconds = SECONDS_BY_DEFAULT if attack in BY_DEFAULT else SECONDS
+    command = [sys.executable, str(PROGRAMS / "attackers.py"), attack, port, seconds, SEED]
     return subprocess.Popen(
         [*map(str, command), fingerprint.hex()],
         stdout=subprocess.PIPE,

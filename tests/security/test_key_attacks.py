@@ -26,9 +26,16 @@ COUNTED = {
     "wrong_keys": "unknown_key",
     "half_handshakes": "broken_off",
 }
+BY_DEFAULT = ["hello_storm", "wrong_keys"]  # one for each way of being refused
 
 
-@pytest.mark.parametrize("attack", COUNTED)
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(attack, marks=[] if attack in BY_DEFAULT else [pytest.mark.slow])
+        for attack in COUNTED
+    ],
+)
 def test_a_storm_of_strangers_is_refused_and_counted(attack, tmp_path, caplog):
     print(f"seed {SEED}")
     keys = key_folder(tmp_path / "keys", "w1", "w2")

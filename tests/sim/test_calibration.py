@@ -37,9 +37,12 @@ def logs(tmp_path_factory):
     return write_simulated_logs(tmp_path_factory.mktemp("run"), KNOWN)
 
 
-@pytest.fixture(scope="module")
-def calibration(logs):
-    return calibrate(read_run(logs))
+@pytest.fixture(scope="module", params=[600, pytest.param(3000, marks=pytest.mark.slow)])
+def calibration(logs, request):
+    """What is found by simulations of so many steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpwa.sim.calibration.refine.STEPS", request.param)
+        return calibrate(read_run(logs))
 
 
 def test_what_computing_takes_is_found_again(calibration):

@@ -42,14 +42,14 @@ def test_a_sender_far_away_waits_for_credit():
     ("network", "settings"),
     [
         (links(10_000, 35), {}),
-        (links(1000, 12), {}),
-        (links(1000, 5), {}),
+        pytest.param(links(1000, 12), {}, marks=pytest.mark.slow),
+        pytest.param(links(1000, 5), {}, marks=pytest.mark.slow),
         (links(100, 1), {}),
         (links(1000, 1), {"max_upload_mbps": 100}),
         (links(1000, 5), {"fraction": 0.3}),
         (links(1000, 10), {"codec": "int8"}),
-        (links(1000, 4), {"codec": "bf16"}),
-        (links(100, 1), {"codec": "topk"}),
+        pytest.param(links(1000, 4), {"codec": "bf16"}, marks=pytest.mark.slow),
+        pytest.param(links(100, 1), {"codec": "topk"}, marks=pytest.mark.slow),
         (links(1000, 10), {"algorithm": "symmetric"}),
     ],
 )

@@ -1,9 +1,11 @@
 """The scaling study: it runs in its short form, and finds what its page says."""
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -24,6 +26,26 @@ def found(tmp_path_factory):
     return json.loads(done.stdout), folder
 
 
+@pytest.fixture
+def study(monkeypatch):
+    """The module of the study, with its parts, whose names others have, too."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "scale"))
+    with mock.patch.dict(sys.modules):
+        sys.modules.pop("training", None)
+        yield importlib.import_module("scaling")
+
+
+def test_a_training_reaches_its_target_though_half_of_its_nodes_are_lost(study):
+    row = study.training(8, "random", 0)
+    assert row["seconds_to_target"] < 20
+    assert 1 <= row["busiest_by_mean"] < 1.6
+    assert row["mb_per_step"] == pytest.approx(10.5, abs=0.6)
+    lost = study.recovery(8, 0)
+    assert lost["with_s"] < 2 * lost["without_s"]
+
+
+@pytest.mark.slow
 def test_it_has_all_parts_and_pictures(found):
     parts, folder = found
     assert set(parts) == {"alone", "ending", "whole", "training", "consensus", "recovery"}
@@ -31,6 +53,7 @@ def test_it_has_all_parts_and_pictures(found):
     assert sorted(pictures) == ["scaling-membership.png", "scaling-training.png"]
 
 
+@pytest.mark.slow
 def test_membership_of_whole_nodes_sends_little_and_finds_the_dead(found):
     (whole,) = found[0]["whole"]
     assert 2.5 < whole["messages_per_s"] < 4.5
@@ -40,6 +63,7 @@ def test_membership_of_whole_nodes_sends_little_and_finds_the_dead(found):
     assert whole["all_known_s"] <= 5
 
 
+@pytest.mark.slow
 def test_membership_alone_sends_a_bounded_number_of_messages(found):
     assert found[0]["alone"]
     assert found[0]["ending"]
@@ -51,6 +75,7 @@ def test_membership_alone_sends_a_bounded_number_of_messages(found):
     assert all(row["killed"] > 0 for row in found[0]["ending"])
 
 
+@pytest.mark.slow
 def test_training_reaches_its_target_and_spreads_its_load(found):
     assert {row["topology"] for row in found[0]["training"]} == {"random", "exponential", "ring"}
     for row in found[0]["training"]:

@@ -19,20 +19,28 @@ def left_over(rounds, settings, scenario):
         gc.enable()
 
 
+SETTINGS = [
+    {}, {"algorithm": "symmetric"}, {"algorithm": "push_sum"}, {"algorithm": "lsgd"},
+    {"topology": "one_peer_exponential"},
+]  # fmt: skip
+SCENARIOS = [
+    {}, {"schedule": "lockstep", "churn": {"kill_every_s": 5, "return_after_s": 1}},
+    {"compute": {"jitter": 0.5}, "network": {"latency_ms": 60, "loss": 0.1}},
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"algorithm": "symmetric"}, {"algorithm": "push_sum"}, {"algorithm": "lsgd"},
-     {"topology": "one_peer_exponential"}],
-)  # fmt: skip
-@pytest.mark.parametrize(
-    "scenario",
-    [{}, {"schedule": "lockstep", "churn": {"kill_every_s": 5, "return_after_s": 1}},
-     {"compute": {"jitter": 0.5}, "network": {"latency_ms": 60, "loss": 0.1}}],
-)  # fmt: skip
+    ("settings", "scenario"),
+    [
+        pytest.param(settings, scenario, marks=[pytest.mark.slow] if settings and scenario else [])
+        for settings in SETTINGS
+        for scenario in SCENARIOS
+    ],
+)
 def test_what_a_run_leaves_behind_does_not_grow_with_its_length(settings, scenario):
     left_over(5, settings, scenario)  # what is made once
-    short, long = (left_over(rounds, settings, scenario) for rounds in (20, 120))
-    assert long < short + 100 * 12  # or each update would leave something
+    short, long = (left_over(rounds, settings, scenario) for rounds in (10, 50))
+    assert long < short + 40 * 12  # or each update would leave something
 
 
 def test_the_search_goes_on_after_a_run():

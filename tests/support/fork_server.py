@@ -13,6 +13,7 @@ is one packet. It serves until whoever has connected first is gone.
 import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -104,6 +105,10 @@ def _run(streams, argv, env, cwd):
         os.close(descriptor)
     sys.stdin.close()
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    # The server's may be files, in which one can seek.
+    for name, number, errors in (("stdout", 1, "strict"), ("stderr", 2, "backslashreplace")):
+        raw = io.FileIO(number, "w", closefd=False)
+        setattr(sys, name, io.TextIOWrapper(raw, errors=errors, write_through=True))
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)

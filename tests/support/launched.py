@@ -4,8 +4,16 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import yaml
+
+from support.nodes import config_of
+from support.processes import PROGRAMS, Program, ended, start
+from support.times import PROCESS_HANGS_AFTER_S
 
 DPWA = [sys.executable, "-m", "dpwa"]
 LAUNCH = [*DPWA, "launch"]
@@ -17,11 +25,77 @@ def python(code):
     return ["--", sys.executable, "-S", "-c", code]
 
 
-def launch(*arguments, timeout=60.0, **options):
+def dpwa(*arguments, timeout=60.0, **options):
+    """Run a command of dpwa to its end, as a process of its own.
+
+    It is forked from one that has imported dpwa, as a new interpreter takes longer than most
+    commands do; with options, which are those of `subprocess.run`, it is a new one.
+    """
+    if options:
+        return subprocess.run(
+            [*DPWA, *arguments], capture_output=True, text=True, timeout=timeout, **options
+        )
+    process = start("dpwa_command.py", *arguments)
+    with ended(process):
+        said = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, *said)
+
+
+def launch(*arguments, **options):
     """Run `dpwa launch` to its end."""
-    return subprocess.run(
-        [*LAUNCH, *arguments], capture_output=True, text=True, timeout=timeout, **options
-    )
+    return dpwa("launch", *arguments, **options)
+
+
+def nodes_of(argv, names, config, **environment):
+    """Start nodes with the variables that `dpwa launch` sets.
+
+    They are forked from a process that has imported torch, if their program does it first.
+    """
+    return [
+        Program(
+            argv,
+            DPWA_NAME=name,
+            DPWA_CONFIG=str(config),
+            DPWA_RANK=str(rank),
+            DPWA_WORLD_SIZE=str(len(names)),
+            **environment,
+        )
+        for rank, name in enumerate(names)
+    ]
+
+
+def said_by(nodes):
+    """Wait until all nodes have ended; return what each has said, on either stream."""
+    with ThreadPoolExecutor(len(nodes)) as pool, ended(*nodes):
+        return [*pool.map(lambda node: node.communicate(timeout=PROCESS_HANGS_AFTER_S), nodes)]
+
+
+def run_nodes(program, count):
+    """Run nodes of a program; return what each has printed."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "dpwa.yaml"
+        file.write_text(yaml.safe_dump(config_of(count)))
+        nodes = nodes_of([str(program)], [f"w{rank + 1}" for rank in range(count)], file)
+        said = said_by(nodes)
+    assert [node.returncode for node in nodes] == [0] * count, said
+    return [out for out, _ in said]
+
+
+def forked(program):
+    """What stands in for `run_nodes` of `dpwa.launch`: it forks a program with their options."""
+
+    def run_them(spec, on_line, *, on_exit, **_):
+        options = [part for part in spec.command if part.startswith("--")]
+        argv = [str(PROGRAMS / program), *options]
+        nodes = nodes_of(argv, spec.names, spec.config_path, **spec.environment)
+        for name, node, said in zip(spec.names, nodes, said_by(nodes), strict=True):
+            for stream, text in zip(("stdout", "stderr"), said, strict=True):
+                for line in text.splitlines():
+                    on_line(name, stream, line)
+            on_exit(name, node.returncode)
+        return {name: node.returncode for name, node in zip(spec.names, nodes, strict=True)}
+
+    return run_them
 
 
 @contextmanager

@@ -226,7 +226,7 @@ class _Forks:
 # torch, which few programs need, has a server of its own: all would pay for it when they end.
 PLAIN, TORCH = "plain", "torch"
 _MODULES = {
-    PLAIN: ("dpwa.connection", "dpwa.tables.tables"),
+    PLAIN: ("dpwa.connection", "dpwa.tables.tables", "dpwa.cli.main", "dpwa.launch"),
     TORCH: ("torch._dynamo", "dpwa.adapters.pytorch", "dpwa.tables.tables"),
 }
 _SHARED = "TESTS_FORK_SERVERS"
