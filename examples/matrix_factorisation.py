@@ -147,11 +147,20 @@ class ArrayValues:
         """Move toward other values."""
         self.array += weight * (other.array - self.array)
 
+    def copy_(self, other: ArrayValues) -> None:
+        """Become other values."""
+        self.array[...] = other.array
+
+    def clone(self) -> ArrayValues:
+        """Return a copy."""
+        return ArrayValues(self.array.copy())
+
 
 @dataclass
 class Received:
     """`dpwa.algorithms.Received`: the parameters that a leader has published."""
 
+    peer: str
     model: ArrayValues
     published: Array
 
@@ -202,12 +211,12 @@ class Worker:
     def step(self, gradient: Callable[[Array], Array]) -> None:
         """Take a step of gradient descent, and be pulled toward the leader seen last."""
         self.model.array -= LR * gradient(self.model.array)
-        self.algorithm.after_step(self)
+        self.algorithm.publishes(self)
 
     def merge(self, published: dict[str, Array], asked: str | None) -> None:
         """Jump toward who was asked."""
         if asked is not None:
-            self.algorithm.merge(self, Received(self.model, published[asked]))
+            self.algorithm.merge(self, Received(asked, self.model, published[asked]))
 
 
 def lsgd(problem: Problem) -> Curve:
@@ -215,15 +224,17 @@ def lsgd(problem: Problem) -> Curve:
     workers = [Worker(number, x, names) for number, x in enumerate(problem.starts)]
     curve = Curve("LSGD")
     for step in range(STEPS + 1):
-        published = {worker.name: worker.model.array.copy() for worker in workers}
-        xs = np.stack(list(published.values()))
+        xs = np.stack([worker.model.array for worker in workers])
         curve.add(problem, xs, xs.mean(axis=0))
         if step < STEPS:
-            lsgd_round(problem, workers, published)
+            lsgd_round(problem, workers)
     return curve
 
 
-def lsgd_round(problem: Problem, workers: Sequence[Worker], published: dict[str, Array]) -> None:
+def lsgd_round(problem: Problem, workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        worker.step(problem.gradient)
+    published = {worker.name: worker.model.array.copy() for worker in workers}
     for worker in workers:
         worker.send(float(problem.f(published[worker.name])))
     news = [worker.reports.news(worker.now, worker.rng, most=1) for worker in workers]
@@ -234,7 +245,6 @@ def lsgd_round(problem: Problem, workers: Sequence[Worker], published: dict[str,
         ask = worker.algorithm.asks(worker)
         asked.append(None if ask is None else ask.peer)
     for worker, peer in zip(workers, asked, strict=True):
-        worker.step(problem.gradient)
         worker.merge(published, peer)
 
 

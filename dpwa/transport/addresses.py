@@ -91,7 +91,7 @@ def holder(port: int) -> str:
 
 def free_range(host: str, count: int) -> str:
     """Say which ports one after the other are free, of those that no outgoing connection gets."""
-    first = FIRST_PORT
+    first, host = FIRST_PORT, "*" if is_name(host) else host  # to look up a name may take long
     for port in range(FIRST_PORT, FIRST_PORT + _PORTS_TRIED):
         try:
             listening(host, port).close()

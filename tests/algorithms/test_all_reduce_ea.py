@@ -470,7 +470,7 @@ def test_an_alpha_that_has_become_unstable_is_warned_of_once_for_each_number_of_
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_narrow_parameters_are_averaged_in_float32_and_rounded_once(dtype):
+def test_narrow_parameters_are_averaged_in_float32_and_rounded_by_less_than_a_unit(dtype):
     """Small pulls move the center, even where they are less than a unit in the last place."""
     wide, names = torch.promote_types(dtype, torch.float32), ("w1", "w2")
 
@@ -485,12 +485,14 @@ def test_narrow_parameters_are_averaged_in_float32_and_rounded_once(dtype):
     xs, center = torch.tensor([1.0, 1.0 + 1 / 128], dtype=wide), torch.tensor(1.0, dtype=wide)
     for _ in range(3):
         pulls = 0.001 * (xs - center)
-        xs, center = (xs - pulls).to(dtype).to(wide), center + pulls.sum()
+        xs, center = xs - pulls, center + pulls.sum()
     assert center > 1.0
-    for name, expected in zip(names, xs.to(dtype), strict=True):
+    unit = 0.0 if dtype is wide else torch.finfo(dtype).eps  # up or down by chance
+    for name, expected in zip(names, xs, strict=True):
         x, c = outcomes[name]
-        torch.testing.assert_close(x, expected.expand(3, 2), rtol=1e-7, atol=0.0)
-        torch.testing.assert_close(c, center.expand(6), rtol=1e-7, atol=0.0)
+        torch.testing.assert_close(x.to(wide), expected.expand(3, 2), rtol=1e-7, atol=unit)
+        torch.testing.assert_close(c, center.expand(6), rtol=1e-7, atol=0.006 * unit)
+        assert (c > 1.0).all()
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_the_version_is_one_short_line():
     [
         (("demo", "--nodes", "x"), "'--nodes': expected a whole number (got x)"),
         (("demo", "--nodes", "1"), "'--nodes': expected a number of at least 2 (got 1)"),
-        (("bench", "plane", "--size-mb", "z"), "'--size-mb': expected a number (got z)"),
+        (("bench", "link", "--seconds", "z"), "'--seconds': expected a number (got z)"),
     ],
 )
 def test_wrong_options_say_what_was_expected(arguments, message):

@@ -227,9 +227,12 @@ def test_a_collective_holds_for_the_others_if_all_were_ready_and_one_is_gone(mon
     with collective_nodes(3, transport="tcp") as nodes:
         nodes.each(lambda node: node.barrier())
         survivors, both = {}, threading.Barrier(2, timeout=HANGS_AFTER_S)
+        has_come = threading.Event()  # the first one, to this collective: it was ready before, too
 
         def hook(point):
             node = survivors.get(threading.get_ident())
+            if node is None and point == "collective.exchanged":
+                has_come.set()
             if node is not None and point == "collective.exchanged":
                 eventually(lambda: not node.collectives.contacts.is_up("w1"))
             if node is not None and point == "collective.ready":
@@ -244,6 +247,7 @@ def test_a_collective_holds_for_the_others_if_all_were_ready_and_one_is_gone(mon
         monkeypatch.setattr("dpwa.fault_points._hook", hook)
         first = nodes.begin("w1", timed(lambda node: node.all_reduce(1)))
         others = [nodes.begin(name, call) for name in ("w2", "w3")]
+        assert has_come.wait(HANGS_AFTER_S)
         eventually(lambda: group._state.progress.is_ready)
         nodes["w1"].close()
         assert type(first.result(20)[1]) is ClosedError

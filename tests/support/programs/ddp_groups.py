@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 import torch._dynamo
 import torch.distributed as dist
-from support.optimizers import ScheduleFree
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,6 +24,9 @@ from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.adapters.ranks import replicas
 from dpwa.errors import DpwaError
 from dpwa.launch.ports import free_ports
+
+sys.path.append(str(Path(__file__).parents[2]))
+from support.optimizers import ScheduleFree
 
 PATIENCE_S = 60.0
 SILENCE_S = 15.0
