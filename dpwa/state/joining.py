@@ -323,7 +323,7 @@ class _Attempt:
         """Tell whether to wait for the connection to a peer."""
         age_s = now - self._seen.setdefault(name, now)
         patience = self._wanted.patience
-        is_open = state is LinkState.CONNECTING
+        is_open = state in (LinkState.CONNECTING, LinkState.IDLE)  # which may be just about to
         patience_s = patience.connecting_s if is_open else patience.refused_s
         return state is not LinkState.UP and age_s < patience_s
 

@@ -487,11 +487,11 @@ def test_narrow_parameters_are_averaged_in_float32_and_rounded_by_less_than_a_un
         pulls = 0.001 * (xs - center)
         xs, center = xs - pulls, center + pulls.sum()
     assert center > 1.0
-    unit = 0.0 if dtype is wide else torch.finfo(dtype).eps  # up or down by chance
+    unit = 0.0 if dtype is wide else torch.finfo(dtype).eps  # up or down by chance, three times
     for name, expected in zip(names, xs, strict=True):
         x, c = outcomes[name]
-        torch.testing.assert_close(x.to(wide), expected.expand(3, 2), rtol=1e-7, atol=unit)
-        torch.testing.assert_close(c, center.expand(6), rtol=1e-7, atol=0.006 * unit)
+        torch.testing.assert_close(x.to(wide), expected.expand(3, 2), rtol=1e-7, atol=3 * unit)
+        torch.testing.assert_close(c, center.expand(6), rtol=1e-7, atol=0.018 * unit)
         assert (c > 1.0).all()
 
 
