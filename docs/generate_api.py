@@ -17,7 +17,7 @@ MODULES = (
     "dpwa",
     "dpwa.connection",
     "dpwa.adapters.pytorch",
-    "dpwa.adapters.attachment",
+    "dpwa.adapters.optimizer",
     "dpwa.adapters.optimizer",
     "dpwa.adapters.merge",
     "dpwa.algorithms",

@@ -23,17 +23,15 @@ from dpwa.lifecycle import Closeable
 from dpwa.membership.members import Members
 from dpwa.message_codes import get_log
 from dpwa.node.arrival import Arrival, CopiedOut, FetchTerms
-from dpwa.node.ending.finish_run import Averaged
-from dpwa.node.ending.finishing import SECONDS
+from dpwa.node.finish import SECONDS, Averaged
 from dpwa.node.node import Node
-from dpwa.observe.exports import Exports
+from dpwa.observe.figures import scalars
+from dpwa.observe.prometheus import Exports
 from dpwa.observe.recorder import Recorder
-from dpwa.observe.scalars import scalars
 from dpwa.policy.finishing import FinishReport
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.state.states import States
-from dpwa.state.target import Target
-from dpwa.state.values import values_of, values_part
+from dpwa.state.target import Target, values_of, values_part
 from dpwa.types import Loss, loss_value
 from dpwa.wire import limits
 from dpwa.wire.shards import WHOLE

@@ -27,8 +27,7 @@ from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, TableLostError, UserError
 from dpwa.message_codes import get_log
 from dpwa.tables.rows import as_array, as_integers
-from dpwa.tables.synced_array import SyncedArray
-from dpwa.tables.table import PendingGet
+from dpwa.tables.table import PendingGet, SyncedArray
 from dpwa.tables.tables import Tables
 
 if TYPE_CHECKING:
@@ -218,7 +217,7 @@ class KVTableHandler:
 
 
 class SharedVariable(SyncedArray):
-    """An array of which each worker has its own copy; see `dpwa.tables.synced_array`.
+    """An array of which each worker has its own copy; see `dpwa.tables.table`.
 
     Args:
         value: first values; those of worker 0 count.

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from dpwa.adapters.device_side import DeviceSide
-from dpwa.adapters.tiles import TILE_BYTES, Tile
+from dpwa.adapters.host_side import DeviceSide
+from dpwa.adapters.merging import TILE_BYTES, Tile
 from dpwa.data.kernels import total
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dpwa.adapters.merging import MergeTerms, Merging
-from dpwa.adapters.tiles import Tile, overlapping
+from dpwa.adapters.merging import MergeTerms, Merging, Tile, overlapping
 from dpwa.data.kernels import Rounding, squared_distance
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
@@ -60,3 +59,13 @@ class HostSide:
 
     def _copy(self, tile: Tile, out: torch.Tensor) -> torch.Tensor:
         return tile.copy_to(out)
+
+
+class DeviceSide(HostSide):
+    """Copies and merges the tensors behind tiles, on whatever devices they are."""
+
+    def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:
+        return values.to(tile.room.device)
+
+    def _copy(self, tile: Tile, out: torch.Tensor) -> torch.Tensor:
+        return out.copy_(tile.values())

@@ -5,31 +5,268 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+import operator
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from dpwa.adapters.contents import contents
 from dpwa.adapters.cuda_side import CudaSide
-from dpwa.adapters.device_side import DeviceSide
-from dpwa.adapters.frozen import FrozenParameters, digests
-from dpwa.adapters.host_side import HostSide
-from dpwa.adapters.merging import MergeTerms, Merging
-from dpwa.adapters.module_watch import ModuleWatch
-from dpwa.adapters.plain_tensors import parts_apart, require_plain, why_not_mergeable, why_not_plain
-from dpwa.adapters.sharded_tensors import local, place_of, require_unsharded
-from dpwa.adapters.tiles import Tile, cut
+from dpwa.adapters.host_side import DeviceSide, HostSide
+from dpwa.adapters.merging import MergeTerms, Merging, Tile, cut
+from dpwa.adapters.plain_tensors import (
+    is_sharded,
+    local,
+    parts_apart,
+    place_of,
+    require_plain,
+    require_unsharded,
+    why_not_mergeable,
+    why_not_plain,
+)
 from dpwa.adapters.values import TensorValues
 from dpwa.config import Config
 from dpwa.data.kernels import Rounding, is_bit, is_finite, is_narrow, norm
-from dpwa.data.layout import Layout, TensorSpec
+from dpwa.data.layout import FINGERPRINT_BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy
 from dpwa.errors import ParametersError, UserError
+from dpwa.message_codes import get_log
 from dpwa.types import JsonObject
 from dpwa.wire.shards import Shard, shard_between
+
+log = get_log("dpwa.adapters")
+
+INTEGER = "integer buffers"
+COMPLEX = "complex buffers"
+TRANSIENT = "non-persistent buffers"
+KEPT = "buffers kept by `buffers: keep`"
+WITHOUT_MEMORY = "buffers without dense memory of their own"
+CONSTANT = "constant buffers"
+TIED = "tied tensors"
+
+
+def contents(
+    net: nn.Module,
+    parameters: Iterable[torch.Tensor],
+    buffers: Iterable[torch.Tensor],
+    constants: int,
+    *,
+    with_buffers: bool,
+) -> JsonObject:
+    """Count what a module has, in plain data.
+
+    Args:
+        net: the module.
+        parameters: those that are gossiped, each once.
+        buffers: likewise.
+        constants: how many of the floating buffers are no statistics.
+        with_buffers: whether floating buffers are gossiped at all.
+    """
+    trained, averaged = _counted(parameters), _counted(buffers)
+    own = [p for module in net.modules() for p in module._parameters.values() if p is not None]
+    frozen = {id(p): p for p in own if not p.requires_grad}
+    trainable = sum(p.requires_grad for p in own)
+    left: Counter[str] = Counter()
+    floating = 0
+    for module in net.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                reason = _why_alone(module, name, buffer, with_buffers=with_buffers)
+                left[reason] += 1
+                floating += not reason
+    left[CONSTANT] = constants
+    tied = trainable - trained["tensors"] + floating - constants - averaged["tensors"]
+    left[TIED] = max(0, tied)  # more, if parts of one are gossiped
+    return {
+        "parameters": trained,
+        "buffers": averaged,
+        "frozen": _counted(frozen.values()),
+        "left_alone": {reason: n for reason, n in sorted(left.items()) if reason and n},
+        "elements": trained["elements"] + averaged["elements"],
+        "bytes": trained["bytes"] + averaged["bytes"],
+    }
+
+
+def warn_of_left_out(net: nn.Module, node: str) -> None:
+    """Warn of the buffers that a state dict has and dpwa cannot hand on, each with the reason."""
+    text = "%s: buffer %r is not gossiped, handed on or kept in checkpoints: %s"
+    for prefix, module in net.named_modules():
+        for name, buffer in module.named_buffers(prefix, recurse=False):
+            is_transient = name.rpartition(".")[2] in module._non_persistent_buffers_set
+            reason = "" if is_transient else why_not_plain(buffer)
+            if reason:
+                log.warning(text, node, name, reason)
+
+
+def _why_alone(module: nn.Module, name: str, buffer: torch.Tensor, *, with_buffers: bool) -> str:
+    """Say why a buffer is left alone; nothing when it is gossiped."""
+    if name in module._non_persistent_buffers_set:
+        return TRANSIENT
+    if buffer.is_complex():
+        return COMPLEX
+    if not buffer.is_floating_point():
+        return INTEGER
+    if not with_buffers:
+        return KEPT
+    return WITHOUT_MEMORY if why_not_mergeable(buffer) else ""
+
+
+def _counted(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
+    found = list(tensors)
+    return {
+        "tensors": len(found),
+        "elements": sum(tensor.numel() for tensor in found),
+        "bytes": sum(tensor.nbytes for tensor in found),
+    }
+
+
+MOST_THREADS = 8  # memory has not the speed for more
+PIECE_BYTES = 64 * 1024**2  # copied to the host at once
+
+
+class FrozenParameters:
+    """The frozen parameters of a module, and a digest of them, which is computed when they change.
+
+    A change in place is noticed by the version that autograd keeps of a tensor: one by way of
+    `.data` is not.
+
+    Args:
+        named: the parameters and their names as without wrappers, each once.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, torch.Tensor]] = ()) -> None:
+        self._named = sorted(named, key=lambda item: item[0])
+        self._state = self._find_state()
+
+    def still_hold(self) -> bool:
+        """Tell whether none was changed since."""
+        return self._find_state() == self._state
+
+    def is_same(self, other: FrozenParameters) -> bool:
+        """Tell whether these were the same tensors with the same values, when they were found."""
+        return self._names() == other._names() and self._state == other._state
+
+    def described(self) -> str:
+        """Return their number, size, and a digest of names, dtypes, shapes and bytes.
+
+        Takes about a second for each GB and core.
+        """
+        digest = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
+        for each in digests(self._named):
+            digest.update(each)
+        nbytes = sum(tensor.nbytes for _, tensor in self._named)
+        return f"{len(self._named)} tensors, {nbytes} bytes, digest {digest.hexdigest()}"
+
+    def _names(self) -> list[str]:
+        return [name for name, _ in self._named]
+
+    def _find_state(self) -> list[tuple[int, int]]:
+        return [(tensor.data_ptr(), _version(tensor)) for _, tensor in self._named]
+
+
+def digests(named: Sequence[tuple[str, torch.Tensor]]) -> list[bytes]:
+    """Return a digest of the name, dtype, shape and bytes of each tensor.
+
+    Takes about a second for each GB and core.
+    """
+    threads = min(MOST_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads, "dpwa-digest") as pool:
+        found = pool.map(_digest, [tensor for _, tensor in named])
+        kinds = (f"{name} {tensor.dtype} {list(tensor.shape)}".encode() for name, tensor in named)
+        return [
+            hashlib.blake2b(kind).digest() + of_bytes
+            for kind, of_bytes in zip(kinds, found, strict=True)
+        ]
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version  # such a tensor has none
+
+
+@torch.no_grad()
+def _digest(tensor: torch.Tensor) -> bytes:
+    """Digest the bytes of a tensor, row by row, from whatever device."""
+    digest = hashlib.blake2b()
+    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    step = PIECE_BYTES // tensor.element_size()
+    for start in range(0, flat.numel(), step):
+        piece = flat[start : start + step].contiguous()
+        digest.update(piece.view(torch.uint8).cpu().numpy().data)
+    return digest.digest()
+
+
+class ModuleWatch:
+    """What a module held at one moment: modules, tensors, and the memory of those that matter.
+
+    Walking through `named_parameters` costs several times as much as asking whether anything has
+    changed since, which happens twice a training step.
+
+    Args:
+        net: the module.
+        with_buffers: whether the memory of its buffers matters too.
+    """
+
+    def __init__(self, net: nn.Module, *, with_buffers: bool) -> None:
+        self._modules = list(net.modules())
+        self._members = self._find_members()
+        self._parameters = [
+            parameter
+            for module in self._modules
+            for parameter in module._parameters.values()
+            if parameter is not None
+        ]
+        self._trainable = self._find_trainable()
+        watched: list[torch.Tensor] = [p for p in self._parameters if p.requires_grad]
+        if with_buffers:
+            watched += [
+                buffer
+                for module in self._modules
+                for buffer in module._buffers.values()
+                if buffer is not None
+            ]
+        self._watched = watched
+        # A tensor without memory may get some without becoming another object.
+        self._is_certain = not any(map(why_not_plain, watched))
+        self._local = local if any(map(is_sharded, watched)) else None
+        self._aliases = [t.detach() for t in self._locals()] if self._is_certain else []
+        self._dtypes = self._find_dtypes()
+
+    def still_holds(self) -> bool:
+        """Tell whether nothing was replaced, frozen, unfrozen, cast, resized or moved since."""
+        members = self._find_members()
+        return (
+            self._is_certain
+            and len(members) == len(self._members)
+            and all(map(operator.is_, members, self._members))
+            and self._find_trainable() == self._trainable
+            and self._find_dtypes() == self._dtypes
+            and all(map(torch.Tensor.is_set_to, self._locals(), self._aliases))
+        )
+
+    def _locals(self) -> Iterable[torch.Tensor]:
+        return self._watched if self._local is None else map(self._local, self._watched)
+
+    def _find_members(self) -> list[object]:
+        """List the parameters and their names, the buffers and the children of all modules."""
+        members: list[object] = []
+        for module in self._modules:
+            members += module._parameters
+            members += module._parameters.values()
+            members += module._buffers.values()
+            members += module._modules.values()
+        return members
+
+    def _find_trainable(self) -> list[bool]:
+        return [parameter.requires_grad for parameter in self._parameters]
+
+    def _find_dtypes(self) -> list[torch.dtype]:
+        return [tensor.dtype for tensor in self._watched]
+
 
 MOST_TOLD = 512  # digests of single tensors
 

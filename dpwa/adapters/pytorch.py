@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, NoReturn
 
 import torch
 
-from dpwa.adapters.attachment import Attachment
-from dpwa.adapters.connection_facts import ConnectionFacts
-from dpwa.adapters.contents import warn_of_left_out
 from dpwa.adapters.merge import Merge, center_of, clip_of, control_of, require_module
-from dpwa.adapters.module_state import ModuleState
-from dpwa.adapters.optimizer import Given, Optimizers, Schedulers
+from dpwa.adapters.module_state import ModuleState, warn_of_left_out
+from dpwa.adapters.optimizer import Attachment, Given, Optimizers, Schedulers
 from dpwa.adapters.ranks.calls import (
     Ranks,
     begins_later,
@@ -27,20 +25,71 @@ from dpwa.adapters.received import ReceivedSnapshot, merge_whole
 from dpwa.adapters.training_state import TrainingState
 from dpwa.adapters.values import TensorValues
 from dpwa.algorithms import Terms
-from dpwa.collectives.collectives import CollectiveCalls
+from dpwa.collectives.collectives import CollectiveCalls, Collectives
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
 from dpwa.data.kernels import Rounding, are_finite
 from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import Arrival, FetchTerms
-from dpwa.node.ending.finish_run import Averaged
-from dpwa.node.ending.finishing import SECONDS
+from dpwa.node.finish import SECONDS, Averaged
 from dpwa.policy.beginners import began_apart
 from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.policy.finishing import FinishReport
 from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import JsonObject, Loss, loss_value
 from dpwa.wire.shards import shards_of
+
+
+class ConnectionFacts:
+    """An adapter's view of its `connection`."""
+
+    connection: DpwaConnection
+
+    @property
+    def collectives(self) -> Collectives:
+        """What its collectives run on."""
+        return self.connection.collectives
+
+    @property
+    def name(self) -> str:
+        """Name of this node."""
+        return self.connection.name
+
+    @property
+    def clock(self) -> float:
+        """Number of updates, interpolated at each merge like the parameters."""
+        return self.connection.clock
+
+    @property
+    def updates(self) -> int:
+        """Number of `update_send` calls in this node's training so far.
+
+        It goes on from a state that was taken over at the start, and never falls. Use it for
+        schedules: the clock is interpolated at each merge, so it does not count calls.
+        """
+        return self.connection.updates
+
+    def metrics(self) -> dict[str, float]:
+        """Return how this node does, for whatever logs the training: a flat dict of numbers.
+
+        The names are `dpwa/loss`, `dpwa/merges`, `dpwa/consensus_distance` and so on, as
+        docs/metrics.md lists them; what is not known is left out.
+
+            for tag, value in gossip.metrics().items():
+                writer.add_scalar(tag, value, step)      # a SummaryWriter of TensorBoard
+        """
+        return self.connection.metrics()
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Names of the peers in view."""
+        return self.connection.peers
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.connection.described()}>"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        self.connection.__reduce_ex__(protocol)
 
 
 class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dpwa.errors import UserError
-from dpwa.tables.synced_array import SyncedArray
+from dpwa.tables.table import SyncedArray
 from dpwa.tables.tables import Tables
 
 

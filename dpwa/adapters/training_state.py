@@ -9,9 +9,17 @@ import torch
 
 from dpwa.adapters.module_state import ModuleState, state_tensors
 from dpwa.adapters.optimizer import Optimizers
-from dpwa.adapters.optimizer_state import kind_of, load_optimizers, optimizer_part
-from dpwa.adapters.sharded_tensors import local
-from dpwa.adapters.tensor_images import Named, copied, layout_of, storable, views
+from dpwa.adapters.optimizer_state import (
+    Named,
+    copied,
+    kind_of,
+    layout_of,
+    load_optimizers,
+    optimizer_part,
+    storable,
+    views,
+)
+from dpwa.adapters.plain_tensors import local
 from dpwa.config import Config
 from dpwa.data.kernels import is_finite
 from dpwa.data.layout import Layout

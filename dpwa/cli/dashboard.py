@@ -44,7 +44,7 @@ def dashboard(
     """
     try:
         from dpwa.observe.dashboard import server
-        from dpwa.observe.dashboard.feed import Feed
+        from dpwa.observe.dashboard.server import Feed
     except ImportError as error:
         raise UserError(
             f"dpwa dashboard needs {error.name}: install it with: "

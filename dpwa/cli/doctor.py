@@ -16,8 +16,7 @@ from dpwa.errors import UserError
 if TYPE_CHECKING:
     from dpwa.config import Config
     from dpwa.discovery.interfaces import OwnHost
-    from dpwa.node.diagnosis import Finding
-    from dpwa.node.query import StatusAnswer
+    from dpwa.node.query import Finding, StatusAnswer
 
 
 def doctor(
@@ -42,8 +41,7 @@ def doctor(
     """
     from dpwa.config import load_config
     from dpwa.discovery.interfaces import named_host
-    from dpwa.node.diagnosis import Finding, diagnose
-    from dpwa.node.query import asking_keyring, query_cluster
+    from dpwa.node.query import Finding, asking_keyring, diagnose, query_cluster
 
     loaded = load_config(run_of(config))
     answers = query_cluster(loaded, timeout_ms / 1000, asking_keyring(loaded, as_name))

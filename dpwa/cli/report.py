@@ -50,9 +50,8 @@ def report(
         dpwa report runs/1
         dpwa report runs/1 -o /tmp/report --open
     """
-    from dpwa.report.page import findings, sentences
+    from dpwa.report.page import findings, sentences, write_report
     from dpwa.report.style import require_matplotlib
-    from dpwa.report.write import write_report
 
     require_matplotlib("report")
     facts = _facts(folder, number)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dpwa.adapters.attachment import GossipSteps
-from dpwa.adapters.optimizer import Schedulers
+from dpwa.adapters.optimizer import GossipSteps, Schedulers
 from dpwa.config import ConfigSource
 from dpwa.discovery.connect import connect
 from dpwa.errors import UserError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpwa.adapters.attachment import Attachment
+from dpwa.adapters.optimizer import Attachment
 from dpwa.errors import UserError
 from dpwa.integrations.training_gossip import TrainingGossip, require_own_model
 

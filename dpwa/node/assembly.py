@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
 from dpwa.algorithms import Algorithm, algorithm
 from dpwa.config import Config
+from dpwa.config.endpoints import is_wildcard, split_tcp, tcp_endpoint
 from dpwa.config.graphs import topology_of
 from dpwa.data.codecs import Codec, codec
 from dpwa.data.shared_memory import SharedMemory
-from dpwa.errors import UserError
+from dpwa.errors import AddressError, UserError
 from dpwa.message_codes import get_log
 from dpwa.node.fetching.peer_channel import ChannelSettings
-from dpwa.node.neighbours import Neighbours
 from dpwa.policy.advice import Plan, advice
-from dpwa.transport.addresses import is_elsewhere, is_of_this_machine
+from dpwa.policy.topology import Topology, neighbours_of
+from dpwa.policy.topology.registry import same_every_round
+from dpwa.transport.addresses import (
+    has_address,
+    is_elsewhere,
+    is_of_this_machine,
+    local_address,
+    resolved,
+)
 from dpwa.transport.authorizer import Authorizer, CurveAuthorizer
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
+from dpwa.types import StrictModel
 
 log = get_log("dpwa.node")
 
@@ -30,7 +43,7 @@ def algorithm_of(config: Config) -> Algorithm:
     return algorithm(config.algorithm)(config.options_of(config.algorithm))
 
 
-def neighbours_of(config: Config, own: str) -> Neighbours:
+def neighbours_in(config: Config, own: str) -> Neighbours:
     """Return the neighbours of a node in the topology of a configuration.
 
     Raises:
@@ -131,3 +144,123 @@ def shared_memory_of(config: Config) -> SharedMemory | None:
             raise UserError(f"{problem}, which `transport: shm` needs") from None
         log.warning("%s: snapshots can only be streamed", problem)
         return None
+
+
+class Neighbours:
+    """The neighbours of one node.
+
+    Positions are those of the configuration; nodes that joined at run time follow by name, and
+    those that are out of view have none, so all nodes that see the same peers agree.
+
+    Args:
+        topology: who is next to whom.
+        options: its options.
+        own: the name of this node.
+        names: all nodes of the configuration, in order.
+    """
+
+    def __init__(
+        self, topology: Topology, options: StrictModel, own: str, names: Sequence[str]
+    ) -> None:
+        self._topology = topology
+        self._options = options
+        self._own = own
+        self._order = {name: position for position, name in enumerate(names)}
+        self._is_everybody = topology.name in ("random", "full")
+
+    @property
+    def are_tagged(self) -> bool:
+        """Whether they change with the round, so that the rounds of both ends must match."""
+        return self._topology.period is not same_every_round
+
+    def among(self, peers: Collection[str], round_number: int) -> Collection[str] | None:
+        """Return the names of the neighbours in a round; `None` when all peers are.
+
+        Raises:
+            UserError: a topology of the user's own returned what cannot be.
+        """
+        if self._is_everybody:
+            return None
+        last = len(self._order)
+        nodes = sorted([self._own, *peers], key=lambda n: (self._order.get(n, last), n))
+        own, count = nodes.index(self._own), len(nodes)
+        found = neighbours_of(self._topology, self._options, own, count, round_number)
+        return [nodes[position] for position in found]
+
+
+ANY_PORT = 0
+ELSEWHERE = "192.0.2.1"  # of no machine (RFC 5737): the way there is the way out
+
+
+@dataclass(frozen=True)
+class OwnAddress:
+    """The addresses of a node.
+
+    Attributes:
+        listen: endpoint to bind; its port may be 0.
+        host: by which others reach it, where it listens on any address.
+        advertised: endpoint that others connect to; `None`: that on which it listens.
+    """
+
+    listen: str
+    host: str
+    advertised: str | None
+
+    def endpoint(self, bound: str) -> str:
+        """Return what others connect to, now that the socket is bound to an endpoint."""
+        if self.advertised is not None:
+            return self.advertised
+        host, _, port = bound.removeprefix("tcp://").rpartition(":")
+        if not bound.startswith("tcp://") or not is_wildcard(host.strip("[]")):
+            return bound
+        return tcp_endpoint(self.host, int(port))
+
+
+def own_address(config: Config, name: str) -> OwnAddress:
+    """Return the addresses of a node; one that is not listed takes any free port.
+
+    Raises:
+        UnknownNameError: it is not listed, and the configuration lets nobody join.
+        AddressError: a host name has no address.
+    """
+    listed = next((node for node in config.nodes if node.name == name), None)
+    if listed is not None or not config.is_open:
+        node = config.node(name)
+        return OwnAddress(resolved(node.listen_endpoint), node.host, node.connect_endpoint)
+    hosts = [address[0] for seed in config.seeds if (address := split_tcp(seed.endpoint))]
+    if config.listen is None:
+        host = local_address(_nearest(hosts) if hosts else "localhost")
+        return OwnAddress(resolved(tcp_endpoint(host, ANY_PORT)), host, config.advertise)
+    return OwnAddress(resolved(config.listen), _reachable_host(config, hosts), config.advertise)
+
+
+def _nearest(hosts: list[str]) -> str:
+    """Return the first of these hosts that has an address by now, or else one that is far away."""
+    return next((host for host in hosts if has_address(host)), ELSEWHERE)
+
+
+def _reachable_host(config: Config, hosts: list[str]) -> str:
+    """Return the address that others may reach this node by, if it listens on all of them.
+
+    Raises:
+        AddressError: it would be that of the machine to itself, though others may be anywhere.
+    """
+    for toward in (*hosts, ELSEWHERE):
+        host = local_address(toward)
+        if not _is_loopback(host):
+            return host
+    listened = split_tcp(config.listen or "")
+    is_anywhere = listened is None or is_wildcard(listened[0])
+    if not hosts and is_anywhere and config.advertise is None:
+        raise AddressError(
+            f"listens on {config.listen}, and no address is known that others could use: set "
+            "`advertise` too, or the address itself in `listen`"
+        )
+    return host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

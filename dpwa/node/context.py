@@ -12,8 +12,7 @@ from dpwa.data.snapshot import SnapshotPool
 from dpwa.node.assembly import shared_memory_of
 from dpwa.node.leader_table import LeaderTable
 from dpwa.node.peers import PeerTable
-from dpwa.node.serving.snapshot_cache import SnapshotCache
-from dpwa.node.serving.upload import Upload
+from dpwa.node.serving.upload import SnapshotCache, Upload
 from dpwa.node.transactions.manager import TransactionManager
 from dpwa.runtime import Runtime
 from dpwa.wire import limits

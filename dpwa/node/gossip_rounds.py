@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from dpwa.algorithms import Algorithm, Ask, Terms
+from dpwa.algorithms import Algorithm, Ask, Terms, Values
 from dpwa.clock import Deadline
+from dpwa.config import Config
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot, SnapshotCopy
@@ -16,26 +18,97 @@ from dpwa.lifecycle import tell_launcher
 from dpwa.message_codes import get_log
 from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source
 from dpwa.node.assembly import algorithm_of
-from dpwa.node.companions import Alone, Companions
 from dpwa.node.context import NodeContext
-from dpwa.node.fetch_targets import FetchTargets
+from dpwa.node.fetch_targets import Alone, Companions, FetchTargets, Sources
 from dpwa.node.fetching.commands import PassOnNews
 from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget
 from dpwa.node.fetching.incoming import IsFinite
 from dpwa.node.fetching.tx_thread import TxThread
-from dpwa.node.loss_watch import LossWatch
-from dpwa.node.merger import Merger
-from dpwa.node.open_round import NO_ROUND, OpenRound
-from dpwa.node.sources import Sources
+from dpwa.node.leader_table import LeaderTable
+from dpwa.node.merger import LossWatch, Merger
+from dpwa.node.peers import PeerTable
 from dpwa.node.training_figures import Activity
-from dpwa.node.view import NodeView
 from dpwa.policy.beginners import LEAD, Doubt
 from dpwa.policy.finishing import MOST_READ
 from dpwa.policy.health import Outcome
+from dpwa.policy.interpolation import interpolation
 from dpwa.transport.link import LinkState
 from dpwa.types import TrainingProgress
 from dpwa.wire.fetching import share_of
 from dpwa.wire.shards import Shard
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """What is to be waited for: the fetch, if any, and what this node has published."""
+
+    order: FetchRequest | None
+    published: Snapshot | None
+
+
+NO_ROUND = OpenRound(None, None)
+
+
+class NodeView:
+    """What a node knows at this moment; see `dpwa.algorithms.View`.
+
+    Attributes:
+        name: of the node.
+        rng: randomness, seeded by the configuration.
+        fetch_probability, keeps_local_step, asks_leader: as the configuration has it.
+        updates: how many `update_send` there were, with the one under way.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        peer_table: PeerTable,
+        leader_table: LeaderTable,
+        rng: random.Random,
+    ) -> None:
+        self.name = name
+        self.rng = rng
+        self.fetch_probability = config.fetch_probability
+        self.keeps_local_step = config.merge == "delta"
+        self.asks_leader = interpolation(config.interpolation).asks_leader
+        self.updates = 0
+        self._groups = {node.name: node.group for node in config.nodes}
+        self._model: Values | None = None
+        self._peer_table = peer_table
+        self._leader_table = leader_table
+
+    @property
+    def model(self) -> Values:
+        """The parameters in training."""
+        if self._model is None:
+            raise LookupError("this node gossips raw bytes, which only their owner can change")
+        return self._model
+
+    @model.setter
+    def model(self, model: Values) -> None:
+        self._model = model
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Names of the peers in view."""
+        return self._peer_table.names
+
+    def leader(self, *, of_all: bool = True) -> str | None:
+        """Return the node with the lowest running loss, of all or of the own group."""
+        able = {self.name, *self._peer_table.mergeable}
+        return self._leader_table.leader(of_all=of_all, among=able)
+
+    def has_groups(self) -> bool:
+        """Tell whether the nodes belong to more than one group."""
+        names, own = self._peer_table.names, self._groups.get(self.name)
+        is_configured = any(self._groups.get(name, own) != own for name in names)
+        return is_configured or self._leader_table.has_groups(names)
+
+    def total_updates(self) -> float:
+        """Return how many updates all nodes have made together, as far as the news goes."""
+        return self._leader_table.total_updates(self._peer_table.names)
+
 
 log = get_log("dpwa.node")
 

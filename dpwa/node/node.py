@@ -6,9 +6,11 @@ never touch the model.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import random
+import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -19,14 +21,18 @@ from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.message_codes import get_log
-from dpwa.node.assembly import advice_on, channel_settings, codec_of, warn_if_hidden, warn_if_open
+from dpwa.node.assembly import (
+    advice_on,
+    channel_settings,
+    codec_of,
+    own_address,
+    warn_if_hidden,
+    warn_if_open,
+)
 from dpwa.node.context import NodeContext, longest_s
-from dpwa.node.ending.endings import FinishListener, FinishService
-from dpwa.node.ending.finishing import Finish
 from dpwa.node.fetching.commands import AddPeer, Attach, PartnerPrepared, PeerEnded, RemovePeer
+from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
-from dpwa.node.logs import configure_logging
-from dpwa.node.own_address import own_address
 from dpwa.node.serving.service import Listener, Service
 from dpwa.node.serving.services import GoodbyeService, NewsService, StatusService
 from dpwa.node.serving.snapshot_service import Introduction, ServingSettings, SnapshotService
@@ -38,6 +44,30 @@ from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
+
+FORMAT = "%(asctime)s %(levelname)s dpwa: %(message)s"
+
+
+class _UntilSetUp(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to standard error, but not beside a handler that the program has added by then."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger("dpwa").handlers == [self] and not logging.getLogger().handlers:
+            self.setStream(sys.stderr)  # which may have been replaced since
+            super().emit(record)
+
+
+_handler = _UntilSetUp()
+_handler.setFormatter(logging.Formatter(FORMAT))
+
+
+def configure_logging(level: str | None) -> None:
+    """Let messages be seen; set the level of the `dpwa` logger if there is one."""
+    logger = logging.getLogger("dpwa")
+    logger.addHandler(_handler)  # once, however many nodes there are
+    if level is not None:
+        logger.setLevel(level.upper())
+
 
 log = get_log("dpwa.node")
 

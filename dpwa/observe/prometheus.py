@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from dpwa.node.node import Node
+from contextlib import ExitStack
+
+from dpwa.observe.otlp import sender_of
+from dpwa.runtime import SYSTEM
+
+if TYPE_CHECKING:
+    from dpwa.node.node import Node
+
 
 log = get_log("dpwa.metrics")
 
@@ -318,3 +326,31 @@ def _stop(answering: _Answering, thread: threading.Thread) -> None:
     answering.stop()
     if thread is not threading.current_thread():  # it has dropped the last reference to the node
         thread.join(CLOSE_TIMEOUT_S)
+
+
+class Exports(Closeable):
+    """Hands out the metrics of a node, as far as somebody wants them.
+
+    Args:
+        node: which one.
+
+    Raises:
+        UserError: prometheus_client is wanted, and not installed.
+        AddressError: there is no port for Prometheus to ask at.
+    """
+
+    def __init__(self, node: Node) -> None:
+        metrics = NodeMetrics(node)
+        with ExitStack() as stack:
+            if node.config.metrics.port is not None:
+                server = stack.enter_context(MetricsServer(node, metrics))
+                node.describe("metrics", server.report)
+            # Of simulated nodes there is nothing to tell a real collector.
+            sender = sender_of(node, metrics) if node.runtime is SYSTEM else None
+            if sender is not None:
+                stack.enter_context(sender)
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Hand out nothing any more; idempotent."""
+        self._stack.close()

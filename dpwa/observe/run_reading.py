@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import calendar
+import json
 import math
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ import numpy as np
 from dpwa.errors import UserError
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import FIGURES, NAMES
+from dpwa.observe.history import FIRST_ROOM, Floats
 from dpwa.observe.run_data import (
     BestLoss,
     Bins,
@@ -22,17 +28,291 @@ from dpwa.observe.run_data import (
     Run,
     RunSpan,
 )
-from dpwa.observe.run_files import (
-    LogFile,
-    find_files,
-    lines_of,
-    parsed,
-    shown_name,
-    split_runs,
-    time_of,
-)
-from dpwa.observe.thinning import ThinnedEvents, ThinnedRows
+from dpwa.observe.run_log import RUN_LOG_VERSION, SUFFIX
 from dpwa.types import JsonObject
+from dpwa.wire.messages import printable
+
+LONGEST_LINE = 1 << 24  # bytes; what is longer is no line of a run log
+LAST_TIME = 4e9  # seconds since the epoch: later ones are damage
+TAIL_BYTES = 1 << 18
+LONGEST_NAME = 64  # characters
+
+# From the end of one run to the beginning of the next in the same folder.
+GAP_S = 60.0
+GAP_AFTER_END_S = 10.0  # where all nodes have ended well
+
+_TOLD_BY_NAME = re.compile(r"(.+)-(\d{8}T\d{6})-(\d{1,9})")
+_LAST_TIME = re.compile(rb'"time":(\d+(?:\.\d+)?)')
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """The log of one process of a node.
+
+    Attributes:
+        path: of the file.
+        nbytes: its size.
+        name: of the node.
+        told: what its first line says of the node; of its file name, if that line is damaged.
+        began: when the process began, in seconds since the epoch.
+        last: when it wrote its last line.
+        ended: whether that is the line that stands for an end.
+        problem: what that line says was not good about it; empty: nothing.
+        run: the id of the run; empty if it has none.
+    """
+
+    path: Path
+    nbytes: int
+    name: str
+    told: JsonObject
+    began: float
+    last: float
+    ended: bool
+    problem: str = ""
+    run: str = ""
+
+
+def find_files(folder: Path) -> tuple[list[LogFile], list[str]]:
+    """Return the run logs of a folder by their beginning, and what was passed over, in words.
+
+    Raises:
+        UserError: there is no such folder, it cannot be read, it has no run logs, or some that
+            only a newer dpwa can read.
+    """
+    found, remarks = [], []
+    for path in _paths(folder):
+        try:
+            log = _log_file(path)
+        except OSError as error:
+            remarks.append(f"{_shown(path)} cannot be read ({error.strerror})")
+            continue
+        if log is None:
+            remarks.append(f"{_shown(path)} is no run log")
+        else:
+            found.append(log)
+    if not found:
+        but = f"; {'; '.join(remarks[:3])}" if remarks else ""
+        raise UserError(
+            f"{folder}: no run logs; expected files that nodes write with `run_log: {folder}`{but}"
+        )
+    return sorted(found, key=lambda log: (log.began, log.path.name)), remarks
+
+
+def split_runs(files: Sequence[LogFile]) -> list[list[LogFile]]:
+    """Return the runs in a folder, oldest first.
+
+    Files with the same id are of one run, whatever the clocks of their hosts. One without an id is
+    of the run that others have begun before, unless all of these had ended.
+
+    Args:
+        files: by their beginning.
+    """
+    runs: list[list[LogFile]] = []
+    for log in files:
+        of_same = [run for run in runs if log.run and log.run in {other.run for other in run}]
+        is_known = bool(log.run) and any(other.run for other in (runs or [[]])[-1])
+        if not of_same and runs and not is_known and not _is_over(runs[-1], log.began):
+            of_same = runs[-1:]
+        if of_same:
+            of_same[0].append(log)
+        else:
+            runs.append([log])
+    return runs
+
+
+def parsed(line: bytes) -> JsonObject | None:
+    """Return a line of a run log; `None` if it is damaged."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def time_of(line: JsonObject) -> float | None:
+    """Return when a line was written; `None` if it does not say so."""
+    value = line.get("time")
+    if isinstance(value, (int, float)) and 0 <= value <= LAST_TIME:
+        return float(value)
+    return None
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends; what is too long comes in pieces."""
+    with path.open("rb", buffering=1 << 20) as file:
+        while line := file.readline(LONGEST_LINE):
+            yield line
+
+
+def _paths(folder: Path) -> list[Path]:
+    try:
+        return sorted(p for p in folder.iterdir() if p.suffix == SUFFIX and p.is_file())
+    except FileNotFoundError:
+        raise UserError(f"{folder}: expected a folder with run logs; it does not exist") from None
+    except NotADirectoryError:
+        raise UserError(f"{folder}: expected a folder with run logs; it is a file") from None
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read ({error.strerror})") from None
+
+
+def _log_file(path: Path) -> LogFile | None:
+    """Look at the beginning and the end of a file; `None`: it is no run log."""
+    with path.open("rb") as file:
+        first = file.readline(LONGEST_LINE)
+        nbytes = file.seek(0, 2)
+        file.seek(max(0, nbytes - TAIL_BYTES))
+        tail = file.read(TAIL_BYTES)
+    told = _told(path, first)
+    if told is None:
+        return None
+    began = told["time"]
+    times = [float(found) for found in _LAST_TIME.findall(tail)]
+    last = max([began, *(at for at in times[-50:] if at <= LAST_TIME)])
+    end = parsed(tail.splitlines()[-1]) if tail else None
+    ended = end is not None and end.get("type") == "end"
+    problem = printable(str(end.get("problem") or "")) if end and ended else ""
+    run = told.get("run")
+    run = run if isinstance(run, str) else ""
+    return LogFile(path, nbytes, told["name"], told, began, last, ended, problem, run)
+
+
+def _told(path: Path, first: bytes) -> JsonObject | None:
+    """Return what a file says of its node, with a name and a time."""
+    line = parsed(first)
+    if line is None:
+        return _told_by_name(path)
+    version: Any = line.get("run_log")
+    if line.get("type") != "start" or not isinstance(version, int) or version < 1:
+        return None
+    if version > RUN_LOG_VERSION:
+        raise UserError(
+            f"{path}: expected a run log of version {RUN_LOG_VERSION} (got {version}): "
+            "a newer dpwa has written it, and can read it"
+        )
+    name, began = line.get("name"), time_of(line)
+    if not isinstance(name, str) or not name or began is None:
+        return _told_by_name(path)
+    return {**line, "name": shown_name(name), "time": began}
+
+
+def _told_by_name(path: Path) -> JsonObject | None:
+    """Return what the name of a file says, where its first line is damaged."""
+    found = _TOLD_BY_NAME.fullmatch(path.stem)
+    if found is None:
+        return None
+    name, stamp, pid = found.groups()
+    try:
+        began = calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%S"))
+    except ValueError:
+        return None
+    return {"name": shown_name(name), "time": float(began), "pid": int(pid)}
+
+
+def shown_name(name: str) -> str:
+    """Return the name of a node as it can be shown: it stands in a file that anybody may write."""
+    return printable(name[:LONGEST_NAME])
+
+
+def _shown(path: Path) -> str:
+    return printable(path.name)
+
+
+def _is_over(run: Sequence[LogFile], at: float) -> bool:
+    gap = GAP_AFTER_END_S if all(log.ended for log in run) else GAP_S
+    return at - max(log.last for log in run) >= gap
+
+
+Values = Callable[[], Sequence[float]]
+
+
+class ThinnedRows:
+    """At most so many rows, spread evenly over time; the first and the newest are among them.
+
+    Args:
+        capacity: rows that are kept, at least 4.
+        width: how many values a row has, the time first.
+    """
+
+    def __init__(self, capacity: int, width: int) -> None:
+        self._capacity = capacity
+        self._rows = np.empty((min(capacity, FIRST_ROOM), width), np.float64)
+        self._count = 0
+        self._period = 0.0
+        self._due = -np.inf
+        self._newest: Values | None = None  # that is not among the rows
+
+    def add(self, time: float, values: Values) -> None:
+        """Take a row of a time that is not before the last one.
+
+        Args:
+            time: in seconds.
+            values: returns the row; it is called only if that is kept.
+        """
+        self._newest = values
+        if time >= self._due:
+            self._due = time + self._period
+            self.keep_newest()
+
+    def keep_newest(self) -> None:
+        """Keep the last row that came, whatever its time."""
+        if self._newest is None:
+            return
+        if self._count == self._capacity:
+            self._halve()
+        elif self._count == len(self._rows):
+            grown = np.empty((min(2 * self._count, self._capacity), self._rows.shape[1]))
+            grown[: self._count] = self._rows
+            self._rows = grown
+        self._rows[self._count] = self._newest()
+        self._count += 1
+        self._newest = None
+
+    def rows(self) -> Floats:
+        """Return what is kept, shape `(rows, width)`; a copy."""
+        self.keep_newest()
+        rows: Floats = self._rows[: self._count].copy()
+        return rows
+
+    def _halve(self) -> None:
+        kept = self._rows[: self._count : 2]
+        self._count = len(kept)
+        self._rows[: self._count] = kept
+        span = float(self._rows[self._count - 1, 0] - self._rows[0, 0])
+        self._period = max(self._period, span / self._count)
+
+
+class ThinnedEvents:
+    """At most so many events of each kind; all of them are counted.
+
+    Args:
+        capacity: of each kind, at least 2.
+
+    Attributes:
+        counts: of all, by kind.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._kept: dict[str, list[RunEvent]] = {}
+        self._strides: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+
+    def add(self, event: RunEvent) -> None:
+        """Take an event."""
+        kind = event.kind
+        kept = self._kept.setdefault(kind, [])
+        if self.counts[kind] % self._strides.setdefault(kind, 1) == 0:
+            if len(kept) == self._capacity:
+                del kept[1::2]
+                self._strides[kind] *= 2
+            kept.append(event)
+        self.counts[kind] += 1
+
+    def events(self) -> tuple[RunEvent, ...]:
+        """Return what is kept, in order of time."""
+        found = [event for kept in self._kept.values() for event in kept]
+        return tuple(sorted(found, key=lambda event: event.time))
+
 
 MOST_SAMPLES = 4000  # that are kept of a node, of few nodes
 MOST_OF_ALL = 400_000  # samples of all nodes together

@@ -19,11 +19,10 @@ from dpwa.clock import Clock, SystemClock
 from dpwa.config.endpoints import Seed, ipc_path, split_tcp
 from dpwa.errors import ProtocolError
 from dpwa.lifecycle import Closeable
-from dpwa.observe.answers import HistoryAnswer, read_answer
 from dpwa.observe.events import RunEvent, keep
 from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES, is_gone
 from dpwa.observe.history import OTHER_NODE, SampleHistory
-from dpwa.observe.run_view import Followed, RunView
+from dpwa.observe.run_view import Followed, HistoryAnswer, RunView, read_answer
 from dpwa.runtime import SYSTEM
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
+from pathlib import Path
 from statistics import median
 
 from dpwa import __version__
+from dpwa.errors import UserError
 from dpwa.observe.events import KINDS
 from dpwa.observe.run_data import Run
 from dpwa.observe.verdicts import NodeVerdict
-from dpwa.report.bars import shares_of, traffic_of
-from dpwa.report.charts import Drawn
+from dpwa.report.bars import moments, shares_of, traffic_of
+from dpwa.report.charts import Drawn, drawn, gossip_charts, looks_for, training_charts
 from dpwa.report.facts import Facts, NodeFacts, mean
 from dpwa.report.html import document, figures, paragraph, table, tiles
-from dpwa.report.maps import moments
 from dpwa.report.wording import (
     UNKNOWN,
     clock,
@@ -236,3 +238,39 @@ def _notes(run: Run) -> Iterator[str]:
             )
     yield from (f"{remark}." for remark in run.remarks)
     yield f"Times are those of the nodes' clocks. Made by dpwa {__version__}."
+
+
+PAGE_NAME = "report.html"
+
+
+def write_report(facts: Facts, folder: Path) -> Path:
+    """Write the page and the pictures into a folder, which is made if it is not there.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    path = folder / PAGE_NAME
+    with folder_to_write(folder):
+        training = list(drawn(training_charts(facts, looks_for(facts)), folder))
+        gossip = list(drawn(gossip_charts(facts), folder))
+        path.write_text(report_page(facts, training, gossip), encoding="utf-8")
+    return path
+
+
+@contextmanager
+def folder_to_write(folder: Path) -> Iterator[None]:
+    """Make a folder if it is not there; whatever cannot be written into it is one clear error.
+
+    Raises:
+        UserError: it cannot be made, or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UserError(
+            f"--output: expected a folder that can be written to (got {folder}: {error.strerror})"
+        ) from None

@@ -12,15 +12,12 @@ from dpwa.config import Config
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.message_codes import get_log
 from dpwa.node.node import Node
-from dpwa.state.donor_snapshot import DonorSnapshots
+from dpwa.state.checkpoints import CheckpointWriter
 from dpwa.state.image import State, StatePart
-from dpwa.state.inbox import Inbox
-from dpwa.state.joining import Joiner
-from dpwa.state.restore import StateRestore
-from dpwa.state.service import StateService
+from dpwa.state.joining import Inbox, Joiner
+from dpwa.state.restore import StateCompanions, StateRestore, TogetherRestore
+from dpwa.state.service import DonorSnapshots, StateService
 from dpwa.state.target import Origin, Target
-from dpwa.state.together import StateCompanions, TogetherRestore
-from dpwa.state.writer import CheckpointWriter
 from dpwa.types import JsonObject
 from dpwa.wire import limits
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from dpwa.tables.channels import Item
 from dpwa.tables.directory import Told
-from dpwa.tables.streams import Item
 from dpwa.wire.tables import TableArrived
 
 ASK_AGAIN_S = 0.5  # while waiting, to find out about members that have stopped

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import msgpack
 
 from dpwa.errors import ProtocolError
-from dpwa.tables.placement import ShardPlacement, ShardTransfer, after, copies_to_make, initial
+from dpwa.tables.rows import ShardPlacement, ShardTransfer, after, copies_to_make, initial
 from dpwa.tables.specs import TableSpec, unpack_spec
 from dpwa.types import Frame
 from dpwa.wire import limits

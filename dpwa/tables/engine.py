@@ -26,16 +26,14 @@ from dpwa.node.serving.service import Reply
 from dpwa.policy.groups import ballots
 from dpwa.policy.groups.views import GroupView
 from dpwa.runtime import Runtime
-from dpwa.tables.answers import ReadAnswer
 from dpwa.tables.barriers import Barriers
-from dpwa.tables.channels import UNREACHABLE_S, ReliableChannels, Tell
+from dpwa.tables.channels import UNREACHABLE_S, WINDOW, Item, ReliableChannels, Tell
 from dpwa.tables.directory import Told, new_plan, plans, unpack_told
 from dpwa.tables.pending import PendingOperations, PendingRead, Present
 from dpwa.tables.replication import Replication
-from dpwa.tables.requests import Requests
+from dpwa.tables.requests import ReadAnswer, Requests
 from dpwa.tables.shard_store import ShardStore
 from dpwa.tables.specs import TableSpec, difference, unpack_spec
-from dpwa.tables.streams import WINDOW, Item
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.tables import (

@@ -10,14 +10,13 @@ import numpy as np
 from dpwa import fault_points
 from dpwa.errors import ProtocolError
 from dpwa.message_codes import get_log
-from dpwa.tables.channels import ReliableChannels
+from dpwa.tables.channels import Item, ReliableChannels
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.pending import Key
 from dpwa.tables.shard_store import ShardStore
 from dpwa.tables.specs import ID_BYTES
+from dpwa.tables.state import HEADER
 from dpwa.tables.storage import ShardCopy
-from dpwa.tables.streams import Item
-from dpwa.tables.transfer import HEADER
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.tables import (

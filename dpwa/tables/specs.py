@@ -11,8 +11,7 @@ from dpwa.config.reading import mistakes
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError, UserError
 from dpwa.tables.key_value import KeyValueStore
-from dpwa.tables.placement import TableShard, cut
-from dpwa.tables.rows import rows_shape
+from dpwa.tables.rows import TableShard, cut, rows_shape
 from dpwa.tables.updaters import Updater, make_updater
 from dpwa.types import Frame, JsonObject, StrictModel
 

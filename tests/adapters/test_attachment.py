@@ -8,7 +8,7 @@ from support.ports import free_ports
 from test_optimizer import FakeConnection, loss_of, net_of, train
 
 import dpwa
-from dpwa.adapters.attachment import Attachment
+from dpwa.adapters.optimizer import Attachment
 from dpwa.errors import UserError
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dpwa.adapters import merging, module_state, tiles, values
-from dpwa.adapters.device_side import DeviceSide
+from dpwa.adapters import merging, module_state, values
+from dpwa.adapters.host_side import DeviceSide
 from dpwa.adapters.merging import MergeTerms
 from dpwa.adapters.module_state import ModuleState, state_tensors
 from dpwa.adapters.values import TensorValues
@@ -30,7 +30,7 @@ seeds = st.integers(0, 2**31)
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
-    for module in (tiles, merging, values):
+    for module in (merging, values):
         monkeypatch.setattr(module, "TILE_BYTES", TILE_BYTES)
 
 
@@ -285,7 +285,7 @@ def test_the_distance_is_over_parameters_and_buffers_in_all_that_has_come(
     shards = [state.distance(peer[p.start : p.stop], p.start, base) for p in pieces]
     assert math.hypot(*shards) == expected
     tensors = [(entry.tensor, entry.is_buffer) for entry in state.entries]
-    device_side = DeviceSide(tiles.cut(tensors, state.layout))
+    device_side = DeviceSide(merging.cut(tensors, state.layout))
     assert device_side.distance(peer, 0, base) == expected
     assert bits(state) == before
     assert peer.tobytes() == bits(other)
@@ -372,7 +372,7 @@ def test_any_device_merges_like_the_host(described, factor, with_delta):
     peer, published = snapshot_of(state_of(net_of(described, 2))), snapshot_of(one)
     terms = MergeTerms(factor, published if with_delta else None)
     tensors = [(entry.tensor, entry.is_buffer) for entry in two.entries]
-    device_side = DeviceSide(tiles.cut(tensors, two.layout))
+    device_side = DeviceSide(merging.cut(tensors, two.layout))
     merges = one.merging(terms), device_side.merging(terms, 1)
     for merge in merges:
         merge.take(0, peer)
@@ -518,7 +518,7 @@ def test_boxes_cover_any_range_row_by_row(shape, order, data):
     start, stop = sorted(data.draw(st.integers(0, tensor.numel())) for _ in range(2))
     if start == stop:
         return
-    boxes = list(tiles.boxes(tensor, start, stop))
+    boxes = list(merging.boxes(tensor, start, stop))
     values = torch.cat([box.reshape(-1) for box in boxes])
     assert torch.equal(values, torch.arange(float(start), float(stop)))
     assert len(boxes) <= max(1, 2 * len(shape))

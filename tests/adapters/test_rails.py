@@ -2,7 +2,7 @@
 
 from support.nodes import config_of
 
-from dpwa.adapters.ranks.rails import rail_of_members
+from dpwa.adapters.ranks.shards import rail_of_members
 from dpwa.config import load_config
 from dpwa.observe.prometheus import ports_of
 

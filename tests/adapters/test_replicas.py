@@ -5,7 +5,7 @@ import json
 import pytest
 from support.processes import ended, start
 
-from dpwa.adapters.ranks.forms import Failure
+from dpwa.adapters.ranks.group import Failure
 from dpwa.errors import JoinTimeoutError
 
 SILENCE_S = 15.0  # as in ddp_groups.py

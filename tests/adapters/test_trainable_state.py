@@ -10,8 +10,7 @@ from support.nodes import config_of, eventually, status_of
 from support.state_donors import ALONE, adapter_of, are_equal, nodes, state_of, training
 from torch import nn
 
-from dpwa.adapters.frozen import FrozenParameters
-from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.module_state import FrozenParameters, ModuleState
 from dpwa.adapters.training_state import TrainingState
 from dpwa.testing.proxy import TcpProxy
 

@@ -16,8 +16,7 @@ from support.ports import free_ports
 
 from dpwa.connection import DpwaConnection
 from dpwa.discovery.interfaces import OwnHost
-from dpwa.node.diagnosis import diagnose
-from dpwa.node.query import StatusAnswer
+from dpwa.node.query import StatusAnswer, diagnose
 from dpwa.wire.messages import Status, encode, pack
 
 

@@ -73,7 +73,7 @@ def test_what_is_logged_goes_through_loggers_that_add_codes():
         for path in PACKAGE.rglob("*.py")
         if "logging.getLogger(" in path.read_text("utf-8")
     ]
-    setting_levels = ["node/logs.py", "sim/nodes/engine.py"]
+    setting_levels = ["node/node.py", "sim/nodes/engine.py"]
     assert sorted(direct) == ["message_codes.py", *setting_levels], "log = get_log(NAME)"
 
 

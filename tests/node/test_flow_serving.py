@@ -16,9 +16,8 @@ from dpwa.clock import SystemClock
 from dpwa.data.codecs import codec
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import SnapshotPool
-from dpwa.node.serving.snapshot_cache import SnapshotCache
 from dpwa.node.serving.snapshot_service import Introduction, ServingSettings, SnapshotService
-from dpwa.node.serving.upload import BURST_S, BYTES_PER_MBIT, Upload
+from dpwa.node.serving.upload import BURST_S, BYTES_PER_MBIT, SnapshotCache, Upload
 from dpwa.transport.sockets import receive
 from dpwa.types import TrainingProgress
 from dpwa.wire import limits

@@ -10,7 +10,7 @@ from support.nodes import config_of, eventually
 from support.partners import partner_of
 from support.requests import fetch_of
 
-from dpwa.node.serving.snapshot_cache import SnapshotCache
+from dpwa.node.serving.upload import SnapshotCache
 from dpwa.transport.link import LinkState
 from dpwa.wire.messages import Elsewhere, Fetch, NewsMessage, NotReady, SnapshotHeader
 

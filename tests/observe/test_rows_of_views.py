@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from dpwa.observe.answers import read_answer
 from dpwa.observe.figures import NAMES, OTHER_NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.rows import rows_of
-from dpwa.observe.run_view import Followed, RunView
+from dpwa.observe.run_view import Followed, RunView, read_answer
 from dpwa.wire.messages import pack
 
 

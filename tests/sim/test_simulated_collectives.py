@@ -172,7 +172,7 @@ def test_whom_finish_waits_for_is_said_after_ten_seconds_and_then_once_a_minute(
     def program(node, runtime, connection):
         if node.index == 0:
             log = SimpleNamespace(warning=lambda *_: said.append(runtime.now() - began))
-            monkeypatch.setattr("dpwa.node.ending.finish_run.log", log)
+            monkeypatch.setattr("dpwa.node.finish.log", log)
             began = runtime.now()
         else:
             for _ in range(75):

@@ -1,6 +1,6 @@
 """Who is asked for the state, and when it is clear that nobody has any."""
 
-from dpwa.state.candidates import (
+from dpwa.state.download import (
     CONTRADICTED_AFTER_S,
     GATHER_S,
     PREPARED_WITHIN_S,

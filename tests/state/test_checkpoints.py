@@ -31,7 +31,7 @@ from dpwa import DpwaConnection
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.state.checkpoints import CheckpointFolder
 from dpwa.state.image import State
-from dpwa.state.values import values_of, values_part
+from dpwa.state.target import values_of, values_part
 from dpwa.testing import Fault, FaultPlan
 
 POINTS = (

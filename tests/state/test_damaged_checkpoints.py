@@ -10,7 +10,7 @@ import pytest
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.state.checkpoints import CheckpointFolder
 from dpwa.state.image import State
-from dpwa.state.values import values_of, values_part
+from dpwa.state.target import values_of, values_part
 
 
 def part(values):

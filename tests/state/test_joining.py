@@ -8,8 +8,7 @@ import pytest
 from support.state_answers import LAYOUT, PIECES, Donor, joiner_of
 
 from dpwa.state import joining
-from dpwa.state.inbox import MOST_WAITING, Inbox
-from dpwa.state.targets import StateTarget
+from dpwa.state.joining import MOST_WAITING, Inbox, StateTarget
 from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.state import (

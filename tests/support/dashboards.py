@@ -9,13 +9,12 @@ import threading
 import time
 from contextlib import contextmanager
 
-from dpwa.observe.answers import HistoryAnswer, PeerEntry
 from dpwa.observe.dashboard import server
-from dpwa.observe.dashboard.feed import Feed
+from dpwa.observe.dashboard.server import Feed
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory
-from dpwa.observe.run_view import Followed, RunView
+from dpwa.observe.run_view import Followed, HistoryAnswer, PeerEntry, RunView
 
 TIMEOUT_S = 20
 LOOPBACK = "127.0.0.1"

@@ -53,7 +53,7 @@ SENTENCES = {
 PASSED_ON = {"_tell": "W", "_note_left_out": "E"}
 # Files that show what such functions, or a list of mistakes, have put together.
 COMPOSED_IN = {
-    "adapters/ranks/forms.py",
+    "adapters/ranks/group.py",
     "cli/topology.py",
     "collectives/runner.py",
     "config/graphs.py",
@@ -61,9 +61,9 @@ COMPOSED_IN = {
     "config/tree.py",
     "launch/ports.py",
     "membership/members.py",
-    "node/ending/finishing.py",
+    "node/finish.py",
     "node/leader_table.py",
-    "node/loss_watch.py",
+    "node/merger.py",
     "node/node.py",
     "sim/churn.py",
     "sim/load.py",

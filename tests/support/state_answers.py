@@ -4,8 +4,7 @@ from dpwa.clock import SystemClock
 from dpwa.data.checksum import checksum
 from dpwa.data.layout import TensorSpec
 from dpwa.state.image import ImageLayout
-from dpwa.state.inbox import Inbox
-from dpwa.state.joining import Joiner
+from dpwa.state.joining import Inbox, Joiner
 from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.state import AskPiece, AskState, StateDone, StateOffer, StatePiece, StateStanding

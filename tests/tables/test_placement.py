@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpwa.errors import UserError
-from dpwa.tables.placement import ShardPlacement, ShardTransfer, after, copies_to_make, cut, initial
+from dpwa.tables.rows import ShardPlacement, ShardTransfer, after, copies_to_make, cut, initial
 
 NAMES = tuple("abcdefghijklmnopqrst")
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpwa.errors import UserError
-from dpwa.tables.placement import cut
-from dpwa.tables.rows import accumulate, as_row_ids, as_values, split
+from dpwa.tables.rows import accumulate, as_row_ids, as_values, cut, split
 
 F32 = np.dtype("float32")
 

@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 from support.updaters import OF_ANY_FORM
 
 from dpwa.errors import ProtocolError, UserError
-from dpwa.tables.placement import cut
-from dpwa.tables.rows import accumulate, split
-from dpwa.tables.shard import ShardState
+from dpwa.tables.rows import accumulate, cut, split
+from dpwa.tables.storage import ShardState
 from dpwa.tables.updaters import make_updater
 
 DTYPES = ["float32", "float64"]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpwa.errors import ProtocolError
-from dpwa.tables.streams import RESEND_AFTER_S, WINDOW, IncomingStream, Item, OutgoingStream
+from dpwa.tables.channels import RESEND_AFTER_S, WINDOW, IncomingStream, Item, OutgoingStream
 from dpwa.wire import limits
 from dpwa.wire.tables import TableHoldings, TableReady
 

@@ -12,10 +12,10 @@ from test_tables_between_nodes import Worker, barrier, matrices, on_all, vectors
 
 from dpwa.errors import ProtocolError, TableLostError, TableTimeoutError, UserError
 from dpwa.policy.groups.views import GroupView
-from dpwa.tables import answers, updaters, user
 from dpwa.tables import replication as replication_module
+from dpwa.tables import requests, updaters, user
 from dpwa.tables.key_value import shard_of_keys
-from dpwa.tables.synced_array import SyncedArray
+from dpwa.tables.table import SyncedArray
 from dpwa.tables.updaters import Updater, register_updater
 from dpwa.wire.tables import TableAdded
 
@@ -308,7 +308,7 @@ def test_a_primary_that_dies_while_copies_are_made_takes_nothing_acknowledged_al
 
 def test_a_read_may_take_long_as_long_as_bytes_come(monkeypatch):
     monkeypatch.setattr(user, "ASK_AGAIN_S", 0.3)
-    send_piece, sent = answers.ReadAnswer._send_piece, []
+    send_piece, sent = requests.ReadAnswer._send_piece, []
 
     def slowly(answer):
         if sent and time.monotonic() - sent[-1] < 0.1:
@@ -318,7 +318,7 @@ def test_a_read_may_take_long_as_long_as_bytes_come(monkeypatch):
             sent.append(time.monotonic())
         return is_sent
 
-    monkeypatch.setattr(answers.ReadAnswer, "_send_piece", slowly)
+    monkeypatch.setattr(requests.ReadAnswer, "_send_piece", slowly)
     with workers(2, {"collective_timeout_s": 60.0, "transport": "tcp"}) as made:
         table, _ = vectors(made, 4_000_000)
         assert table.get().shape == (4_000_000,)

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpwa.errors import DpwaError, ProtocolError
-from dpwa.tables.shard import ShardState
-from dpwa.tables.transfer import CHUNK_BYTES
+from dpwa.tables.state import CHUNK_BYTES
+from dpwa.tables.storage import ShardState
 from dpwa.tables.updaters import make_updater
 
 ROWS = CHUNK_BYTES // 4 + 1000  # two pieces of values, and two of the updater's state

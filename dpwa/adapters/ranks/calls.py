@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 import torch.distributed as dist
 
-from dpwa.adapters.ranks.forms import Making
+from dpwa.adapters.ranks.group import Making
 from dpwa.adapters.ranks.replicas import Replicas, replicas_of
 from dpwa.adapters.ranks.shards import Shards, shards_of_module
 

@@ -19,17 +19,17 @@ from torch.nn.parallel import DistributedDataParallel
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.optimizer import Optimizers
 from dpwa.adapters.optimizer_state import progress_of, resume
-from dpwa.adapters.ranks.adapter import Adapter
-from dpwa.adapters.ranks.forms import (
+from dpwa.adapters.ranks.group import (
+    Adapter,
     Failure,
     Making,
     NodeElsewhere,
+    RankGroup,
     RankOutcome,
     buckets,
     require_alike,
     versions,
 )
-from dpwa.adapters.ranks.group import RankGroup
 from dpwa.connection import DpwaConnection
 from dpwa.errors import ParametersError
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
+from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
-from dpwa.node.fetching.fetch_request import FetchRequest
+from dpwa.data.peer_memory import PeerMemory
+from dpwa.data.snapshot import Lease
+from dpwa.errors import ProtocolError
+from dpwa.node.arrival import objection
+from dpwa.node.context import NodeContext, most_nodes
+from dpwa.node.fetching.fetch_request import FetchRequest, Found, SettledDeal
 from dpwa.node.fetching.incoming import IncomingSnapshot
 from dpwa.node.fetching.peer_channel import PeerChannel
-from dpwa.wire.fetching import FetchSession
-from dpwa.wire.proposing import ProposeSession
+from dpwa.policy.beginners import is_far_behind
+from dpwa.policy.health import Outcome
+from dpwa.policy.push_sum import UNIT
+from dpwa.wire.fetching import Ended, FetchSession
+from dpwa.wire.proposing import Proposal, ProposalAgreed, ProposeSession, TransactionTerms
+from dpwa.wire.transaction_messages import Prepared
 
 
 class Attempt:
@@ -76,3 +88,186 @@ class FetchTask:
 def is_of_transaction(order: FetchRequest, attempt: Attempt) -> bool:
     """Tell whether what is fetched is on a transaction's terms, of this node or of a peer."""
     return attempt.transaction is not None or order.collects is not None
+
+
+_DECLINED = (Outcome.BUSY, Outcome.NOT_READY, Outcome.OTHER_ALGORITHM)
+
+
+class Fetching(Protocol):
+    """What a Fetcher offers to transactions: it asks whom it likes, and decides what follows."""
+
+    active: FetchTask | None
+
+    def fetch(self, active: FetchTask, attempt: Attempt) -> None:
+        """Go on with a fetch from the same peer, in the same transaction if it is one."""
+
+    def succeeded(self, attempt: Attempt) -> None:
+        """End the order: all of it is there."""
+
+    def attempt_failed(self, channel: PeerChannel, outcome: Outcome, detail: str = "") -> None:
+        """Charge the peer of the attempt, and ask another one."""
+
+    def finish(self, outcome: Outcome) -> None:
+        """End the order under way without a snapshot."""
+
+
+class TransactionFetches:
+    """The transactions of a Fetcher.
+
+    A fetch is part of a transaction that this node has proposed, or it collects the snapshot of the
+    peer for a transaction that the peer has proposed.
+
+    Args:
+        parts: of the node.
+        fetching: the fetches of the node.
+    """
+
+    def __init__(self, parts: NodeContext, fetching: Fetching) -> None:
+        self._fetching = fetching
+        self._peer_table, self._transactions, self._clock = (
+            parts.peer_table,
+            parts.transactions,
+            parts.clock,
+        )
+        self._most_units = UNIT * most_nodes(parts.config)
+        self._greet = parts.greeting
+
+    def propose(self, channel: PeerChannel, order: FetchRequest, request: int) -> Attempt | None:
+        """Return an attempt that begins with a proposal; `None`: no transaction can be made now."""
+        wanted = order.wanted
+        expires = self._clock.now() + order.deadline.remaining_s()
+        transaction = self._transactions.propose(channel.peer, wanted.own_version, expires)
+        if transaction is None:
+            return None
+        terms: TransactionTerms = "exchange" if wanted.terms is Terms.EXCHANGE else "share"
+        proposal = Proposal(transaction, terms, wanted.own_version, wanted.layout, self._greet())
+        attempt = Attempt(channel, ProposeSession(request, proposal))
+        attempt.transaction = transaction
+        return attempt
+
+    def agreed(self, attempt: Attempt, agreed: ProposalAgreed) -> None:
+        """Fetch the snapshot that the peer has promised.
+
+        If one of both is still at the beginning, there is nothing to share: whoever is ahead leaves
+        the transaction, and whoever is far behind takes over the other's parameters without one.
+
+        Raises:
+            ProtocolError: the peer promises more mass than there is.
+        """
+        active = self._fetching.active
+        if active is None or attempt.transaction is None:
+            return
+        own_clock = active.order.wanted.clock
+        self._peer_table.told_clock(attempt.channel.peer, agreed.clock)
+        if is_far_behind(agreed.clock, own_clock):
+            self._fetching.attempt_failed(attempt.channel, Outcome.BEHIND)
+            return
+        if agreed.units > max(self._most_units, UNIT * (len(self._peer_table.names) + 1)):
+            raise ProtocolError(f"{agreed.units} units of mass: more than there are")
+        if not self._transactions.agreed(attempt.transaction, agreed.units):
+            self._fetching.finish(Outcome.LOST)  # this node has agreed to another one meanwhile
+            return
+        if is_far_behind(own_clock, agreed.clock):
+            self.leave(attempt, Outcome.BEHIND)
+            attempt.transaction = None
+            self._fetching.fetch(active, attempt)
+            return
+        attempt.version = agreed.version
+        attempt.deadline = active.order.deadline
+        memory = self._peer_table.memory_of(attempt.channel.peer)
+        if memory is not None:
+            self.pin(attempt, memory)
+        else:
+            self._fetching.fetch(active, attempt)
+
+    def pin(self, attempt: Attempt, memory: PeerMemory) -> None:
+        """Hold on to the promised snapshot in shared memory."""
+        active = self._fetching.active
+        if active is None:
+            return
+        pinned = _pinned(active.order, attempt, memory)
+        if isinstance(pinned, Ended):
+            self._fetching.attempt_failed(attempt.channel, pinned.outcome, pinned.detail)
+        else:
+            self.have(attempt, pinned)
+
+    def have(self, attempt: Attempt, lease: Lease) -> None:
+        """Take the peer's snapshot, which stays."""
+        active = self._fetching.active
+        if active is None:
+            lease.release()
+        elif self._is_complete(active.order, attempt, lease):
+            self._fetching.succeeded(attempt)
+
+    def partner_prepared(self, transaction: bytes) -> bool:
+        """Take that a peer has this node's snapshot; return whether the transaction is open."""
+        holds, active = self._transactions.prepared(transaction), self._fetching.active
+        attempt = None if active is None else active.attempt
+        if active is None or attempt is None or attempt.transaction != transaction:
+            return holds is not None
+        if holds:
+            self._tell_trainer(active.order, attempt)
+            self._fetching.succeeded(attempt)
+        return holds is not None
+
+    def partner_failed(self, transaction: bytes) -> None:
+        """Take that a peer cannot have this node's snapshot, or must not merge it."""
+        active = self._fetching.active
+        attempt = None if active is None else active.attempt
+        if attempt is not None and attempt.transaction == transaction:
+            self._fetching.attempt_failed(attempt.channel, Outcome.BUSY)
+
+    def leave(self, attempt: Attempt | None, outcome: Outcome) -> None:
+        """Do without the transaction of an attempt that has failed, if it is part of one."""
+        if attempt is None or attempt.transaction is None:
+            return
+        if outcome in _DECLINED or attempt.asked_at is None:  # who was not asked need not be told
+            self._transactions.refused(attempt.transaction)
+        else:
+            self._transactions.abort(attempt.transaction)
+
+    def collect_failed(self, order: FetchRequest, channel: PeerChannel | None) -> None:
+        """Let a peer know that its snapshot is not to be had; the transaction is off."""
+        if (
+            order.collects is not None
+            and self._transactions.collect_failed(order.collects)
+            and channel
+        ):
+            self._say_prepared(channel, order.collects, is_there=False)
+
+    def _say_prepared(self, channel: PeerChannel, transaction: bytes, *, is_there: bool) -> None:
+        message = Prepared(
+            request=0, transaction=transaction, name=self._greet().name, is_there=is_there
+        )
+        channel.send(message)
+
+    def _is_complete(self, order: FetchRequest, attempt: Attempt, lease: Lease) -> bool:
+        """Hand over the peer's snapshot, which stays; return whether nothing more is awaited."""
+        if order.collects is not None:
+            if self._transactions.collected(order.collects, lease):
+                self._say_prepared(attempt.channel, order.collects, is_there=True)
+            return True
+        if attempt.transaction is None or not self._transactions.complete(
+            attempt.transaction, lease
+        ):
+            return False
+        self._tell_trainer(order, attempt)
+        return True
+
+    def _tell_trainer(self, order: FetchRequest, attempt: Attempt) -> None:
+        """Tell the trainer that its transaction holds."""
+        order.offer(Found(attempt.channel.peer, SettledDeal()))
+
+
+def _pinned(order: FetchRequest, attempt: Attempt, memory: PeerMemory) -> Lease | Ended:
+    """Hold on to the promised snapshot in shared memory, or say why it will not do."""
+    lease = memory.pin(order.layout, attempt.version)
+    if lease is None or lease.snapshot.version != attempt.version:
+        if lease is not None:
+            lease.release()
+        return Ended(Outcome.SUPERSEDED, "its snapshot is gone")
+    why_not = objection(lease.snapshot, order)
+    if why_not is not None:
+        lease.release()
+        return why_not
+    return lease

@@ -16,10 +16,9 @@ from dpwa.data.snapshot import Lease
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.connections import Connections
 from dpwa.node.fetching.fetch_request import FetchRequest, Found
-from dpwa.node.fetching.fetch_task import Attempt, FetchTask, is_of_transaction
+from dpwa.node.fetching.fetch_task import Attempt, FetchTask, TransactionFetches, is_of_transaction
 from dpwa.node.fetching.incoming import BrokenFetchError
 from dpwa.node.fetching.peer_channel import PeerChannel
-from dpwa.node.transactions.fetches import TransactionFetches
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
 from dpwa.transport.link import LinkState

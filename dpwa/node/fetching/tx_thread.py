@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Iterable
+
 import zmq
 
 from dpwa.algorithms import Terms
@@ -25,24 +28,151 @@ from dpwa.node.fetching.commands import (
     TickListeners,
 )
 from dpwa.node.fetching.connections import LINGER_MS, Connections
-from dpwa.node.fetching.farewell import FAREWELL_S, say_goodbye
 from dpwa.node.fetching.fetch_request import FetchRequest
 from dpwa.node.fetching.fetcher import Fetcher
 from dpwa.node.fetching.incoming import BrokenFetchError
-from dpwa.node.fetching.listeners import Listeners
 from dpwa.node.fetching.peer_channel import PeerChannel
 from dpwa.node.node_thread import NodeThread
+from dpwa.node.serving.service import Listener
 from dpwa.policy.health import Outcome
 from dpwa.transport.keyring import Keyring
-from dpwa.transport.link import LinkState
+from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.fetching import other_algorithm
-from dpwa.wire.messages import GoAway, NewsMessage, decode
+from dpwa.wire.messages import GoAway, Goodbye, Message, NewsMessage, Refused, decode
 from dpwa.wire.transaction_messages import DecisionAck, TransactionDecision
 
+FAREWELL_S = 1.0  # a peer that takes longer to answer does without
+FAREWELLS_PER_TURN = 16  # of one peer, before the others and the deadline are looked at
+
+
+def say_goodbye(
+    links: Iterable[PeerLink],
+    name: str,
+    ending: Collection[str],
+    deadline: Deadline,
+    poller: zmq.Poller,
+) -> None:
+    """Tell the peers that are connected, and wait for their answers, but not for ever.
+
+    Whoever closes a connection without waiting may take back what it has sent last: with answers
+    on it that were not read, TCP resets it, and a busy peer never sees the goodbye.
+
+    Args:
+        links: to peers; owned by the calling thread.
+        name: of this node.
+        ending: names of peers that have said goodbye themselves: nobody waits for their answers.
+        deadline: after which this node goes, answered or not.
+        poller: a new one.
+    """
+    waiting = [link for link in links if link.state is LinkState.UP]
+    waiting = [link for link in waiting if link.send(Goodbye(request=1, name=name))]
+    waiting = [link for link in waiting if link.peer not in ending]
+    for link in waiting:
+        poller.register(link.socket, zmq.POLLIN)
+        poller.register(link.monitor, zmq.POLLIN)
+    while waiting and not deadline.expired():
+        if not poller.poll(int(deadline.remaining_s() * 1000) + 1):
+            return
+        for link in list(waiting):
+            if _has_answered(link) or LinkState.DOWN in link.update():
+                waiting.remove(link)
+                poller.unregister(link.socket)
+                poller.unregister(link.monitor)
+
+
+def _has_answered(link: PeerLink) -> bool:
+    """Read some of what a peer has sent, until its goodbye; the rest is of no use any more."""
+    for _ in range(FAREWELLS_PER_TURN):
+        frames = link.receive()
+        if frames is None:
+            return False
+        try:
+            if isinstance(decode(frames)[0], Goodbye | Refused):
+                return True
+        except VersionError:  # it has read something, and there is nothing to wait for
+            return True
+        except ProtocolError:
+            continue
+    return False
+
+
 log = get_log("dpwa.tx")
+
+BETWEEN_TICKS_S = 0.01  # at least, however often they are to look at once
+
+
+class Listeners:
+    """The listeners of a node; belongs to the TxThread.
+
+    Args:
+        zmq_context: of sockets of their own.
+        poller: wakes the thread.
+
+    Attributes:
+        tick_at: when something becomes due; inf: never.
+    """
+
+    def __init__(self, zmq_context: Context, poller: zmq.Poller) -> None:
+        self.tick_at = math.inf
+        self._ticked_at = -math.inf
+        self._zmq_context = zmq_context
+        self._poller = poller
+        self._listeners: list[Listener] = []
+
+    def attach(self, listener: Listener, connected: Iterable[str]) -> None:
+        """Let it hear of connections, beginning with those that there are."""
+        self._listeners.append(listener)
+        listener.attached(self._zmq_context, self._poller)
+        self.tick_at = -math.inf
+        for peer in connected:
+            listener.link_changed(peer, is_up=True)
+
+    def detach(self, listener: Listener) -> None:
+        """Let it hear of nothing any more, and end it."""
+        if listener not in self._listeners:
+            return
+        self._listeners.remove(listener)
+        try:
+            listener.ended()
+        except Exception:
+            log.exception("%s did not end as it should", type(listener).__name__)
+
+    def end(self) -> None:
+        """End them all."""
+        for listener in list(self._listeners):
+            self.detach(listener)
+
+    def look_at_once(self) -> None:
+        """Call them as soon as may be."""
+        self.tick_at = min(self.tick_at, self._ticked_at + BETWEEN_TICKS_S)
+
+    def tick(self, now: float) -> None:
+        """Have done what has become due."""
+        waits_s = (listener.tick(now) for listener in list(self._listeners))
+        self._ticked_at, self.tick_at = now, now + min(waits_s, default=math.inf)
+
+    def ready(self) -> None:
+        """Have them look at their sockets."""
+        for listener in list(self._listeners):
+            listener.ready()
+
+    def link_changed(self, peer: str, *, is_up: bool) -> None:
+        """Tell all that a connection has come up, or is gone."""
+        for listener in self._listeners:
+            listener.link_changed(peer, is_up=is_up)
+
+    def let_go(self, peer: str) -> None:
+        """Tell all that a connection was given up, as it was idle."""
+        for listener in self._listeners:
+            listener.let_go(peer)
+
+    def of(self, message: Message) -> Listener | None:
+        """Return the one that an answer is for, if there is one."""
+        return next((each for each in self._listeners if isinstance(message, each.handles)), None)
+
 
 IDLE_POLL_MS = 1_000
 RESEND_POLL_MS = 250  # while a peer has not noted a decision

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,14 +13,13 @@ from dpwa.data.delta_base import DeltaBase, ReaderBases
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import Lease, Snapshot, SnapshotPool
 from dpwa.errors import UnknownNameError
-from dpwa.node.serving.holders import Holders
 from dpwa.node.serving.service import Reply, Service
-from dpwa.node.serving.snapshot_cache import SnapshotCache
-from dpwa.node.serving.upload import Upload
+from dpwa.node.serving.upload import SnapshotCache, Upload
 from dpwa.transport.sockets import Receipt
 from dpwa.wire import limits
 from dpwa.wire.fetching import ServeSession
 from dpwa.wire.fields import News
+from dpwa.wire.limits import MAX_HOLDERS
 from dpwa.wire.messages import (
     Cancel,
     Credit,
@@ -34,6 +33,43 @@ from dpwa.wire.messages import (
     pack_layout,
     printable,
 )
+
+LAG_VERSIONS = 8  # how old a copy may be for others to be sent to it
+
+
+class Holders:
+    """The last few peers that have got a snapshot, and which one. Belongs to the RxThread."""
+
+    def __init__(self) -> None:
+        self._versions: OrderedDict[str, int] = OrderedDict()
+        self._newest = 0
+        self._copies = 0
+
+    def sending(self, version: int) -> None:
+        """Note that a snapshot is sent to one more peer, which will keep it."""
+        self._copies = self.copies(version) + 1
+        self._newest = version
+
+    def copies(self, version: int) -> int:
+        """Return how many peers the newest snapshot was sent to; 0 if it was not sent yet."""
+        return self._copies if version == self._newest else 0
+
+    def add(self, name: str, version: int) -> None:
+        """Note that a peer has got all of a snapshot."""
+        self._versions.pop(name, None)
+        self._versions[name] = version
+        if len(self._versions) > MAX_HOLDERS:
+            self._versions.popitem(last=False)
+
+    def of_late(self, newest: int, without: str) -> tuple[int, tuple[str, ...]] | None:
+        """Return the oldest version that will do, and who has it or a later one; `None`: nobody."""
+        found = {
+            name: version
+            for name, version in self._versions.items()
+            if version >= newest - LAG_VERSIONS and name != without
+        }
+        return (min(found.values()), tuple(found)) if found else None
+
 
 CodecMaker = Callable[[str], Codec]
 

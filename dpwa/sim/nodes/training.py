@@ -27,8 +27,7 @@ from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.participant import ArrayValues
 from dpwa.sim.scenario import RunSpec
-from dpwa.state.target import Target
-from dpwa.state.values import values_of, values_part
+from dpwa.state.target import Target, values_of, values_part
 from dpwa.wire import limits
 
 Floats = NDArray[np.float64]

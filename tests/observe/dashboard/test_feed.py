@@ -5,8 +5,7 @@ import json
 import math
 from contextlib import aclosing
 
-from dpwa.observe.dashboard.feed import Feed
-from dpwa.observe.dashboard.server import Streams
+from dpwa.observe.dashboard.server import Feed, Streams
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory

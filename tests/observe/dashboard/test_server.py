@@ -14,8 +14,7 @@ from support.dashboards import TIMEOUT_S, ToldRun, dashboard, served
 from support.nodes import config_of, eventually
 
 from dpwa import DpwaConnection
-from dpwa.observe.dashboard.feed import Feed
-from dpwa.observe.dashboard.server import MOST_READERS, Streams
+from dpwa.observe.dashboard.server import MOST_READERS, Feed, Streams
 
 
 def get(url, opener=None, **headers):

@@ -1,27 +1,188 @@
-"""One call of `finish`: rounds of averaging among those who have taken their last step."""
+"""A node ends its training together with its peers; see `dpwa.policy.finishing`.
+
+Nodes tell each other how their training ends (`FinishService`, `FinishListener`). `Finish` is one
+call of `finish`: rounds of averaging among those who have taken their last step.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from dpwa.errors import UserError
+from dpwa.lifecycle import tell_launcher
 from dpwa.message_codes import get_log
 from dpwa.node.context import NodeContext
-from dpwa.node.ending.endings import Endings
 from dpwa.node.fetching.commands import Connect, Tell
 from dpwa.node.fetching.tx_thread import TxThread
+from dpwa.node.gossip_rounds import GossipRounds
+from dpwa.node.peers import PeerTable
+from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.policy.finishing import (
     MOST_READ,
     SILENT_AFTER_S,
     Agreement,
     Ending,
     FinishReport,
+    Heard,
     digest_of,
 )
+from dpwa.runtime import Runtime
 from dpwa.transport.link import LinkState
-from dpwa.wire.messages import AskStatus
+from dpwa.types import Frame, JsonObject
+from dpwa.wire.messages import AskStatus, Finishing, Status, printable, unpack
+
+MOST_ROUNDS = 2**31  # nobody comes that far; whoever says so must not take this node along
+
+
+class Endings:
+    """What this node and its peers have said of how they end; any thread may call any method.
+
+    Anybody may speak in the name of a peer: what that can change is when this node ends, with whom
+    it is in a round, and whether what that peer has published is merged again.
+
+    Args:
+        name: of this node.
+        peer_table: its peers.
+        updates: returns how many training steps this node has taken.
+        version: returns the version of the snapshot that it has published last.
+        runtime: of the node.
+
+    Attributes:
+        rest: digests of what this node's state has beside what is averaged, by name; empty: it has
+            nothing more, or has not told.
+        rests: the same of peers that were asked, by their names.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        peer_table: PeerTable,
+        updates: Callable[[], int],
+        version: Callable[[], int],
+        runtime: Runtime,
+    ) -> None:
+        self._name = name
+        self._peer_table = peer_table
+        self._updates = updates
+        self._version = version
+        self._clock = runtime
+        self._changed = runtime.condition()
+        self._own = Ending()
+        self._heard: dict[str, Heard] = {}
+        self.rest: Mapping[str, str] = {}
+        self.rests: dict[str, Mapping[str, str]] = {}
+
+    @property
+    def own(self) -> Ending:
+        """What this node says; it trains again if it has taken a step since."""
+        own, updates = self._own, self._updates()
+        return own if own.updates == updates else Ending(updates)
+
+    @own.setter
+    def own(self, ending: Ending) -> None:
+        self._own = replace(ending, updates=self._updates())
+
+    def message(self, request: int = 0) -> Finishing:
+        """Return what to tell."""
+        version = self._version()  # first: it must not be of a training step that follows the end
+        return Finishing(request=request, name=self._name, version=version, **vars(self.own))
+
+    def hear(self, peer: str, message: Finishing) -> None:
+        """Take in what a peer says."""
+        if peer not in self._peer_table.names or message.round_number > MOST_ROUNDS:
+            return
+        said = message.model_dump(exclude={"type", "request", "name", "version"})
+        with self._changed:
+            heard = Heard.after(self._heard.get(peer), Ending(**said), self._clock.now())
+            self._heard[peer] = heard
+            if heard.ending.is_finishing:
+                self._peer_table.merged.ends(peer, message.version)
+            else:
+                self._peer_table.merged.trains(peer)
+            self._changed.notify_all()
+
+    def hear_rest(self, peer: str, report: object) -> None:
+        """Take in what a peer's status tells of the rest of its state."""
+        match report:
+            case {"ending": {"rest": dict(rest)}}:
+                told = {str(name): str(digest) for name, digest in rest.items()}
+                with self._changed:
+                    self.rests[peer] = told
+                    self._changed.notify_all()
+
+    def differing(self, peer: str) -> tuple[str, ...]:
+        """Return the names in the rest of a peer's state, and of this node's, that differ."""
+        own, theirs = self.rest, self.rests.get(peer)
+        if not theirs:
+            return ()
+        names = sorted({*own, *theirs})
+        return tuple(printable(name) for name in names if own.get(name) != theirs.get(name))
+
+    def of(self, peer: str) -> Heard | None:
+        """Return what a peer has said last."""
+        return self._heard.get(peer)
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until something is so by what peers say; return whether it is."""
+        with self._changed:
+            return self._changed.wait_for(condition, timeout_s)
+
+    def said_by(self, peers: Sequence[str]) -> list[Heard | None]:
+        """Return what each of these peers has said last."""
+        return [self._heard.get(peer) for peer in peers]
+
+    def wait_for_more(
+        self, peers: Sequence[str], said: list[Heard | None], timeout_s: float
+    ) -> None:
+        """Wait until one of these peers says something, after what it has `said`."""
+        self.wait_for(lambda: self.said_by(peers) != said, timeout_s)
+
+
+class FinishService(Service):
+    """Answers peers that tell how they end."""
+
+    handles = (Finishing,)
+
+    def __init__(self, endings: Endings) -> None:
+        self._endings = endings
+
+    def handle(self, sender: bytes, message: Finishing, reply: Reply) -> None:  # noqa: ARG002
+        """Take it in, and tell the same of this node."""
+        self._endings.hear(message.name, message)
+        reply(self._endings.message(message.request))
+
+
+class FinishListener(Listener):
+    """Takes in the answers of peers; tells who comes later that this node trains no more.
+
+    Args:
+        endings: of the node and its peers.
+        tell: sends a message to a peer.
+    """
+
+    handles = (Finishing, Status)
+
+    def __init__(self, endings: Endings, tell: Callable[[str, Finishing], None]) -> None:
+        self._endings = endings
+        self._tell = tell
+
+    def link_changed(self, peer: str, *, is_up: bool) -> None:
+        """Tell a peer that is met, or met again."""
+        if is_up and self._endings.own.is_finishing:
+            self._tell(peer, self._endings.message())
+
+    def receive(self, peer: str, message: Finishing | Status, payload: Frame) -> None:
+        """Take in how a peer ends, and with what."""
+        if isinstance(message, Status):
+            self._endings.hear_rest(peer, unpack(payload))
+        else:
+            self._endings.hear(peer, message)
+
 
 log = get_log("dpwa.finish")
 
@@ -432,3 +593,105 @@ class FinishRun:
             return "was lost" if self._peer_table.was_heard(peer) else "was never there"
         # It was heard of before, but says nothing now.
         return "does not answer" if words == "is alive" else words
+
+
+SECONDS = 30.0  # the default bound of the averaging
+LEAST_WAIT_S = 60.0  # for slower nodes, if no other bound is given
+
+
+class Finish:
+    """Ends the training of a node together with its peers, as often as it is called.
+
+    Args:
+        context: of the node.
+        rounds: its gossip.
+        tx: the thread that asks peers.
+
+    Attributes:
+        endings: how the node and its peers end.
+    """
+
+    def __init__(self, context: NodeContext, rounds: GossipRounds, tx: TxThread) -> None:
+        view = rounds.view
+        self._context = context
+        self._rounds = rounds
+        self._tx = tx
+        self._run: FinishRun | None = None  # that is under way
+        self._problem = ""  # of the last one
+        self.endings = Endings(
+            context.name,
+            context.peer_table,
+            lambda: view.updates,
+            lambda: context.pool.version,
+            context.runtime,
+        )
+
+    def run(
+        self,
+        averaged: Averaged,
+        seconds: float,
+        timeout_s: float | None,
+        loss: float | None = None,
+    ) -> FinishReport:
+        """Wait for those who still train, average with all, and leave when nobody needs this node.
+
+        Args:
+            averaged: the parameters.
+            seconds: longest time to average.
+            timeout_s: longest time to wait for peers that still train; `None`: as long as this node
+                has trained, and at least `LEAST_WAIT_S`.
+            loss: of this node at the end, if it was measured.
+
+        Raises:
+            ClosedError: the node was closed.
+            UserError: `seconds` or `timeout_s` is no number of at least 0.
+        """
+        _check_bound("seconds", seconds)
+        if timeout_s is not None:
+            _check_bound("timeout_s", timeout_s)
+        else:
+            timeout_s = max(LEAST_WAIT_S, self._trained_s())
+        self._rounds.end_training(loss)
+        self.endings.rest = averaged.rest
+        run = self._run = FinishRun(self._context, self._tx, self.endings, averaged)
+        try:
+            report = run.run(seconds, timeout_s)
+        finally:
+            self._run = None
+            self.endings.own = replace(self.endings.own, agrees=True, is_over=True)
+        run.tell()
+        report = replace(report, diverged=self._diverged(report))
+        self._problem = report.problem
+        tell_launcher(report.problem)
+        level = logging.WARNING if report.differing else logging.INFO
+        level = logging.ERROR if report.problem else level
+        log.log(level, "%s: %s", self._context.name, report)
+        return report
+
+    def report(self) -> JsonObject:
+        """Describe in plain data how this node ends; nothing while it trains."""
+        own, run = self.endings.own, self._run
+        if not own.is_finishing:
+            return {}
+        return {
+            "is_over": own.is_over,
+            "problem": self._problem,
+            "waits_for": [] if run is None else list(run.awaited),
+            "rest": dict(self.endings.rest),
+        }
+
+    def _diverged(self, report: FinishReport) -> str:
+        """Say what is not finite at the end; only distances tell of what nobody checks."""
+        after = report.distance_after
+        is_finite = after is None or math.isfinite(after)
+        return self._rounds.divergence() or ("" if is_finite else "its parameters are not finite")
+
+    def _trained_s(self) -> float:
+        began = self._rounds.began_at
+        return 0.0 if began is None else self._context.clock.now() - began
+
+
+def _check_bound(name: str, given: Any) -> None:
+    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    if not is_number or not given >= 0.0:
+        raise UserError(f"finish: {name} is {given!r}; expected a number of seconds, at least 0")

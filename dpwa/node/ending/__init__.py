@@ -1,1 +1,0 @@
-"""How a training ends: `finish`, and what nodes tell each other of it."""
