@@ -18,7 +18,6 @@ MODULES = (
     "dpwa.connection",
     "dpwa.adapters.pytorch",
     "dpwa.adapters.optimizer",
-    "dpwa.adapters.optimizer",
     "dpwa.adapters.merge",
     "dpwa.algorithms",
     "dpwa.tables",

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from dpwa.adapters.merge import Merge
 
 
+__all__ = ["Attachment", "GossipOptimizer", "GossipSteps", "OptimizerGossip"]
+
 log = get_log("dpwa.adapters")
 
 _OWN = frozenset({"optimizer", "conn", "loss", "last_merge", "step"})

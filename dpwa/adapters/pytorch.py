@@ -39,6 +39,8 @@ from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import JsonObject, Loss, loss_value
 from dpwa.wire.shards import shards_of
 
+__all__ = ["DpwaPyTorchAdapter"]
+
 
 class ConnectionFacts:
     """An adapter's view of its `connection`."""
