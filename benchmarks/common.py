@@ -87,6 +87,7 @@ class Plan:
         return Config.model_validate(
             {
                 "nodes": nodes,
+                "merge": "interpolate",
                 "timeout_ms": timeout_ms,
                 "repeat": "merge",  # every round is to be a whole one, whoever is ahead
                 "collective_timeout_s": PATIENCE_S,
