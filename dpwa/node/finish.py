@@ -36,6 +36,8 @@ from dpwa.transport.link import LinkState
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.messages import AskStatus, Finishing, Status, printable, unpack
 
+log = get_log("dpwa.finish")
+
 MOST_ROUNDS = 2**31  # nobody comes that far; whoever says so must not take this node along
 
 
@@ -183,8 +185,6 @@ class FinishListener(Listener):
         else:
             self._endings.hear(peer, message)
 
-
-log = get_log("dpwa.finish")
 
 FIRST_LOOK_S = 1.0  # for connections that are being made
 TOLD_EVERY_S = 0.25

@@ -37,6 +37,8 @@ from dpwa.types import TrainingProgress
 from dpwa.wire.fetching import share_of
 from dpwa.wire.shards import Shard
 
+log = get_log("dpwa.node")
+
 
 @dataclass(frozen=True)
 class OpenRound:
@@ -109,8 +111,6 @@ class NodeView:
         """Return how many updates all nodes have made together, as far as the news goes."""
         return self._leader_table.total_updates(self._peer_table.names)
 
-
-log = get_log("dpwa.node")
 
 SAID_EVERY_S = 60.0  # from one error that this node has diverged to the next
 MOST_UNPAIRED = 20  # calls of one kind in a row, of which each step needs both

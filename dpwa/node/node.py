@@ -45,6 +45,8 @@ from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
 
+log = get_log("dpwa.node")
+
 FORMAT = "%(asctime)s %(levelname)s dpwa: %(message)s"
 
 
@@ -67,9 +69,6 @@ def configure_logging(level: str | None) -> None:
     logger.addHandler(_handler)  # once, however many nodes there are
     if level is not None:
         logger.setLevel(level.upper())
-
-
-log = get_log("dpwa.node")
 
 
 class Node(Closeable):

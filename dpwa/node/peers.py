@@ -32,6 +32,8 @@ from dpwa.policy.link_estimates import LinkEstimate, shares
 from dpwa.policy.near_peers import is_among_all
 from dpwa.types import JsonObject
 
+log = get_log("dpwa.peers")
+
 MS_PER_S = 1e3
 MBIT_PER_BYTE = 8e-6
 _WELL = (Health.UNKNOWN, Health.ALIVE, Health.BEHIND)
@@ -128,8 +130,6 @@ def _ago_s(now: float, *times: float | None) -> float | None:
 def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
-
-log = get_log("dpwa.peers")
 
 STARTUP_GRACE_S = 10.0  # nodes of a run never start at the same moment
 SAME_AGAIN_S = 60.0  # from one warning that a peer is slow to the next

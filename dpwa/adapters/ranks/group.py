@@ -27,6 +27,8 @@ from dpwa.node.node import Node
 from dpwa.state.states import States
 from dpwa.types import Loss, loss_value
 
+log = get_log("dpwa.adapters")
+
 
 class Adapter(Protocol):
     """What ranks need of a `DpwaPyTorchAdapter`."""
@@ -42,8 +44,6 @@ class Adapter(Protocol):
 
     def _take_over_optimizers(self) -> bool: ...
 
-
-log = get_log("dpwa.adapters")
 
 BUCKET_BYTES = 32 * 1024**2  # of tensors that are broadcast at once
 

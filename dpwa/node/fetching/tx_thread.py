@@ -44,6 +44,8 @@ from dpwa.wire.fetching import other_algorithm
 from dpwa.wire.messages import GoAway, Goodbye, Message, NewsMessage, Refused, decode
 from dpwa.wire.transaction_messages import DecisionAck, TransactionDecision
 
+log = get_log("dpwa.tx")
+
 FAREWELL_S = 1.0  # a peer that takes longer to answer does without
 FAREWELLS_PER_TURN = 16  # of one peer, before the others and the deadline are looked at
 
@@ -98,8 +100,6 @@ def _has_answered(link: PeerLink) -> bool:
             continue
     return False
 
-
-log = get_log("dpwa.tx")
 
 BETWEEN_TICKS_S = 0.01  # at least, however often they are to look at once
 
