@@ -13,7 +13,7 @@ import pytest
 from support.commands import run_dpwa
 from support.imposters import imposter
 from support.launched import DPWA, interruptible
-from support.nodes import config_of, eventually
+from support.nodes import config_of, eventually, is_connected
 from support.ports import free_ports
 from support.terminals import on_terminal, plain_lines
 

@@ -4,9 +4,11 @@ import threading
 import time
 
 from support.members import members
-from support.nodes import config_of, eventually, is_connected
+from support.nodes import config_of, eventually, is_connected, status_of
 
+from dpwa import DpwaConnection
 from dpwa.node.serving.service import Listener, Service
+from dpwa.transport.link import LinkState
 
 
 class Holdup(Service):
@@ -37,6 +39,18 @@ def hold_up(member, seconds):
     return holdup
 
 
+class TxHoldup(Listener):
+    """Keeps the TxThread of a node from seeing what its connections do, until it is let go."""
+
+    def __init__(self):
+        self.begun, self.over = threading.Event(), threading.Event()
+
+    def tick(self, now):
+        self.begun.set()
+        self.over.wait(60.0)
+        return 60.0
+
+
 def are_connected(one, two):
     return is_connected(one.adapter.connection, "w2") and is_connected(two.adapter.connection, "w1")
 
@@ -54,6 +68,20 @@ def test_a_peer_that_is_busy_has_heard_it_too(monkeypatch):
         hold_up(one, 0.5)
         two.adapter.close()
         assert one.node._context.peer_table.has_ended("w2")
+
+
+def test_a_goodbye_that_is_read_before_its_connection_is_seen_to_come_up_counts():
+    config, holdup = config_of(2), TxHoldup()
+    with DpwaConnection("w1", config) as one:
+        one.node.attach(Holdup(), holdup)
+        assert holdup.begun.wait(10.0)
+        with DpwaConnection("w2", config) as two:
+            eventually(lambda: is_connected(two, "w1"))
+            time.sleep(1.0)  # ZeroMQ connects meanwhile, on a thread of its own
+        assert one.node._context.peer_table.has_ended("w2")
+        holdup.over.set()
+        eventually(lambda: one.node.links["w2"] is LinkState.DOWN)
+        eventually(lambda: status_of(one, "w2")["health"] == "gone")
 
 
 def test_a_peer_that_hangs_does_not_keep_a_node_from_ending(monkeypatch):

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from support.nodes import config_of, eventually
+from support.nodes import config_of, eventually, is_connected
 from torch import nn
 
 from dpwa import DpwaConnection
@@ -116,6 +116,7 @@ def test_each_shard_of_a_version_is_merged_once(transport):
         DpwaPyTorchAdapter(nets[1], "w2", config) as slow,
     ):
         slow.update_send()
+        eventually(lambda: is_connected(quick.connection, "w2"))  # else it is soon far ahead
         brought = []
 
         def has_all():

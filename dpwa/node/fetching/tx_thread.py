@@ -368,20 +368,24 @@ class TxThread(NodeThread):
         """Forget a peer that has said goodbye, once its connection is gone: anybody may say it."""
         channel = self._channels.get(name)
         if channel is None or channel.state in (LinkState.DOWN, LinkState.IDLE):
-            self._context.forget(name)
+            self._forget(name)
         else:
             self._farewells.setdefault(name, self._context.clock.now())
+
+    def _forget(self, name: str) -> None:
+        # Again: this thread may have seen its connection come up after the goodbye was read.
+        self._context.peer_table.said_goodbye(name)
+        self._context.forget(name)
 
     def _doubt_farewells(self) -> None:
         """Count on a peer again that has not gone: somebody has said, or repeated, its farewell."""
         now = self._context.clock.now()
         for name, said_at in list(self._farewells.items()):
-            channel = self._channels.get(name)
-            is_up = channel is not None and channel.is_up
-            if is_up and now - said_at < GONE_AFTER_S:
+            state = self.state_of(name)
+            if state is not LinkState.IDLE and now - said_at < GONE_AFTER_S:
                 continue
             del self._farewells[name]
-            if is_up:
+            if state is LinkState.UP:
                 self._context.peer_table.connected(name)
 
     def _partner_prepared(self, command: PartnerPrepared) -> None:
@@ -450,8 +454,9 @@ class TxThread(NodeThread):
         elif state is LinkState.DOWN:
             channel.unsent.clear()
             self._context.peer_table.share(channel.peer, None)
-            if self._context.peer_table.has_ended(channel.peer):
-                self._context.forget(channel.peer)
+            said_goodbye = self._farewells.pop(channel.peer, None) is not None
+            if said_goodbye or self._context.peer_table.has_ended(channel.peer):
+                self._forget(channel.peer)
         self._fetcher.link_changed(channel, state)
         self._listeners.link_changed(channel.peer, is_up=state is LinkState.UP)
         if state is LinkState.DOWN:
