@@ -155,8 +155,8 @@ def test_a_peer_that_never_started_is_told_as_such_and_has_no_score(config, file
 
 def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
     with DpwaConnection("w1", config) as one:
-        with DpwaConnection("w2", config):
-            eventually(lambda: one.node.report()["peers"][0]["heard_s"] is not None)
+        with DpwaConnection("w2", config) as two:
+            eventually(lambda: is_connected(one, "w2") and is_connected(two, "w1"))
         eventually(lambda: one.node.report()["peers"][0]["health"] == "gone")
         table = status(file).stdout
     assert re.search(r"w2 \(gone, heard \d+ s ago\)", table)
