@@ -22,6 +22,7 @@ from torch.distributed.fsdp import fully_shard
 import dpwa
 from dpwa.errors import DpwaError
 from dpwa.launch.ports import free_ports
+from dpwa.transport.link import LinkState
 
 PATIENCE_S = 60.0
 
@@ -135,8 +136,11 @@ def once(gossip, name, folder):
     is_ready = folder / "w2 has published"
     if name == "w2" and gossip.updates >= 3:
         is_ready.touch()
+    if name == "w1" and gossip.connection.node.links["w2"] is LinkState.UP:
+        (folder / f"rank {dist.get_rank()} is connected").touch()
+    is_met = is_ready.exists() and len(list(folder.glob("* is connected"))) == 2
     is_over = (folder / "w1").exists() if name == "w1" else gossip.updates >= 3
-    if is_over or (name == "w1" and not group_says(is_ready.exists())):
+    if is_over or (name == "w1" and not group_says(is_met)):
         time.sleep(0.01)
         return
     gossip.update_send(1.0)
