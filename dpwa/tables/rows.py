@@ -96,8 +96,7 @@ def after(placement: ShardPlacement, members: Sequence[str], replicas: int) -> S
 
     The copies that survive stay where they are, and the earliest of them is the primary. Missing
     replicas go to the members with the fewest copies, the first in the view among equals. A shard
-    of which no copy survives stays without holders. `placement` is the last one, of copies that are
-    complete (`without` the others).
+    of which no copy survives stays without holders. All copies of `placement` are complete.
     """
     present = set(members)
     surviving = [
