@@ -29,9 +29,7 @@ MAX_TAGS = 64
 class Collectives(Closeable):
     """The collectives of one node: it serves those of its peers as soon as this is made.
 
-    Args:
-        node: on whose threads and connections they run.
-        are_known: tells whether all are peers by now of whom this node was told when it was let in.
+    `are_known` tells whether all are peers by now of whom this node was told when it was let in.
     """
 
     def __init__(
@@ -69,12 +67,7 @@ class Collectives(Closeable):
         finalize(node, self.close)
 
     def runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
-        """Return what runs the collectives of a tag, and knows its members.
-
-        Args:
-            tag: which one.
-            admits_at_once: see `Group`.
-        """
+        """Return what runs the collectives of a tag, and knows its members."""
         runner = self._runner(tag)
         if admits_at_once:  # a message of a peer may have made the group
             runner.group.admit_at_once()
@@ -82,24 +75,19 @@ class Collectives(Closeable):
 
     @property
     def contacts(self) -> Contacts:
-        """Who can be reached, for what stands on collectives."""
         return self._contacts
 
     def members(self, tag: str = "") -> tuple[str, ...]:
-        """Return the names of the members, in order of rank."""
         return self._runner(tag).group.view.names
 
     def rank(self) -> int:
-        """Return the place of this node among the members."""
         members = self.members()
         return members.index(self._name) if self._name in members else 0
 
     def barrier(self, timeout_s: float | None, tag: str) -> None:
-        """See `DpwaConnection.barrier`."""
         self._run(Barrier(), timeout_s, tag)
 
     def broadcast(self, value: Value, root: str, timeout_s: float | None, tag: str) -> Value:
-        """See `DpwaConnection.broadcast`."""
         if not self._contacts.knows(root):
             known = ", ".join(self._contacts.names)
             raise UnknownNameError(f"no node is named {root!r} (known: {known})")
@@ -110,24 +98,20 @@ class Collectives(Closeable):
     def all_reduce(
         self, value: Value, op: str, timeout_s: float | None, tag: str
     ) -> tuple[Value, int]:
-        """See `DpwaConnection.all_reduce`."""
         payload = Payload(value)
         called = self._run(Reduce(payload, op), timeout_s, tag)
         return payload.result(), len(called.contributors)  # type: ignore[return-value]
 
     def all_gather(self, value: object, timeout_s: float | None, tag: str) -> dict[str, object]:
-        """See `DpwaConnection.all_gather`."""
         gather = Gather(value)
         self._run(gather, timeout_s, tag)
         return gather.values
 
     def join(self, timeout_s: float | None, tag: str) -> None:
-        """See `DpwaConnection.join`."""
         while self._run(Join(), timeout_s, tag).contributors:
             pass
 
     def report(self) -> JsonObject:
-        """Describe them in plain data, for `dpwa status`."""
         with self._lock:
             runners = dict(self._runners)
         return {
@@ -164,11 +148,7 @@ class Collectives(Closeable):
         return timeout_s
 
     def _runner(self, tag: str) -> Runner:
-        """Return what runs a tag that this node calls.
-
-        Raises:
-            ForkedError: this is a fork of the process that has made the node.
-        """
+        """Return what runs a tag that this node calls."""
         require_own_process(self._owner, self._name)  # first: who held the lock is not here
         with self._lock:
             if self._is_closed:

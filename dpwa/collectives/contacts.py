@@ -29,8 +29,6 @@ Tell = Callable[[str, Message], None]
 
 @dataclass
 class _Contact:
-    """What is known of one peer."""
-
     is_up: bool = False
     was_up: bool = False  # in its present life
     incarnation: bytes = b""  # empty: it has not introduced itself yet
@@ -51,21 +49,15 @@ _NOBODY = _Contact()
 
 
 class Contacts(Closeable):
-    """The peers of a node, as its collectives see them; every method may be called by any thread.
-
-    Args:
-        own: this life of this node.
-        names: returns those of all nodes; what others say of themselves is ignored.
-        may_map: whether memory is shared with peers on this host.
-        tell: sends a message to a peer.
-        changed: called when somebody has been met, has come back, or is gone.
-    """
+    """The peers of a node, as its collectives see them; any thread may call every method."""
 
     def __init__(
         self,
         own: Member,
+        # of all nodes; what others say of themselves is ignored
         names: Callable[[], Collection[str]],
         tell: Tell,
+        # called when somebody has been met, has come back, or is gone
         changed: Callable[[str], None],
         *,
         may_map: bool,
@@ -93,7 +85,6 @@ class Contacts(Closeable):
         self.link_changed(peer, is_up=False)
 
     def link_changed(self, peer: str, *, is_up: bool) -> None:
-        """Take note of a connection."""
         with self._lock:
             contact = self._of(peer)
             contact.is_up = is_up
@@ -134,12 +125,10 @@ class Contacts(Closeable):
         self._changed(hello.name)
 
     def knows(self, name: str) -> bool:
-        """Tell whether there is a node of this name."""
         return name in self._names()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all nodes, this one included."""
         return tuple(self._names())
 
     def incarnation(self, peer: str) -> bytes:
@@ -148,7 +137,6 @@ class Contacts(Closeable):
             return self._seen(peer).incarnation
 
     def is_up(self, peer: str) -> bool:
-        """Tell whether there is a connection."""
         with self._lock:
             return self._seen(peer).is_up
 
@@ -178,7 +166,6 @@ class Contacts(Closeable):
             )
 
     def tell(self, peer: str, message: Message) -> None:
-        """Send a message."""
         self._tell(peer, message)
 
     # Memory
@@ -230,7 +217,6 @@ class Contacts(Closeable):
         return self._map_file(peer, _image_name(number))
 
     def close(self) -> None:
-        """Remove this node's memory, and let go of the others'."""
         with self._lock:
             self._is_closed = True
             for contact in self._contacts.values():
@@ -240,7 +226,6 @@ class Contacts(Closeable):
                 self._memory = None
 
     def _of(self, peer: str) -> _Contact:
-        """Return what is known of a peer, to be added to."""
         if peer not in self._contacts:
             contact = self._contacts[peer] = _Contact()
             for life in self._departed.pop(peer, ()):
@@ -249,7 +234,6 @@ class Contacts(Closeable):
         return self._contacts[peer]
 
     def _seen(self, peer: str) -> _Contact:
-        """Return what is known of a peer, to be looked at."""
         return self._contacts.get(peer, _NOBODY)
 
     def _forget(self, peer: str, contact: _Contact) -> None:

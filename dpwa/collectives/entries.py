@@ -28,45 +28,27 @@ JOIN = "join"
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one member brings to a collective.
+    """What one member brings to a collective."""
 
-    Attributes:
-        call: what it has called, such as `all_reduce sum`; equal for all who take part.
-        contributes: whether it brings a value; a node without data left does not.
-        fingerprint: of the layout of its value; empty where values may differ.
-        count: number of leaves of the value.
-        descriptions: the first of them in words.
-        nbytes: size of its image.
-        buffers: numbers by which peers on its host find what it brings, and what it will reduce.
-        inline: the buffer itself, if it is small.
-        root: whose value is wanted; empty: everybody's.
-        is_whole: whether the other one of two can read all of its buffer from shared memory.
-    """
-
-    call: str
-    contributes: bool = True
-    fingerprint: bytes = b""
-    count: int = 0
-    descriptions: tuple[str, ...] = ()
-    nbytes: int = 0
+    call: str  # such as `all_reduce sum`; equal for all who take part
+    contributes: bool = True  # a node without data left brings no value
+    fingerprint: bytes = b""  # of the layout of its value; empty where values may differ
+    count: int = 0  # number of leaves of the value
+    descriptions: tuple[str, ...] = ()  # the first of them in words
+    nbytes: int = 0  # size of its image
+    # numbers by which peers on its host find what it brings, and what it will reduce
     buffers: tuple[int, int] = (0, 0)
-    inline: bytes = b""
-    root: str = ""
-    is_whole: bool = False
+    inline: bytes = b""  # the buffer itself, if it is small
+    root: str = ""  # whose value is wanted; empty: everybody's
+    is_whole: bool = False  # the other one of two can read all of its buffer from shared memory
 
     def pack(self) -> bytes:
-        """Return the record that is posted."""
         fields = [self.call, self.contributes, self.fingerprint, self.count]
         place = [self.nbytes, list(self.buffers), self.inline, self.root, self.is_whole]
         return bytes(msgpack.packb([*fields, list(self.descriptions), *place]))
 
     @classmethod
     def unpack(cls, record: bytes) -> Contribution:
-        """Read a record.
-
-        Raises:
-            ProtocolError: it is something else.
-        """
         match unpack(record):
             case [
                 str(call),
@@ -91,7 +73,6 @@ class Contribution:
 
 
 def described(layout: Layout) -> tuple[str, ...]:
-    """Return the first leaves of a value in words."""
     words = (str(tensor).encode() for tensor in layout.tensors[:_DESCRIPTIONS])
     return tuple(word[:_DESCRIPTION_BYTES].decode(errors="ignore") for word in words)
 
@@ -124,11 +105,7 @@ def _difference(first: str, mine: Contribution, name: str, theirs: Contribution)
 
 
 def calls_in_words(calls: Mapping[str, str]) -> str:
-    """Say who waits in which call: `w1, w2 wait in barrier #3, w3 has called nothing`.
-
-    Args:
-        calls: of each member by name; empty: none.
-    """
+    """Say who waits in which call: `w1, w2 wait in barrier #3, w3 has called nothing`."""
     names: dict[str, list[str]] = {}
     for name, call in calls.items():
         names.setdefault(call, []).append(name)
@@ -154,11 +131,6 @@ def pack_join_requests(join_requests: tuple[Member, ...]) -> bytes:
 
 
 def unpack_join_requests(record: bytes) -> tuple[Member, ...]:
-    """Read such a record.
-
-    Raises:
-        ProtocolError: it is something else.
-    """
     rows = unpack(record)
     try:
         members = tuple(Member(name, incarnation) for name, incarnation in rows)
@@ -182,12 +154,6 @@ class PackedObject:
         0    size of the header
         8    the header: msgpack, with a reference in the place of each array
              the bytes of the arrays, each from a multiple of 64 bytes on
-
-    Attributes:
-        nbytes: how many bytes it is.
-
-    Raises:
-        ParametersError: there is something else in it.
     """
 
     def __init__(self, value: object) -> None:
@@ -203,7 +169,6 @@ class PackedObject:
         self.nbytes = self._data_at + self._end if self._leaves else len(self._head)
 
     def copy_into(self, target: ByteArray) -> None:
-        """Write all of it to `target`, shape `(nbytes,)`."""
         target[: len(self._head)] = np.frombuffer(self._head, np.uint8)
         for start, payload in self._leaves:
             first = self._data_at + start
@@ -229,9 +194,6 @@ def unpack_object(data: ByteArray) -> object:
     """Unpack it: tuples come as lists; tensors as arrays where torch is not loaded.
 
     Arrays are views of the data, which is to be left to them.
-
-    Raises:
-        ProtocolError: it is something else.
     """
     try:
         (size,) = _SIZE.unpack_from(data.data)

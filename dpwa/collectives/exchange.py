@@ -1,8 +1,8 @@
-"""Exchange: how the values of all members become one, shard by shard.
+"""How the values of all members become one, shard by shard.
 
 Every member owns a shard. It reduces that shard of all values, and the others take the result from
-it: twice (N - 1)/N of a value go in and out of each, as in a ring, in two steps, not 2(N - 1).
-What is on this host is read straight from shared memory; the rest is pulled in pieces.
+it: twice (N - 1)/N of a value go in and out of each, as in a ring, in two steps, not 2(N - 1). What
+is on this host is read straight from shared memory; the rest is pulled in pieces.
 
 The shard of a node that has joined, as it has no data left, is reduced by everybody. A broadcast is
 a reduction of one value. Two nodes on one host do without shards.
@@ -32,24 +32,21 @@ PAIR_PIECE_BYTES = 4 * 1024 * 1024  # cut into tiles where it is added up
 
 @dataclass(frozen=True)
 class ReducedShard:
-    """A part of a buffer, and who reduces it; nobody: everyone for itself."""
+    """A part of a buffer, and who reduces it; `None`: every node for itself."""
 
     pieces: tuple[Piece, ...]
     owner: str | None
 
     @property
     def start(self) -> int:
-        """Its first byte."""
         return self.pieces[0].start if self.pieces else 0
 
     @property
     def stop(self) -> int:
-        """The first byte after it."""
         return self.pieces[-1].stop if self.pieces else 0
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
         return self.stop - self.start
 
 
@@ -72,30 +69,20 @@ class Side:
 
 @dataclass(frozen=True)
 class ExchangePlan:
-    """Who does what in one exchange.
-
-    Attributes:
-        own: name of this node.
-        op: how values are reduced.
-        sources: whose values are, in order of rank.
-        shards: all of them.
-        sides: the buffers of all members but this node.
-    """
+    """Who does what in one exchange."""
 
     own: str
     op: str
-    sources: tuple[str, ...]
+    sources: tuple[str, ...]  # whose values are reduced, in order of rank
     shards: Sequence[ReducedShard]
-    sides: Mapping[str, Side]
+    sides: Mapping[str, Side]  # the buffers of all members but this node
 
     @property
     def divisor(self) -> int:
-        """What the sum is divided by."""
         return len(self.sources) if self.op == "mean" else 1
 
     @property
     def own_shards(self) -> list[ReducedShard]:
-        """What this node reduces."""
         return [shard for shard in self.shards if shard.owner in (self.own, None) and shard.pieces]
 
 
@@ -103,14 +90,8 @@ class PairExchange:
     """The exchange of two nodes on one host: each adds the other's whole buffer to its own value.
 
     That moves less memory than shards do. The value changes before it is known whether the
-    collective holds; if not, `undo` brings back what it was.
-
-    Args:
-        payload: the value of this node.
-        brought: this node's buffer, all of the value.
-        theirs: the buffer of the other.
-        op: how they are reduced.
-        is_last: whether this node comes after the other in rank.
+    collective holds; if not, `undo` brings back what it was. `is_last`: this node comes after the
+    other in rank.
     """
 
     def __init__(
@@ -143,27 +124,19 @@ class PairExchange:
         """Nothing is left to do."""
 
     def undo(self) -> None:
-        """Bring back the value."""
         self._payload.assign(0, self._changed, self._brought[: self._changed])
 
 
 class Exchange:
-    """This node's part in it.
-
-    Args:
-        plan: who does what.
-        payload: the value of this node.
-        reduced: where this node's shard is reduced.
-        puller: gets what is on other hosts.
-        on_reduced: called with how far, within the buffer, this node's shard has been reduced.
-    """
+    """This node's part in it."""
 
     def __init__(
         self,
         plan: ExchangePlan,
         payload: Payload,
-        reduced: ByteArray,
-        puller: Puller,
+        reduced: ByteArray,  # where this node's shard is reduced
+        puller: Puller,  # gets what is on other hosts
+        # called with how far, within the buffer, this node's shard has been reduced
         on_reduced: Callable[[int], None],
     ) -> None:
         self._plan = plan
@@ -178,11 +151,7 @@ class Exchange:
         self._in_order = 0  # how many of this node's shard are there without a gap
 
     def run(self, look: Callable[[], None]) -> None:
-        """Reduce this node's shards, and get those of owners on other hosts.
-
-        Args:
-            look: called now and then; may raise to end it.
-        """
+        """Reduce this node's shards, and get those of others; `look` may raise to end it."""
         for shard in self._plan.shards:
             reduced = self._side(shard.owner or "").reduced
             if reduced is not None and reduced.nbytes < shard.nbytes:

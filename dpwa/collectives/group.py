@@ -1,4 +1,4 @@
-"""Group: the members that call collectives with one tag, and how far each of them has come.
+"""The members that call collectives with one tag, and how far each of them has come.
 
 The training thread enters a collective, and waits; the RxThread brings what the others say. Both
 work on this state under its lock, and a node whose training thread is elsewhere still votes.
@@ -32,32 +32,7 @@ Watcher = Callable[[GroupView], None]
 
 
 class GroupState:
-    """The state of one group; every method is called with the lock of the group held.
-
-    Args:
-        tag: of its collectives.
-        ranks: names of all nodes in the order of the configuration, if there are any.
-        contacts: of this node.
-        runtime: of the node.
-
-    Attributes:
-        own: this node.
-        ranks: as given.
-        lock, changed: see `Group`.
-        sender, records, progress, around, voting, ended: the parts.
-        is_evicted: whether this node was left behind, and must be let in again.
-        is_answered: whether it has heard of a view since then.
-        asks_to_join: whether it has asked to be let in.
-        exits: how often it has been outside.
-        called: number of the collective that the training thread calls next.
-        decided: what became of those that it has not ended yet.
-        has_part: whether it has ever ended a collective in this view.
-        is_untold: that it was left behind, after it had part.
-        is_used: whether this node calls anything: messages of others make a group, too, and until
-            then it is of no view.
-        admits_at_once: whether a ballot lets in who asks for it.
-        watchers: are told of every view.
-    """
+    """The state of one group; every method is called with the lock of the group held."""
 
     def __init__(
         self,
@@ -79,21 +54,23 @@ class GroupState:
             self.own.name, self.progress, self.sender, self.around.join_requests, runtime
         )
         self.ended = EndedCollectives(self.sender)
+        # was left behind; has heard of a view since then; has asked to be let in
         self.is_evicted = self.is_answered = self.asks_to_join = False
-        self.exits = self.called = 0
-        self.decided: dict[int, Decision] = {}
+        self.exits = self.called = 0  # times outside; the collective that is called next
+        self.decided: dict[int, Decision] = {}  # those that the training thread has not ended yet
+        # has ended a collective in this view; its caller does not know yet that it was left behind
+        # after that; a ballot lets in who asks for it
         self.has_part = self.is_untold = self.admits_at_once = False
+        # it calls something; messages of others make a group, too, which is of no view until then
         self.is_used = bool(ranks)
         self.watchers: list[Watcher] = []
 
     @property
     def view(self) -> GroupView:
-        """Who takes part."""
         return self.progress.view
 
     @property
     def number(self) -> int:
-        """Which collective comes next, or is under way."""
         return self.progress.number
 
     def leave(self) -> None:
@@ -116,7 +93,6 @@ class GroupState:
             self.decide()
 
     def decide(self) -> None:
-        """Do what the ballot has come to, if it has."""
         ballot = self.voting.ballot
         decision = None if ballot is None else ballot.decision()
         if ballot is not None and ballot.is_left_behind:
@@ -183,12 +159,7 @@ class GroupState:
 
 
 class Hearing:
-    """Takes in messages of one group, on the RxThread.
-
-    Args:
-        state: of the group.
-        contacts: of this node.
-    """
+    """Takes in messages of one group, on the RxThread."""
 
     def __init__(self, state: GroupState, contacts: Contacts) -> None:
         self._state = state
@@ -210,7 +181,6 @@ class Hearing:
             state.changed.notify_all()
 
     def vote(self, vote: Vote) -> None:
-        """Take in a vote, and vote too."""
         state = self._state
         with state.lock:
             if self._answers_late(vote.name, vote.incarnation, vote.view, vote.number):
@@ -230,7 +200,6 @@ class Hearing:
             state.decide()
 
     def outcome(self, outcome: CollectiveOutcome) -> None:
-        """Adopt what others have decided, if this node has not."""
         state = self._state
         with state.lock:
             members = tuple(Member(name, life) for name, life in outcome.members)
@@ -246,7 +215,6 @@ class Hearing:
                     state.adopt(outcome, view)
 
     def evicted(self, message: Evicted | AskToJoinView) -> None:
-        """Take note of a view that this node has no part in."""
         state = self._state
         with state.lock:
             is_of_view = message.name in state.view.names
@@ -263,7 +231,6 @@ class Hearing:
                     state.sender.evicted(message.name, state.progress.rank)
 
     def join_request(self, request: AskToJoinView) -> None:
-        """Take note of a node that wants to be let in."""
         state = self._state
         with state.lock:
             if request.size:
@@ -304,19 +271,9 @@ SEEK_AT_FIRST_EVERY_S = 0.1
 class Group:
     """The state of one group, as this node sees it.
 
-    Args:
-        tag: of its collectives.
-        ranks: names of all nodes in the order of the configuration; none where nodes come and go,
-            so that each begins alone and meets the others.
-        contacts: of this node.
-        runtime: of the node.
-        are_known: tells whether this node knows yet all others that are there.
-
-    Attributes:
-        tag, ranks: as given.
-        lock: of all that is here.
-        changed: waits with that lock, and is told of everything that somebody may wait for.
-        hearing: takes in what the others say.
+    `ranks` are the names of all nodes in the order of the configuration; none where nodes come and
+    go, so that each begins alone and meets the others. `are_known` tells whether this node knows
+    yet all others that are there.
     """
 
     def __init__(
@@ -338,7 +295,6 @@ class Group:
 
     @property
     def is_evicted(self) -> bool:
-        """Whether this node was left behind, and must be let in again."""
         return self._state.is_evicted
 
     @property
@@ -353,12 +309,10 @@ class Group:
 
     @property
     def view(self) -> GroupView:
-        """Who takes part."""
         return self._state.progress.view
 
     @property
     def number(self) -> int:
-        """Which collective comes next, or is under way."""
         return self._state.progress.number
 
     @property
@@ -454,9 +408,8 @@ class Group:
     def calls_at_ballot(self) -> tuple[int, dict[str, bytes]] | None:
         """Return what members had called when this one found that the collective may fail.
 
-        Returns:
-            Its number, and the records of those who had entered it, by name; `None`: no ballot
-            was held since this node has entered.
+        Its number, and the records of those who had entered it, by name; `None`: no ballot was held
+        since this node has entered.
         """
         with self.lock:
             return self._state.voting.calls
@@ -506,10 +459,8 @@ class Group:
     def look_out(self) -> bool:
         """Do what a collective does first, for what stands on views and calls no collectives.
 
-        Look for nodes that are in no view with this one; leave for a larger one that was heard of.
-
-        Returns:
-            Whether this node has left its view.
+        Look for nodes that are in no view with this one; leave for a larger one that was heard of,
+        and return whether that was done.
         """
         with self.lock:
             self._state.is_used = True
@@ -536,7 +487,6 @@ class Group:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Names of all other nodes, members or not."""
         return self._state.around.others
 
     @property
@@ -566,7 +516,6 @@ class Group:
             self._state.watchers.append(watcher)
 
     def leave(self) -> None:
-        """Tell the others that this node takes no part any more, so that nobody waits for it."""
         with self.lock:
             self._state.leave()
 
@@ -582,11 +531,6 @@ class Group:
                 self._state.sender.tell_all(self.view.names, self._state.ended.last)
 
     def check_open(self) -> None:
-        """Check that the node was not closed meanwhile.
-
-        Raises:
-            ClosedError: it was.
-        """
         if self._is_closed:
             raise ClosedError(f"node {self._own.name!r} is closed")
 
@@ -605,7 +549,6 @@ class Group:
             self._state.enter_view(GroupView((self._own,), self.number), self.number)
 
     def join_requests(self) -> tuple[Member, ...]:
-        """Return who wants to be let in."""
         with self.lock:
             return self._state.around.join_requests()
 

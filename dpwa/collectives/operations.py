@@ -1,4 +1,4 @@
-"""Operations: what each collective brings, exchanges with the others, and gets."""
+"""What each collective brings, exchanges with the others, and gets."""
 
 from __future__ import annotations
 
@@ -45,10 +45,7 @@ class Operation:
 
 
 class Barrier(Operation):
-    """Waits for all."""
-
     def enter(self, space: Workspace) -> Contribution:  # noqa: ARG002
-        """Bring nothing."""
         return Contribution("barrier")
 
 
@@ -56,21 +53,11 @@ class Join(Operation):
     """Takes part in what the others do, and brings nothing."""
 
     def enter(self, space: Workspace) -> Contribution:  # noqa: ARG002
-        """Say so."""
         return Contribution(JOIN, contributes=False)
 
 
 class Reduce(Operation):
-    """An all_reduce; or a broadcast, which reduces the value of its root.
-
-    Args:
-        payload: the value of this node.
-        op: one of `dpwa.data.reduction.OPS`.
-        root: whose value everybody gets; `None`: all are reduced.
-
-    Raises:
-        UserError: there is no such operation for the value.
-    """
+    """An all_reduce; or a broadcast, which reduces the value of its `root`."""
 
     def __init__(self, payload: Payload, op: str, root: str | None = None) -> None:
         if root is None:
@@ -109,7 +96,6 @@ class Reduce(Operation):
         return replace(entry, buffers=buffers, is_whole=is_whole and buffers[0] != PRIVATE)
 
     def exchange(self, space: Workspace, called: Called, wait: CollectiveWait) -> None:
-        """Reduce a shard, and get the others."""
         sources = self._sources(called)
         if self._payload.nbytes <= INLINE_BYTES:
             self._result = self._reduced([called.entries[name].inline for name in sources])
@@ -138,7 +124,6 @@ class Reduce(Operation):
             puller.close()
 
     def complete(self) -> None:
-        """Write the result into the value."""
         if self._root == self._own:
             return
         if self._exchange is not None:
@@ -147,7 +132,6 @@ class Reduce(Operation):
             self._payload.assign(0, self._payload.nbytes, self._result)
 
     def undo(self) -> None:
-        """Bring back the value."""
         if self._exchange is not None:
             self._exchange.undo()
 
@@ -268,7 +252,6 @@ class Gather(Operation):
         return Contribution("all_gather", nbytes=nbytes, buffers=(space.buffers[0].number, PRIVATE))
 
     def exchange(self, space: Workspace, called: Called, wait: CollectiveWait) -> None:
-        """Copy the bytes of all."""
         far: list[str] = []
         self._found = {}
         for name in called.contributors:
@@ -290,7 +273,6 @@ class Gather(Operation):
             self._pull(space, called, wait, far)
 
     def complete(self) -> None:
-        """Read the objects."""
         self.values = {name: unpack_object(data) for name, data in self._found.items()}
 
     def _pull(self, space: Workspace, called: Called, wait: CollectiveWait, far: list[str]) -> None:

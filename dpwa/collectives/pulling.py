@@ -1,4 +1,4 @@
-"""Pulling: bytes of other members' images, over the network, a bounded number of pieces at once.
+"""Bytes of other members' images, over the network, a bounded number of pieces at once.
 
 `CollectiveService` is the RxThread's side: it takes in what members say, and serves their pulls.
 """
@@ -40,7 +40,7 @@ PIECES_UNDER_WAY = 4  # from each peer: keeps the wire full
 
 @dataclass(frozen=True)
 class WantedRange:
-    """A piece that is wanted from a peer: the bytes from `start` to `stop` of an area."""
+    """The bytes from `start` to `stop` of an area, wanted from a peer."""
 
     peer: str
     area: int
@@ -50,16 +50,12 @@ class WantedRange:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A piece that was wanted, and its bytes."""
-
     wanted: WantedRange
     data: ByteArray
 
 
 @dataclass
 class _PeerQueue:
-    """What is asked of one peer: pieces that are to be asked for, and how many are under way."""
-
     waiting: deque[WantedRange] = field(default_factory=deque)
     under_way: int = 0
 
@@ -77,11 +73,9 @@ class PullListener(Listener):
         self.received_bytes = 0
 
     def link_changed(self, peer: str, *, is_up: bool) -> None:
-        """Pass on what happened to a connection."""
         self._contacts.link_changed(peer, is_up=is_up)
 
     def let_go(self, peer: str) -> None:
-        """Pass on that an idle connection was given up."""
         self._contacts.let_go(peer)
 
     def receive(self, peer: str, message: PulledPiece, payload: Frame) -> None:
@@ -115,21 +109,14 @@ class PullListener(Listener):
 
 
 class Puller:
-    """The pulls of one collective.
-
-    Args:
-        listener: which hears of what arrives.
-        contacts: through whom messages go.
-        arrived: a queue for what comes.
-        header: fields that all pulls of the collective have in common.
-    """
+    """The pulls of one collective."""
 
     def __init__(
         self,
         listener: PullListener,
         contacts: Contacts,
         arrived: SimpleQueue[Arrived],
-        header: dict[str, Any],
+        header: dict[str, Any],  # fields that all its pulls have in common
     ) -> None:
         self._listener = listener
         self._contacts = contacts
@@ -145,12 +132,10 @@ class Puller:
         self.missing += 1
 
     def start(self) -> None:
-        """Send the first requests."""
         for lane in self._lanes.values():
             self._fill(lane)
 
     def take(self, timeout_s: float) -> Arrived | None:
-        """Return the next piece that has come; `None` if there is none in time."""
         try:
             arrived = self._arrived.get(timeout=timeout_s)
         except Empty:
@@ -162,7 +147,6 @@ class Puller:
         return arrived
 
     def close(self) -> None:
-        """Forget what has not come."""
         self._listener.forget(self._numbers)
 
     def _fill(self, lane: _PeerQueue) -> None:
@@ -185,17 +169,11 @@ AllGroups = Callable[[], Iterable[Group]]
 
 @dataclass(frozen=True)
 class Offer:
-    """What a node offers to members of other hosts.
+    """What a node offers to members of other hosts."""
 
-    Attributes:
-        brought: pieces of its value, by their first byte.
-        reduced: where its shard is reduced.
-        start: first byte of that shard.
-    """
-
-    brought: Mapping[int, ByteArray]
-    reduced: ByteArray
-    start: int = 0
+    brought: Mapping[int, ByteArray]  # pieces of its value, by their first byte
+    reduced: ByteArray  # where its shard is reduced
+    start: int = 0  # first byte of that shard
 
 
 @dataclass
@@ -237,7 +215,6 @@ class PullSource:
         self.awaited = False  # whether somebody waits for what is being reduced
 
     def show(self, tag: str, key: Key, offer: Offer) -> None:
-        """Let members pull what this node offers to a collective of a group."""
         with self._lock:
             self._shown[tag] = _Shown(*key, offer.brought, offer.reduced, offer.start)
 
@@ -263,7 +240,6 @@ class PullSource:
             self._shown.pop(tag, None)
 
     def clear(self) -> None:
-        """Show nothing any more."""
         with self._lock:
             self._shown.clear()
 
@@ -295,7 +271,6 @@ class CollectiveService(Service):
         message: Hello | Post | Vote | CollectiveOutcome | Evicted | AskToJoinView | Pull,
         reply: Reply,
     ) -> None:
-        """Take in one message."""
         if isinstance(message, Hello):
             self._contacts.hear(message)
         elif isinstance(message, Pull):

@@ -20,12 +20,7 @@ NO_VIEW = ViewRank(0, 0, "")
 
 
 class GroupSender:
-    """Signs messages and sends them; what is for this node itself is dropped.
-
-    Args:
-        tag: of the group.
-        contacts: of the node.
-    """
+    """Signs messages and sends them; what is for this node itself is dropped."""
 
     def __init__(self, tag: str, contacts: Contacts) -> None:
         own = contacts.own
@@ -44,7 +39,6 @@ class GroupSender:
         self.tell(peer, Post(**{**self._signed, **fields}))
 
     def vote(self, members: Iterable[str], key: Key, ballot: Ballot) -> None:
-        """Tell all members how this node votes."""
         stand = ballot.stand
         vote = Vote(
             **self._signed,
@@ -87,14 +81,12 @@ class GroupSender:
         return outcome.model_copy(update=self._signed)
 
     def tell_all(self, members: Iterable[str], message: Vote | CollectiveOutcome) -> None:
-        """Send a message to all of them."""
         for name in members:
             self.tell(name, message)
 
     def tell(
         self, peer: str, message: Post | Vote | CollectiveOutcome | Evicted | AskToJoinView
     ) -> None:
-        """Send a message."""
         if peer != self._own_name:
             self._contacts.tell(peer, message)
 
@@ -103,13 +95,7 @@ ENTERED, READY = 0, 1
 
 
 class PhaseRecords:
-    """What has been posted last, by each member and phase.
-
-    Args:
-        tag: of the group.
-        contacts: of the node.
-        sender: sends records to who cannot read this node's board.
-    """
+    """What has been posted last, by each member and phase."""
 
     def __init__(self, tag: str, contacts: Contacts, sender: GroupSender) -> None:
         self._tag = tag
@@ -125,13 +111,11 @@ class PhaseRecords:
         return self._board is not None or bool(self._boards)
 
     def open(self) -> None:
-        """Make this node's board, if it shares memory."""
         if self._contacts.share() and self._board is None:
             with uninterrupted():
                 self._board = self._contacts.board(self._tag)
 
     def post(self, members: Iterable[str], key: Key, phase: int, record: bytes) -> None:
-        """Post a record for all members."""
         if self._board is not None:
             self._board.post(phase, Posted(key[1], key[0], record))
         for name in members:
@@ -154,15 +138,12 @@ class PhaseRecords:
         self._boards = {name: known for name, known in self._boards.items() if name in names}
 
     def hear(self, name: str, phase: int, posted: Posted) -> None:
-        """Take in a record that came in a message."""
         self._heard[name, phase] = posted
 
     def heard(self, name: str, phase: int) -> Posted | None:
-        """Return the record that came last in a message."""
         return self._heard.get((name, phase))
 
     def on_board(self, name: str, phase: int) -> Posted | None:
-        """Return the record that stands on a peer's board."""
         life = self._contacts.incarnation(name)
         known = self._boards.get(name)
         if known is None or known[0] != life:
@@ -187,11 +168,7 @@ class _Ended:
 
 
 class EndedCollectives:
-    """The outcomes of the last collectives; used under the lock of its group.
-
-    Args:
-        sender: of the group.
-    """
+    """The outcomes of the last collectives; used under the lock of its group."""
 
     def __init__(self, sender: GroupSender) -> None:
         self._sender = sender
@@ -199,11 +176,9 @@ class EndedCollectives:
 
     @property
     def last(self) -> CollectiveOutcome | None:
-        """The outcome of the last one; `None`: there was none."""
         return next(reversed(self._ended.values())).outcome if self._ended else None
 
     def add(self, outcome: CollectiveOutcome, lives: dict[str, bytes]) -> None:
-        """Remember an outcome, and the lives of those who were members."""
         self._ended[outcome.view, outcome.number] = _Ended(outcome, lives)
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Runner: takes a collective of one group from the call to its result, or to the error."""
+"""Takes a collective of one group from the call to its result, or to the error."""
 
 from __future__ import annotations
 
@@ -53,8 +53,6 @@ class _EvictedError(Exception):
 
 @dataclass
 class _Progress:
-    """How far a collective has come, on this node."""
-
     called: Called | None = None
     differs: str | None = None
     joiners: set[Member] = field(default_factory=set)
@@ -63,11 +61,7 @@ class _Progress:
 class Runner(Closeable):
     """The collectives of one group, one after the other.
 
-    Args:
-        group: the state that is shared with the network threads.
-        contacts, listener, pull_source: of the node.
-        runtime: of the node.
-        groups: returns those of all tags, to say what members wait in instead.
+    `groups` returns those of all tags, to say what members wait in instead.
     """
 
     def __init__(
@@ -93,7 +87,6 @@ class Runner(Closeable):
 
     @property
     def nbytes(self) -> int:
-        """Memory that is held for values."""
         return sum(buffer.nbytes for buffer in self._buffers)
 
     def run(self, operation: Operation, timeout_s: float) -> Called:
@@ -126,9 +119,8 @@ class Runner(Closeable):
     def get_in(self, timeout_s: float) -> None:
         """Take part again, if this node was left behind, without calling a collective.
 
-        Raises:
-            PeerLost: there is nobody else; it goes on alone.
-            LeftBehindError: the others do not let it in.
+        Raises PeerLost if there is nobody else (it goes on alone), LeftBehindError if the others do
+        not let it in.
         """
         with self._call():
             self.group.told()
@@ -142,7 +134,6 @@ class Runner(Closeable):
         return self._calls
 
     def close(self) -> None:
-        """Give the memory back."""
         for buffer in self._buffers:
             buffer.close()
 

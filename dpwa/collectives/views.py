@@ -22,14 +22,7 @@ SEEK_EVERY_S = 1.0
 
 
 class ViewDiscovery:
-    """The nodes around a view; belongs to its group, and is used under the lock of that.
-
-    Args:
-        contacts: of this node.
-        sender: of the group.
-        ranks: names of all nodes in the order of the configuration.
-        clock: time source.
-    """
+    """The nodes around a view; used under the lock of its group."""
 
     def __init__(
         self, contacts: Contacts, sender: GroupSender, ranks: Sequence[str], clock: Clock
@@ -44,18 +37,15 @@ class ViewDiscovery:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Names of all other nodes, members or not."""
         own = self._contacts.own.name
         return tuple(name for name in self._contacts.names if name != own)
 
     # Who wants to be let in
 
     def hear_join_request(self, member: Member) -> None:
-        """Take note of a node that wants to be let in."""
         self._join_requests[member.name] = member, self._clock.now()
 
     def join_requests(self) -> tuple[Member, ...]:
-        """Return who wants to be let in."""
         now = self._clock.now()
         self._join_requests = {
             n: k for n, k in self._join_requests.items() if now - k[1] < JOIN_REQUEST_LASTS_S
@@ -63,7 +53,6 @@ class ViewDiscovery:
         return tuple(sorted(member for member, _ in self._join_requests.values()))
 
     def have_asked_to_join(self) -> bool:
-        """Tell whether all other nodes want to be let in."""
         return {member.name for member in self.join_requests()} >= set(self.others)
 
     def let_in(self, members: Iterable[Member]) -> None:
@@ -74,7 +63,6 @@ class ViewDiscovery:
     # Other views
 
     def hear_of_view(self, name: str, rank: ViewRank) -> None:
-        """Take note of what a node has said of its view."""
         self._views[name] = rank
 
     def is_outranked(self, own: ViewRank) -> bool:
@@ -110,25 +98,13 @@ class ViewDiscovery:
 
 
 class ViewProgress:
-    """The members of one view, and what they have posted; used under the lock of its group.
-
-    Args:
-        view: the first one.
-        contacts: of this node.
-        records: of the group.
-
-    Attributes:
-        view: who takes part.
-        number: of the collective that comes next, or is under way.
-        has_entered, is_ready: how far this node has come in it.
-        work: how much was done for what stands on views and calls no collectives.
-    """
+    """The members of one view, and what they have posted; used under the lock of its group."""
 
     def __init__(self, view: GroupView, contacts: Contacts, records: PhaseRecords) -> None:
         self.view = view
-        self.number = 0
+        self.number = 0  # of the collective that comes next, or is under way
         self.has_entered = self.is_ready = False
-        self.work = 0
+        self.work = 0  # how much was done for what stands on views and calls no collectives
         self._own = contacts.own.name
         self._contacts = contacts
         self._records = records
@@ -150,7 +126,6 @@ class ViewProgress:
 
     @property
     def key(self) -> Key:
-        """Which collective it is."""
         return self.view.identity, self.number
 
     @property
@@ -163,7 +138,6 @@ class ViewProgress:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Names of the other members, in order of rank."""
         return tuple(name for name in self.view.names if name != self._own)
 
     # Lives
@@ -173,7 +147,6 @@ class ViewProgress:
         return self.view.incarnation_of(name) or self._lives.get(name, b"")
 
     def lives(self) -> dict[str, bytes]:
-        """Return those of all members, by name."""
         return {name: self.life_of(name) for name in self.view.names}
 
     def knows(self, name: str, incarnation: bytes) -> bool:
@@ -189,12 +162,10 @@ class ViewProgress:
     # Records
 
     def post(self, phase: int, record: bytes) -> None:
-        """Say how far this node has come."""
         self._posted[phase] = record
         self._records.post(self.view.names, self.key, phase, record)
 
     def repeat(self, peer: str) -> None:
-        """Say it again to one member."""
         if self.has_entered and peer in self.view.names:
             for phase, record in self._posted.items():
                 self._records.repeat(peer, self.key, phase, record)
@@ -242,20 +213,7 @@ REPEAT_S = 0.1  # between two times that a vote is told
 
 
 class Voting:
-    """At most one ballot at a time; used under the lock of its group.
-
-    Args:
-        own_name: of this node.
-        progress: of the members.
-        sender: tells them of votes.
-        join_requests: returns who wants to be let in.
-        clock: time source.
-
-    Attributes:
-        ballot: the one under way; `None`: there is none.
-        calls: number of the collective and the records of those who had entered it, by name, when
-            the last ballot was opened; `None`: none was since this node has entered.
-    """
+    """At most one ballot at a time; used under the lock of its group."""
 
     def __init__(
         self,
@@ -266,7 +224,7 @@ class Voting:
         clock: Clock,
     ) -> None:
         self.ballot: Ballot | None = None
-        self.calls: tuple[int, dict[str, bytes]] | None = None
+        self.calls: tuple[int, dict[str, bytes]] | None = None  # see `Group.calls_at_ballot`
         self._own_name = own_name
         self._progress = progress
         self._sender = sender
@@ -288,7 +246,6 @@ class Voting:
         return self.ballot is not None and name in self.ballot.suspects
 
     def hear(self, vote: Vote) -> None:
-        """Take in a vote in the ballot under way."""
         ballot = self.ballot
         if ballot is None:
             return

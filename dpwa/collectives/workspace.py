@@ -38,13 +38,7 @@ class DecidedError(Exception):
 
 
 class CollectiveWait:
-    """Waits, until the collective is over or its time is.
-
-    Args:
-        group: whose collective.
-        clock: time source.
-        deadline: after which whoever is missing is left behind.
-    """
+    """Waits until the collective is over; after `deadline`, whoever is missing is left behind."""
 
     def __init__(self, group: Group, clock: Clock, deadline: Deadline) -> None:
         self._group = group
@@ -53,11 +47,7 @@ class CollectiveWait:
         self._looked = clock.now()
 
     def collect(self, phase: int) -> dict[str, bytes]:
-        """Return the records of all members, by name in order of rank.
-
-        Raises:
-            DecidedError: the collective is over, one way or the other.
-        """
+        """Return the records of all members, by name in order of rank, or raise DecidedError."""
         wanted = self._group.view.names
 
         def complete() -> dict[str, bytes] | None:
@@ -68,18 +58,13 @@ class CollectiveWait:
         return {name: records[name] for name in wanted}
 
     def decision(self) -> Decision:
-        """Return what became of the collective."""
         try:
             return self.wait(lambda: None)
         except DecidedError as over:
             return over.decision
 
     def wait(self, check: Callable[[], T | None]) -> T:
-        """Return the first value of `check` that is not `None`.
-
-        Raises:
-            DecidedError: the collective is over, one way or the other.
-        """
+        """Return the first value of `check` that is not `None`, or raise DecidedError."""
         began = self._clock.now()
         while True:
             self.look()
@@ -105,12 +90,7 @@ class CollectiveWait:
             return found
 
     def look(self) -> None:
-        """Do what has become due meanwhile.
-
-        Raises:
-            DecidedError: the collective is over.
-            ClosedError: the node was closed.
-        """
+        """Do what has become due meanwhile; raise DecidedError if the collective is over."""
         decision = self._group.decision
         if decision is not None:
             raise DecidedError(decision)
@@ -128,7 +108,7 @@ PRIVATE = 0  # the number of a buffer that peers cannot map
 
 
 class StagingBuffer:
-    """Memory for one value after the other. A view gets memory of its own.
+    """Memory for one value after the other; a new view gets memory of its own.
 
     For whoever was left behind may still read what belonged to the view before, at any time.
     """
@@ -159,7 +139,6 @@ class StagingBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Size of the memory."""
         return self._data.nbytes
 
     def close(self) -> None:
@@ -210,43 +189,30 @@ SETTLE_POLL_S = 0.001
 
 @dataclass(frozen=True)
 class Called:
-    """What the members of a collective have called.
+    """What the members of a collective have called."""
 
-    Attributes:
-        entries: of all members, by name in order of rank.
-    """
-
-    entries: Mapping[str, Contribution]
+    entries: Mapping[str, Contribution]  # of all members, by name in order of rank
 
     @property
     def contributors(self) -> tuple[str, ...]:
-        """Who has brought a value, in order of rank."""
         return tuple(name for name, entry in self.entries.items() if entry.contributes)
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """What operations of a group work with.
-
-    Attributes:
-        group: its state.
-        contacts, listener, pull_source: of the node.
-        buffers: memory for what this node brings, and for what it reduces.
-        mapped: those of peers on this host.
-        runtime: of the node.
-    """
+    """What operations of a group work with."""
 
     group: Group
     contacts: Contacts
     listener: PullListener
     pull_source: PullSource
+    # for what this node brings, and for what it reduces
     buffers: tuple[StagingBuffer, StagingBuffer]
-    mapped: MappedBuffers
+    mapped: MappedBuffers  # those of peers on this host
     runtime: Runtime
 
     @property
     def own(self) -> str:
-        """Name of this node."""
         return self.contacts.own.name
 
     def settle(self) -> None:
@@ -263,13 +229,11 @@ class Workspace:
             runtime.sleep(SETTLE_POLL_S)
 
     def room(self, brought: int, reduced: int) -> tuple[ByteArray, ByteArray]:
-        """Return both buffers with room for so many bytes."""
         view = self.group.view.identity
         first, second = self.buffers
         return first.make_room(view, brought), second.make_room(view, reduced)
 
     def show(self, offer: Offer) -> None:
-        """Let members of other hosts pull what this node offers."""
         group = self.group
         self.pull_source.show(group.tag, (group.view.identity, group.number), offer)
 

@@ -50,41 +50,24 @@ MOST_TRIALS = MOST_CALLS // 2  # at once: others are to be called meanwhile
 
 @dataclass(frozen=True)
 class Located:
-    """Where a host name was found to be.
-
-    Attributes:
-        seed: an address to ask at.
-        found: its addresses, or why there are none.
-        known: addresses where there is no need to.
-    """
+    """Where a host name was found to be."""
 
     seed: Seed
-    found: tuple[str, ...] | str
-    known: Collection[str]
+    found: tuple[str, ...] | str  # its addresses, or why there are none
+    known: Collection[str]  # addresses that need not be asked
 
 
 class Asking(Listener):
-    """Keeps a node among the members; belongs to the TxThread.
-
-    Args:
-        member_list: of this node.
-        config: of this node.
-        context: of this node.
-        connect: brings the peers of the node in line with the members.
-        called_back: is told how calling back went.
-
-    Attributes:
-        outcome: what became of asking to be let in so far.
-        has_looked: whether members have become peers at least once.
-    """
+    """Keeps a node among the members; belongs to the TxThread."""
 
     def __init__(
         self,
         member_list: MemberList,
         config: Config,
         context: MembershipContext,
+        # brings the peers of the node in line with the members
         connect: Callable[[tuple[MemberEntry, ...]], None],
-        called_back: Callable[[CallBack, str], None],
+        called_back: Callable[[CallBack, str], None],  # is told how calling back went
     ) -> None:
         self._member_list = member_list
         self._algorithm = config.algorithm
@@ -108,7 +91,7 @@ class Asking(Listener):
         self._told_at = -math.inf
         self._thread: threading.Thread | None = None
         self._has_ended = context.runtime.event()
-        self.has_looked = False
+        self.has_looked = False  # members have become peers at least once
         places = [*told, *(seed.endpoint for seed in context.remembered)]
         self.outcome = JoinOutcome(places, context.runtime)
 
@@ -144,24 +127,20 @@ class Asking(Listener):
     # The TxThread
 
     def attached(self, zmq_context: Context, poller: zmq.Poller) -> None:
-        """Begin: calls have sockets of their own."""
         self._thread = self._runtime.current_thread()
         self._calls.open(zmq_context, poller)
 
     def ended(self) -> None:
-        """End all calls."""
         self._calls.close()
         self._has_ended.set()
 
     def ready(self) -> None:
-        """Look at the calls."""
         try:
             self._calls.go_on()
         except Exception:
             log.exception("membership: something unforeseen; the node goes on")
 
     def tick(self, now: float) -> float:  # noqa: ARG002
-        """Do what has become due."""
         self.ready()
         try:
             self._take_orders()
@@ -345,7 +324,6 @@ class Asking(Listener):
         ]
 
     def _dial(self, who: CallBack) -> bool:
-        """Call a node that wants to join; tell whether there was room for it."""
         entry = who.entry
 
         def found(incarnation: int) -> None:

@@ -21,30 +21,17 @@ LookUp = Callable[[str], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class MembershipContext:
-    """What the membership of a node works with.
-
-    Attributes:
-        node_handle: sends messages to members.
-        keyring: keys of those that are called; `None` where there are none.
-        runtime: of the node.
-        rng: source of randomness.
-        look_up: finds the addresses of an endpoint with a host name; may take long.
-        named: addresses that the user has named.
-        memory: where members are remembered; `None`: nowhere.
-        remembered: members from an earlier life of this node.
-    """
-
     node_handle: NodeHandle
-    keyring: Keyring | None
+    keyring: Keyring | None  # of those that are called
     runtime: Runtime
     rng: random.Random
-    look_up: LookUp
-    named: frozenset[str]
-    memory: Remembered | None
-    remembered: tuple[Seed, ...]
+    look_up: LookUp  # finds the addresses of an endpoint with a host name; may take long
+    named: frozenset[str]  # addresses that the user has named
+    memory: Remembered | None  # `None`: members are remembered nowhere
+    remembered: tuple[Seed, ...]  # from an earlier life of this node
 
     def may_call(self, endpoint: str, source: str) -> bool:
-        """Tell whether to connect where somebody says that it is; `source`: where it asks from.
+        """Tell whether to connect to `endpoint`, as somebody says who asks from `source`.
 
         Who has a key may be anywhere, and so may those of whom this node was told by its user.
         """
@@ -52,11 +39,7 @@ class MembershipContext:
         return has_key or endpoint in self.named or is_at(endpoint, source)
 
     def heard(self, payload: Frame, *, is_local: bool) -> tuple[MemberEntry, ...]:
-        """Read news of members, without sockets in the file system unless it came over one.
-
-        Raises:
-            ProtocolError: it is something else.
-        """
+        """Read news of members, without sockets in the file system unless it came over one."""
         entries = unpack_entries(payload)
         return entries if is_local else tuple(e for e in entries if self._is_remote(e.endpoint))
 

@@ -13,15 +13,10 @@ from dpwa.transport.addresses import is_of_this_machine
 
 
 class JoinAnswer(NamedTuple):
-    """What became of asking at one address.
+    """What became of asking at one address."""
 
-    Attributes:
-        problem: why it did not let this node in.
-        kind: "undecided", if this node is to ask again soon; "waiting", if the node there waits to
-            be let in itself; "self", if this node itself is there; "no" for all others.
-    """
-
-    problem: str
+    problem: str  # why it did not let this node in
+    # undecided: ask again soon; waiting: the node there waits to be let in; self: it is this node
     kind: Literal["undecided", "waiting", "self", "no"] = "no"
 
 
@@ -32,21 +27,12 @@ class JoinOutcome:
     """What became of asking to be let in so far; every method may be called from any thread.
 
     A place is an endpoint as it was told; with a host name it may have several addresses.
-
-    Args:
-        places: where this node asks because it was told to.
-        runtime: of the node.
-
-    Attributes:
-        is_in: somebody has let this node in.
-        refused: why it can never be let in; empty if nobody said so.
-        changed: notified when something has changed.
     """
 
     def __init__(self, places: Iterable[str], runtime: Runtime) -> None:
-        self.is_in = False
-        self.refused = ""
-        self.changed = runtime.condition()
+        self.is_in = False  # somebody has let this node in
+        self.refused = ""  # why it can never be let in
+        self.changed = runtime.condition()  # notified at each change
         self._addresses: dict[str, tuple[str, ...]] = {place: (place,) for place in places}
         self._answers: dict[str, JoinAnswer] = {}
 
@@ -58,17 +44,14 @@ class JoinOutcome:
                 self._answers.pop(place, None)
 
     def addresses(self, place: str) -> tuple[str, ...]:
-        """Return the addresses of a place, as far as they are known."""
         with self.changed:
             return self._addresses.get(place, (place,))
 
     def has_asked(self, address: str) -> bool:
-        """Tell whether an address is one of the places."""
         with self.changed:
             return any(address in addresses for addresses in self._addresses.values())
 
     def take(self, address: str, answer: JoinAnswer) -> None:
-        """Take note of what became of asking at an address, if it is one of the places."""
         with self.changed:
             if self.has_asked(address):
                 self._answers[address] = answer
@@ -82,7 +65,6 @@ class JoinOutcome:
                 self.changed.notify_all()
 
     def let_in(self) -> None:
-        """Take note that somebody has let this node in."""
         with self.changed:
             self.is_in = True
             self.changed.notify_all()
@@ -119,7 +101,6 @@ class JoinOutcome:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether somebody has said that this node is to ask again."""
         return any(
             answer.kind == "undecided" and answer is not NOT_YET
             for answers in self.answers.values()
@@ -133,12 +114,10 @@ class JoinOutcome:
 
     @property
     def all_wait(self) -> bool:
-        """Whether all nodes that were asked wait to be let in themselves."""
         return all(a.kind == "waiting" for answers in self.answers.values() for a in answers)
 
     @property
     def someone_waits(self) -> bool:
-        """Whether a node that was asked waits to be let in itself."""
         return self._any("waiting")
 
     def _any(self, kind: str) -> bool:
@@ -159,6 +138,8 @@ _ADVICE = (
 class Wait:
     """How long a node waits to be let in, and what it says meanwhile.
 
+    When the time is over it gives up, or (not `gives_up`) begins alone.
+
     >>> wait = Wait("w7", now=0.0, timeout_s=300.0, gives_up=True)
     >>> place = "tcp://10.0.0.1:7000"
     >>> wait.line(0.1, {place: f"nothing answers at {place}"}, has_tried=True)
@@ -166,12 +147,6 @@ class Wait:
     >>> wait.line(9.9, {}, has_tried=True)
     >>> wait.line(10.2, {place: "no answer yet"}, has_tried=True)
     'w7: not let in yet, asks for 290 s more (join_timeout_s): tcp://10.0.0.1:7000: no answer yet'
-
-    Args:
-        name: of the node.
-        now: when it begins to wait, in seconds.
-        timeout_s: how long it waits.
-        gives_up: whether it gives up then; else it begins alone.
     """
 
     def __init__(self, name: str, now: float, timeout_s: float, *, gives_up: bool) -> None:
@@ -182,17 +157,10 @@ class Wait:
         self._line_due: float | None = None
 
     def is_over(self, now: float) -> bool:
-        """Tell whether it has waited long enough."""
         return now - self._began >= self._timeout_s
 
     def line(self, now: float, problems: Mapping[str, str], *, has_tried: bool) -> str | None:
-        """Return what to say now, if anything: at once when the first tries fail, then every 10 s.
-
-        Args:
-            now: in seconds.
-            problems: why it was not let in, by place.
-            has_tried: whether an attempt has come to an end at each place.
-        """
+        """Return what to log now: a line when the first tries fail, then one every 10 s."""
         if self._line_due is None:
             is_due = has_tried or now - self._began >= FIRST_LINE_WITHIN_S
             self._line_due = now if is_due else None
@@ -206,14 +174,12 @@ class Wait:
         return f"{self._name}: asks the members that it remembers {left}: {told(problems)}"
 
     def last_words(self, problems: Mapping[str, str], *, someone_waits: bool) -> str:
-        """Return what to say when it gives up."""
         advice = f"{_CYCLE}; else {_ADVICE}" if someone_waits else _ADVICE
         within = f"within {self._timeout_s:g} s (join_timeout_s)"
         return f"{self._name}: gives up, nobody has let it in {within}: {told(problems)}; {advice}"
 
 
 def told(problems: Mapping[str, str]) -> str:
-    """Return a line with what is wrong at each place."""
     shown = [
         f"{place}: {problem.removesuffix(f' at {place}')}"
         for place, problem in list(problems.items())[:MOST_SHOWN]
@@ -236,12 +202,7 @@ class _Attempts:
 
 
 class Seeds:
-    """Where to ask, with a pause that doubles each time, of which some is chance.
-
-    Args:
-        seeds: all of them at first.
-        rng: source of randomness.
-    """
+    """Where to ask, with a pause that doubles each time, of which some is chance."""
 
     def __init__(self, seeds: Iterable[Seed], rng: random.Random) -> None:
         self._attempts = [_Attempts(seed, due=0.0) for seed in seeds]
@@ -254,17 +215,10 @@ class Seeds:
             self._attempts.append(_Attempts(seed, due=0.0))
 
     def keep(self, endpoints: Collection[str]) -> None:
-        """Forget all places but these."""
         self._attempts = [each for each in self._attempts if each.seed.endpoint in endpoints]
 
     def due(self, now: float, known: Collection[str], *, is_alone: bool) -> list[Seed]:
-        """Return where to ask now, and note that it is done.
-
-        Args:
-            now: in seconds.
-            known: endpoints of this node and of members, where there is no need to.
-            is_alone: whether no other member is known.
-        """
+        """Return where to ask now, except at `known` endpoints, and note that it is done."""
         longest_s = LONGEST_PAUSE_ALONE_S if is_alone else LONGEST_PAUSE_S
         found = []
         for attempts in self._attempts:

@@ -1,4 +1,4 @@
-"""MemberList: what a node knows of the members, shared by its threads."""
+"""What a node knows of the members, shared by its threads."""
 
 from __future__ import annotations
 
@@ -29,14 +29,7 @@ ALL_ENTRIES_PER_S = 64  # at most, in messages with all that is known to who kno
 class MemberList:
     """The members, as this node sees them; every method may be called from any thread.
 
-    Args:
-        own: this node.
-        clock: time source.
-        rng: source of randomness.
-        changed: called, without the lock, after something has changed.
-
-    Attributes:
-        waits: whether this node waits to be let in itself; until then it lets nobody in.
+    `changed` is called without the lock.
     """
 
     def __init__(
@@ -52,23 +45,20 @@ class MemberList:
         self._tells_all_at = -math.inf
         self._untold = False
         self._suspects: set[str] = set()
-        self.waits = False
+        self.waits = False  # to be let in itself; until then it lets nobody in
 
     @property
     def own(self) -> MemberEntry:
-        """This node."""
         with self._lock:
             return self._members.own
 
     @property
     def peers(self) -> tuple[MemberEntry, ...]:
-        """All other members."""
         with self._lock:
             return self._members.peers
 
     @property
     def changes(self) -> int:
-        """How often something has changed."""
         return self._changes
 
     def all_known(self) -> tuple[MemberEntry, ...]:
@@ -77,7 +67,6 @@ class MemberList:
             return *self._members.peers, *self._members.remembered
 
     def connected_to(self, names: Collection[str]) -> None:
-        """Take note of which peers are connected now."""
         with self._lock:
             self._members.near = names
 
@@ -100,7 +89,6 @@ class MemberList:
         return self._members.replaced_by is not None
 
     def entry(self, name: str) -> MemberEntry | None:
-        """Return what is known of another node."""
         with self._lock:
             return self._members.entry(name)
 
@@ -120,7 +108,6 @@ class MemberList:
             return pack_entries(self._members.news(self._rng, most, to))
 
     def roster(self, to: str, *, asks: bool) -> tuple[Roster, bytes]:
-        """Make a message with what to tell a node; `asks` it to do likewise."""
         with self._lock:
             own, digest = self._members.own, self._members.digest()
             news = self.news(to)
@@ -130,7 +117,6 @@ class MemberList:
         return roster, news
 
     def hear(self, entries: Iterable[MemberEntry]) -> None:
-        """Take in what somebody has told."""
         with self._lock:
             changes = self._members.hear(entries, self._clock.now())
         self._tell(changes)
@@ -142,7 +128,6 @@ class MemberList:
         self._tell(changes)
 
     def to_check(self) -> list[MemberEntry]:
-        """Return the claims that are to be checked now."""
         with self._lock:
             return self._members.to_check(self._clock.now(), self._rng)
 
@@ -163,7 +148,6 @@ class MemberList:
             self._members.outlive(entries)
 
     def heard_from(self, name: str, incarnation: int) -> None:
-        """Take note of a message of a node itself."""
         with self._lock:
             self._members.heard_from(name, incarnation, self._clock.now())
 
@@ -178,12 +162,11 @@ class MemberList:
         return self._clock.now()
 
     def heard_at(self, name: str) -> float:
-        """Return when a node was last heard from, see `now`."""
+        """Return when a node was last heard from, on the clock of `now`."""
         with self._lock:
             return self._members.heard_at(name)
 
     def to_ask(self) -> list[MemberEntry]:
-        """Return the members that are to be asked now."""
         with self._lock:
             return self._members.to_ask(self._clock.now(), self._rng)
 
@@ -198,7 +181,6 @@ class MemberList:
             self._members.others_heard_from(name, incarnation, helper)
 
     def lost(self, name: str) -> None:
-        """Take note that the connection to a node is gone."""
         with self._lock:
             changes = self._members.lost(name, self._clock.now())
         self._tell(changes)
@@ -210,24 +192,20 @@ class MemberList:
         self._tell(changes)
 
     def tick(self) -> None:
-        """Let time pass; to be called several times a second."""
         with self._lock:
             self.look()
             changes = self._members.tick(self._clock.now())
         self._tell(changes)
 
     def to_retry(self) -> list[MemberEntry]:
-        """Return the dead nodes that are to be tried now."""
         with self._lock:
             return self._members.to_retry(self._clock.now(), self._rng)
 
     def leave(self) -> None:
-        """Say from now on that this node leaves."""
         with self._lock:
             self._members.leave()
 
     def report(self) -> JsonObject:
-        """Describe the members in plain data."""
         with self._lock:
             entries = [self._members.own, *self._members.peers, *self._members.remembered]
             components = 1 + bool(self._members.remembered)

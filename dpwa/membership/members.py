@@ -41,10 +41,6 @@ class Members(Closeable):
     begin a cluster (`join: []`, or `alone: true`) waits a few seconds only, somewhat longer if it
     remembers members or if it is being found out whether its name is free, and then begins.
 
-    Args:
-        node: whose peers the members become.
-        look_up: finds the addresses of an endpoint with a host name.
-
     Raises:
         NameTakenError: another living node has this name.
         JoinTimeoutError: nobody has let the node in, and it may not begin a cluster.
@@ -132,7 +128,6 @@ class Members(Closeable):
         return self.are_known() and not (is_alone and is_too_early)
 
     def report(self) -> JsonObject:
-        """Describe the members in plain data, for `dpwa status`."""
         return self._member_list.report()
 
     def close(self) -> None:
@@ -164,11 +159,7 @@ class Members(Closeable):
                 self._changed.wait(min(LOOK_EVERY_S, deadline.remaining_s()))
 
     def _await_outcome(self) -> None:
-        """Wait for the first node that lets this one in, as long as that makes sense.
-
-        Raises:
-            NameTakenError, JoinTimeoutError: see above.
-        """
+        """Wait for the first node that lets this one in, as long as that makes sense."""
         outcome, name = self._asking.outcome, self._member_list.own.name
         if self._member_list.waits:
             self._wait(self._config.join_timeout_s, gives_up=True)
@@ -183,11 +174,7 @@ class Members(Closeable):
         log.info("%s: %s", name, "let in" if outcome.is_in else "begins a cluster")
 
     def _wait(self, timeout_s: float, *, gives_up: bool) -> None:
-        """Wait until somebody has let this node in, and say so now and then.
-
-        Raises:
-            JoinTimeoutError: nobody has, and it gives up then.
-        """
+        """Wait until somebody has let this node in, and say so now and then."""
         outcome = self._asking.outcome
         wait = Wait(self._member_list.own.name, self._clock.now(), timeout_s, gives_up=gives_up)
         while not (outcome.is_in or outcome.refused):
@@ -223,9 +210,7 @@ class Members(Closeable):
 class PeerKeeper:
     """Connects a node to members and lets go of those that are none any more; on one thread.
 
-    Args:
-        node: which it does not keep alive.
-        dismiss: is told whose connection is about to end.
+    It does not keep the node alive; `dismiss` is told whose connection is about to end.
     """
 
     def __init__(self, node: Node, dismiss: Callable[[str], None]) -> None:
@@ -235,7 +220,6 @@ class PeerKeeper:
         self._members: Iterable[MemberEntry] | None = None  # of the last time
 
     def __call__(self, members: Iterable[MemberEntry]) -> None:
-        """Take these for all other members."""
         node = self._node()
         if node is None or node.closed or members is self._members:
             return

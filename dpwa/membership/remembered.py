@@ -1,7 +1,6 @@
 """The members that a node remembers from one start to the next, in a small file.
 
-It is a help and nothing else: a file that is missing, torn, foreign or cannot be written only means
-that the node remembers less.
+A file that is missing, torn, foreign or cannot be written only means that the node remembers less.
 """
 
 from __future__ import annotations
@@ -29,12 +28,7 @@ _MOST_BYTES = 1 << 16
 
 
 class Remembered:
-    """Names and addresses of members, on disk; written by the TxThread.
-
-    Args:
-        folder: where the file is.
-        name: of the node that remembers.
-    """
+    """Names and addresses of members, on disk; written by the TxThread."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / f"{name}.members.json"
@@ -45,7 +39,7 @@ class Remembered:
         self._saved_at = -math.inf
 
     def read(self) -> tuple[Seed, ...]:
-        """Return the members that the file tells of; none and a warning if it makes no sense."""
+        """Return the members in the file; none and a warning if it makes no sense."""
         try:
             with self.path.open("rb") as file:
                 text = file.read(_MOST_BYTES + 1)
@@ -59,7 +53,7 @@ class Remembered:
         return self._from_before
 
     def forget_last_life(self) -> None:
-        """Forget those of the last start: somebody who knows better has let this node in."""
+        """Forget those of the last start: a node that knows better has let this one in."""
         self._from_before = ()
 
     def keep(self, member_list: MemberList, background: Background, now: float) -> None:
@@ -71,13 +65,12 @@ class Remembered:
             self._saved_changes, self._saved_at = changes, now
 
     def finish(self, member_list: MemberList, background: Background) -> None:
-        """Write down what has changed last."""
         background.finish(self.path.name, SAVED_WITHIN_S)
         if member_list.changes != self._saved_changes:
             self.write(self._known(member_list))
 
     def write(self, members: Iterable[Seed]) -> None:
-        """Replace the file as a whole; one warning if that does not work, and no more."""
+        """Replace the file as a whole; warn once if that does not work."""
         seeds = [[seed.name, seed.endpoint] for seed in members if seed.name]
         record = {"format": FORMAT, "node": self._name, "members": seeds[:MOST_REMEMBERED]}
         unfinished = self.path.with_name(f".{self.path.name}.tmp")

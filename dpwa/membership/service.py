@@ -42,15 +42,10 @@ PROBE_WITHIN_S = 2.0
 
 @dataclass(frozen=True)
 class CallBack:
-    """Somebody who wants to join: is it where it says?
+    """Somebody who wants to join: is it where it says?"""
 
-    Attributes:
-        entry: what it says of itself.
-        news: what it knows of others.
-    """
-
-    entry: MemberEntry
-    news: tuple[MemberEntry, ...]
+    entry: MemberEntry  # what it says of itself
+    news: tuple[MemberEntry, ...]  # what it knows of others
 
 
 @dataclass
@@ -61,15 +56,7 @@ class _Waiting:
 
 
 class RosterService(Service):
-    """Trades news of members, and lets nodes in that can be reached where they say.
-
-    Args:
-        member_list: of this node.
-        algorithm: that it runs.
-        context: of this node.
-        call_back: has a node called back; `called_back` is to be told how that went.
-        ask: has a node asked that may be able to let this one in.
-    """
+    """Trades news of members, and lets nodes in that can be reached where they say."""
 
     handles = (Roster, JoinRequest, WhoIs, ProbeRequest)
 
@@ -78,8 +65,9 @@ class RosterService(Service):
         member_list: MemberList,
         algorithm: str,
         context: MembershipContext,
+        # has a node called back, which then calls `called_back`
         call_back: Callable[[CallBack], None],
-        ask: Callable[[Seed], None],
+        ask: Callable[[Seed], None],  # has a node asked that may be able to let this one in
     ) -> None:
         self._member_list = member_list
         self._algorithm = algorithm
@@ -100,7 +88,6 @@ class RosterService(Service):
         payload: Frame,
         reply: Reply,
     ) -> None:
-        """Answer one message."""
         match message:
             case Roster():
                 self._trade(message, payload, reply)
@@ -220,17 +207,11 @@ def _is_member(message: JoinRequest, known: MemberEntry | None) -> bool:
 
 
 def _is_of(message: JoinRequest, entry: MemberEntry) -> bool:
-    """Tell whether an entry is of the process that wants to join."""
     return (entry.incarnation, entry.endpoint) == (message.incarnation, message.endpoint)
 
 
 class RosterListener(Listener):
-    """Hears of connections to members, and of what they answer.
-
-    Args:
-        member_list: of this node.
-        context: of this node.
-    """
+    """Hears of connections to members, and of what they answer."""
 
     handles = (Roster, ProbeAnswer)
 
@@ -259,7 +240,7 @@ class RosterListener(Listener):
 
     @property
     def connections(self) -> int:
-        """To how many peers there is a connection; from any thread."""
+        """Number of connected peers; from any thread."""
         return len(self._up)
 
     def dismiss(self, peer: str) -> None:
@@ -268,7 +249,6 @@ class RosterListener(Listener):
             self._dismissed |= {peer}
 
     def receive(self, peer: str, message: Roster | ProbeAnswer, payload: Frame) -> None:
-        """Take in an answer."""
         if isinstance(message, ProbeAnswer):
             self._member_list.others_heard_from(message.target, message.incarnation, peer)
             return
@@ -292,9 +272,6 @@ class Names:
     was killed stays up for some seconds if children of it hold the socket, or if its host is gone;
     and where there is none, that may be the link only. So the newcomer has to wait until the member
     is heard from, and lives; or else it is suspected, some ask it, and it contradicts, or does not.
-
-    Args:
-        member_list: of this node.
     """
 
     def __init__(self, member_list: MemberList) -> None:
@@ -336,12 +313,7 @@ class _Probe:
 
 
 class Probes:
-    """The probes under way; of the RxThread.
-
-    Args:
-        member_list: of this node.
-        node_handle: by which members are asked.
-    """
+    """The probes under way; of the RxThread."""
 
     def __init__(self, member_list: MemberList, node_handle: NodeHandle) -> None:
         self._member_list = member_list
@@ -349,12 +321,9 @@ class Probes:
         self._probes: list[_Probe] = []
 
     def start(self, sender: bytes, request: ProbeRequest, reply: Reply) -> None:
-        """Ask a member, unless it was heard from just now; one that is none is not asked.
+        """Ask a member, unless it was heard from just now.
 
-        Args:
-            sender: who wants to know; it has at most `MOST_OF_ONE` asked at once, and none twice.
-            request: of whom.
-            reply: to the sender.
+        A sender has at most `MOST_OF_ONE` members asked at once, and none twice.
         """
         target = request.target
         entry = self._member_list.entry(target)

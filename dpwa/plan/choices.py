@@ -21,7 +21,7 @@ Change = Mapping[str, str | int | float]
 
 @dataclass(frozen=True)
 class Budget:
-    """What rounds may cost; `None`: as much as they like."""
+    """What rounds may cost; `None`: no bound."""
 
     mbps: float | None = None  # payload that a node receives; as much is sent
     gb_per_hour: float | None = None  # the same
@@ -29,7 +29,6 @@ class Budget:
 
     @property
     def is_given(self) -> bool:
-        """Tell whether anything is bounded."""
         return self != Budget()
 
 
@@ -44,11 +43,10 @@ class Choice:
 
     @property
     def mixed(self) -> float:
-        """Share of the parameters that a round brings, in the mean."""
+        """Mean share of the parameters that a round brings."""
         return self.config.fraction * self.cost.fetches
 
     def reasons(self) -> list[str]:
-        """Return what the changes give up, in words."""
         config = self.config
         told = {
             "codec": _CODEC_WORDS.get(config.codec, "a codec of a plugin"),
@@ -71,8 +69,6 @@ _CODEC_WORDS = {
 
 @dataclass
 class Choices:
-    """All that can be chosen from."""
-
     config: Config  # the present settings
     payloads: Payloads
     setting: Setting
@@ -81,7 +77,6 @@ class Choices:
     refused: dict[str, str] = field(default_factory=dict)
 
     def present(self) -> Choice:
-        """Return the present settings, as they are."""
         cost = cost_of(self.config, self.payloads, self.setting)
         problems = list(self._too_much(cost))
         if cost.is_late:

@@ -57,19 +57,16 @@ class LinkFigures(StrictModel, extra="ignore"):
 
     @property
     def latency_s(self) -> float:
-        """Latency in seconds."""
         return self.latency_ms / 1000
 
     @property
     def bytes_per_s(self) -> float:
-        """Payload bytes that come in a second."""
+        """Payload bytes per second."""
         return self.bandwidth_mbps * BYTES_PER_MBIT
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where the rounds are run."""
-
     nodes: int
     step_s: float  # of one training step
     link: LinkFigures | None  # `None`: all are on one host and map each other's memory
@@ -97,22 +94,21 @@ class RoundCost:
 
     @property
     def wait_share(self) -> float:
-        """Share of the time that is spent waiting, from 0 to 1."""
+        """Share of the time spent waiting, from 0 to 1."""
         return self.wait_s / self.round_s
 
     @property
     def mbps(self) -> float:
-        """Payload that is received in a second, in 10^6 bits."""
+        """Payload received, in 10^6 bits per second."""
         return self.round_bytes / self.round_s / BYTES_PER_MBIT
 
     @property
     def gb_per_hour(self) -> float:
-        """Payload that is received in an hour, in 10^9 bytes."""
+        """Payload received, in 10^9 bytes."""
         return self.round_bytes / self.round_s * HOUR_S / 1e9
 
     @property
     def timeout_ms(self) -> int:
-        """The least `timeout_ms` that leaves room for the longest fetch."""
         needed_ms = TIMEOUT_MARGIN * self.longest_s * 1000
         return math.ceil(needed_ms / TIMEOUT_STEP_MS) * TIMEOUT_STEP_MS
 
@@ -151,7 +147,7 @@ def cost_of(config: Config, payloads: Payloads, setting: Setting) -> RoundCost:
 
 
 def asks_per_round(config: Config, nodes: int) -> float:
-    """Return how many fetches of one node a round brings, in the mean."""
+    """Return the mean number of fetches of one node in a round."""
     kind = algorithm(config.algorithm)
     options = config.options_of(config.algorithm)
     if isinstance(options, LSGDOptions):

@@ -36,7 +36,6 @@ def parameter_count(text: str) -> int:
 
 
 def layout_of_count(count: int, dtype: str) -> Layout:
-    """Return the layout of so many parameters of one dtype."""
     return _layout([("parameters", dtype, (count,))])
 
 

@@ -27,8 +27,6 @@ PieceKind = tuple[int, str]  # bytes, dtype
 
 @dataclass(frozen=True)
 class Work:
-    """What one or more pieces cost."""
-
     nbytes: float  # payload on the wire
     pieces: float
     busy_s: float  # of one core of this machine, of the end that has more to do
@@ -47,11 +45,9 @@ class Payloads:
 
     @property
     def model_bytes(self) -> int:
-        """Size of a snapshot."""
         return self._nbytes
 
     def is_delta(self, codec: str) -> bool:
-        """Tell whether a codec sends differences."""
         return self._codec(codec).is_delta
 
     def fetch(self, codec: str, fraction: float) -> Work:

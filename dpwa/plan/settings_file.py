@@ -1,6 +1,6 @@
 """Changing settings in a file that people have written: only their values change.
 
-Comments, order and layout stay. A setting that is not there yet is added at the end.
+Comments, order and layout stay; a new setting is added at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Churn: which node starts, is killed, returns or leaves, and when; drawn, or from a trace.
+"""Which node starts, is killed, returns or leaves, and when; drawn, or from a trace.
 
 A trace is CSV with the columns time_s, node and event.
 """
@@ -25,17 +25,9 @@ TraceLine = tuple[float, int, str]
 
 
 def read_trace(path: str, nodes: int) -> tuple[TraceLine, ...]:
-    """Read a trace.
+    """Read what happens: second, index of the node, and one of `EVENTS`; in order of time.
 
-    Args:
-        path: of the file.
-        nodes: how many there are in the scenario.
-
-    Returns:
-        What happens: second, index of the node, and one of `EVENTS`; in order of time.
-
-    Raises:
-        ConfigError: the file cannot be read, or has mistakes: all of them, with their lines.
+    Raises ConfigError if the file cannot be read, or has mistakes: all of them, with their lines.
     """
     problems = Problems()
     lines = list(_lines(path, read_text(path), nodes, problems))
@@ -61,7 +53,6 @@ def _lines(path: str, text: str, nodes: int, problems: Problems) -> Iterator[Tra
 
 
 def _line(cells: dict[str, str], nodes: int) -> TraceLine | str:
-    """Return what a line says, or what is wrong with it."""
     texts: Sequence[str] = [cells.get(column, "").strip() for column in COLUMNS]
     try:
         time_s = float(texts[0])
@@ -77,15 +68,12 @@ def _line(cells: dict[str, str], nodes: int) -> TraceLine | str:
 
 
 class NodeChangeKind(Enum):
-    """What happens to a node."""
-
     START = "start"
     KILL = "kill"  # without a word
     RETURN = "return"  # as a new process, after a kill or a leave
     LEAVE = "leave"  # it says goodbye
 
     def told_of(self, name: str) -> str:
-        """Say what happens to a node of this name."""
         return f"{name} {_IN_WORDS[self]}"
 
 
@@ -103,8 +91,6 @@ def cut_in_words(nodes: Sized | None) -> str:
 
 
 class NodeChange(NamedTuple):
-    """A change of one node."""
-
     time_s: float
     node: int
     kind: NodeChangeKind
@@ -146,15 +132,11 @@ def node_changes(scenario: Scenario) -> Iterator[NodeChange]:
     Every change takes place: a node that is dead already is not killed, one that lives does not
     start. A node whose first line in the trace is a start begins there, all others by
     `start_spread_s`.
-
-    Raises:
-        ConfigError: the trace cannot be read, or has mistakes.
     """
     return _changes(scenario, _planned(scenario))  # mistakes come before the first one is wanted
 
 
 def _planned(scenario: Scenario) -> list[NodeChange]:
-    """Return what is known from the beginning, in order."""
     churn, nodes, seed = scenario.churn, scenario.nodes, scenario.seed
     trace = read_trace(churn.trace, nodes) if churn.trace else ()
     traced = [NodeChange(time_s, node, NodeChangeKind(kind)) for time_s, node, kind in trace]

@@ -1,4 +1,4 @@
-"""Conditions: how long steps take, how links are, who is reached by whom, who comes and goes."""
+"""How long steps take, how links are, who is reached by whom, who comes and goes."""
 
 from __future__ import annotations
 
@@ -40,40 +40,27 @@ class Conditions:
     """What a run meets with: drawn from the scenario's seed, the same in every engine.
 
     Nodes are told apart by their indices, from 0 on. Those of a site have numbers in a row.
-
-    Args:
-        spec: of the run.
-
-    Attributes:
-        nodes: N, how many there are.
-        sites: their names; one without a name if the scenario has none.
-        upload_bytes_per_s: of each node, as its link and `max_upload_mbps` allow.
-        link_bytes_per_s: that its link sends, whatever `max_upload_mbps` says.
-        download_bytes_per_s: of each node.
-        between_sites_bytes_per_s: that the nodes of a site send to other sites together, `inf` for
-            no limit.
-        site_of: the position of each node's site in `sites`, shape (N,).
-        usual_step_s: of a node in the middle.
-        own_work_s: what a round costs a node beside its step, in the mean.
-
-    Raises:
-        UserError: there are more stragglers than nodes.
     """
 
     def __init__(self, spec: RunSpec) -> None:
         scenario = spec.scenario
         network = scenario.network
         self.nodes = scenario.nodes
+        # names; one without a name if the scenario has none
         self.sites = tuple(site.name for site in network.sites) or ("",)
         limit = spec.config.max_upload_mbps
         mbps = network.upload_mbps if limit is None else min(limit, network.upload_mbps)
+        # of each node, as its link and `max_upload_mbps` allow
         self.upload_bytes_per_s = mbps * BYTES_PER_MBIT
+        # whatever `max_upload_mbps` says
         self.link_bytes_per_s = network.upload_mbps * BYTES_PER_MBIT
         self.download_bytes_per_s = network.download_mbps * BYTES_PER_MBIT
         between = network.between_sites_mbps
+        # what the nodes of a site send to other sites together; `inf`: no limit
         self.between_sites_bytes_per_s = math.inf if between is None else between * BYTES_PER_MBIT
         self._scenario = scenario
         self._seed = scenario.seed
+        # position of each node's site in `sites`, shape (N,)
         self.site_of = _sites_of(network.sites, self.nodes)
         self._stragglers = [self._slow(index) for index in range(len(scenario.compute.stragglers))]
         self._jitters: dict[int, tuple[int, list[float]]] = {}
@@ -92,7 +79,8 @@ class Conditions:
         self._usual_s: Floats = compute.step_ms / 1000.0 * np.exp(compute.spread * spread)
         if compute.steps_ms:
             self._usual_s = np.resize(np.array(compute.steps_ms), self.nodes) / 1000.0
-        self.usual_step_s = _usual_step_s(compute)
+        self.usual_step_s = _usual_step_s(compute)  # of a node in the middle
+        # mean of what a round costs a node beside its step
         self.own_work_s = _own_work_s(scenario, spec.config.fetch_probability)
 
     def step_s(self, node: int, update: int, now_s: float) -> float:
@@ -106,7 +94,7 @@ class Conditions:
         return taken
 
     def steps_s(self, nodes: NDArray[np.int64], updates: NDArray[np.int64], now_s: float) -> Floats:
-        """Return the same of several nodes: seconds, shape (K,)."""
+        """Return `step_s` of several nodes: seconds, shape (K,)."""
         taken = self._usual_s[nodes]
         jitter = self._scenario.compute.jitter
         if jitter:
@@ -117,7 +105,6 @@ class Conditions:
         return taken
 
     def site(self, node: int) -> int:
-        """Return the position of a node's site in `sites`."""
         return int(self.site_of[node])
 
     def latency_s(self, a: int, b: int) -> float:
@@ -135,7 +122,7 @@ class Conditions:
         return max(network.latency_ms, far_ms) / 1000.0
 
     def latencies_s(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> Floats:
-        """Return the same of several pairs, shape (K,)."""
+        """Return `latency_s` of several pairs, shape (K,)."""
         network = self._scenario.network
         is_far = self.site_of[a] != self.site_of[b]
         far, near = network.between_sites_latency_ms, network.latency_ms
@@ -164,7 +151,6 @@ class Conditions:
         return bool(self._is_behind_nat[node])
 
     def is_cut(self, a: int, b: int, now_s: float) -> bool:
-        """Tell whether a partition is between two nodes."""
         return any(p.is_now(now_s) and p.nodes[a] != p.nodes[b] for p in self._partitions)
 
     def reachable(self, a: int, b: int, now_s: float) -> bool:
@@ -172,7 +158,7 @@ class Conditions:
         return not self._is_behind_nat[b] and not self.is_cut(a, b, now_s)
 
     def reached(self, a: NDArray[np.int64], b: NDArray[np.int64], now_s: float) -> Mask:
-        """Return the same of several pairs, shape (K,)."""
+        """Return `reachable` of several pairs, shape (K,)."""
         reached = ~self._is_behind_nat[b]
         for part in self._partitions:
             if part.is_now(now_s):

@@ -22,12 +22,7 @@ Words = NDArray[np.uint64]
 
 
 def words(seed: int, *keys: ArrayLike) -> Words:
-    """Return 64 random bits for each combination of keys.
-
-    Args:
-        seed: from 0 to 2^64 - 1.
-        keys: whole numbers, or arrays of them that are broadcast against each other.
-    """
+    """Return 64 random bits for each combination of keys; arrays are broadcast."""
     found: Words = _mixed(np.asarray(seed, dtype=np.uint64))
     for key in keys:
         found = _mixed(found ^ _mixed(np.asarray(key).astype(np.uint64)))
@@ -71,7 +66,6 @@ class Purpose(IntEnum):
 
 
 def generator(seed: int, purpose: Purpose, *more: int) -> np.random.Generator:
-    """Return a new generator."""
     return np.random.default_rng([seed, purpose, *more])
 
 

@@ -1,4 +1,4 @@
-"""Loading: a scenario file, and what goes before it, to a `RunSpec`, or all mistakes at once.
+"""A scenario file, and what goes before it, to a `RunSpec`, or all mistakes at once.
 
 A scenario has the keys of `Scenario`, the options of its task under the name of that, and every
 setting of an ordinary configuration but those about names, addresses and files. `DPWA_...`
@@ -80,8 +80,6 @@ def scenario_keys() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _ScenarioReading:
-    """The steps from a tree to a `RunSpec`."""
-
     root: MapNode
     folder: Path | None
     problems: Problems
@@ -217,7 +215,6 @@ def _set(node: MapNode, changed: ConfigValue) -> MapNode:
 
 
 def _node(value: object, place: Place) -> Node:
-    """Return what somebody has set: text as in a file, or a Python value."""
     if not isinstance(value, str):
         return PythonSource(ARGUMENTS).node(value)
     if value[:1] in ("[", "{"):
@@ -226,11 +223,7 @@ def _node(value: object, place: Place) -> Node:
 
 
 def _with(node: Node, steps: Sequence[str], value: Node) -> Node:
-    """Return a tree with another value at the end of these steps.
-
-    Raises:
-        LookupError: a list has no such item.
-    """
+    """Return a tree with another value at the end of these steps."""
     if not steps:
         return value
     step, *rest = steps
@@ -358,7 +351,6 @@ FOLDER = Path(__file__).parent / "presets"
 
 
 def preset_names() -> tuple[str, ...]:
-    """Return the names of the scenarios that come with dpwa."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 

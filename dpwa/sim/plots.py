@@ -43,27 +43,16 @@ LEAST_SHOWN = 1e-16  # what is nearer to 0 is the noise of float64
 
 @dataclass(frozen=True)
 class DrawnRun:
-    """A run as pictures show it.
+    """A run as pictures show it."""
 
-    Attributes:
-        name: what it is called; unique.
-        figures: of the run.
-        outcome: of the run.
-        is_best: whether it is the one to choose.
-    """
-
-    name: str
+    name: str  # unique
     figures: SimulationFigures
     outcome: RunOutcome
-    is_best: bool
+    is_best: bool  # it is the one to choose
 
 
 def draw_runs(runs: Sequence[DrawnRun], folder: Path) -> list[Path]:
-    """Draw all pictures as PNG files in a folder; return the files.
-
-    Raises:
-        OSError: one cannot be written.
-    """
+    """Draw all pictures as PNG files in a folder; return the files."""
     looks = looks_of([run.name for run in runs], {run.name: "best" for run in runs if run.is_best})
     bars = 1.1 + BAR_INCHES * min(len(runs), MOST_BARS)
     pictures: dict[str, tuple[Callable[[Figure], None], float]] = {

@@ -1,4 +1,4 @@
-"""Scenario: what `dpwa sim` simulates, as typed values, each described.
+"""What `dpwa sim` simulates, as typed values, each described.
 
 A scenario file has the keys of `Scenario` and, beside them, any setting of an ordinary
 configuration but those that name nodes and addresses; `dpwa/sim/load.py` reads it.

@@ -1,4 +1,4 @@
-"""`simulate`: a run from its beginning to its end, by the engine that fits it."""
+"""A run from its beginning to its end, by the engine that fits it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ def engine_of(scenario: Scenario) -> str:
 
 
 def require_engine(scenario: Scenario) -> None:
-    """Check that what the engine of a scenario needs is installed.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Check that what the engine of a scenario needs is installed."""
     if engine_of(scenario) == "nodes":
         import dpwa.sim.nodes.engine  # noqa: F401
 

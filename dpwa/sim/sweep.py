@@ -34,49 +34,31 @@ Settings = Mapping[str, object]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep.
+    """One run of a sweep."""
 
-    Attributes:
-        settings: by which it differs from the others, by key; without the seed.
-        overrides: these, the seed, and what is set for all.
-        scenario: that is simulated.
-    """
-
-    settings: Settings
-    overrides: Settings
+    settings: Settings  # by which it differs from the others, by key; without the seed
+    overrides: Settings  # these, the seed, and what is set for all
     scenario: Scenario
 
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """A run that has ended.
-
-    Attributes:
-        planned: what was asked for.
-        figures: `None` if it could not be simulated.
-        outcome: the same.
-        error: why not.
-    """
+    """A run that has ended."""
 
     planned: PlannedRun
-    figures: SimulationFigures | None = None
+    figures: SimulationFigures | None = None  # `None` if it could not be simulated
     outcome: RunOutcome | None = None
-    error: str = ""
+    error: str = ""  # why it could not be simulated
 
 
 class StopRequest:
-    """Whether the runs are to end, as somebody has pressed Ctrl-C or a scheduler takes the machine.
-
-    Attributes:
-        number: of the signal that has said so; 0 before.
-    """
+    """Whether the runs are to end: Ctrl-C was pressed, or a scheduler takes the machine."""
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number = 0  # of the signal that has said so; 0 before
 
     @property
     def is_set(self) -> bool:
-        """Whether they are to end."""
         return self.number != 0
 
 
@@ -93,15 +75,8 @@ def plan_runs(
 ) -> list[PlannedRun]:
     """Return the runs of a sweep, in order: the last key changes first, then the seed.
 
-    Args:
-        source: of the scenario.
-        settings: what is set for all, by key; see `load_scenario`.
-        sweep: values by key; the runs are all combinations.
-        repeat: how many seeds: that of the scenario and the next ones.
-
-    Raises:
-        ConfigError: the scenario has mistakes.
-        UserError: there are too many runs.
+    `settings` are set for all; the runs are all combinations of the values of `sweep`; `repeat`
+    seeds are that of the scenario and the next ones.
     """
     combinations = [
         dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())
@@ -121,7 +96,6 @@ def plan_runs(
 
 
 def plain(value: object) -> object:
-    """Return text as the number that it is, if it is one."""
     found = number(value) if isinstance(value, str) else None
     return value if found is None else found
 
@@ -136,19 +110,9 @@ def run_all(
 ) -> list[SimulatedRun]:
     """Simulate runs; return those that have begun, in order.
 
-    One that cannot be simulated says why, if there are others. After `stop` the runs that are
-    under way end with what they have, and no others begin.
-
-    Args:
-        source: of the scenario.
-        planned: what `plan_runs` has returned.
-        processes: how many runs go on at once, in processes of their own if more than one.
-        progress: is told how far each run is.
-        stop: when to end.
-
-    Raises:
-        DpwaError: there is one run, and it cannot be simulated.
-        UserError: a library is missing, or a process of the sweep has died.
+    One that cannot be simulated says why, if there are others. After `stop` the runs that are under
+    way end with what they have, and no others begin. With more than one of `processes`, that many
+    run at once, in processes of their own. `progress` is told how far each run is.
     """
     for run in planned:
         require_engine(run.scenario)
@@ -319,9 +283,6 @@ def write_results(runs: Sequence[SimulatedRun], document: JsonObject, folder: Pa
     """Write all but the pictures into a folder, which is made; return the files.
 
     In each of them `run` is the number of the run in the document, from 0.
-
-    Raises:
-        OSError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ended = [(index, run.outcome) for index, run in enumerate(runs) if run.outcome]

@@ -1,4 +1,4 @@
-"""Barriers: every member counts those that it has passed, and tells whether it waits in one.
+"""Every member counts the barriers that it has passed, and tells whether it waits in one.
 
 A member passes a barrier when all others wait in the same one, or have passed it already. So nobody
 is counted out who is late: whoever has been away catches up with the others.
@@ -16,24 +16,13 @@ ASK_AGAIN_S = 0.5  # while waiting, to find out about members that have stopped
 
 
 class Barriers:
-    """The barriers of one node.
-
-    Args:
-        own: its name.
-        say_to_all: tells the others.
-
-    Attributes:
-        passed: number of those that it has passed.
-        is_waiting: whether it is in one.
-    """
-
     def __init__(self, own: str, say_to_all: Callable[[Item], None]) -> None:
         self._own = own
         self._say_to_all = say_to_all
         self._has_part = False
         self._members: dict[str, tuple[int, bool]] = {}
         self._told_at = 0.0
-        self.passed = 0
+        self.passed = 0  # number of barriers that this node has passed
         self.is_waiting = False
 
     @property
@@ -58,16 +47,13 @@ class Barriers:
         }
 
     def hear(self, name: str, passed: int, *, is_waiting: bool) -> None:
-        """Take note of where a member is."""
         self._members[name] = passed, is_waiting
 
     def arrive(self, now: float) -> None:
-        """Begin to wait."""
         if not self.is_waiting:
             self.is_waiting, self._told_at = True, now - ASK_AGAIN_S
 
     def give_up(self) -> None:
-        """Wait no longer."""
         if self.is_waiting:
             self.is_waiting = False
             self._tell()
@@ -88,10 +74,7 @@ class Barriers:
         return True
 
     def absent(self) -> list[str]:
-        """Return which members have not come to the barrier that this node waits in.
-
-        Any thread may ask.
-        """
+        """Return who has not come to the barrier that this node waits in; from any thread."""
         here, states = self.passed, list(self._members.items())
         return [name for name, state in states if state < (here, True)]
 

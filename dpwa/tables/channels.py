@@ -1,4 +1,4 @@
-"""ReliableChannels: what the engine says to the other members of its view, and hears from them."""
+"""What the engine says to the other members of its view, and hears from them, in order."""
 
 from __future__ import annotations
 
@@ -27,22 +27,16 @@ Send = Callable[[Any, Frame | None], None]  # of a message
 
 @dataclass(frozen=True)
 class Item:
-    """Something to be told in a stream.
-
-    Attributes:
-        kind: of message.
-        fields: of it, but for those that all messages have, and those of its pieces.
-        data: its payload; cut into pieces if the kind allows that.
-        seen: called when the other side has it; of what is not cut into pieces.
-    """
+    """Something to be told in a stream."""
 
     kind: type[Numbered]
+    # of the message, but for those that all messages have, and those of its pieces
     fields: dict[str, Any] = field(default_factory=dict)
-    data: Frame | None = None
+    data: Frame | None = None  # cut into pieces if the kind of message allows that
+    # called when the other side has it; of what is not cut into pieces
     seen: Callable[[], None] | None = None
 
     def pieces(self) -> Iterator[tuple[dict[str, Any], Frame | None]]:
-        """Yield fields and payload of each message."""
         if not issubclass(self.kind, InPieces):
             yield self.fields, self.data
             return
@@ -53,12 +47,7 @@ class Item:
 
 
 class OutgoingStream:
-    """The stream to one member in one view.
-
-    Args:
-        header: fields that all messages have in common.
-        send: sends a message, which may be lost.
-    """
+    """The stream to one member in one view; `send` may lose what it is given."""
 
     def __init__(self, header: dict[str, Any], send: Send) -> None:
         self._header = header
@@ -93,7 +82,6 @@ class OutgoingStream:
             self.resend(now)
 
     def resend(self, now: float) -> None:
-        """Send again what was not seen."""
         self._resent_at = now
         for message, data, _ in self._unseen:
             self._send(message, data)
@@ -117,7 +105,6 @@ class OutgoingStream:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something that was not seen."""
         return bool(self._unseen or self._sources)
 
     def _next(self) -> tuple[dict[str, Any], Frame | None] | None:
@@ -140,16 +127,10 @@ class OutgoingStream:
 
 
 class IncomingStream:
-    """The stream from one member in one view.
-
-    Attributes:
-        last: number of the message that was taken last.
-        is_owed: whether the other side is to be told of it.
-        wants: whether it is to send again what comes after.
-    """
+    """The stream from one member in one view."""
 
     def __init__(self) -> None:
-        self.last = 0
+        self.last = 0  # number of the message that was taken last
         self.is_owed = self.wants = False
         self._needs_none_after = -1  # the next one has come, or was asked for: this was `last` then
         self._data = bytearray()
@@ -168,15 +149,9 @@ class IncomingStream:
         return number == self.last + 1
 
     def take(self, message: Numbered, payload: Frame, most_bytes: int) -> Frame | None:
-        """Take a message; return all of its bytes once it is complete.
+        """Take the next message; return all of its bytes once it is complete.
 
-        Args:
-            message: the next one.
-            payload: that has come with it.
-            most_bytes: that it may have altogether.
-
-        Raises:
-            ProtocolError: it is too large, or its pieces do not fit together.
+        Raises ProtocolError if there are more than `most_bytes`, or its pieces do not fit together.
         """
         if not isinstance(message, InPieces):
             self.last = message.number
@@ -205,17 +180,7 @@ Tell = Callable[[str, Message, Frame | None], None]
 
 
 class ReliableChannels:
-    """The streams to and from all other members.
-
-    Args:
-        group: says who takes part.
-        contacts: who can be reached.
-        tell: sends a message to a peer.
-
-    Attributes:
-        view: that all messages are of.
-        now: of the engine, in seconds.
-    """
+    """The streams to and from all other members."""
 
     def __init__(self, group: Group, contacts: Contacts, tell: Tell) -> None:
         self._group = group
@@ -244,20 +209,17 @@ class ReliableChannels:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Names of the other members, in order of rank."""
         return tuple(self._out)
 
     # Saying
 
     def say(self, name: str, item: Item) -> None:
-        """Tell another member something."""
         outgoing = self._out.get(name)
         if outgoing is not None:
             outgoing.put([item])
             outgoing.pump(self.now)
 
     def say_to_all(self, item: Item) -> None:
-        """Tell all others."""
         for name in self._out:
             self.say(name, item)
 
@@ -266,7 +228,6 @@ class ReliableChannels:
         return self._out.get(name)
 
     def to_self(self, item: Item) -> Numbered:
-        """Return what this node says to itself."""
         fields = {"request": 0, **self._signed, **item.fields, "number": 0}
         if "start" in item.kind.model_fields:
             fields |= {"start": 0, "nbytes": 0}
@@ -361,11 +322,7 @@ class ReliableChannels:
         return True
 
     def has_silent_members(self, unreachable_s: float) -> bool:
-        """Tell whether a member does not answer, or has no connection, for too long.
-
-        Args:
-            unreachable_s: how long one may have none that had one.
-        """
+        """Tell whether a member does not answer, or has no connection, for too long."""
         return any(self._is_silent(name, unreachable_s) for name in self._out)
 
     def _is_silent(self, name: str, unreachable_s: float) -> bool:

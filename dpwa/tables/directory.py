@@ -31,59 +31,37 @@ DIGEST_BYTES = 8
 
 @dataclass(frozen=True)
 class HeldShard:
-    """A complete copy of a shard.
+    """A complete copy of a shard."""
 
-    Attributes:
-        shard: index of the shard.
-        epoch: when the last view began in which additions were taken.
-        rank: place of the holder among those that hold the shard; 0: the primary.
-        digest: of the additions that it contains.
-    """
-
-    shard: int
-    epoch: int
-    rank: int
-    digest: bytes
+    shard: int  # index of the shard
+    epoch: int  # when the last view began in which additions were taken
+    rank: int  # place of the holder among those that hold the shard; 0: the primary
+    digest: bytes  # of the additions that it contains
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a member knows of a table.
-
-    Attributes:
-        spec: what it is.
-        shards: number of shards.
-        is_ready: whether its first values are in place.
-        copies: that the member has.
-        holders: of each shard, as far as the member knows.
-        needed: of each shard, the least epoch of copies with all that was acknowledged, as far as
-            the member knows; none: it was left out, and does not.
-    """
+    """What a member knows of a table."""
 
     spec: TableSpec
-    shards: int
-    is_ready: bool = False
-    copies: tuple[HeldShard, ...] = ()
-    holders: tuple[tuple[str, ...], ...] = ()
+    shards: int  # number of shards
+    is_ready: bool = False  # its first values are in place
+    copies: tuple[HeldShard, ...] = ()  # that the member has
+    holders: tuple[tuple[str, ...], ...] = ()  # of each shard, as far as the member knows
+    # of each shard, the least epoch of copies with all that was acknowledged, as far as the member
+    # knows; empty: it was left out, and does not know
     needed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a member tells at the beginning of a view.
+    """What a member tells at the beginning of a view."""
 
-    Attributes:
-        tables: by number.
-        passed: number of barriers that it has passed; `None`: it has just come.
-        is_waiting: whether it is in one.
-    """
-
-    tables: Mapping[int, Known]
-    passed: int | None = None
-    is_waiting: bool = False
+    tables: Mapping[int, Known]  # by number
+    passed: int | None = None  # barriers that it has passed; `None`: it has just come
+    is_waiting: bool = False  # in a barrier
 
     def pack(self) -> bytes:
-        """Return it as bytes."""
         tables = [
             [
                 number,
@@ -101,21 +79,14 @@ class Told:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """A table in a view.
-
-    Attributes:
-        spec, shards, is_ready: as of `Known`.
-        placement: who holds what.
-        copies: that are to be made first.
-        needed: as of `Known`, before the view; none: this node was left out of it.
-        epoch: of the view.
-    """
+    """A table in a view."""
 
     spec: TableSpec
     shards: int
     is_ready: bool
-    placement: ShardPlacement
-    copies: tuple[ShardTransfer, ...] = ()
+    placement: ShardPlacement  # who holds what
+    copies: tuple[ShardTransfer, ...] = ()  # that are to be made first
+    # as of `Known`, before the view; empty: this node was left out of it
     needed: tuple[int, ...] = ()
     epoch: int = 0
 
@@ -137,10 +108,7 @@ def plans(
 ) -> dict[int, TablePlan]:
     """Return the plans of all tables under a new view; the same on all members.
 
-    Args:
-        members: names, in order of rank.
-        told: by every one of them.
-        epoch: of the view.
+    `members` are names in order of rank, of whom every one has told something.
     """
     numbers = sorted({number for one in told.values() for number in one.tables})
     return {number: _plan(members, told, number, epoch) for number in numbers}
@@ -201,11 +169,6 @@ def _holds(table: Known, shard: int) -> bool:
 
 
 def unpack_told(data: Frame) -> Told:
-    """Read what a member tells.
-
-    Raises:
-        ProtocolError: it is something else.
-    """
     try:
         rows, passed, is_waiting = msgpack.unpackb(data, raw=False)
         if len(rows) > limits.MAX_TABLES or not isinstance(passed, int | None):

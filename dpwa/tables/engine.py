@@ -62,41 +62,22 @@ RECONNECTED_S = 2.0  # after it has gone on: all its connections may have broken
 
 @dataclass(frozen=True)
 class Settings:
-    """What an `Engine` is told.
-
-    Attributes:
-        runtime: of the node.
-        startup_s: how long users wait for all nodes at first.
-        answer: takes the answer to a read, to send it.
-        wake: has the RxThread look after a ballot.
-    """
+    """What an `Engine` is told."""
 
     runtime: Runtime
-    startup_s: float
-    answer: Callable[[ReadAnswer], None]
-    wake: Callable[[], None]
+    startup_s: float  # how long users wait for all nodes at first
+    answer: Callable[[ReadAnswer], None]  # takes the answer to a read, to send it
+    wake: Callable[[], None]  # has the RxThread look after a ballot
 
 
 class Engine:
-    """Does what members and users want of tables.
-
-    Args:
-        pending: shared with those who use the tables.
-        group: says who takes part.
-        contacts: who can be reached, and whose memory is shared.
-        tell: sends a message to a peer.
-        settings: what else there is to know.
-
-    Attributes:
-        requests: additions to shards and reads of them.
-        barriers: which members wait in one.
-    """
+    """Does what members and users want of tables."""
 
     def __init__(
         self,
         pending: PendingOperations,
         group: Group,
-        contacts: Contacts,
+        contacts: Contacts,  # who can be reached, and whose memory is shared
         tell: Tell,
         settings: Settings,
     ) -> None:
@@ -129,11 +110,9 @@ class Engine:
     # Any thread
 
     def start(self) -> None:
-        """Begin to work."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until the thread has ended."""
         self._thread.join(timeout_s)
 
     def view_changed(self, view: GroupView) -> None:
@@ -141,7 +120,6 @@ class Engine:
         self.order(partial(self._follow, view, self._group.exits))
 
     def link_changed(self, peer: str) -> None:
-        """Take note that a connection has come up, or is gone."""
         self.order(partial(self._mail.link_changed, peer))
 
     def hear(self, message: FromMember, payload: Frame, reply: Reply) -> None:
@@ -150,7 +128,6 @@ class Engine:
             self.order(partial(self._receive, message, payload, reply))
 
     def order(self, act: Callable[[], None]) -> None:
-        """Have something done on this thread."""
         self._inbox.put(act)
 
     def wake(self) -> None:
@@ -158,7 +135,6 @@ class Engine:
         self._inbox.put(None)
 
     def absent(self) -> list[str]:
-        """Return which members have not come to the barrier that this node waits in."""
         return self.barriers.absent()
 
     def stop(self) -> None:
@@ -169,7 +145,6 @@ class Engine:
     # This thread
 
     def _run(self) -> None:
-        """Work until told to stop."""
         patience_s = IDLE_S
         while not self._is_stopping:
             with suppress(Empty):
@@ -200,7 +175,6 @@ class Engine:
         return self._mail.now - self._awake.woke_at < DOUBTFUL_FOR_S
 
     def _go_on(self) -> None:
-        """Do what has become due."""
         self._is_busy = True
         now = self._mail.now
         if not self._has_begun:
@@ -348,7 +322,6 @@ class Engine:
         return self._has_begun or isinstance(message, TableHoldings)
 
     def _say(self, name: str, item: Item) -> None:
-        """Tell a member something; this node itself is one, too."""
         if name == self._own:
             self._take(self._mail.to_self(item), item.data or b"", None)
         else:
@@ -400,7 +373,6 @@ class Engine:
             self._be_ready(number)
 
     def arrive(self) -> None:
-        """Wait in a barrier."""
         self.barriers.arrive(self._mail.now)
 
     def wait_no_longer(self) -> None:

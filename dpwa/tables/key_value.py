@@ -20,8 +20,7 @@ _FIRST_ROOM = 16
 def as_keys(given: Any) -> np.ndarray:
     """Return the keys that a user has passed, int64 of shape (n,), in the order given.
 
-    Raises:
-        UserError: not integers, or beyond 64 bits with a sign.
+    Raises UserError if they are not integers, or beyond 64 bits with a sign.
     """
     keys = as_integers(given, "keys")
     if keys.size and keys.max() > _INT64.max:
@@ -52,10 +51,6 @@ def split_keys(keys: np.ndarray, shards: int) -> list[ShardRows]:
     """Cut keys into parts for those shards that have some of them; `rows` are the keys.
 
     The keys of a part are in the order given.
-
-    Args:
-        keys: as `as_keys` returns them.
-        shards: how many there are.
     """
     parts = by_shard(shard_of_keys(keys, shards), shards)
     return [replace(part, rows=keys[part.where]) for part in parts]
@@ -64,15 +59,8 @@ def split_keys(keys: np.ndarray, shards: int) -> list[ShardRows]:
 class KeyValueStore(ReplicatedState):
     """The rows of a shard by their keys, in the order in which they were first added to.
 
-    Args:
-        columns: of a row; `None`: the value of a key is one number.
-        dtype: float32 or float64.
-        updater: applies the additions.
-        default: every value of a key that was never added to, and that its first addition starts
-            from.
-
-    Raises:
-        UserError: another dtype.
+    `default` is every value of a key that was never added to, and what its first addition starts
+    from.
     """
 
     def __init__(
@@ -95,14 +83,8 @@ class KeyValueStore(ReplicatedState):
     def read(self, rows: np.ndarray) -> np.ndarray:
         """Return a copy of the rows of some keys; the default for those never added to.
 
-        Args:
-            rows: keys, int64 of shape (n,), in any order.
-
-        Returns:
-            Of shape (n,) or (n, columns).
-
-        Raises:
-            ProtocolError: this is not an array of keys.
+        `rows` are keys, int64 of shape (n,), in any order; the result has shape (n,) or (n,
+        columns).
         """
         self._check_whole()
         check_ids(rows)

@@ -1,4 +1,4 @@
-"""PendingOperations: where the threads that use tables and the engine meet.
+"""Where the threads that use tables and the engine meet.
 
 Users leave additions, and wait; the engine takes them, and lays out what holds in the present view.
 """
@@ -24,48 +24,27 @@ Key = tuple[int, int]  # number of a table, index of a shard
 
 @dataclass(frozen=True)
 class Present:
-    """What holds in a view; never changed, but replaced.
-
-    Attributes:
-        view: who takes part.
-        is_ready: whether all members have told what they have.
-        tables: by number.
-        passed: barriers that this node has passed.
-    """
+    """What holds in a view; never changed, but replaced."""
 
     view: GroupView
-    is_ready: bool = False
-    tables: Mapping[int, TablePlan] = field(default_factory=dict)
-    passed: int = 0
+    is_ready: bool = False  # all members have told what they have
+    tables: Mapping[int, TablePlan] = field(default_factory=dict)  # by number
+    passed: int = 0  # barriers that this node has passed
 
 
 @dataclass(frozen=True, eq=False)
 class Addition:
-    """An addition to one shard.
-
-    Attributes:
-        key: of the shard.
-        counter: counts the additions of this node to the shard.
-        rows: number of ids at the beginning of the data; `None`: all rows.
-        data: ids, then the delta.
-        is_first: whether it replaces the values.
-    """
+    """An addition to one shard."""
 
     key: Key
-    counter: int
-    rows: int | None
-    data: ByteArray
-    is_first: bool = False
+    counter: int  # counts the additions of this node to the shard
+    rows: int | None  # number of ids at the beginning of the data; `None`: all rows
+    data: ByteArray  # ids, then the delta
+    is_first: bool = False  # it replaces the values
 
 
 class PendingRead:
-    """Rows that somebody has asked another member for.
-
-    Args:
-        key: of the shard.
-        ids: which; `None`: all.
-        nbytes: size of the answer.
-    """
+    """Rows that somebody has asked another member for; `ids` is `None` for all of them."""
 
     def __init__(self, key: Key, ids: np.ndarray | None, nbytes: int) -> None:
         self.key = key
@@ -80,20 +59,13 @@ class PendingRead:
 class PendingOperations:
     """What users and the engine share.
 
-    Args:
-        view: who takes part at first.
-        runtime: of the node.
-
-    Attributes:
-        changed: guards it, and is notified when users may go on.
-        present: what holds now.
-        memories: of this node's own copies.
+    `changed` guards it, and is notified when users may go on.
     """
 
     def __init__(self, view: GroupView, runtime: Runtime) -> None:
         self.changed = runtime.condition()
         self.present = Present(view)
-        self.memories: dict[Key, ShardMemory] = {}
+        self.memories: dict[Key, ShardMemory] = {}  # of this node's own copies
         self._counters: dict[Key, int] = {}
         self._unseen: dict[Key, OrderedDict[int, Addition]] = {}
         # What the engine has not numbered yet, each with the size of all that was ever left.
@@ -121,12 +93,9 @@ class PendingOperations:
     def add(
         self, table: int, parts: list[tuple[int, int | None, ByteArray]], *, is_first: bool
     ) -> None:
-        """Leave additions to shards of one table.
+        """Leave additions to shards of one table: shard, number of ids, and data of each.
 
-        Args:
-            table: its number.
-            parts: shard, number of ids, and data of each.
-            is_first: whether they replace the values.
+        With `is_first` they replace the values.
         """
         with self.changed:
             fresh, left_bytes = [], self._left_bytes
@@ -151,7 +120,6 @@ class PendingOperations:
         )
 
     def unacknowledged(self) -> list[Key]:
-        """Return the shards with additions of this node that were not acknowledged."""
         with self.changed:
             fresh = {key for key, *_ in self._fresh}
             return sorted(fresh.union(key for key, unseen in self._unseen.items() if unseen))
@@ -188,13 +156,11 @@ class PendingOperations:
     # The engine, and the TxThread
 
     def publish(self, present: Present) -> None:
-        """Say what holds now."""
         with self.changed:
             self.present = present
             self.changed.notify_all()
 
     def note_mismatch(self, table: int, difference: str) -> None:
-        """Take note that another member has made another table of this number."""
         with self.changed:
             self._mismatches[table] = difference
             self.changed.notify_all()
@@ -215,20 +181,18 @@ class PendingOperations:
         )
 
     def note_missed_barriers(self, own: str, count: int) -> None:
-        """Take note that the others have gone on without this node."""
+        """Take note that the others have passed so many barriers without this node."""
         self._note_left_out(
             f"{own} did not answer for too long, and the others have gone on without it: they "
             f"have passed {count} barriers to which it has not come"
         )
 
     def _note_left_out(self, reason: str) -> None:
-        """Take note that the others have gone on without this node."""
         with self.changed:
             self._left_out = self._left_out or reason
             self.changed.notify_all()
 
     def take_fresh(self) -> list[Addition]:
-        """Return the additions that were not taken yet."""
         with self.changed:
             taken = []
             while self._fresh:
@@ -248,8 +212,7 @@ class PendingOperations:
     def acknowledge(self, key: Key, counter: int, error: DpwaError | None = None) -> bool:
         """Take note that an addition is in all copies of its shard, or has failed.
 
-        Returns:
-            Whether it is one that a user has made, and has not failed.
+        Returns whether it is one that a user has made, and has not failed.
         """
         with self.changed:
             addition = self._unseen.get(key, OrderedDict()).pop(counter, None)
@@ -276,7 +239,6 @@ class PendingOperations:
                 self.changed.notify_all()
 
     def refused(self, request: int, reason: str) -> None:
-        """Take note that something is not to be had."""
         with self.changed:
             ask = self._asked.pop(request, None)
             if ask is not None:

@@ -1,4 +1,4 @@
-"""Replication: how an addition gets into all copies of a shard, and a state to a new one."""
+"""How an addition gets into all copies of a shard, and a state to a new one."""
 
 from __future__ import annotations
 
@@ -42,15 +42,11 @@ class Replication:
     The primary applies an addition, passes it on to the replicas, and acknowledges it when all of
     them have applied it. One that is refused is in no copy, so those of the same client wait until
     the client knows: else it might ask for it again, elsewhere, where later ones are in already.
-    While a new replica gets the state, additions to the shard wait. A replica
-    that cannot apply an addition, or finds that it has missed one, has its copy made anew: what it
-    has not confirmed counts as soon as the state has come, which contains it.
+    While a new replica gets the state, additions to the shard wait. A replica that cannot apply an
+    addition, or finds that it has missed one, has its copy made anew: what it has not confirmed
+    counts as soon as the state has come, which contains it.
 
-    Args:
-        store: has the copies.
-        mail: whose members are told.
-        say: tells a member something, be it this node.
-        note: called for every addition that is applied here.
+    `note` is called for every addition that is applied here.
     """
 
     def __init__(
@@ -79,7 +75,6 @@ class Replication:
     # The primary
 
     def add(self, message: TableAddition, data: Frame) -> None:
-        """Apply an addition, and pass it on."""
         key = message.table, message.shard
         if key in self._copying or (key, message.name) in self._refused:
             self._on_hold.setdefault(key, []).append((message, data))
@@ -104,7 +99,6 @@ class Replication:
         fault_points.reached("table.add.forwarded")
 
     def replicated(self, message: TableReplicated) -> None:
-        """Take note that a replica has applied an addition."""
         self._confirmed(_awaited(message), message.name)
 
     def _confirmed(self, awaited: Awaited, replica: str) -> None:
@@ -160,11 +154,7 @@ class Replication:
     # The replica
 
     def replicate(self, message: TableAddition, data: Frame) -> None:
-        """Apply an addition that the primary has passed on.
-
-        Raises:
-            ProtocolError: somebody else has passed it on.
-        """
+        """Apply an addition that the primary has passed on."""
         key = message.table, message.shard
         copy = self._own_replica(key, message.name)
         if copy is None or copy.incoming is not None:
@@ -228,11 +218,7 @@ class Replication:
                 self._send_state(key, copy.target)
 
     def take_state(self, message: TableState, data: Frame) -> None:
-        """Take a piece of the state of a copy that is to come.
-
-        Raises:
-            ProtocolError: somebody else has sent it than the primary.
-        """
+        """Take a piece of the state of a copy that is to come."""
         key = message.table, message.shard
         copy = self._own_replica(key, message.name)
         if copy is None or copy.incoming is None:
@@ -252,11 +238,7 @@ class Replication:
             self._say_taken(key, is_whole=True)
 
     def state_taken(self, message: TableStateTaken) -> None:
-        """Go on with additions once all replicas have the state.
-
-        Raises:
-            ProtocolError: it is not for this node to send it.
-        """
+        """Go on with additions once all replicas have the state."""
         key = message.table, message.shard
         self._store.own_primary(key)
         if message.name not in self._store.holders(key):

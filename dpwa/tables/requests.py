@@ -1,4 +1,4 @@
-"""Requests: what members want of shards, and who has to be asked."""
+"""What members want of shards, and who has to be asked."""
 
 from __future__ import annotations
 
@@ -27,25 +27,15 @@ MAX_ANSWER_BYTES = 1024**3  # waiting at once
 
 @dataclass
 class ReadAnswer:
-    """Rows, or why there are none.
-
-    Attributes:
-        request: that asked for them.
-        reply: sends a message to whoever did.
-        data: the bytes.
-        image: the memory that has the values of the shard; 0: none.
-        refused: why not.
-        sent_bytes: of them.
-        until: when it is given up.
-    """
+    """Rows, or why there are none."""
 
     request: int
     reply: Reply
     data: ByteArray = field(default_factory=lambda: np.empty(0, np.uint8))
-    image: int = 0
-    refused: str | None = None
-    sent_bytes: int = 0
-    until: float | None = None
+    image: int = 0  # the memory that has the values of the shard; 0: none
+    refused: str | None = None  # why there are no rows
+    sent_bytes: int = 0  # of `data`
+    until: float | None = None  # when it is given up
 
     def send(self, now: float) -> bool:
         """Send what is taken; return whether that was all, or nobody takes it."""
@@ -72,11 +62,7 @@ class ReadAnswer:
 
 
 class Answers:
-    """The answers of a node; sent by the RxThread.
-
-    Args:
-        wake: has the RxThread look for more.
-    """
+    """The answers of a node; sent by the RxThread, which `wake` has look for more."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -89,7 +75,6 @@ class Answers:
         self._wake()
 
     def send(self, now: float) -> bool:
-        """Send what is taken; return whether something is left."""
         while not self._fresh.empty():
             answer = self._fresh.get()
             nbytes = sum(waiting.data.nbytes for waiting in self._waiting)
@@ -106,16 +91,6 @@ class Requests:
     """Additions and reads: those of this node on their way, those of others answered.
 
     Belongs to the thread of the engine.
-
-    Args:
-        own: this node.
-        pending: what its users wait for.
-        store: its copies of shards.
-        say: tells a member something.
-        answer: takes the answer to a read, to send it.
-
-    Attributes:
-        acknowledged: additions of this node since a member was lost.
     """
 
     def __init__(
@@ -123,10 +98,10 @@ class Requests:
         own: Member,
         pending: PendingOperations,
         store: ShardStore,
-        say: Callable[[str, Item], None],
-        answer: Callable[[ReadAnswer], None],
+        say: Callable[[str, Item], None],  # tells a member something
+        answer: Callable[[ReadAnswer], None],  # takes the answer to a read, to send it
     ) -> None:
-        self.acknowledged = 0
+        self.acknowledged = 0  # additions of this node since a member was lost
         self._own = own.name
         self._client = f"{own.name}:{own.incarnation.hex()}"
         self._pending = pending
@@ -135,7 +110,6 @@ class Requests:
         self._answer = answer
 
     def route(self, addition: Addition) -> None:
-        """Send an addition of this node to the primary."""
         try:
             (primary, *_) = self._store.holders(addition.key)
         except (ProtocolError, ValueError):
@@ -154,14 +128,12 @@ class Requests:
         fault_points.reached("table.add.sent")
 
     def added(self, message: TableAdded) -> None:
-        """Take note of what became of an addition of this node."""
         error = ProtocolError(f"an addition was refused: {message.refused}")
         key = message.table, message.shard
         refusal = error if message.refused else None
         self.acknowledged += self._pending.acknowledge(key, message.counter, refusal)
 
     def order(self, request: int, ask: PendingRead, primary: str) -> None:
-        """Ask the primary of a shard for rows."""
         if primary == self._own:
             self._get_own(request, ask)
             return
@@ -184,7 +156,6 @@ class Requests:
             self._pending.answered(request, 0, rows, 0)
 
     def get(self, message: TableGet, data: Frame, reply: Reply | None) -> None:
-        """Answer a member that wants rows."""
         if reply is None:
             return
         key = message.table, message.shard
@@ -204,7 +175,6 @@ class Requests:
 
 
 def lost_error(number: int, shard: int) -> TableLostError:
-    """Return what to raise for rows that nobody has any more."""
     return TableLostError(
         f"shard {shard} of table {number} is lost: no member has a copy with all that was "
         "acknowledged; those that had one are gone, or not back yet (`replicas` says how many "

@@ -24,7 +24,6 @@ class TableShard:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self.stop - self.start
 
 
@@ -32,9 +31,6 @@ def cut(rows: int, shards: int) -> tuple[TableShard, ...]:
     """Cut a table into contiguous shards whose sizes differ by at most one row.
 
     With fewer rows than shards, the last ones are empty.
-
-    Raises:
-        UserError: no shards, or a negative number of rows.
     """
     if rows < 0 or shards < 1:
         raise UserError(
@@ -47,21 +43,13 @@ def cut(rows: int, shards: int) -> tuple[TableShard, ...]:
 
 @dataclass(frozen=True)
 class ShardPlacement:
-    """Who holds what.
+    """Who holds what."""
 
-    Attributes:
-        holders: for each shard, the names of those that hold it, the primary first; none if all
-            copies were lost.
-    """
-
+    # of each shard, by name, the primary first; none if all copies were lost
     holders: tuple[tuple[str, ...], ...]
 
     def primary(self, shard: int) -> str:
-        """Return the member that takes the additions to a shard.
-
-        Raises:
-            LookupError: no copy of the shard has survived.
-        """
+        """Return the member that takes the additions to a shard; LookupError if none is left."""
         if not self.holders[shard]:
             raise LookupError(f"no copy of shard {shard} has survived")
         return self.holders[shard][0]
@@ -71,12 +59,10 @@ class ShardPlacement:
         return self.holders[shard][1:]
 
     def held_by(self, member: str) -> tuple[int, ...]:
-        """Return the shards of which a member has a copy, as primary or as replica."""
         return tuple(i for i, holders in enumerate(self.holders) if member in holders)
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Shards of which no copy has survived."""
         return tuple(i for i, holders in enumerate(self.holders) if not holders)
 
 
@@ -91,13 +77,8 @@ class ShardTransfer(NamedTuple):
 def initial(members: Sequence[str], shards: int, replicas: int) -> ShardPlacement:
     """Place new shards: primaries in turn over the members, replicas on those that follow in turn.
 
-    Args:
-        members: names of the view, in its order.
-        shards: how many.
-        replicas: copies of each shard besides the primary, as far as there are members.
-
-    Raises:
-        UserError: there are no members.
+    `members` are in the order of the view; `replicas` come besides the primary, as far as there are
+    members.
     """
     if not members:
         raise UserError("a table needs at least one member to hold it")
@@ -115,12 +96,7 @@ def after(placement: ShardPlacement, members: Sequence[str], replicas: int) -> S
 
     The copies that survive stay where they are, and the earliest of them is the primary. Missing
     replicas go to the members with the fewest copies, the first in the view among equals. A shard
-    of which no copy survives stays without holders: see `ShardPlacement.lost`.
-
-    Args:
-        placement: the last one, of copies that are complete (`without` the others).
-        members: names of the new view, in its order.
-        replicas: as for `initial`.
+    of which no copy survives stays without holders. All copies of `placement` are complete.
     """
     present = set(members)
     surviving = [
@@ -138,12 +114,7 @@ def after(placement: ShardPlacement, members: Sequence[str], replicas: int) -> S
 
 
 def copies_to_make(before: ShardPlacement, now: ShardPlacement) -> list[ShardTransfer]:
-    """Return what has to be sent so that all holders have the state of their shards.
-
-    Args:
-        before: the last placement, of copies that are complete.
-        now: the one that `after` made of it.
-    """
+    """Return what has to be sent so that all holders have the state of their shards."""
     return [
         ShardTransfer(shard, holders[0], member)
         for shard, holders in enumerate(now.holders)
@@ -156,25 +127,20 @@ def copies_to_make(before: ShardPlacement, now: ShardPlacement) -> list[ShardTra
 class ShardRows:
     """The part of a read or of an addition that goes to one shard.
 
-    Attributes:
-        shard: index of the shard.
-        where: which of the ids given (of all rows, without ids): `delta[part.where]` is to be sent,
-            `result[part.where] = answer` is what came.
-        rows: of the shard, int64 of shape (n,), in the order of `where`; `None`: all of them.
+    `where` tells which of the ids given (of all rows, without ids): `delta[part.where]` is to be
+    sent, `result[part.where] = answer` is what came.
     """
 
     shard: int
     where: slice | np.ndarray
+    # of the shard, int64 of shape (n,), in the order of `where`; `None`: all of them
     rows: np.ndarray | None
 
 
 def as_array(given: Any, what: str) -> np.ndarray:
     """Return an array of what a user has passed: a number, list, array or tensor of any device.
 
-    It may share the memory of what was given.
-
-    Raises:
-        UserError: it is no such thing; the message begins with `what`.
+    It may share the memory of what was given. `what` begins the message of a UserError.
     """
     if hasattr(given, "detach"):  # a tensor: arrays know neither its device nor bfloat16
         given = given.detach().cpu()
@@ -190,11 +156,7 @@ def as_array(given: Any, what: str) -> np.ndarray:
 
 
 def as_integers(given: Any, what: str) -> np.ndarray:
-    """Return an array of shape (n,) of the integers that a user has passed, of their own dtype.
-
-    Raises:
-        UserError: they are not integers, or of more than one dimension.
-    """
+    """Return an array of shape (n,) of the integers that a user has passed, of their own dtype."""
     if isinstance(given, range):
         given = np.arange(given.start, given.stop, given.step)
     array = np.atleast_1d(as_array(given, what))
@@ -211,12 +173,7 @@ def as_integers(given: Any, what: str) -> np.ndarray:
 def as_row_ids(given: Any, rows: int) -> np.ndarray:
     """Return the rows that a user has named, int64 of shape (n,), in the order given.
 
-    Args:
-        given: an integer, list, tuple, range, array or tensor; a row may come several times.
-        rows: of the table; ids are from 0 to rows - 1.
-
-    Raises:
-        UserError: not integers, or there is no such row.
+    A row may come several times; ids are from 0 to rows - 1.
     """
     ids = as_integers(given, "row_ids")
     outside = (ids < 0) | (ids >= rows)
@@ -237,9 +194,6 @@ def as_values(given: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.nd
 
     One row may also come without its first dimension. What is not finite stays so. The array may
     share the memory of what was given.
-
-    Raises:
-        UserError: not numbers, or of another shape.
     """
     array = as_array(given, "values of a table")
     if array.shape != shape and not (shape[0] == 1 and array.shape == shape[1:]):
@@ -248,15 +202,10 @@ def as_values(given: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.nd
 
 
 def accumulate(ids: np.ndarray, delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sum the rows that have the same id.
+    """Sum the rows of `delta`, (n,) or (n, columns), that have the same id.
 
-    Args:
-        ids: of shape (n,).
-        delta: of shape (n,) or (n, columns).
-
-    Returns:
-        The ids, sorted, each once; and the sum of the rows of each. The arrays given, when they are
-        so already.
+    Returns the ids, sorted, each once, and the sum of the rows of each: the arrays given, when they
+    are so already.
     """
     if is_increasing(ids):
         return ids, delta
@@ -271,16 +220,13 @@ def accumulate(ids: np.ndarray, delta: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def is_increasing(ids: np.ndarray) -> bool:
-    """Whether the ids are sorted, and each comes once."""
     return bool((ids[1:] > ids[:-1]).all())
 
 
 def split(ids: np.ndarray | None, shards: Sequence[TableShard]) -> list[ShardRows]:
     """Cut the rows that a user has named into parts for those shards that have some of them.
 
-    Args:
-        ids: as `as_row_ids` returns them, in any order; `None`: all rows.
-        shards: as `cut` returns them.
+    `ids` are in any order; `None`: all rows.
     """
     if ids is None:
         return [ShardRows(s.index, slice(s.start, s.stop), None) for s in shards if s.rows]
@@ -292,12 +238,7 @@ def split(ids: np.ndarray | None, shards: Sequence[TableShard]) -> list[ShardRow
 
 
 def by_shard(shard_of_id: np.ndarray, shards: int) -> list[ShardRows]:
-    """Return the places of the ids of each shard; the parts name no rows.
-
-    Args:
-        shard_of_id: index of the shard of each id, of shape (n,).
-        shards: how many there are.
-    """
+    """Return the places of the ids of each shard; the parts name no rows."""
     order: np.ndarray | None = None
     if (shard_of_id[1:] < shard_of_id[:-1]).any():
         order = shard_of_id.argsort(kind="stable")

@@ -1,4 +1,4 @@
-"""ShardStore: the tables that a node knows, and its copies of their shards."""
+"""The tables that a node knows, and its copies of their shards."""
 
 from __future__ import annotations
 
@@ -16,25 +16,16 @@ from dpwa.wire.tables import Numbered, TableAddition, TableGet, TableHoldings
 
 
 class ShardStore:
-    """Belongs to the engine.
-
-    Args:
-        contacts: with whom memory is shared.
-
-    Attributes:
-        tables: by number.
-        copies: that this node has, or is to get.
-    """
+    """Belongs to the engine."""
 
     def __init__(self, contacts: Contacts) -> None:
         self._contacts = contacts
         self._own = contacts.own.name
-        self.tables: dict[int, TablePlan] = {}
-        self.copies: dict[Key, ShardCopy] = {}
+        self.tables: dict[int, TablePlan] = {}  # by number
+        self.copies: dict[Key, ShardCopy] = {}  # that this node has, or is to get
         self._former: dict[Key, ShardCopy] = {}  # until what is to come in their place is there
 
     def clear(self) -> None:
-        """Forget everything."""
         self.drop_incomplete()
         for key in list(self.copies):
             self._drop(key)
@@ -58,7 +49,6 @@ class ShardStore:
             former.close()
 
     def known(self) -> dict[int, Known]:
-        """Return what to tell the others."""
         return {
             number: Known(
                 plan.spec,
@@ -72,7 +62,6 @@ class ShardStore:
         }
 
     def memories(self) -> dict[Key, ShardMemory]:
-        """Return the memory of all copies."""
         return {k: copy.memory for k, copy in self.copies.items() if copy.memory is not None}
 
     def settle(self, number: int, plan: TablePlan) -> None:
@@ -90,9 +79,6 @@ class ShardStore:
         """Have a copy made anew, which has missed something.
 
         What was there before stands in until then: this node has confirmed nothing since.
-
-        Raises:
-            MemoryError: there is no room for it.
         """
         copy = self.copies.get(key)
         if copy is not None and copy.incoming is not None:
@@ -108,22 +94,13 @@ class ShardStore:
         return plan is not None
 
     def holders(self, key: Key) -> tuple[str, ...]:
-        """Return who holds a shard, the primary first.
-
-        Raises:
-            ProtocolError: there is no such shard.
-        """
         plan = self.tables.get(key[0])
         if plan is None or key[1] >= plan.shards:
             raise ProtocolError(f"there is no shard {key[1]} of a table {key[0]}")
         return plan.placement.holders[key[1]]
 
     def own_primary(self, key: Key) -> ShardCopy:
-        """Return the copy of a shard of which this node is the primary.
-
-        Raises:
-            ProtocolError: it is not, or there is no room for the copy.
-        """
+        """Return the copy of a shard of which this node is the primary."""
         if self.holders(key)[:1] != (self._own,):
             raise ProtocolError(f"{self._own} is not the primary of shard {key[1]}")
         if key not in self.copies:  # there was none when the table was made, and nothing is in it
@@ -136,11 +113,7 @@ class ShardStore:
         return self.copies[key]
 
     def own_replica(self, key: Key, primary: str) -> ShardCopy | None:
-        """Return the copy of a shard of another primary; `None` if there was no room for it.
-
-        Raises:
-            ProtocolError: it is not for this node to have one, or another is the primary.
-        """
+        """Return the copy of a shard of another primary; `None` if there was no room for it."""
         holders = self.holders(key)
         if holders[:1] != (primary,) or self._own not in holders[1:]:
             raise ProtocolError(f"{primary} is not the primary of a copy of shard {key[1]} here")

@@ -20,63 +20,39 @@ MAX_VALUES = 2**40  # of one table
 
 
 class TableSpec(StrictModel):
-    """The form of a table, and how many copies there are.
+    """The form of a table, and how many copies there are."""
 
-    Attributes:
-        kind: rows by their place, or by keys.
-        rows: number of rows; 0 for a key-value table.
-        columns: of a row; `None`: the table is a vector.
-        dtype: of the values.
-        updater, options: what an addition does.
-        replicas: copies of each shard besides the primary, as far as there are members.
-        default: of the keys that were never added to.
-    """
-
-    kind: Literal["array", "key_value"] = "array"
-    rows: int = Field(default=0, ge=0)
-    columns: int | None = Field(default=None, ge=1)
+    kind: Literal["array", "key_value"] = "array"  # rows by their place, or by keys
+    rows: int = Field(default=0, ge=0)  # 0 for a key-value table
+    columns: int | None = Field(default=None, ge=1)  # of a row; `None`: the table is a vector
     dtype: Literal["float32", "float64"] = "float32"
-    updater: str = "default"
+    updater: str = "default"  # what an addition does
     options: JsonObject = Field(default_factory=dict)
+    # copies of each shard besides the primary, as far as there are members
     replicas: int = Field(default=1, ge=0, le=16)
-    default: float = Field(default=0.0, allow_inf_nan=False)
+    default: float = Field(default=0.0, allow_inf_nan=False)  # of the keys that were never added to
 
     @property
     def row_bytes(self) -> int:
-        """Size of the values of a row."""
         return (self.columns or 1) * (4 if self.dtype == "float32" else 8)
 
     def shape(self, rows: int) -> tuple[int, ...]:
-        """Return the shape of so many rows."""
         return rows_shape(rows, self.columns)
 
     def shards(self, count: int) -> tuple[TableShard, ...]:
-        """Return the shards of an array."""
         return cut(self.rows, count)
 
     def make_updater(self) -> Updater:
-        """Return what applies the additions.
-
-        Raises:
-            UserError: there is no such updater, or its options cannot be.
-        """
         return make_updater(self.updater, self.options)
 
     def make_key_value_store(self) -> KeyValueStore:
-        """Return an empty shard of a key-value table."""
         return KeyValueStore(self.columns, self.dtype, self.make_updater(), self.default)
 
     def pack(self) -> bytes:
-        """Return it as bytes."""
         return self.model_dump_json().encode()
 
 
 def make_spec(**fields: object) -> TableSpec:
-    """Return what a user has asked for.
-
-    Raises:
-        UserError: that cannot be.
-    """
     try:
         spec = TableSpec.model_validate(fields)
     except ValidationError:
@@ -94,11 +70,7 @@ def make_spec(**fields: object) -> TableSpec:
 
 
 def unpack_spec(data: Frame) -> TableSpec:
-    """Read what another member has packed.
-
-    Raises:
-        ProtocolError: it is something else, or an updater that is not known here.
-    """
+    """Read what another member has packed; the updater must be known here."""
     try:
         spec = TableSpec.model_validate_json(bytes(data))
         spec.make_updater()
@@ -108,7 +80,6 @@ def unpack_spec(data: Frame) -> TableSpec:
 
 
 def difference(ours: TableSpec, theirs: TableSpec) -> str:
-    """Say what differs between two descriptions of one table."""
     mine, others = ours.model_dump(), theirs.model_dump()
     names = [name for name in mine if mine[name] != others[name]]
     return ", ".join(f"{name} {mine[name]!r} here, {others[name]!r} elsewhere" for name in names)

@@ -33,16 +33,13 @@ Piece = tuple[str, bytes]
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """Return the memory of an array that is contiguous, as bytes."""
     return array.reshape(-1).view(np.uint8).data
 
 
 def pieces(header: JsonObject, streams: Mapping[str, memoryview]) -> Iterator[Piece]:
     """Yield a state as pieces of at most `CHUNK_BYTES`, copied one at a time.
 
-    Args:
-        header: what the receiver needs to make room; at most `CHUNK_BYTES` as JSON.
-        streams: the bytes, by name.
+    `header` is what the receiver needs to make room; at most `CHUNK_BYTES` as JSON.
     """
     crc = 0
     for name, piece in _contents(header, streams):
@@ -61,9 +58,8 @@ def _contents(header: JsonObject, streams: Mapping[str, memoryview]) -> Iterator
 class Import:
     """Takes in the pieces of a state.
 
-    Args:
-        begin: makes room for what a header says; returns the memory of each stream.
-        end: called when all has come and the checksum is right.
+    `begin` makes room for what a header says, and returns the memory of each stream; `end` is
+    called when all has come and the checksum is right.
     """
 
     def __init__(
@@ -76,15 +72,13 @@ class Import:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the header has come."""
         return self._open is not None
 
     def feed(self, name: str, piece: bytes | memoryview) -> bool:
         """Take in the next piece; return whether it was the last.
 
-        Raises:
-            ProtocolError: this is not the next piece, or bytes have changed on the way, or the
-                state is of another form than the one that was to be filled. The import has failed.
+        After a ProtocolError the import has failed: this is not the next piece, bytes have changed
+        on the way, or the state is of another form than the one that was to be filled.
         """
         if name == _END:
             self._finish(piece)
@@ -138,19 +132,9 @@ Change = Callable[[np.ndarray | None, np.ndarray], None]
 class ReplicatedState(ABC):
     """Rows, the state of their updater, and the additions that they contain.
 
-    Args:
-        columns: of a row; `None`: a row is one number.
-        dtype: float32 or float64.
-        updater: applies the additions.
-
-    Attributes:
-        applied: the last counter of each client, and how many additions of it are in the state:
-            some may have been refused.
-        additions: how many are in it altogether.
-        is_whole: whether the state may be used: not from the beginning of an import to its end.
-
-    Raises:
-        UserError: another dtype.
+    `applied` has the last counter of each client, and how many additions of it are in the state:
+    some may have been refused. `additions` is how many are in it altogether. `is_whole` is false
+    from the beginning of an import to its end: the state may not be used.
     """
 
     def __init__(self, columns: int | None, dtype: Any, updater: Updater) -> None:
@@ -187,17 +171,9 @@ class ReplicatedState(ABC):
     def apply(self, client: str, counter: int, rows: np.ndarray | None, delta: np.ndarray) -> bool:
         """Apply an addition, once: all of it or, when an error is raised, nothing.
 
-        Args:
-            client: id of the client.
-            counter: counts the client's additions to this shard from 1.
-            rows: of this shard (or keys), int64 of shape (n,), increasing; `None`: all rows.
-            delta: of shape (n,) or (n, columns), of the dtype of the table.
-
-        Returns:
-            Whether it is new; `False` when it was applied before.
-
-        Raises:
-            ProtocolError: it is malformed.
+        `counter` counts the client's additions to this shard from 1. `rows` are of this shard (or
+        keys), int64 of shape (n,), increasing; `None`: all rows. `delta` has shape (n,) or (n,
+        columns) and the dtype of the table. Returns `False` when the addition was applied before.
         """
         return self._once(client, counter, rows, delta, self._update)
 
@@ -230,8 +206,8 @@ class ReplicatedState(ABC):
     def export(self) -> Iterator[Piece]:
         """Yield the whole state as named pieces of at most 256 KiB.
 
-        Raises:
-            DpwaError: an addition was applied in between, so that the pieces do not fit together.
+        Raises DpwaError if an addition was applied in between, so that the pieces do not fit
+        together.
         """
         self._check_whole()
         additions = self.additions
@@ -258,11 +234,7 @@ class ReplicatedState(ABC):
         return Import(self._begin_import, self._end_import)
 
     def import_(self, exported: Iterable[Piece]) -> None:
-        """Replace the whole state by what `export` yields.
-
-        Raises:
-            ProtocolError: pieces are missing, changed or out of order, or not of this form.
-        """
+        """Replace the whole state by what `export` yields."""
         incoming = self.importing()
         for name, piece in exported:
             incoming.feed(name, piece)

@@ -28,20 +28,8 @@ _ALL = slice(None)
 class ShardState(ReplicatedState):
     """The rows of a shard, counted from its first, with what belongs to them.
 
-    Args:
-        rows: number of rows of the shard; may be 0.
-        columns: of a row; `None`: the table is a vector.
-        dtype: float32 or float64.
-        updater: applies the additions.
-        memory: where the values live, and the first of them: contiguous, of shape (rows,) or
-            (rows, columns). Zeros in memory of its own when `None`.
-
-    Attributes:
-        values: the newest values.
-
-    Raises:
-        UserError: another dtype.
-        ValueError: the memory is of another shape or dtype.
+    `memory` is where the values live, and the first of them: contiguous, of shape (rows,) or (rows,
+    columns). Zeros in memory of its own when `None`.
     """
 
     def __init__(
@@ -64,17 +52,7 @@ class ShardState(ReplicatedState):
         self._state = updater.new_state(shape, self.dtype)
 
     def read(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """Return a copy of some rows, or of all.
-
-        Args:
-            rows: of this shard, int64 of shape (n,), in any order; `None`: all.
-
-        Returns:
-            Of shape (n,) or (n, columns).
-
-        Raises:
-            ProtocolError: there is no such row.
-        """
+        """Return a copy of some rows, int64 of shape (n,) in any order, or of all."""
         self._check_whole()
         if rows is None:
             return np.array(self.values)
@@ -119,13 +97,7 @@ READS_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 
 class ShardMemory:
-    """The values of a shard, and the number of changes before them.
-
-    Args:
-        memory: `HEADER_BYTES`, then the values.
-        spec: of the table.
-        rows: of the shard.
-    """
+    """The values of a shard, and the number of changes before them: `HEADER_BYTES`, then values."""
 
     def __init__(self, memory: ByteArray, spec: TableSpec, rows: int) -> None:
         self._sequence = memory[:8].view(np.uint64)
@@ -134,19 +106,12 @@ class ShardMemory:
 
     @classmethod
     def fits(cls, memory: ByteArray, spec: TableSpec, rows: int) -> bool:
-        """Tell whether the values of a shard are in there."""
         return memory.nbytes >= HEADER_BYTES + rows * spec.row_bytes
 
     def read_into(
         self, target: np.ndarray, where: slice | np.ndarray, rows: np.ndarray | None
     ) -> bool:
-        """Copy rows once; return whether they fit together.
-
-        Args:
-            target: the result.
-            where: of the result, one place for each row.
-            rows: of the shard; `None`: all of them.
-        """
+        """Copy rows once to these places of the target; return whether they fit together."""
         before = int(self._sequence[0])
         if before % 2:
             return False
@@ -161,7 +126,6 @@ class ShardMemory:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Let readers know that the values change."""
         self._sequence[0] += np.uint64(1)
         try:
             yield
@@ -171,22 +135,15 @@ class ShardMemory:
 
 @dataclass
 class ShardCopy:
-    """This node's copy of a shard.
-
-    Attributes:
-        state: what is in it.
-        memory: where its values live; `None` for a key-value table.
-        image: the number by which peers on this host find that; 0: they cannot.
-        epoch, rank: as in `dpwa.tables.directory.HeldShard`.
-        incoming: takes the state that another member sends, until it is complete.
-    """
+    """This node's copy of a shard."""
 
     state: ReplicatedState
-    memory: ShardMemory | None = None
-    image: int = NO_IMAGE
+    memory: ShardMemory | None = None  # where its values live; `None` for a key-value table
+    image: int = NO_IMAGE  # the number by which peers on this host find that; 0: they cannot
     segment: SharedSegment | None = None
-    epoch: int = 0
+    epoch: int = 0  # as `rank`: see `dpwa.tables.directory.HeldShard`
     rank: int = 0
+    # takes the state that another member sends, until it is complete
     incoming: Import | None = None
 
     def apply(
@@ -213,13 +170,7 @@ class ShardCopy:
 
 
 def new_copy(spec: TableSpec, rows: int, contacts: Contacts) -> ShardCopy:
-    """Return a copy of a shard as it is at first: all zeros, or empty.
-
-    Args:
-        spec: of the table.
-        rows: of the shard.
-        contacts: with whom memory is shared.
-    """
+    """Return a copy of a shard as it is at first: all zeros, or empty."""
     if spec.kind == "key_value":
         return ShardCopy(spec.make_key_value_store())
     nbytes = HEADER_BYTES + rows * spec.row_bytes

@@ -20,18 +20,9 @@ from dpwa.tables.user import User
 class Table:
     """What all kinds of tables have in common.
 
-    Args:
-        user: of the node.
-        number: tables are counted in the order in which they are made, which is the same on all
-            nodes.
-        spec: what it is to be.
-        first: the first values; only those of the first member count.
-        is_in_step: whether all members call `add` and `get` in the same order.
-
-    Raises:
-        MismatchError: another node has made another table; if it does so later, `add` and `get`
-            will say so.
-        TableTimeoutError: the first member has not made it in time.
+    Tables are counted in the order in which they are made, which is the same on all nodes. Of the
+    `first` values only those of the first member count. A MismatchError (another node has made
+    another table) may come later, from `add` and `get`.
     """
 
     def __init__(
@@ -41,7 +32,7 @@ class Table:
         spec: TableSpec,
         first: np.ndarray | None,
         *,
-        is_in_step: bool,
+        is_in_step: bool,  # all members call `add` and `get` in the same order
     ) -> None:
         self._user = user
         self._number = number
@@ -54,7 +45,6 @@ class Table:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
         return np.dtype(self.spec.dtype)
 
     def _make(self, first: np.ndarray | None) -> int:
@@ -126,12 +116,7 @@ class Table:
 
 
 class PendingGet:
-    """A `get` that is under way; see `ArrayTable.get_async`.
-
-    Args:
-        get: does it, on a thread of its own.
-        runtime: of the node.
-    """
+    """A `get` that is under way; see `ArrayTable.get_async`."""
 
     def __init__(self, get: Callable[[], np.ndarray], runtime: Runtime) -> None:
         self._get = get

@@ -1,4 +1,4 @@
-"""Tables: all tables of a node."""
+"""All tables of a node."""
 
 from __future__ import annotations
 
@@ -168,7 +168,6 @@ class Tables(Closeable):
 
     @property
     def runtime(self) -> Runtime:
-        """That of the node."""
         return self._connection.node.runtime
 
     @property
@@ -178,7 +177,6 @@ class Tables(Closeable):
 
     @property
     def own_life(self) -> Member:
-        """This process."""
         return self._contacts.own
 
     def barrier(self, timeout_s: float | None = None) -> None:
@@ -263,11 +261,9 @@ class TableService(Service):
         payload: Frame,
         reply: Reply,
     ) -> None:
-        """Pass on one message."""
         self._engine.hear(message, payload, self._upload.shared(message.name, reply))
 
     def tick(self, now: float) -> bool:
-        """Send answers to reads."""
         return self._answers.send(now)
 
 
@@ -281,7 +277,6 @@ class TableListener(Listener):
         self._engine = engine
 
     def link_changed(self, peer: str, *, is_up: bool) -> None:  # noqa: ARG002
-        """Pass on what happened to a connection."""
         self._engine.link_changed(peer)
 
     def receive(
@@ -290,7 +285,6 @@ class TableListener(Listener):
         message: TableGot | TableRefused,
         payload: Frame,
     ) -> None:
-        """Take in an answer."""
         if isinstance(message, TableGot):
             data = np.frombuffer(payload, np.uint8)
             self._pending.answered(message.request, message.start, data, message.image)

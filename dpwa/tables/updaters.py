@@ -147,13 +147,10 @@ class Sgd(Updater):
     is_in_place = True
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:  # noqa: ARG002
-        """Apply x -= d."""
         values -= delta
 
 
 class MomentumOptions(StrictModel):
-    """Options of `momentum`."""
-
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0, description="the part m of s that stays")
 
 
@@ -166,7 +163,6 @@ class Momentum(Updater):
     state_names = ("s",)
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:
-        """Apply s = m*s + (1-m)*d; x -= s."""
         share = (1.0 - self.options.momentum) * delta
         smooth = state["s"]
         smooth *= self.options.momentum
@@ -175,8 +171,6 @@ class Momentum(Updater):
 
 
 class AdagradOptions(StrictModel):
-    """Options of `adagrad`."""
-
     learning_rate: float = Field(default=0.1, gt=0.0, allow_inf_nan=False, description="lr")
     epsilon: float = Field(default=1e-6, gt=0.0, allow_inf_nan=False, description="eps")
 
@@ -193,7 +187,6 @@ class Adagrad(Updater):
     state_names = ("g2",)
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:
-        """Apply g2 += d*d; x -= lr * d / sqrt(g2 + eps)."""
         scratch = delta * delta
         squares = state["g2"]
         squares += scratch

@@ -44,54 +44,30 @@ LISTED = 3  # shards in an error
 
 @dataclass
 class _Reading:
-    """One read that is under way.
-
-    Attributes:
-        table: number of the table.
-        spec: of the table.
-        result: of shape (n,) or (n, columns).
-    """
-
     table: int
     spec: TableSpec
-    result: np.ndarray
+    result: np.ndarray  # of shape (n,) or (n, columns)
 
     def ask(self, part: ShardRows) -> PendingRead:
-        """Return what to ask for, for one part."""
         rows = len(self.result[part.where])
         return PendingRead((self.table, part.shard), part.rows, rows * self.spec.row_bytes)
 
     def take(self, part: ShardRows, ask: PendingRead) -> None:
-        """Write what has come into the result."""
         flat = ask.data.view(self.spec.dtype)
         rows = len(flat) // (self.spec.columns or 1)
         self.result[part.where] = flat.reshape(self.spec.shape(rows))
 
 
 class User:
-    """What the tables of a node have in common.
-
-    Args:
-        node: that they belong to.
-        pending: shared with the engine.
-        engine: whose methods are to be called on its thread.
-        runner: by which a node that was left behind gets in again.
-        contacts: whose memory is shared.
-
-    Attributes:
-        runtime: of the node.
-        timeout_s: how long anything may take.
-        waited_at: how many barriers were passed when this node came to the one that it is still in,
-            or has passed without its caller's knowing.
-    """
+    """What the tables of a node have in common."""
 
     def __init__(
         self,
         node: Node,
         pending: PendingOperations,
-        engine: Engine,
-        runner: Runner,
-        contacts: Contacts,
+        engine: Engine,  # its methods are to be called on its thread
+        runner: Runner,  # by which a node that was left behind gets in again
+        contacts: Contacts,  # whose memory is shared
     ) -> None:
         self._node = node
         self.pending = pending
@@ -102,13 +78,14 @@ class User:
         self._mapped: dict[tuple[bytes, Key], ShardMemory] = {}
         self.timeout_s = node.config.collective_timeout_s
         self.is_closed = False
+        # how many barriers were passed when this node came to the one that it is still in, or has
+        # passed without its caller's knowing
         self.waited_at: int | None = None
 
     def deadline(self, timeout_s: float | None = None) -> Deadline:
         """Return when something must have happened that begins now; every call begins with it.
 
-        Raises:
-            ForkedError: this is a fork of the process that has made the tables.
+        Raises ForkedError in a fork of the process that has made the tables.
         """
         self._node.check_process()
         return Deadline(self.runtime, self.timeout_s if timeout_s is None else timeout_s)
@@ -116,10 +93,7 @@ class User:
     def wait(self, check: Callable[[], T | None], deadline: Deadline, what: str) -> T:
         """Return the first value of `check` that is not `None`; it is called with the lock held.
 
-        Raises:
-            TableTimeoutError: there was none in time.
-            TableLostError: the others have gone on without this node.
-            ClosedError: the tables were closed.
+        Raises TableTimeoutError, TableLostError or ClosedError if there is none to come.
         """
         with self._node.node_handle.unthrottled():
             return self._wait(check, deadline, what)
@@ -149,12 +123,7 @@ class User:
         return self.wait(self._present, deadline, "the beginning of a view")
 
     def check_open(self) -> None:
-        """Check that this node takes part.
-
-        Raises:
-            ClosedError: the tables, or the node, were closed.
-            TableLostError: the others have gone on without this node; it is said once.
-        """
+        """Check that this node takes part."""
         if self.is_closed or self._node.closed:
             raise ClosedError("the tables of this node are closed")
         self.pending.raise_left_out()
@@ -205,7 +174,6 @@ class User:
         self._engine.order(partial(self._engine.make, number, spec))
 
     def announce(self, number: int) -> None:
-        """Say that the first values of a table are in place."""
         self._engine.order(partial(self._engine.announce, number))
 
     def is_first(self, present: Present) -> bool:
@@ -267,7 +235,6 @@ class User:
         self.wait(has_room, deadline, "room for an addition")
 
     def flush(self, number: int | None, deadline: Deadline) -> None:
-        """Wait until all additions of this node to a table, or to all, have taken effect."""
         marks = self.pending.marks(number)
 
         def is_flushed() -> bool | None:

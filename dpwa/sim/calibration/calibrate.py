@@ -1,4 +1,4 @@
-"""`calibrate`: from a run directory to what was observed, fitted, and simulated by it, as YAML."""
+"""From a run directory to what was observed, fitted, and simulated by it, as YAML."""
 
 from __future__ import annotations
 
@@ -21,17 +21,11 @@ LEAST_WAITING = 0.05  # of the time; a share of less, and a half or twice of it,
 
 @dataclass(frozen=True)
 class Calibration:
-    """A scenario that is fitted to a real run.
-
-    Attributes:
-        run: what was observed.
-        fit: what was fitted to it.
-        simulated: what comes of it; `None`: there are too many nodes to try.
-    """
+    """A scenario that is fitted to a real run."""
 
     run: ObservedRun
     fit: Fit
-    simulated: Simulated | None
+    simulated: Simulated | None  # what comes of it; `None`: there are too many nodes to try
 
     @property
     def scenario(self) -> Settings:
@@ -39,7 +33,6 @@ class Calibration:
         return scenario_of(self.run, self.fit)
 
     def to_json(self) -> JsonObject:
-        """Return the scenario, and the figures of the run and of its simulation."""
         run, found = self.run, self.simulated
         figures = ("steps_per_s", "sent_bytes_per_s", "waiting_share")
         return {
@@ -51,7 +44,6 @@ class Calibration:
         }
 
     def remarks(self) -> tuple[str, ...]:
-        """Say what is not as it might be expected, in words."""
         run, fit_ = self.run, self.fit
         found = list(run.remarks)
         if fit_.model_mb is None:
@@ -93,7 +85,6 @@ class Calibration:
         return tuple(found)
 
     def _unlike(self, simulated: Simulated) -> list[str]:
-        """Return which figures of the simulation are not those of the run."""
         run = self.run
         pairs = {
             "steps per second": (run.steps_per_s, simulated.steps_per_s),
@@ -104,15 +95,7 @@ class Calibration:
 
 
 def calibrate(run: Run, progress: Callable[[int], Any] = lambda _: None) -> Calibration:
-    """Fit a scenario to a real run.
-
-    Args:
-        run: what `read_run` has returned.
-        progress: is told how many simulations there were.
-
-    Raises:
-        UserError: the logs do not tell enough; see `observe`.
-    """
+    """Fit a scenario to a real run; `progress` is told how many simulations there were."""
     observed = observe(run)
     found = fit(observed)
     if len(observed.nodes) > MOST_NODES:
@@ -146,12 +129,7 @@ _SETTINGS = "# Settings of the run that are not the defaults.\n"
 
 
 def yaml_text(calibration: Calibration, folder: str) -> str:
-    """Return the file.
-
-    Args:
-        calibration: what it is made of.
-        folder: of the run logs.
-    """
+    """Return the file; `folder` is that of the run logs."""
     scenario = calibration.scenario
     parts = [HEAD.format(folder=folder), *map(_comment, calibration.remarks()), "\n"]
     parts += _own_keys(calibration, scenario)

@@ -31,35 +31,22 @@ FAR_ABOVE = 10.0  # times `max_upload_mbps`, where that alone may be what stream
 
 @dataclass(frozen=True)
 class FittedLinks:
-    """The links of all nodes.
+    """The links of all nodes."""
 
-    Attributes:
-        latency_ms: from one node to another, one way.
-        mbps: megabits per second that a node sends, and receives.
-    """
-
-    latency_ms: float
-    mbps: float
+    latency_ms: float  # from one node to another, one way
+    mbps: float  # megabits per second that a node sends, and receives
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Parameters of a scenario.
+    """Parameters of a scenario."""
 
-    Attributes:
-        steps_ms: of each node, in the order of the observed ones.
-        jitter: sigma of the steps of one node.
-        publish_ms_per_mb, merge_ms_per_mb: of a node's own work.
-        model_mb: megabytes of a snapshot; `None`: nothing was merged, so nobody knows.
-        links: `None`: nothing was streamed.
-    """
-
-    steps_ms: tuple[float, ...]
-    jitter: float
-    publish_ms_per_mb: float
+    steps_ms: tuple[float, ...]  # of each node, in the order of the observed ones
+    jitter: float  # sigma of the steps of one node
+    publish_ms_per_mb: float  # of a node's own work
     merge_ms_per_mb: float
-    model_mb: float | None
-    links: FittedLinks | None
+    model_mb: float | None  # megabytes of a snapshot; `None`: nothing was merged, so nobody knows
+    links: FittedLinks | None  # `None`: nothing was streamed
 
 
 def fit(run: ObservedRun) -> Fit:
@@ -106,7 +93,7 @@ def mean_s(run: ObservedRun, figure: str) -> float | None:
 
 
 def between_nodes(run: ObservedRun, figure: str) -> tuple[float, float] | None:
-    """Return the least and the most that such took a node in the mean, see `mean_s`."""
+    """Return the least and the most of `mean_s` that a node had."""
     counted_by = COUNTED_BY[figure]
     means = [n.grown[figure] / n.grown[counted_by] for n in run.nodes if n.grown[counted_by]]
     return (min(means), max(means)) if means else None
@@ -124,11 +111,7 @@ Settings = dict[str, Any]
 
 
 def scenario_of(run: ObservedRun, fit: Fit) -> Settings:
-    """Return a scenario, as plain values.
-
-    Raises:
-        ConfigError: the run had settings that this dpwa does not know, such as of a plugin.
-    """
+    """Return a scenario, as plain values."""
     found: Settings = {"nodes": len(run.nodes), "seconds": rounded(run.seconds), "detail": "nodes"}
     if run.is_open:
         found["membership"] = "open"
@@ -166,8 +149,7 @@ def _network(run: ObservedRun, fit: Fit) -> Settings:
 def changed_settings(run: ObservedRun) -> Settings:
     """Return the settings of a run that differ from the defaults, with options of methods.
 
-    Raises:
-        ConfigError: see `scenario_of`.
+    Raises ConfigError if there are some that this dpwa does not know, such as of a plugin.
     """
     told = {
         key: value
@@ -198,5 +180,4 @@ def _changed(config: Config) -> list[tuple[str, Any]]:
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:
-    """Return a number with so many digits that count."""
     return float(f"{value:.{digits}g}")

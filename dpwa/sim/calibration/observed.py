@@ -24,25 +24,17 @@ MOST_TOLD = 3  # names in an error
 
 @dataclass(frozen=True)
 class ObservedNode:
-    """One node, over the samples between its first steps and its last ones.
-
-    Attributes:
-        name: of the node.
-        group: of the node; empty for none.
-        began: when its first step began, in seconds since the epoch.
-        seconds: from the first of these samples to the last.
-        grown: by how much each counter of `FIGURES` has grown meanwhile, by name.
-    """
+    """One node, over the samples between its first steps and its last ones."""
 
     name: str
-    group: str
-    began: float
-    seconds: float
-    grown: Mapping[str, float]
+    group: str  # empty for none
+    began: float  # when its first step began, in seconds since the epoch
+    seconds: float  # from the first of these samples to the last
+    grown: Mapping[str, float]  # by how much each counter of `FIGURES` has grown meanwhile
 
     @property
     def step_s(self) -> float:
-        """Seconds of a training step in the mean."""
+        """Mean seconds of a training step."""
         return self.grown["train_s"] / self.grown["steps"]
 
     @property
@@ -57,26 +49,16 @@ class ObservedNode:
 
 @dataclass(frozen=True)
 class ObservedRun:
-    """All nodes of a run, in the order in which they are simulated: those of a group in a row.
-
-    Attributes:
-        nodes: these.
-        settings: of the configuration, as `dpwa.observe.recorder.settings_told` has them.
-        is_open: whether nodes come and go.
-        seconds: from the first step of any node to the last.
-        hosts: how many there were.
-        remarks: what is not as it might be expected, in words.
-    """
+    """All nodes of a run, in the order in which they are simulated: those of a group in a row."""
 
     nodes: tuple[ObservedNode, ...]
-    settings: Mapping[str, Any]
-    is_open: bool
-    seconds: float
-    hosts: int
-    remarks: tuple[str, ...] = ()
+    settings: Mapping[str, Any]  # as `dpwa.observe.recorder.settings_told` has them
+    is_open: bool  # nodes come and go
+    seconds: float  # from the first step of any node to the last
+    hosts: int  # how many there were
+    remarks: tuple[str, ...] = ()  # what is not as it might be expected, in words
 
     def total(self, figure: str) -> float:
-        """Return by how much a counter has grown on all nodes together."""
         return sum(node.grown[figure] for node in self.nodes)
 
     @property
@@ -92,7 +74,7 @@ class ObservedRun:
 
     @property
     def sent_bytes_per_s(self) -> float:
-        """Payload that a node sends in a second, in the mean."""
+        """Mean payload that a node sends in a second."""
         rates = [node.grown["sent_bytes"] / node.seconds for node in self.nodes]
         return sum(rates) / len(rates)
 
@@ -105,12 +87,8 @@ class ObservedRun:
 def observe(run: Run) -> ObservedRun:
     """Return what the logs of a run say.
 
-    Args:
-        run: what `read_run` has returned, with as many samples as it keeps.
-
-    Raises:
-        UserError: there is one node only, an older dpwa has written the logs, they are of different
-            runs, or the run was too short.
+    Raises UserError if there is one node only, an older dpwa has written the logs, they are of
+    different runs, or the run was too short.
     """
     logs = list(run.nodes.values())
     if len(logs) < LEAST_NODES:
@@ -136,7 +114,6 @@ def observe(run: Run) -> ObservedRun:
 
 
 def _common_settings(run: Run, logs: Sequence[NodeLog]) -> Mapping[str, Any]:
-    """Return the settings that all nodes had."""
     first = logs[0]
     for log in logs:
         settings, wanted = log.told.get("settings"), first.told.get("settings")
@@ -158,7 +135,6 @@ def _common_settings(run: Run, logs: Sequence[NodeLog]) -> Mapping[str, Any]:
 
 
 def _known(log: NodeLog) -> list[str]:
-    """Return which figures a log has."""
     return [name for name in COUNTERS if np.isfinite(log.figure(name)).any()]
 
 
@@ -231,5 +207,5 @@ def _remarks(logs: Sequence[NodeLog]) -> list[str]:
 
 
 def usual_step_s(run: ObservedRun) -> float:
-    """Return the seconds of a step of a node in the middle."""
+    """Return the median over nodes of the seconds of a step."""
     return median(node.step_s for node in run.nodes)

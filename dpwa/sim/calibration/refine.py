@@ -1,4 +1,4 @@
-"""Refining: the links are changed until simulated nodes measure on them what the real ones did.
+"""The links are changed until simulated nodes measure on them what the real ones did.
 
 Streams that share a link take longer, and how many share it depends on the whole run. So the run is
 simulated, with the very classes that have measured the real one.
@@ -29,31 +29,17 @@ TELLING_WAITS = 0.02  # share of the time
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a simulation of the run has come to, in the figures that a real one has.
+    """What a simulation of the run has come to, in the figures that a real one has."""
 
-    Attributes:
-        answer_s: from a request to its answer, in the mean.
-        stream_s: of a stream, in the mean.
-        steps_per_s: of all nodes together.
-        sent_bytes_per_s: by a node in the mean, with headers.
-        wait_s: of the trainer for each stream, in the mean.
-        waiting_share: of the time of all nodes.
-    """
-
-    answer_s: float
-    stream_s: float
-    steps_per_s: float
-    sent_bytes_per_s: float
-    wait_s: float
-    waiting_share: float
+    answer_s: float  # mean, from a request to its answer
+    stream_s: float  # mean, of a stream
+    steps_per_s: float  # of all nodes together
+    sent_bytes_per_s: float  # by a node in the mean, with headers
+    wait_s: float  # of the trainer for each stream, in the mean
+    waiting_share: float  # of the time of all nodes
 
 
 def simulated(run: ObservedRun, fit: Fit) -> Simulated:
-    """Simulate a run as it is fitted.
-
-    Raises:
-        UserError: greenlet is missing.
-    """
     from dpwa.sim.nodes.engine import NodesRun
 
     settings = scenario_of(run, fit)
@@ -88,13 +74,7 @@ def refine(
 ) -> tuple[Fit, Simulated]:
     """Return a fit with better links, and what comes of it in the simulation.
 
-    Args:
-        run: that was observed.
-        fit: to begin with.
-        progress: is told how many simulations there were, as each ends.
-
-    Raises:
-        UserError: greenlet is missing.
+    `progress` is told how many simulations there were, as each ends.
     """
     tried: list[tuple[float, Fit, Simulated]] = []
     next_fit: Fit | None = fit

@@ -1,4 +1,4 @@
-"""The engine of whole nodes: each is a `DpwaConnection`, as real programs make it, in virtual time.
+"""Whole nodes in virtual time: each is a `DpwaConnection`, as real programs make it.
 
 One thread runs them all, one at a time, as greenlets; the network between them is virtual. The same
 seed has the same run, to the byte.
@@ -38,25 +38,14 @@ LOOKS_PER_ROUND = 4  # at least, if there is a target
 
 
 def run(spec: RunSpec, watch: Watch) -> RunOutcome:
-    """Simulate a run.
-
-    Args:
-        spec: of the run; the same one has the same outcome, to the byte.
-        watch: is shown each sample as it is taken; returns whether to go on.
-
-    Raises:
-        UserError: the scenario asks for what cannot be.
-    """
+    """Simulate a run; `watch` is shown each sample as it is taken, and returns whether to go on."""
     return NodesRun(spec, watch).run()
 
 
 def _of_simulated_nodes(config: Config, seed: int, scale: float) -> Config:
     """Return a configuration without what reaches out of the simulation.
 
-    Args:
-        config: of the run.
-        seed: of its chance.
-        scale: how many bytes on the wire each byte of a snapshot stands for.
+    `scale`: how many bytes on the wire each byte of a snapshot stands for.
     """
     limit = config.max_upload_mbps
     return config.model_copy(
@@ -74,27 +63,14 @@ def _of_simulated_nodes(config: Config, seed: int, scale: float) -> Config:
 
 
 class NodesRun:
-    """One run.
-
-    Args:
-        spec, watch: see `run`.
-
-    Attributes:
-        spec: as given.
-        network: its time and chance.
-        tcp: its connections.
-        nodes: in order of index.
-        parameters: of all nodes, shape (N, D).
-        events: what happened so far.
-        is_calm: whether no node comes or goes any more, but those who were to return.
-    """
+    """One run."""
 
     def __init__(self, spec: RunSpec, watch: Watch) -> None:
         scenario = spec.scenario
         self.spec = spec
         self._conditions = Conditions(spec)
         self._task = make_task(spec)
-        self.parameters: Floats = self._task.starts()
+        self.parameters: Floats = self._task.starts()  # of all nodes, shape (N, D)
         self._starts = self.parameters.copy()
         self._recorder = RunRecorder(spec, self._task, self.parameters, watch)
         self.network = VirtualNetwork(scenario.seed)
@@ -121,10 +97,9 @@ class NodesRun:
         self.events: list[tuple[float, str]] = []
         self._changes: Iterator[NodeChange] = self._conditions.events()
         self._has_changes = True
-        self.is_calm = False
+        self.is_calm = False  # no node comes or goes any more, but those who were to return
 
     def run(self) -> RunOutcome:
-        """Let all of it happen."""
         was_interrupted = False
         self.begin()
         try:
@@ -145,7 +120,6 @@ class NodesRun:
         self.network.call_later(0.0, self._look)
 
     def end(self, *, was_interrupted: bool = False) -> RunOutcome:
-        """End all nodes, and tell what was."""
         moment = self._moment()
         figures = tuple(self._figures(node) for node in self.nodes if node.lives)
         self._end_all()
@@ -158,7 +132,6 @@ class NodesRun:
             node.end()
 
     def config_of(self, node: SimulatedNode) -> Config:
-        """Return the configuration of one node."""
         if self.spec.scenario.membership == "listed":
             return self._base
         own = self._base.node(node.name)
@@ -223,7 +196,6 @@ class NodesRun:
     # Nodes
 
     def start(self, node: SimulatedNode) -> None:
-        """Start a process of a node, in the place of the one that there is, if any."""
         kind = NodeChangeKind.RETURN if node.lives else NodeChangeKind.START
         if self.network.clock.now() > 0.0:
             self._note(kind.told_of(node.name))
@@ -238,7 +210,6 @@ class NodesRun:
         thread.start()
 
     def _live(self, node: SimulatedNode, runtime: VirtualRuntime) -> None:
-        """What the program of a node does."""
         try:
             connection = DpwaConnection(node.name, self.config_of(node), runtime=runtime)
         except DpwaError as error:
@@ -372,12 +343,7 @@ class NodesRun:
 
 
 class ConditionLinks:
-    """The links of a scenario, by the names of its nodes; see `LinkModel`.
-
-    Args:
-        conditions: of the run.
-        rng: of jitter and losses.
-    """
+    """The links of a scenario, by the names of its nodes; `rng` is for jitter and losses."""
 
     def __init__(self, conditions: Conditions, rng: random.Random) -> None:
         self._conditions = conditions
@@ -385,13 +351,11 @@ class ConditionLinks:
         self._index = {node_name(index): index for index in range(conditions.nodes)}
 
     def delay_s(self, sender: str, to: str) -> float:
-        """Draw what one message takes."""
         if sender == to:
             return 0.0
         return self._conditions.delay_s(self._index[sender], self._index[to], self._rng)
 
     def may_connect(self, client: str, server: str) -> bool:
-        """Tell whether nothing but a partition can keep one from connecting to the other."""
         return client == server or not self._conditions.is_behind_nat(self._index[server])
 
     def upload(self, node: str) -> float:  # noqa: ARG002
@@ -399,11 +363,9 @@ class ConditionLinks:
         return self._conditions.link_bytes_per_s
 
     def download(self, node: str) -> float:  # noqa: ARG002
-        """Return bytes per second."""
         return self._conditions.download_bytes_per_s
 
     def shared_link(self, sender: str, to: str) -> tuple[str, float] | None:
-        """Return the link of a site to others, if it has a limit."""
         conditions = self._conditions
         site = conditions.site(self._index[sender])
         is_inside = site == conditions.site(self._index[to])
@@ -429,38 +391,26 @@ def only_errors() -> Iterator[None]:
 
 
 class SimulatedNode:
-    """One node of a run, through all its lives.
-
-    Attributes:
-        index, name: of the node.
-        lives: how many processes of it there have been.
-        updates, merges, served: in all lives that are over, and in this one.
-        trained_s, waited_s: likewise.
-        is_done: whether it has taken all its updates.
-        has_joined: whether its process has come so far as to train.
-        has_taken_over: whether it has begun where its peers had come to.
-        pace: in which round it is, where all take them together.
-        turn: notified when others have come further.
-    """
+    """One node of a run, through all its lives."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.name = node_name(index)
-        self.lives = 0
-        self.updates = 0
+        self.lives = 0  # how many processes of it there have been
+        self.updates = 0  # in all lives
         self.loss: float | None = None
-        self.trained_s = self.waited_s = 0.0
-        self.is_done = False
-        self.pace = 0
+        self.trained_s = self.waited_s = 0.0  # in all lives
+        self.is_done = False  # it has taken all its updates
+        self.pace = 0  # in which round it is, where all take them together
+        # its process trains; has begun where its peers had come to
         self.has_joined = self.has_taken_over = False
-        self.turn: Condition | None = None
+        self.turn: Condition | None = None  # notified when others have come further
         self.runtime: VirtualRuntime | None = None
         self.connection: DpwaConnection | None = None
         self._merges = self._served = 0
 
     @property
     def lives_now(self) -> bool:
-        """Whether there is a process of it."""
         return self.runtime is not None
 
     @property
@@ -469,7 +419,6 @@ class SimulatedNode:
         return self.lives_now and (self.has_joined or self.lives == 1)
 
     def report(self) -> tuple[int, int]:
-        """Return how many snapshots it has merged, and served."""
         if self.connection is None:
             return self._merges, self._served
         report = self.connection.node.report()

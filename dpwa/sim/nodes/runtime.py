@@ -1,4 +1,4 @@
-"""VirtualRuntime: the `dpwa.runtime.Runtime` of a simulated process, whose threads are greenlets.
+"""The `dpwa.runtime.Runtime` of a simulated process, whose threads are greenlets.
 
 Whatever waits switches to the scheduler, the greenlet that runs the event heap of a
 `VirtualNetwork`, and is switched back to when its time has come, or when somebody has woken it. In
@@ -39,24 +39,14 @@ T = TypeVar("T")
 
 
 class VirtualRuntime:
-    """One process on one host, from its start until it is killed or ends.
-
-    Args:
-        tcp: its network, and its time.
-        host: where it runs.
-        rng: what is random for it.
-
-    Attributes:
-        bytes_scale: see `dpwa.runtime.Runtime`.
-        is_dead: whether it was killed; whoever waits for something of it needs to no more.
-        stalled_until: when its threads go on; its connections stay, as one of it holds the GIL.
-        cpu_s: seconds of a core that its network threads have used; the engine says what costs any.
-    """
+    """One process on one host, from its start until it is killed or ends."""
 
     def __init__(self, tcp: VirtualTcp, host: str, rng: random.Random) -> None:
         self.bytes_scale = tcp.scale
-        self.is_dead = False
+        self.is_dead = False  # was killed; whoever waits for something of it needs to no more
+        # when its threads go on; its connections stay, as one of it holds the GIL
         self.stalled_until = 0.0
+        # seconds of a core that its network threads have used; the engine says what costs any
         self.cpu_s = 0.0
         self.host = host
         self.tcp = tcp
@@ -69,49 +59,39 @@ class VirtualRuntime:
         self._threads: list[GreenletThread] = []
 
     def wall_time(self) -> float:
-        """Seconds since the epoch, which was `EPOCH_S` at the beginning."""
+        """Return seconds since the epoch, which was `EPOCH_S` at the beginning."""
         return EPOCH_S + self.now()
 
     def thread_time(self) -> float:
-        """Seconds of a core that were used."""
         return self.cpu_s
 
     def sleep(self, seconds: float) -> None:
-        """Let virtual time pass."""
         Sleeper(self).sleep(seconds)
 
     def condition(self) -> Condition:
-        """Return a condition of greenlets; they are one thread, which no lock of it keeps out."""
         return VirtualCondition(self)
 
     def turn(self) -> Turn:
-        """Return what belongs to one greenlet at a time."""
         return VirtualTurn(self)
 
     def waker(self) -> Waker:
-        """Return what wakes a greenlet that polls virtual sockets."""
         return VirtualWaker(self)
 
     def event(self) -> threading.Event:
-        """Return an event of greenlets."""
         return VirtualEvent(self)
 
     def queue(self) -> SimpleQueue[Any]:
-        """Return a queue of greenlets."""
         return cast("SimpleQueue[Any]", VirtualQueue(self))
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        """Return a greenlet that can be used like a thread."""
         thread = GreenletThread(self, self._scheduler, run, name)
         self._threads.append(thread)
         return thread
 
     def current_thread(self) -> threading.Thread:
-        """Return the greenlet that asks."""
         return _current_thread() or threading.current_thread()
 
     def token_bytes(self, count: int) -> bytes:
-        """Return random bytes, drawn from the seed."""
         return self._rng.randbytes(count)
 
     def uninterrupted(self) -> AbstractContextManager[None]:
@@ -119,13 +99,11 @@ class VirtualRuntime:
         return nullcontext()
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        """Return what makes virtual sockets."""
         context = VirtualContext(self.tcp, self.host)
         self._contexts.append(context)
         return cast("zmq.Context[zmq.Socket[bytes]]", context)
 
     def poller(self) -> zmq.Poller:
-        """Return what waits for virtual sockets."""
         return cast("zmq.Poller", VirtualPoller(lambda: Sleeper(self)))
 
     def is_own(self) -> bool:
@@ -169,8 +147,7 @@ class Sleeper:
     def sleep(self, timeout_s: float | None) -> bool:
         """Wait until `wake`, at most for so long; return whether that has come.
 
-        Raises:
-            GreenletExit: the process of this greenlet is dead.
+        Raises GreenletExit if the process of this greenlet is dead.
         """
         runtime = self._runtime
         if runtime.is_dead:
@@ -205,8 +182,6 @@ class Sleeper:
 
 
 class GreenletThread(threading.Thread):
-    """A thread of a virtual process."""
-
     def __init__(
         self, runtime: VirtualRuntime, scheduler: greenlet, run: Callable[[], None], name: str
     ) -> None:
@@ -227,15 +202,12 @@ class GreenletThread(threading.Thread):
 
     @property
     def ident(self) -> int | None:
-        """A number once it was started."""
         return 1 if self._has_begun else None
 
     def is_alive(self) -> bool:
-        """Tell whether it was started and has not ended."""
         return self._has_begun and not self._ended.is_set() and not self.runtime.is_dead
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended."""
         if self.is_alive():
             self._ended.wait(timeout)
 
@@ -259,24 +231,19 @@ class GreenletThread(threading.Thread):
 
 
 class VirtualEvent(threading.Event):
-    """An event of greenlets."""
-
     def __init__(self, runtime: VirtualRuntime) -> None:
         self._runtime = runtime
         self._sleepers: list[Sleeper] = []
         self._is_set = False
 
     def is_set(self) -> bool:
-        """Tell whether it has happened."""
         return self._is_set
 
     def set(self) -> None:
-        """Let it have happened."""
         self._is_set = True
         _wake(self._sleepers)
 
     def clear(self) -> None:
-        """Let it not have happened."""
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -300,11 +267,9 @@ class VirtualCondition(Condition):
         pass
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until somebody notifies; return whether somebody has."""
         return _sleep(self._runtime, self._sleepers, timeout)
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
-        """Wait until something is so; return what it is."""
         end = None if timeout is None else self._runtime.now() + timeout
         result = predicate()
         while not result and not self._runtime.is_dead:
@@ -316,13 +281,10 @@ class VirtualCondition(Condition):
         return result
 
     def notify_all(self) -> None:
-        """Wake all."""
         _wake(self._sleepers)
 
 
 class VirtualTurn(Turn):
-    """Belongs to one greenlet at a time."""
-
     def __init__(self, runtime: VirtualRuntime) -> None:
         self._runtime = runtime
         self._changed = VirtualCondition(runtime)
@@ -330,7 +292,6 @@ class VirtualTurn(Turn):
 
     @property
     def is_own(self) -> bool:
-        """Whether the greenlet that asks has it."""
         return self._holder is self._runtime.current_thread()
 
     def __enter__(self) -> bool:
@@ -350,12 +311,10 @@ class VirtualWaker(Waker):
         self.receiver = VirtualSocket(cast("VirtualContext", runtime))
 
     def wake(self) -> None:
-        """Wake the greenlet."""
         if not self.receiver.is_readable:
             self.receiver.push([b""])
 
     def clear(self) -> None:
-        """Take note of the wake-ups so far."""
         with suppress(zmq.Again):
             self.receiver.recv()
 
@@ -372,36 +331,23 @@ class VirtualQueue:
         self._items: deque[Any] = deque()
 
     def put(self, item: Any) -> None:
-        """Leave something."""
         self._items.append(item)
         _wake(self._sleepers, 1)
 
     def get(self, timeout: float | None = None) -> Any:
-        """Take what was left first, as soon as there is something.
-
-        Raises:
-            Empty: there was nothing in time.
-        """
         if not self._items:
             _sleep(self._runtime, self._sleepers, timeout)
         return self.get_nowait()
 
     def get_nowait(self) -> Any:
-        """Take what was left first.
-
-        Raises:
-            Empty: there is nothing.
-        """
         if not self._items:
             raise Empty
         return self._items.popleft()
 
     def qsize(self) -> int:
-        """Return how much was left and not taken."""
         return len(self._items)
 
     def empty(self) -> bool:
-        """Tell whether that is nothing."""
         return not self._items
 
 

@@ -1,4 +1,4 @@
-"""VirtualTcp: connections between simulated processes, in the time of a `VirtualNetwork`.
+"""Connections between simulated processes, in the time of a `VirtualNetwork`.
 
 Within a connection all arrives, in order. A packet that is lost takes longer. A process that is
 killed closes its connections, as its kernel would: the other end hears of it as of any message.
@@ -38,8 +38,6 @@ class VirtualReceipt:
 
 @dataclass
 class WireMessage:
-    """A message on its way."""
-
     frames: list[bytes]
     nbytes: int  # with headers
     receipt: VirtualReceipt
@@ -47,42 +45,30 @@ class WireMessage:
 
 @dataclass
 class Traffic:
-    """What a host has sent and received, in bytes on the wire."""
+    """Bytes on the wire that a host has sent and received."""
 
     sent: int = 0
     received: int = 0
 
 
 class VirtualTcp:
-    """All connections and listeners.
-
-    Args:
-        network: its time, its chance, and who is cut off from whom.
-        model: of the links.
-        scale: how many bytes on the wire each lent byte stands for.
-
-    Attributes:
-        listeners: sockets that listen, by endpoint.
-        hosts: names of the hosts that endpoints are on.
-        traffic: by name of the host.
-        tap: is shown every message as it leaves: when, from whom, to whom, its frames.
-    """
+    """All connections and listeners; each lent byte stands for `scale` bytes on the wire."""
 
     def __init__(self, network: VirtualNetwork, model: LinkModel, scale: float = 1.0) -> None:
         self.network = network
         self.model = model
         self.scale = scale
         self.links = FairLinks(network, model)
-        self.listeners: dict[str, RouterSocket] = {}
-        self.hosts: dict[str, str] = {}
-        self.traffic: dict[str, Traffic] = {}
+        self.listeners: dict[str, RouterSocket] = {}  # sockets that listen, by endpoint
+        self.hosts: dict[str, str] = {}  # names of the hosts that endpoints are on
+        self.traffic: dict[str, Traffic] = {}  # by name of the host
+        # is shown every message as it leaves: when, from whom, to whom, its frames
         self.tap: Callable[[float, str, str, list[bytes]], None] | None = None
         self._connections: dict[int, TcpConnection] = {}
         self._numbers = 0
         network.watch(self._cuts_changed)
 
     def connects(self, client: str, server: str) -> bool:
-        """Tell whether a connection can be made now."""
         return self.model.may_connect(client, server) and not self.network.is_cut(client, server)
 
     def connected(self, dealer: DealerSocket, router: RouterSocket) -> TcpConnection:
@@ -95,7 +81,6 @@ class VirtualTcp:
         return connection
 
     def count(self, sender: str, to: str, nbytes: int) -> None:
-        """Count what was sent."""
         self.traffic.setdefault(sender, Traffic()).sent += nbytes
         self.traffic.setdefault(to, Traffic()).received += nbytes
 
@@ -109,19 +94,14 @@ class VirtualTcp:
 
 
 class Stream:
-    """One direction of a connection.
-
-    Args:
-        tcp: all connections.
-        sender, to: hosts.
-        arrived: is given each message, and `None` when the sender has closed.
-    """
+    """One direction of a connection."""
 
     def __init__(
         self,
         tcp: VirtualTcp,
         sender: str,
         to: str,
+        # is given each message, and `None` when the sender has closed
         arrived: Callable[[list[bytes] | None], None],
     ) -> None:
         self._tcp = tcp
@@ -140,17 +120,14 @@ class Stream:
 
     @property
     def queued(self) -> int:
-        """How many messages have not left."""
         return len(self._waiting)
 
     def send(self, message: WireMessage) -> None:
-        """Send a message after those before."""
         self._waiting.append(message)
         if len(self._waiting) == 1:
             self._send_next()
 
     def close(self) -> None:
-        """Close, after what has been sent."""
         self._closes = True
         if not self._waiting:
             self._under_way_now(None)
@@ -225,13 +202,7 @@ class Stream:
 
 
 class TcpConnection:
-    """A connection of a DEALER to a ROUTER.
-
-    Attributes:
-        number: of the connection.
-        address: of the host of the DEALER; empty if it has none.
-        requests, answers: both directions.
-    """
+    """A connection of a DEALER to a ROUTER."""
 
     def __init__(
         self, tcp: VirtualTcp, number: int, dealer: DealerSocket, router: RouterSocket
@@ -242,6 +213,7 @@ class TcpConnection:
         self._router: RouterSocket | None = router
         client, server = dealer.host, router.host
         own = (split_tcp(endpoint) for endpoint, host in tcp.hosts.items() if host == client)
+        # of the host of the DEALER; empty if it has none
         self.address = next((address[0] for address in own if address is not None), "")
         self.requests = Stream(tcp, client, server, self._request_arrived)
         self.answers = Stream(tcp, server, client, self._answer_arrived)
@@ -254,7 +226,6 @@ class TcpConnection:
         self._closed(self.requests, flushes=flushes)
 
     def close_server(self, *, flushes: bool = False) -> None:
-        """Close it on the side of the ROUTER."""
         self._router = None
         self._closed(self.answers, flushes=flushes)
 
@@ -337,8 +308,6 @@ class LinkModel(Protocol):
 
 
 class Transfer:
-    """One large message on its way."""
-
     __slots__ = ("_done", "is_held", "left", "looked_at", "rate", "sender", "shared", "timer", "to")
 
     def __init__(self, sender: str, to: str, nbytes: float, done: Callable[[], None]) -> None:
@@ -353,7 +322,6 @@ class Transfer:
         self._done = done
 
     def end(self) -> None:
-        """Say that all bytes have left."""
         self._done()
 
 
@@ -361,10 +329,6 @@ class FairLinks:
     """All transfers: each has min(upload / transfers of its sender, download / those of its end).
 
     Those that stand still have nothing, and take nothing from the others.
-
-    Args:
-        network: whose time it is.
-        model: of the links.
     """
 
     def __init__(self, network: VirtualNetwork, model: LinkModel) -> None:
@@ -373,7 +337,6 @@ class FairLinks:
         self._on: dict[tuple[str, str], dict[Transfer, None]] = {}  # by link
 
     def begin(self, transfer: Transfer) -> None:
-        """Let a transfer have its share."""
         transfer.shared = self._model.shared_link(transfer.sender, transfer.to)
         transfer.looked_at = self._network.clock.now()
         if not transfer.is_held:

@@ -1,4 +1,4 @@
-"""ArrayTraining: what an adapter does for a module, for the numbers of one simulated node.
+"""What an adapter does for a module, for the numbers of one simulated node.
 
 To copy and to check a hundred megabytes at each step of each node would take minutes. So a snapshot
 has fewer bytes, but goes in as many pieces, and each counts on the wire as what it stands for
@@ -34,13 +34,7 @@ Floats = NDArray[np.float64]
 
 
 class ArrivedValues:
-    """`dpwa.algorithms.Received`: a snapshot that has come to a simulated node.
-
-    Args:
-        arrival: what came.
-        model: the values that it is merged into.
-        clip: shortens merges that go too far; `None`: none are.
-    """
+    """`dpwa.algorithms.Received`: a snapshot that has come, to be merged into `model`."""
 
     def __init__(
         self, arrival: Arrival, model: ArrayValues, clip: ClipRadius | None = None
@@ -82,7 +76,6 @@ class ArrivedValues:
         """Do nothing: there are no buffers."""
 
     def values(self, into: Values | None = None) -> ArrayValues:
-        """Return a copy of the peer's values."""
         _, theirs = self._part()
         self.distance = float(np.linalg.norm(theirs - self._model.array))
         scale = self._scale_of_clip()
@@ -110,13 +103,7 @@ class ArrivedValues:
 
 
 class ArrayTraining:
-    """Gossip of the values of one node, whatever its algorithm.
-
-    Args:
-        connection: of the node.
-        x: its values, shape (D,); changed in place.
-        scaled: what its snapshots are like.
-    """
+    """Gossip of the values `x`, shape (D,), of one node, whatever its algorithm."""
 
     def __init__(self, connection: DpwaConnection, x: Floats, scaled: ScaledSnapshots) -> None:
         config = connection.node.config
@@ -242,44 +229,25 @@ Singles = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ScaledLayout(Layout):
-    """The layout of a snapshot that is cut into as many pieces as the one that it stands for.
+    """The layout of a snapshot that is cut into as many pieces as the one that it stands for."""
 
-    Attributes:
-        most_piece_bytes: of a piece, whatever a fetch asks for.
-    """
-
-    most_piece_bytes: int = limits.CHUNK_BYTES
+    most_piece_bytes: int = limits.CHUNK_BYTES  # of a piece, whatever a fetch asks for
 
     def pieces(self, nbytes: int, piece_bytes: int) -> tuple[Piece, ...]:
-        """Cut a snapshot into pieces, at both ends alike; see `Layout.pieces`."""
         return super().pieces(nbytes, min(piece_bytes, self.most_piece_bytes))
 
 
 @dataclass(frozen=True)
 class ScaledSnapshots:
-    """What the snapshots of a run are like.
-
-    Attributes:
-        layout: of a snapshot.
-        elements: how many values it has.
-        scale: how many bytes on the wire each of its bytes stands for.
-        real_bytes: of what it stands for.
-    """
+    """What the snapshots of a run are like."""
 
     layout: ScaledLayout
-    elements: int
-    scale: float
-    real_bytes: float
+    elements: int  # how many values a snapshot has
+    scale: float  # how many bytes on the wire each of its bytes stands for
+    real_bytes: float  # of what it stands for
 
     @classmethod
     def of(cls, spec: RunSpec, conditions: Conditions, dimension: int) -> ScaledSnapshots:
-        """Choose a size.
-
-        Args:
-            spec: of the run.
-            conditions: of its links.
-            dimension: parameters of a node.
-        """
         real = (spec.scenario.model_mb or 0.0) * 1e6 or float(dimension * VALUE_BYTES)
         # It has all the task's values, and as many shards as there are to be.
         least = max(dimension * VALUE_BYTES, limits.MIN_CHUNK_BYTES / spec.config.fraction)
@@ -295,7 +263,6 @@ class ScaledSnapshots:
 
     @property
     def nbytes(self) -> int:
-        """Size of a snapshot in memory."""
         return self.elements * VALUE_BYTES
 
     def fill(self, room: Singles, values: Floats) -> None:

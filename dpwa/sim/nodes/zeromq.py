@@ -1,4 +1,4 @@
-"""Virtual ZeroMQ: as much of it as nodes use, over `VirtualTcp`.
+"""As much of ZeroMQ as nodes use, over `VirtualTcp`.
 
 A ROUTER that listens, DEALERs that connect and go on connecting, PAIRs within a process, monitors
 that tell of connections, and pollers. Errors and events are those of libzmq 4.3.5.
@@ -55,11 +55,7 @@ class VirtualFrame:
         self._address = address
 
     def get(self, key: int | str) -> int | str:
-        """Return the connection that it came over, or the address of its other end.
-
-        Raises:
-            ZMQError: something else is wanted.
-        """
+        """Return the connection that it came over, or the address of its other end."""
         if key == SRCFD and self._descriptor >= 0:
             return self._descriptor
         if key == "Peer-Address" and self._address:
@@ -68,11 +64,7 @@ class VirtualFrame:
 
 
 class VirtualPoller:
-    """Waits for sockets, as `zmq.Poller`.
-
-    Args:
-        sleeper: makes what waits.
-    """
+    """Waits for sockets, as `zmq.Poller`; `sleeper` makes what waits."""
 
     def __init__(self, sleeper: Callable[[], Wakeable]) -> None:
         self._sleeper = sleeper
@@ -81,7 +73,6 @@ class VirtualPoller:
         self._waiting: Wakeable | None = None
 
     def register(self, socket: VirtualSocket, flags: int = zmq.POLLIN) -> None:
-        """Wait for this socket, too."""
         if flags != zmq.POLLIN:
             raise NotImplementedError("virtual sockets can only be waited for to receive")
         self._sockets[socket] = None
@@ -90,21 +81,12 @@ class VirtualPoller:
             self.notice(socket)
 
     def unregister(self, socket: VirtualSocket) -> None:
-        """Wait for it no more.
-
-        Raises:
-            KeyError: it was not registered.
-        """
         del self._sockets[socket]
         socket.pollers.pop(self, None)
         self._maybe.pop(socket, None)
 
     def poll(self, timeout: int | None = None) -> list[tuple[VirtualSocket, int]]:
-        """Wait until a socket can be read; return those that can.
-
-        Args:
-            timeout: in milliseconds; `None` for no limit.
-        """
+        """Return the sockets that can be read, after `timeout` milliseconds at the most."""
         ready = self._ready()
         if ready or timeout == 0:
             return ready
@@ -116,7 +98,6 @@ class VirtualPoller:
         return self._ready()
 
     def notice(self, socket: VirtualSocket) -> None:
-        """Take note that a socket has got something."""
         self._maybe[socket] = None
         if self._waiting is not None:
             self._waiting.wake()
@@ -127,13 +108,7 @@ class VirtualPoller:
 
 
 class VirtualSocket:
-    """What all sockets have; options can be set as attributes.
-
-    Attributes:
-        host: where it is.
-        pollers: that wait for it.
-        closed: whether it was.
-    """
+    """What all sockets have; options can be set as attributes."""
 
     sndhwm = 1000
 
@@ -157,21 +132,15 @@ class VirtualSocket:
 
     @property
     def is_readable(self) -> bool:
-        """Whether there is something to receive."""
         return bool(self._received or self._rest)
 
     def push(self, frames: list[bytes], descriptor: int = -1, address: str = "") -> None:
-        """Let a message arrive."""
         self._received.append((frames, descriptor, address))
         for poller in self.pollers:
             poller.notice(self)
 
     def recv(self, flags: int = 0, copy: bool = True) -> Any:  # noqa: ARG002
-        """Receive one frame; it never waits.
-
-        Raises:
-            Again: there is none.
-        """
+        """Receive one frame; it never waits."""
         if not self._rest:
             if not self._received:
                 raise zmq.Again
@@ -185,7 +154,6 @@ class VirtualSocket:
         return bytes(frame.buffer) if copy else frame
 
     def recv_multipart(self, flags: int = 0) -> list[bytes]:
-        """Receive one message; see `recv`."""
         frames = [self.recv(flags)]
         while self._rest:
             frames.append(self.recv(flags))
@@ -198,11 +166,7 @@ class VirtualSocket:
         copy: bool = True,
         track: bool = False,  # noqa: ARG002
     ) -> VirtualReceipt | None:
-        """Send one frame; it never waits.
-
-        Raises:
-            ZMQError: nobody is there to take it, or the queue is full.
-        """
+        """Send one frame; it never waits."""
         if self.closed:
             raise zmq.ZMQError(zmq.ENOTSOCK)
         if not self._begun:
@@ -227,13 +191,11 @@ class VirtualSocket:
     endpoint = ""
 
     def monitor(self, endpoint: str, events: int) -> None:
-        """Tell what happens to a PAIR that connects to an endpoint."""
         self._monitored = int(events)
         self._monitor = PairSocket(self.context)
         self._monitor.bind(endpoint)
 
     def get_monitor_socket(self, events: int) -> PairSocket:
-        """Return a PAIR that is told what happens."""
         endpoint = f"inproc://monitor-{id(self)}"
         self.monitor(endpoint, events)
         listener = PairSocket(self.context)
@@ -241,13 +203,11 @@ class VirtualSocket:
         return listener
 
     def disable_monitor(self) -> None:
-        """Tell nothing any more."""
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None
 
     def tell(self, event: int, value: int) -> None:
-        """Tell the monitor."""
         if self._monitor is not None and self._monitored & event:
             self._monitor.send(MONITORED.pack(event, value), SNDMORE)
             self._monitor.send(self.endpoint.encode())
@@ -271,8 +231,6 @@ class VirtualSocket:
 
 
 class PairSocket(VirtualSocket):
-    """A PAIR within one process."""
-
     def __init__(self, context: VirtualContext) -> None:
         super().__init__(context)
         self._other: PairSocket | None = None
@@ -313,28 +271,19 @@ class PairSocket(VirtualSocket):
 
 
 class VirtualContext:
-    """Makes sockets of one process, as `zmq.Context`.
-
-    Args:
-        tcp: its connections.
-        host: where it is.
-
-    Attributes:
-        inproc: PAIRs that were bound, or wait for one to be, by endpoint.
-        is_dead: whether the process was killed.
-    """
+    """Makes sockets of one process, as `zmq.Context`."""
 
     max_sockets = 1023
 
     def __init__(self, tcp: VirtualTcp, host: str) -> None:
         self.tcp = tcp
         self.host = host
+        # PAIRs that were bound, or wait for one to be, by endpoint
         self.inproc: dict[str, PairSocket] = {}
         self.is_dead = False
         self._sockets: dict[VirtualSocket, None] = {}
 
     def socket(self, kind: int) -> VirtualSocket:
-        """Return a socket."""
         made: VirtualSocket = _KINDS[kind](self)
         self._sockets[made] = None
         if self.is_dead:
@@ -342,7 +291,6 @@ class VirtualContext:
         return made
 
     def forget(self, socket: VirtualSocket) -> None:
-        """Drop a socket that was closed."""
         self._sockets.pop(socket, None)
 
     def kill(self) -> None:
@@ -356,8 +304,6 @@ class VirtualContext:
 
 
 class RouterSocket(VirtualSocket):
-    """A ROUTER that listens."""
-
     def __init__(self, context: VirtualContext) -> None:
         super().__init__(context)
         self._peers: dict[bytes, TcpConnection] = {}
@@ -365,18 +311,12 @@ class RouterSocket(VirtualSocket):
         self._made = 0
 
     def bind(self, endpoint: str) -> None:
-        """Listen.
-
-        Raises:
-            ZMQError: another socket listens there.
-        """
         if endpoint in self.tcp.listeners:
             raise zmq.ZMQError(zmq.EADDRINUSE)
         self.endpoint = endpoint
         self.tcp.listeners[endpoint] = self
 
     def accepted(self, connection: TcpConnection) -> None:
-        """Take note of a connection."""
         self._made += 1
         identity = b"\0" + self._made.to_bytes(4, "big")
         self._peers[identity] = connection
@@ -384,12 +324,10 @@ class RouterSocket(VirtualSocket):
         self.tell(int(zmq.EVENT_ACCEPTED), connection.number)
 
     def request_arrived(self, connection: TcpConnection, frames: list[bytes]) -> None:
-        """Take in a message."""
         identity, number = self._identities[connection], connection.number
         self.push([identity, *frames], number, connection.address)
 
     def peer_gone(self, connection: TcpConnection) -> None:
-        """Take note that a connection has ended."""
         del self._peers[self._identities.pop(connection)]
         self.tell(int(zmq.EVENT_DISCONNECTED), connection.number)
 
@@ -426,17 +364,14 @@ class DealerSocket(VirtualSocket):
         self._pause_ms = 0
 
     def connect(self, endpoint: str) -> None:
-        """Begin to connect."""
         self.endpoint = endpoint
         self._dial()
 
     def disconnect(self, endpoint: str) -> None:  # noqa: ARG002
-        """Connect no more."""
         self._attempt += 1
         self._hang_up(0)
 
     def answer_arrived(self, frames: list[bytes]) -> None:
-        """Take in a message."""
         self.push(frames)
 
     def peer_gone(self) -> None:

@@ -40,15 +40,7 @@ def fits(spec: RunSpec, conditions: Conditions, sizes: WireSizes) -> bool:
 
 
 class ArrayRounds:
-    """All nodes of a run, as arrays.
-
-    Args:
-        spec: of the run.
-        conditions: of it.
-        task: that is trained.
-        sizes: of what is sent.
-        x: where nodes begin, shape (N, D).
-    """
+    """All nodes of a run, as arrays; they begin at `x`, shape (N, D)."""
 
     def __init__(
         self,
@@ -81,17 +73,12 @@ class ArrayRounds:
         self._trained_s, self._waited_s = np.zeros(nodes), np.zeros(nodes)
 
     def run(self, recorder: RunRecorder, rounds: float, seconds: float) -> Moment:
-        """Take rounds until so many are over, so much time has passed, or the recorder has enough.
-
-        Returns:
-            The end.
-        """
+        """Take rounds until `rounds` or `seconds` are over, or the recorder has enough."""
         while recorder.observe(self._moment()) and self.rounds < rounds and self.time_s < seconds:
             self._round(seconds)
         return self._moment()
 
     def figures(self) -> tuple[NodeFigures, ...]:
-        """Return what became of all nodes."""
         sent = self._asked * self._sizes.request + self._served * self._sizes.answer
         received = self._asked * self._sizes.answer + self._served * self._sizes.request
         return tuple(
@@ -138,7 +125,6 @@ class ArrayRounds:
         self.rounds += 1
 
     def _asking(self) -> tuple[Integers, Integers]:
-        """Return who asks in this round, and whom."""
         nodes, peers = self._draws.draw(self.rounds, self._rng)
         probability = self._config.fetch_probability
         if probability < 1.0:

@@ -1,4 +1,4 @@
-"""Asynchronous: every node goes at its own pace, in virtual time."""
+"""Every node goes at its own pace, in virtual time."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ ASK_AFTER = 256  # updates of all nodes: whether to go on
 
 @dataclass(eq=False)
 class _Round:
-    """One round of a node."""
-
     node: Participant
     process: int
     step_ends_s: float
@@ -40,17 +38,10 @@ class _Round:
 
 
 class AsynchronousRun:
-    """All nodes of a run.
+    """All nodes of a run; they begin at `x`, shape (N, D).
 
     A node publishes and asks, takes its step, waits for what it has asked for if that has not come,
     merges, and begins again.
-
-    Args:
-        spec: of the run.
-        conditions: of it.
-        task: that is trained.
-        sizes: of what is sent.
-        x: where nodes begin, shape (N, D).
     """
 
     def __init__(
@@ -78,11 +69,7 @@ class AsynchronousRun:
         self._is_over = False
 
     def run(self, recorder: RunRecorder, rounds: float, seconds: float) -> Moment:
-        """Let time pass until all have taken so many rounds, or the recorder has enough.
-
-        Returns:
-            The end.
-        """
+        """Let time pass until all have taken so many rounds, or the recorder has enough."""
         self._recorder, self._rounds = recorder, rounds
         with no_search_for_cycles():
             for time_s, cut_off in self._conditions.partition_changes():
@@ -98,7 +85,6 @@ class AsynchronousRun:
         return self.fleet.moment(self._network.clock.now())
 
     def _next_change(self) -> None:
-        """Wait for the next node that starts or ends."""
         if self._next is not None:
             moment = self._next.time_s
             delay_s = moment - self._network.clock.now()
@@ -163,7 +149,6 @@ class AsynchronousRun:
         )
 
     def _begin(self, node: Participant, process: int) -> None:
-        """Begin a round."""
         if node.number not in self._training:
             return
         now, number = self._network.clock.now(), node.number
@@ -192,7 +177,6 @@ class AsynchronousRun:
             self._fetches.later(node.number, other.number, lambda: self._fetches.hear(node, other))
 
     def _stepped(self, round_: _Round, step_s: float) -> None:
-        """End a training step; wait for what is still to come."""
         number = round_.node.number
         if self._is_same(round_.node, round_.process):
             self.fleet.step(np.array([number]))
@@ -202,7 +186,6 @@ class AsynchronousRun:
                 self._finish(round_)
 
     def _fetched(self, round_: _Round) -> None:
-        """End a fetch, whatever has come of it."""
         if round_.has_stepped and self._is_same(round_.node, round_.process):
             self._finish(round_)
 

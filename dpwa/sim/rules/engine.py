@@ -24,15 +24,7 @@ NAME = "rules"
 
 
 def run(spec: RunSpec, watch: Watch) -> RunOutcome:
-    """Simulate a run.
-
-    Args:
-        spec: of the run; the same one has the same outcome, to the byte.
-        watch: is shown each sample as it is taken; returns whether to go on.
-
-    Raises:
-        UserError: the scenario asks for what cannot be, or for what only whole nodes can do.
-    """
+    """Simulate a run; `watch` is shown each sample as it is taken, and returns whether to go on."""
     _check(spec)
     conditions = Conditions(spec)
     task = make_task(spec)

@@ -12,23 +12,15 @@ from dpwa.sim.rules.participant import ArrayArrival, ArraySnapshot, Participant
 
 @dataclass(eq=False)
 class AsyncExchange:
-    """An exchange that was proposed.
-
-    Attributes:
-        transaction: its id.
-        fetch: of who has asked.
-        peer: who was asked.
-        mine, theirs: the snapshots that are exchanged.
-        has_theirs, is_prepared: what the asking side knows.
-    """
+    """An exchange that was proposed."""
 
     transaction: bytes
-    fetch: AsyncFetch
-    peer: Participant
+    fetch: AsyncFetch  # of who has asked
+    peer: Participant  # who was asked
     mine: ArraySnapshot
     theirs: ArraySnapshot
     stream_s: float = 0.0
-    has_theirs: bool = False
+    has_theirs: bool = False  # as far as the asking side knows
     is_prepared: bool = False
 
 

@@ -24,53 +24,30 @@ TRANSACTION_BYTES = 8
 
 @dataclass(eq=False)
 class AsyncFetch:
-    """What a node does to get a snapshot in one round.
-
-    Attributes:
-        node: that asks.
-        process: which process of it.
-        ask: of the algorithm.
-        published: what the node has published in this round.
-        version: of what is published now; with neighbours by the round, the peer's must be as new.
-        deadline_s: when it is given up.
-        done: called when it is over, once.
-        peer: who is asked now, and `peer_process` which process of it.
-        tried: who was asked.
-        timer: of the patience with that peer.
-        transaction: that is under way with it.
-        stream: of its snapshot.
-        to_peer: of the node's own one, where the two exchange theirs.
-    """
+    """What a node does to get a snapshot in one round."""
 
     node: Participant
-    process: int
+    process: int  # which process of the node
     ask: Ask
-    published: ArrayValues | None
+    published: ArrayValues | None  # by the node in this round
+    # of what is published now; with neighbours by the round, the peer's must be as new
     version: int
-    deadline_s: float
-    done: Callable[[], None]
+    deadline_s: float  # when it is given up
+    done: Callable[[], None]  # called when it is over, once
     part: slice
-    peer: Participant | None = None
+    peer: Participant | None = None  # who is asked now
     peer_process: int = 0
     asked_at: float = 0.0
     tried: set[str] = field(default_factory=set)
-    timer: Timer | None = None
-    transaction: bytes = b""
-    stream: SnapshotStream | None = None
-    to_peer: SnapshotStream | None = None
+    timer: Timer | None = None  # of the patience with that peer
+    transaction: bytes = b""  # that is under way with it
+    stream: SnapshotStream | None = None  # of its snapshot
+    to_peer: SnapshotStream | None = None  # of the node's own one, where the two exchange theirs
     is_over: bool = False
 
 
 class Fetches:
-    """All fetches of a run.
-
-    Args:
-        config: of the run.
-        conditions: of it.
-        fleet: its nodes.
-        sizes: of what is sent.
-        network: whose time passes.
-    """
+    """All fetches of a run."""
 
     def __init__(
         self,
@@ -96,7 +73,6 @@ class Fetches:
 
     @property
     def now(self) -> float:
-        """The time."""
         return self.network.clock.now()
 
     def begin(self, node: Participant, ask: Ask, done: Callable[[], None]) -> AsyncFetch:
@@ -127,7 +103,6 @@ class Fetches:
         return not fetch.is_over and fetch.peer is peer and self.lives(fetch)
 
     def lives(self, fetch: AsyncFetch) -> bool:
-        """Tell whether the process that fetches is there."""
         number = fetch.node.number
         return bool(self.fleet.is_alive[number]) and (
             self.fleet.incarnations[number] == fetch.process
@@ -318,12 +293,7 @@ def shard_of(part: slice) -> Shard:
 
 
 class AskRules:
-    """As `dpwa.node.fetch_targets` has it.
-
-    Args:
-        config: of the run.
-        kind: the algorithm.
-    """
+    """As `dpwa.node.fetch_targets` has it."""
 
     def __init__(self, config: Config, kind: type[Algorithm]) -> None:
         default = "merge" if kind.repeats else "skip"
@@ -332,7 +302,6 @@ class AskRules:
         self._fraction = config.fraction
 
     def part(self, node: Participant, ask: Ask) -> slice:
-        """Return which parameters a node fetches in this round."""
         if not self._is_cut or ask.terms is not Terms.PULL:
             return WHOLE
         return part_of(self._fraction, node.updates - 1, len(node.x))

@@ -1,4 +1,4 @@
-"""Fleet: all nodes of a simulated run, who of them lives, and what is counted of each."""
+"""All nodes of a simulated run, who of them lives, and what is counted of each."""
 
 from __future__ import annotations
 
@@ -27,24 +27,7 @@ Floats = NDArray[np.float64]
 
 
 class Fleet:
-    """The nodes, none of which lives at first.
-
-    Args:
-        spec: of the run.
-        conditions: of it.
-        task: that is trained.
-        sizes: of what is sent.
-        x: where nodes begin, shape (N, D); their parameters from now on.
-        now: returns the time.
-
-    Attributes:
-        participants, books: the nodes, and what each knows of its peers.
-        is_alive: who lives, shape (N,), and `trains`: who does, and has what it begins with.
-        incarnations: how many processes of each node there were.
-        rng: chance of what belongs to no node alone.
-        events: what happened to nodes.
-        sent, received, served, trained_s, waited_s: of each node, shape (N,).
-    """
+    """The nodes, none of which lives at first; their parameters are in `x`, shape (N, D)."""
 
     def __init__(
         self,
@@ -57,11 +40,11 @@ class Fleet:
     ) -> None:
         config, nodes, seed = spec.config, len(x), spec.scenario.seed
         self.x = x
-        self.is_alive = np.zeros(nodes, np.bool_)
-        self.trains = np.zeros(nodes, np.bool_)
+        self.is_alive = np.zeros(nodes, np.bool_)  # shape (N,)
+        self.trains = np.zeros(nodes, np.bool_)  # lives, and has what it begins with
         self.living = 0
-        self.incarnations = [0] * nodes
-        self.rng = random.Random(f"{seed}/fleet")
+        self.incarnations = [0] * nodes  # how many processes of each node there were
+        self.rng = random.Random(f"{seed}/fleet")  # chance of what belongs to no node alone
         self.events: list[tuple[float, str]] = []
         self.sent, self.received = np.zeros(nodes), np.zeros(nodes)
         self.trained_s, self.waited_s = np.zeros(nodes), np.zeros(nodes)
@@ -93,17 +76,12 @@ class Fleet:
 
     @property
     def alive(self) -> list[Participant]:
-        """The living nodes, in order."""
         if self.living == len(self.participants):
             return self.participants
         return [self.participants[node] for node in np.flatnonzero(self.is_alive)]
 
     def change(self, change: NodeChange) -> Participant | None:
-        """Let a node start or end.
-
-        Returns:
-            Whose state it is to take over, if it does; else it trains.
-        """
+        """Let a node start or end; return whose state it is to take over, if it does."""
         node, starts = change.node, change.kind in (NodeChangeKind.START, NodeChangeKind.RETURN)
         if change.time_s > 0.0:
             self.events.append((change.time_s, change.kind.told_of(node_name(node))))
@@ -124,7 +102,6 @@ class Fleet:
         return donor
 
     def take_over(self, node: int, donor: Participant) -> None:
-        """Give a node the state of another one."""
         self.participants[node].take_over(donor)
         self.trains[node] = True
 
@@ -141,7 +118,6 @@ class Fleet:
         return None
 
     def step(self, nodes: NDArray[np.int64]) -> None:
-        """Let some nodes take a training step."""
         if len(nodes) == len(self.x):
             losses = self._task.step(self.x, nodes)
         else:
@@ -161,7 +137,6 @@ class Fleet:
             self.received[receiver] += nbytes
 
     def moment(self, time_s: float) -> Moment:
-        """Describe the run as it is."""
         trains = self.trains
         losses = self._losses[trains]
         known = losses[~np.isnan(losses)]
@@ -174,7 +149,6 @@ class Fleet:
         )
 
     def figures(self) -> tuple[NodeFigures, ...]:
-        """Return what became of all nodes that ever lived."""
         return tuple(
             NodeFigures(
                 name=participant.name,

@@ -1,4 +1,4 @@
-"""Lockstep: all living nodes take each round together, node by node.
+"""All living nodes take each round together, node by node.
 
 A round publishes, asks, trains and merges, as `Swarm` does. What is asked for comes in the same
 round, or not at all; the round lasts until the slowest node has its step and what it waits for.
@@ -42,15 +42,7 @@ class _Fetch(NamedTuple):
 
 
 class LockstepRounds:
-    """All nodes of a run.
-
-    Args:
-        spec: of the run.
-        conditions: of it.
-        task: that is trained.
-        sizes: of what is sent.
-        x: where nodes begin, shape (N, D).
-    """
+    """All nodes of a run; they begin at `x`, shape (N, D)."""
 
     def __init__(
         self,
@@ -76,11 +68,7 @@ class LockstepRounds:
         self._lost_s = np.zeros(len(x))  # what each node waits in vain in this round
 
     def run(self, recorder: RunRecorder, rounds: float, seconds: float) -> Moment:
-        """Take rounds until so many are over, so much time has passed, or the recorder has enough.
-
-        Returns:
-            The end.
-        """
+        """Take rounds until `rounds` or `seconds` are over, or the recorder has enough."""
         with no_search_for_cycles():
             self._go_on(recorder, rounds, seconds)
         return self._moment()
@@ -101,7 +89,6 @@ class LockstepRounds:
         return self.fleet.moment(self.time_s)
 
     def _change_nodes(self) -> None:
-        """Let nodes start and end whose time has come."""
         fleet, returns = self.fleet, False
         while self._next is not None and self._next.time_s <= self.time_s:
             donor = fleet.change(self._next)
@@ -133,7 +120,6 @@ class LockstepRounds:
             self.rounds += 1
 
     def _trade_news(self, alive: list[Participant]) -> None:
-        """Let every node trade news with another one."""
         for node in alive:
             other = self.fleet.rng.choice(alive)
             if other is not node and self._reaches(node, other):

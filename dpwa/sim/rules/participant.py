@@ -1,4 +1,4 @@
-"""Participant: one simulated node, as its algorithm sees it, on numpy arrays."""
+"""One simulated node, as its algorithm sees it, on numpy arrays."""
 
 from __future__ import annotations
 
@@ -34,19 +34,15 @@ class ArrayValues:
         self.array = array
 
     def clone(self) -> ArrayValues:
-        """Return a copy."""
         return ArrayValues(self.array.copy())
 
     def copy_(self, other: ArrayValues) -> None:
-        """Set self = other."""
         self.array[...] = other.array
 
     def lerp_(self, other: ArrayValues, weight: float) -> None:
-        """Set self = self + weight * (other - self)."""
         self.array += weight * (other.array - self.array)
 
     def add_(self, other: ArrayValues, alpha: float = 1.0) -> None:
-        """Set self = self + alpha * other."""
         self.array += alpha * other.array
 
     def mul_(self, factor: float) -> None:
@@ -66,21 +62,13 @@ class ArraySnapshot:
 
 @dataclass(frozen=True)
 class ArrayArrival:
-    """A snapshot that has come to a node, with this one's own of the round.
-
-    Attributes:
-        peer: whose it is.
-        snapshot: of the peer.
-        published: what this node has published in the round; `None`: nothing.
-        part: which parameters were fetched.
-        units: of push-sum mass that came with it.
-    """
+    """A snapshot that has come to a node, with this one's own of the round."""
 
     peer: Participant
     snapshot: ArraySnapshot
-    published: ArrayValues | None
-    part: slice = field(default_factory=lambda: WHOLE)
-    units: int = 0
+    published: ArrayValues | None  # by this node in the round
+    part: slice = field(default_factory=lambda: WHOLE)  # which parameters were fetched
+    units: int = 0  # of push-sum mass that came with it
 
 
 @dataclass
@@ -96,11 +84,9 @@ class ArrayReceived:
 
     @property
     def standing(self) -> TrainingProgress:
-        """Clock and loss of the peer when it published."""
         return self.snapshot.standing
 
     def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
-        """Merge it into the model; return the factor."""
         model, part = self.own.model.array, self.part
         origin = self.published.array if delta else model
         model[part] += factor * (self.snapshot.values.array[part] - origin[part])
@@ -108,28 +94,18 @@ class ArrayReceived:
         return factor
 
     def values(self, into: Any = None) -> Any:
-        """Return a copy of the peer's parameters."""
         if into is None:
             return self.snapshot.values.clone()
         into.copy_(self.snapshot.values)
         return into
 
     def merge_buffers(self, factor: float) -> None:
-        """Interpolate the floating buffers alone."""
         self.own.buffers.lerp_(self.snapshot.buffers, factor)
 
 
 @dataclass(frozen=True)
 class NodeRules:
-    """What all nodes of a run go by.
-
-    Attributes:
-        make_algorithm: makes that of one node.
-        rule, rule_options: of interpolation.
-        divergence_threshold, fetch_probability, keeps_local_step, loss_window: settings.
-        forget_after_s: how long news of leaders lasts.
-        minds_beginners: whether who is far behind takes over what others have; else all are merged.
-    """
+    """What all nodes of a run go by."""
 
     make_algorithm: Callable[[], Algorithm]
     rule: Interpolation
@@ -138,12 +114,11 @@ class NodeRules:
     fetch_probability: float
     keeps_local_step: bool
     loss_window: int
-    forget_after_s: float
-    minds_beginners: bool
+    forget_after_s: float  # how long news of leaders lasts
+    minds_beginners: bool  # who is far behind takes over what others have; else all are merged
 
     @classmethod
     def of(cls, config: Config) -> NodeRules:
-        """Take them from a configuration."""
         return cls(
             make_algorithm=lambda: algorithm_of(config),
             rule=interpolation(config.interpolation),
@@ -183,25 +158,7 @@ class Others(Sequence[str]):
 class Participant:
     """`dpwa.algorithms.View`: one node, with all that is its own.
 
-    Args:
-        number: its position, from 0 on.
-        names: of all nodes.
-        array: where it begins, shape (D,); its parameters from now on.
-        rules: that it goes by.
-        group: that it belongs to.
-        seed: of its chance.
-        now: returns the time.
-
-    Attributes:
-        algorithm: that it runs.
-        buffers: the floating ones, here one number.
-        loss: of its last step.
-        clock: interpolated at each merge, like the parameters.
-        updates: that it has made, with the one under way; never interpolated.
-        asked: whom it has asked, if `keeps_history`.
-        merged: the peers and factors of all merges, if `keeps_history`.
-        merges: how many changed something.
-        inbox: what has come, to be merged.
+    It begins at `array`, shape (D,), which has its parameters from now on.
     """
 
     keeps_history = False
@@ -222,17 +179,17 @@ class Participant:
         self.group = group
         self.peers: Sequence[str] = Others(names, number)
         self.model = ArrayValues(array)
-        self.buffers = ArrayValues(np.zeros(1))
+        self.buffers = ArrayValues(np.zeros(1))  # the floating ones, here one number
         self.rng = random.Random(f"{seed}/{self.name}")
         self.fetch_probability = rules.fetch_probability
         self.keeps_local_step = rules.keeps_local_step
         self.asks_leader = rules.rule.asks_leader
-        self.asked: list[Ask] = []
-        self.merged: list[tuple[str, float]] = []
-        self.merges = 0
-        self.loss: float | None = None
-        self.clock = 0.0
-        self.updates = 0
+        self.asked: list[Ask] = []  # if `keeps_history`
+        self.merged: list[tuple[str, float]] = []  # peers and factors, if `keeps_history`
+        self.merges = 0  # how many changed something
+        self.loss: float | None = None  # of its last step
+        self.clock = 0.0  # interpolated at each merge, like the parameters
+        self.updates = 0  # with the one under way; never interpolated
         self._rules = rules
         self._now = now
         self._incarnation = 0
@@ -254,16 +211,11 @@ class Participant:
 
     @property
     def x(self) -> Floats:
-        """The parameters in training."""
         return self.model.array
 
     @property
     def newest(self) -> ArraySnapshot:
-        """The snapshot that others read.
-
-        Raises:
-            LookupError: nothing was published yet.
-        """
+        """The snapshot that others read; LookupError if nothing was published yet."""
         if self.snapshot is None:
             raise LookupError(f"{self.name} has published nothing yet")
         return self.snapshot

@@ -1,4 +1,4 @@
-"""PeerBook: what one simulated node knows of its peers, and whom it asks by that.
+"""What one simulated node knows of its peers, and whom it asks by that.
 
 The rules are those of `dpwa.node.peers`: flow control draws, slow peers take part in fewer draws,
 deadlines are learnt, and of more peers than there may be connections some are near, and asked more.
@@ -29,15 +29,8 @@ from dpwa.types import StrictModel
 class Neighbourhood:
     """Who may ask whom in each round, by the topology of a configuration.
 
-    Args:
-        config: of the run; its nodes keep their positions, whoever comes and goes.
-
-    Raises:
-        UserError: the topology does not fit the number of nodes.
-
-    Attributes:
-        names: of all nodes.
-        index: position of each name.
+    Nodes keep their positions, whoever comes and goes. Raises UserError if the topology does not
+    fit their number.
     """
 
     def __init__(self, config: Config) -> None:
@@ -50,16 +43,13 @@ class Neighbourhood:
 
     @property
     def is_everybody(self) -> bool:
-        """Whether all are neighbours of all."""
         return self._topology.name in EVERYBODY
 
     @property
     def changes(self) -> bool:
-        """Whether neighbours differ by the round."""
         return self._period > 1
 
     def of(self, node: int, round_number: int) -> frozenset[str]:
-        """Return the names of a node's neighbours in a round."""
         phase = round_number % self._period
         if (node, phase) not in self._known:
             nodes = len(self.names)
@@ -74,14 +64,7 @@ class Neighbourhood:
 
 
 class PeerBook:
-    """The peers of one node.
-
-    Args:
-        node: its position.
-        neighbourhood: of all nodes.
-        most: connections at once.
-        rng: where the chance comes from.
-    """
+    """The peers of one node; `most` is how many connections it may have at once."""
 
     def __init__(
         self, node: int, neighbourhood: Neighbourhood, most: int, rng: random.Random
@@ -109,14 +92,7 @@ class PeerBook:
     def choose(
         self, now: float, round_number: int, exclude: Collection[str], budget_s: float
     ) -> str | None:
-        """Draw whom to ask.
-
-        Args:
-            now: the time.
-            round_number: of this node, from 0 on.
-            exclude: whom not to ask.
-            budget_s: the longest that the fetch may take.
-        """
+        """Draw whom to ask, for a fetch that may take `budget_s` at the most."""
         if self._has_far and is_among_all(self._rng):
             drawn = self._far(exclude)
             if drawn is not None:
@@ -132,12 +108,10 @@ class PeerBook:
         return chosen
 
     def patience_s(self, peer: str, ceiling_s: float) -> float:
-        """Return how long to wait for a peer at most."""
         times = self._times.get(peer)
         return ceiling_s if times is None else times.deadline_s(ceiling_s)
 
     def fetched(self, peer: str, nbytes: float, answered_s: float, streamed_s: float) -> None:
-        """Learn from a fetch that brought a snapshot."""
         self.succeeded(peer)
         times = self._times.get(peer, FetchTimes())
         self._times[peer] = times.succeeded(answered_s + streamed_s)
@@ -146,7 +120,6 @@ class PeerBook:
         self._slowest_s = max(self._slowest_s, link.expected_s or 0.0)
 
     def succeeded(self, peer: str) -> None:
-        """Reward a peer that has answered in time."""
         if peer in self._flow.scores:
             self._flow = self._flow.succeeded(peer)
 
@@ -158,7 +131,6 @@ class PeerBook:
             self._times[peer] = self._times.get(peer, FetchTimes()).timed_out()
 
     def down(self, peer: str, incarnation: int) -> None:
-        """Note that a process of a peer is not there."""
         self._down[peer] = incarnation
         self.merged.forget(peer)
 
@@ -207,15 +179,7 @@ EVERYBODY = ("random", "full")
 
 
 class NeighbourDraws:
-    """Draws of peers in the topology of a configuration.
-
-    Args:
-        config: of the run.
-        nodes: N, how many there are.
-
-    Raises:
-        UserError: the topology does not fit the number of nodes.
-    """
+    """Draws of peers in the topology of a configuration."""
 
     def __init__(self, config: Config, nodes: int) -> None:
         self._nodes = nodes
@@ -227,11 +191,7 @@ class NeighbourDraws:
             self._graph = _Graph(topology, options, nodes)
 
     def draw(self, round_number: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
-        """Draw a peer for each node that has any.
-
-        Returns:
-            The nodes and their peers, both of shape (K,).
-        """
+        """Draw a peer for each node that has any; return nodes and peers, both of shape (K,)."""
         nodes = np.arange(self._nodes)
         if self._graph is None:
             if self._nodes < 2:

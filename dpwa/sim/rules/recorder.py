@@ -1,4 +1,4 @@
-"""RunRecorder: takes samples of a run, and tells when it is over."""
+"""Takes samples of a run, and tells when it is over."""
 
 from __future__ import annotations
 
@@ -21,37 +21,20 @@ MOST_SAMPLES = 2 * SAMPLES  # of one that is not
 
 @dataclass(frozen=True)
 class Moment:
-    """A run at one moment.
+    """A run at one moment."""
 
-    Attributes:
-        time_s: virtual seconds since the start.
-        round: updates of a living node in the mean.
-        x: parameters of the living nodes, shape (n, D).
-        loss: mean of the living nodes; `None` before the first step.
-        bytes_per_node: sent until now.
-    """
-
-    time_s: float
-    round: float
-    x: NDArray[np.float64]
-    loss: float | None
-    bytes_per_node: float
+    time_s: float  # virtual seconds since the start
+    round: float  # updates of a living node in the mean
+    x: NDArray[np.float64]  # parameters of the living nodes, shape (n, D)
+    loss: float | None  # mean of the living nodes; `None` before the first step
+    bytes_per_node: float  # sent until now
 
 
 class RunRecorder:
     """The samples of one run.
 
-    Args:
-        spec: of the run.
-        task: that is trained.
-        starts: where all nodes begin, shape (N, D).
-        watch: is shown each sample, and the last one again while nothing comes after it; returns
-            whether to go on.
-
-    Attributes:
-        samples: those that were taken.
-        was_stopped: whether `watch` has ended it.
-        is_reached: whether the target is.
+    All nodes begin at `starts`, shape (N, D). `watch` is shown each sample, and the last one again
+    while nothing comes after it; it returns whether to go on.
     """
 
     def __init__(
@@ -74,8 +57,7 @@ class RunRecorder:
     def observe(self, moment: Moment) -> bool:
         """Look at the run as it goes on, and take a sample if it is time to.
 
-        Returns:
-            Whether to go on: the target is not reached, and nobody has ended the run.
+        Returns whether to go on: the target is not reached, and nobody has ended the run.
         """
         position = self._position(moment)
         is_due = position >= self._due

@@ -38,15 +38,7 @@ def _nothing(_: float) -> None:
 
 
 class SnapshotStreams:
-    """All snapshots that are on their way.
-
-    Args:
-        conditions: of the run.
-        fleet: its nodes.
-        sizes: of what is sent.
-        network: whose time passes.
-        later: sends messages.
-    """
+    """All snapshots that are on their way."""
 
     def __init__(
         self,
@@ -75,12 +67,8 @@ class SnapshotStreams:
     ) -> SnapshotStream:
         """Send a snapshot.
 
-        Args:
-            sender: who sends it.
-            receiver: who gets it.
-            done: is told how many seconds it took after the first byte.
-            lost: is called if it will not come; told whether the sender has ended, else the
-                connection has.
+        `done` is told how many seconds it took after the first byte; `lost` is called if it will
+        not come, with whether the sender has ended (else the connection has).
         """
         least_s = self._turns * 2 * self._conditions.latency_s(sender, receiver)
         now = self._network.clock.now()
@@ -159,8 +147,6 @@ _Link = tuple[str, int]  # a kind of link, and whose it is
 
 @dataclass(eq=False)
 class SharedTransfer:
-    """Bytes on their way from one node to another."""
-
     links: tuple[_Link, ...]
     nbytes: float
     left: float
@@ -176,10 +162,6 @@ class Bandwidth:
     Each has the same share of every link on its way as the others there, at any time: as many of
     them as there are, and goes as fast as the thinnest of its shares. What others leave of theirs
     is not dealt out again.
-
-    Args:
-        conditions: of the run.
-        network: whose time passes.
     """
 
     def __init__(self, conditions: Conditions, network: VirtualNetwork) -> None:

@@ -51,14 +51,7 @@ Train = Callable[[Worker], float | None]
 
 
 class Swarm:
-    """Workers w0, w1, ... that run the same algorithm.
-
-    Args:
-        name: of the algorithm.
-        starts: where they begin, shape `(N, ...)`.
-        settings: of the swarm.
-        options: of the algorithm.
-    """
+    """Workers w0, w1, ... that run the same algorithm; they begin at `starts`, shape `(N, ...)`."""
 
     def __init__(
         self, name: str, starts: Any, settings: SwarmSettings | None = None, **options: Any
@@ -102,7 +95,6 @@ class Swarm:
         self.merge(taking_part)
 
     def publish(self, workers: Sequence[Worker]) -> None:
-        """Begin a round."""
         self.now += 1.0
         for worker in workers:
             worker.publish()

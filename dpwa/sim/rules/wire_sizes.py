@@ -44,20 +44,12 @@ _CHECKSUM = 2**31
 
 @dataclass(frozen=True)
 class WireSizes:
-    """Bytes that are sent, in the mean.
+    """Mean bytes that are sent."""
 
-    Attributes:
-        request: by who fetches, with the credit that it gives.
-        answer: by the serving node, all of it.
-        refusal: by a serving node that has nothing, or nothing new.
-        pieces: of an answer.
-        asks_exchange, agrees, declines, prepares, decides, notes: messages of transactions.
-    """
-
-    request: float
-    answer: float
-    refusal: int
-    pieces: float
+    request: float  # by who fetches, with the credit that it gives
+    answer: float  # by the serving node, all of it
+    refusal: int  # by a serving node that has nothing, or nothing new
+    pieces: float  # of an answer
     asks_exchange: int
     agrees: int
     declines: int
@@ -67,12 +59,6 @@ class WireSizes:
 
     @classmethod
     def of(cls, spec: RunSpec, dimension: int) -> WireSizes:
-        """Work them out.
-
-        Args:
-            spec: of the run.
-            dimension: parameters of a node.
-        """
         config, nodes = spec.config, spec.scenario.nodes
         layout = _layout(spec, dimension)
         needs_whole = algorithm(config.algorithm).needs_whole
@@ -187,13 +173,6 @@ Integers = NDArray[np.int64]
 
 
 class Links:
-    """The links of all nodes.
-
-    Args:
-        conditions: of the run.
-        sizes: of what is sent.
-    """
-
     def __init__(self, conditions: Conditions, sizes: WireSizes) -> None:
         self._conditions = conditions
         self._sizes = sizes

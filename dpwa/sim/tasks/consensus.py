@@ -22,13 +22,7 @@ class ConsensusOptions(StrictModel):
 
 
 class Consensus:
-    """Nothing is trained: x_i begins at a draw of N(0, 1) in each dimension.
-
-    Args:
-        options: of the task.
-        nodes: N, how many there are.
-        seed: of where they begin.
-    """
+    """Nothing is trained: x_i begins at a draw of N(0, 1) in each dimension."""
 
     name: ClassVar[str] = "consensus"
     options: ClassVar[type[StrictModel]] = ConsensusOptions
@@ -39,12 +33,10 @@ class Consensus:
         self._seed = seed
 
     def starts(self) -> NDArray[np.float64]:
-        """Return where nodes begin, shape (N, D)."""
         return np.random.default_rng(self._seed).normal(size=(self._nodes, self.dimension))
 
     def step(self, x: NDArray[np.float64], nodes: NDArray[np.int64]) -> None:
         """Leave all as it is."""
 
     def evaluate(self, mean: NDArray[np.float64]) -> tuple[None, None]:  # noqa: ARG002
-        """Return that there is no loss and no accuracy."""
         return None, None

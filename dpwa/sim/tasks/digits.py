@@ -41,16 +41,7 @@ class DigitsOptions(StrictModel):
 
 
 class Digits:
-    """Classify 1437 images of 8 by 8 pixels by SGD; 360 others tell the accuracy.
-
-    Args:
-        options: of the task.
-        nodes: N, how many there are.
-        seed: of where they begin, of the batches and of the private examples.
-
-    Raises:
-        UserError: scikit-learn is not installed, or a node has no private examples.
-    """
+    """Classify 1437 images of 8 by 8 pixels by SGD; 360 others tell the accuracy."""
 
     name: ClassVar[str] = "digits"
     options: ClassVar[type[StrictModel]] = DigitsOptions
@@ -74,7 +65,6 @@ class Digits:
         self._steps = np.zeros(nodes, dtype=np.int64)
 
     def starts(self) -> Floats:
-        """Return where nodes begin, shape (N, D); all rows are equal."""
         rng = np.random.default_rng(self._seed)
         parts = [
             np.concatenate([rng.normal(scale=a**-0.5, size=a * b), np.zeros(b)])
@@ -83,7 +73,6 @@ class Digits:
         return np.tile(np.concatenate(parts), (self._nodes, 1))
 
     def step(self, x: Floats, nodes: Integers) -> Floats:
-        """Take the next step of some nodes, in place; return their losses before it, shape (K,)."""
         losses = [
             self._step(x[at : at + NODES_AT_ONCE], nodes[at : at + NODES_AT_ONCE])
             for at in range(0, len(nodes), NODES_AT_ONCE)
@@ -91,7 +80,6 @@ class Digits:
         return np.concatenate(losses)
 
     def evaluate(self, mean: Floats) -> tuple[float, float]:
-        """Return loss and accuracy of one model on the test examples."""
         scores = self._forward(self._layers(mean[None]), self._tests[None])[-1][0]
         losses = _log_sum(scores) - scores[np.arange(len(scores)), self._test_labels]
         hits = scores.argmax(axis=1) == self._test_labels

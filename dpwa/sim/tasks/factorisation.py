@@ -39,11 +39,6 @@ class Factorisation:
 
     Source: the low-rank problem of Teng et al., Leader Stochastic Gradient Descent for Distributed
     Training of Deep Learning Models (2019), arXiv 1905.10395.
-
-    Args:
-        options: of the task.
-        nodes: N, how many there are.
-        seed: of the matrix, of where nodes begin and of the noise.
     """
 
     name: ClassVar[str] = "factorisation"
@@ -63,12 +58,10 @@ class Factorisation:
         self._steps = np.zeros(nodes, dtype=np.int64)
 
     def starts(self) -> NDArray[np.float64]:
-        """Return where nodes begin, shape (N, D)."""
         starts: NDArray[np.float64] = self._starts.copy()
         return starts
 
     def step(self, x: NDArray[np.float64], nodes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Take the next step of some nodes, in place; return their losses before it, shape (K,)."""
         options = self._options
         factor = x.reshape(len(x), options.size, options.rank)
         images = self._matrix @ factor
@@ -83,7 +76,6 @@ class Factorisation:
         return losses
 
     def evaluate(self, mean: NDArray[np.float64]) -> tuple[float, None]:
-        """Return F of one model."""
         factor = mean.reshape(1, self._options.size, self._options.rank)
         gram = np.swapaxes(factor, 1, 2) @ factor
         return float(self._losses(factor, self._matrix @ factor, gram)[0]), None

@@ -36,13 +36,8 @@ class QuadraticOptions(StrictModel):
 class Quadratic:
     """Node i descends f_i(x) = sum_j h_j (x_j - c_ij)^2 / 2 by SGD with noise.
 
-    The curvatures h go from `curvature` to `flattest` in equal ratios. The optima c_i are
-    drawn from N(0, heterogeneity^2). All begin at the same draw of N(0, 1).
-
-    Args:
-        options: of the task.
-        nodes: N, how many there are.
-        seed: of where they begin, of their optima and of the noise.
+    The curvatures h go from `curvature` to `flattest` in equal ratios. The optima c_i are drawn
+    from N(0, heterogeneity^2). All begin at the same draw of N(0, 1).
     """
 
     name: ClassVar[str] = "quadratic"
@@ -63,11 +58,9 @@ class Quadratic:
         self._steps = np.zeros(nodes, dtype=np.int64)
 
     def starts(self) -> NDArray[np.float64]:
-        """Return where nodes begin, shape (N, D); all rows are equal."""
         return np.tile(self._start, (self._nodes, 1))
 
     def step(self, x: NDArray[np.float64], nodes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Take the next step of some nodes, in place; return their losses before it, shape (K,)."""
         options = self._options
         offset = x - (self._optima[nodes] if len(self._optima) > 1 else self._optima)
         gradients = self._curvatures * offset
