@@ -14,11 +14,7 @@ from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 
 
 class HostSide:
-    """Copies and merges the tensors behind tiles, all on the CPU.
-
-    Args:
-        tiles: all tiles of a module, in order.
-    """
+    """Copies and merges the tensors behind tiles (all of a module, in order), all on the CPU."""
 
     def __init__(self, tiles: Sequence[Tile]) -> None:
         self._tiles = tiles
@@ -40,7 +36,7 @@ class HostSide:
 
     @torch.inference_mode()
     def distance(self, data: ByteArray, start: int, published: ByteArray | None) -> float:
-        """Measure how far a peer's bytes are from the tensors; see `ModuleState.distance`."""
+        """See `ModuleState.distance`."""
         flat = torch.from_numpy(data)
         base = None if published is None else torch.from_numpy(published)
         squares = []

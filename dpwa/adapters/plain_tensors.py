@@ -30,7 +30,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def place_of(tensor: torch.Tensor) -> str:
-    """Say which shard of what this rank has; nothing of a tensor that is not sharded.
+    """Say which shard of what this rank has; empty if the tensor is not sharded.
 
     Two groups of ranks hold the same shards if their names, with these places, are the same.
     """
@@ -43,11 +43,7 @@ def place_of(tensor: torch.Tensor) -> str:
 
 
 def require_unsharded(net: nn.Module) -> None:
-    """Refuse a module that was sharded over several ranks, unseen by the adapter.
-
-    Raises:
-        ParametersError: names the first parameter of which this rank has a shard.
-    """
+    """Raise `ParametersError` for a module that was sharded unseen by the adapter."""
     for name, parameter in net.named_parameters():
         if place_of(parameter):
             raise ParametersError(
@@ -95,7 +91,7 @@ Named = tuple[str, torch.Tensor]
 
 
 def why_not_plain(tensor: torch.Tensor) -> str:
-    """Say why a tensor, or the shard of it here, has no plain memory; nothing when it has."""
+    """Say why a tensor, or the shard of it here, has no plain memory; empty when it has."""
     tensor = local(tensor)
     if nn.parameter.is_lazy(tensor):
         return (
@@ -128,7 +124,7 @@ def why_not_plain(tensor: torch.Tensor) -> str:
 
 
 def why_not_mergeable(tensor: torch.Tensor) -> str:
-    """Say why a tensor cannot be copied from and merged into; nothing when it can."""
+    """Say why a tensor cannot be copied from and merged into; empty when it can."""
     reason, tensor = why_not_plain(tensor), local(tensor)
     if not reason and any(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
@@ -165,7 +161,7 @@ def parts_apart(
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-    """Yield which tensors reach into each other's memory, or that only one does not."""
+    """Yield groups of tensors that reach into each other's memory; most have one tensor."""
     spans = sorted((str(t.device), *_span(t), index) for index, t in enumerate(tensors))
     together, device, end = list[int](), "", 0
     for where, start, stop, index in spans:
@@ -225,11 +221,9 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def require_plain(net: nn.Module) -> None:
-    """Refuse a module of which a parameter, frozen or not, has no plain memory.
+    """Raise `ParametersError` if a parameter, frozen or not, has no plain memory.
 
-    Raises:
-        ParametersError: names the first one, or the module that is quantised or sharded, says what
-            it is and what to do.
+    It names the first one, or the module that is quantised or sharded, and says what to do.
     """
     for name, module in net.named_modules():
         if _is_packed(module):

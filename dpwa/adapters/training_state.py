@@ -34,28 +34,18 @@ MOST_OPTIMIZER_SIZES = 16
 class TrainingState:
     """What a node hands on to nodes that join late, keeps on disk, and takes over itself.
 
-    Whatever comes is checked against the module and the optimizer that are here before anything of
-    it is applied.
-
-    Args:
-        net: the module; its tensors keep their identity when a state is loaded.
-        gossiped: what is gossiped of it; `None`: the state is all of the module in any case.
-        optimizers: of the module.
-        keeps_lr: whether learning rates stay as they are here: nodes have different ones.
-        is_guarded: whether parameters, and states of optimizers, that are not finite are refused.
-
-    Attributes:
-        optimizers: whose state is part of it.
+    Whatever comes is checked against the module and the optimizer here before any of it is applied.
     """
 
     def __init__(
         self,
-        net: torch.nn.Module,
+        net: torch.nn.Module,  # its tensors keep their identity when a state is loaded
+        # of the module; `None`: the state is all of it in any case
         gossiped: ModuleState | None = None,
         optimizers: Optimizers | None = None,
         *,
-        keeps_lr: bool = False,
-        is_guarded: bool = True,
+        keeps_lr: bool = False,  # learning rates stay as they are here: nodes have different ones
+        is_guarded: bool = True,  # refuse parameters and states of optimizers that are not finite
     ) -> None:
         self._net = net
         self._gossiped = gossiped
@@ -71,7 +61,6 @@ class TrainingState:
         config: Config,
         optimizers: Optimizers,
     ) -> TrainingState:
-        """Return what is handed on of a module by a configuration."""
         return cls(
             net,
             gossiped,

@@ -26,16 +26,10 @@ _STRIDE = 2_654_435_761  # a prime: its multiples are spread over any range
 class TensorValues:
     """Numbers in the shapes of the trainable parameters; see `dpwa.algorithms.Values`.
 
-    Arithmetic is elementwise, in place and not recorded by autograd, which does notice it. Those
-    that go together must be alike: they have equal shapes, dtypes and devices, in any strides.
-
-    Attributes:
-        tensors: detached; they share the memory of those that they were made of, so what changes
-            them in place changes the module, too.
-
-    Args:
-        tensors: over which to compute; none may overlap another.
-        rounding: how results get into narrow dtypes.
+    Arithmetic is elementwise, in place and not recorded by autograd, which does notice it. Operands
+    must be alike, that is have equal shapes, dtypes and devices, in any strides; else methods raise
+    ValueError. The tensors are detached and share the memory of those that they were made of:
+    changing them changes the module. None may overlap another.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], rounding: Rounding = BY_CHANCE) -> None:
@@ -68,11 +62,7 @@ class TensorValues:
         return TensorValues(empty, self._rounding)
 
     def copy_(self, other: TensorValues) -> None:
-        """Set self = other.
-
-        Raises:
-            ValueError: they are not alike; so do the others.
-        """
+        """Set self = other."""
         self.lerp_(other, 1.0)
 
     @torch.no_grad()

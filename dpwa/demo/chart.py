@@ -42,7 +42,7 @@ def draw_chart(history: History, names: tuple[str, ...], path: Path) -> None:
 
 
 def node_colour(position: int, count: int) -> Any:
-    """Return the colour of one of `count` nodes: from the palette, or spread over cividis."""
+    """Return a colour of the palette, or of cividis when there are many nodes."""
     if count <= len(_PALETTE):
         return _PALETTE[position]
     from matplotlib import colormaps

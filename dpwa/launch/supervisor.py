@@ -53,7 +53,7 @@ class Restart:
 
 
 class Restarts:
-    """Counts the restarts of nodes, of which each has `most`, and knows who is due."""
+    """Counts the restarts of nodes, at most `most` of each, and knows who is due."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -88,7 +88,7 @@ class Restarts:
         self._due.clear()
 
     def pause_s(self, earlier: int) -> float:
-        """Return how long a node waits that was started again so many times before."""
+        """Return the pause after so many earlier restarts."""
         return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(earlier, 10))
 
 
@@ -198,7 +198,7 @@ class _Supervisor:
                 self._tell(event)
 
     def abandon(self) -> None:
-        """Stop what is running without telling anybody: a callback has failed."""
+        """Stop what is running without calling back: a callback has failed."""
         self._muted = True
         if not self.ladder.stopping:
             self.ladder.came(signal.SIGINT)

@@ -1,8 +1,8 @@
 """Replicas: the ranks of one DistributedDataParallel module, which together are one node.
 
-Rank 0 of the module's own process group has the node: it listens and gossips. The other ranks open
-nothing. All ranks call the adapter alike; after each call rank 0 says what came of it, and if that
-has changed parameters or averaged buffers, they go to the other ranks by the process group.
+Rank 0 of the module's own process group has the node; the others open nothing. All ranks call the
+adapter alike; after each call rank 0 says what came of it, and broadcasts parameters and averaged
+buffers if these have changed.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class Replicas(RankGroup):
     def make(self, adapter: Adapter, net: torch.nn.Module, given: Making) -> None:
         """Make the adapters of all ranks, or fail on all of them.
 
-        Raises:
-            UserError: one of the ranks cannot have its own, or they are not alike.
+        Raises `UserError` if one of the ranks cannot have its own, or they are not alike.
         """
         failure: Exception | None = None
         try:
@@ -100,7 +99,6 @@ class Replicas(RankGroup):
         self.leader_loss = given.leader_loss
 
     def share(self, optimizers: Optimizers) -> None:
-        """Give what rank 0 has taken over for the optimizers to all ranks."""
         if not optimizers.given:
             return
         schedulers, own = optimizers.schedulers or (), None
@@ -115,22 +113,14 @@ class Replicas(RankGroup):
     # A call
 
     def problem(self, adapter: Adapter) -> Exception | None:
-        """Return why this rank cannot be called: nothing, as rank 0 finds that out for all."""
+        """Return `None`: rank 0 finds out for all why they cannot be called."""
         adapter._node._check_open()
         return None
 
     def call(self, adapter: Adapter, run: Callable[[], R]) -> R:
         """Run something on rank 0, and bring the other ranks to the same state.
 
-        Args:
-            adapter: of this rank.
-            run: what rank 0 does.
-
-        Returns:
-            What rank 0 returned.
-
-        Raises:
-            DpwaError: what rank 0 raised, on all ranks.
+        What rank 0 returns or raises, all ranks do.
         """
         if not self.has_node:
             return cast("R", self._follow(adapter))
