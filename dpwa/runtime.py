@@ -39,7 +39,6 @@ class Turn(_RLock):  # type: ignore[misc]
 
     @property
     def is_own(self) -> bool:
-        """Whether the calling thread holds it."""
         return bool(self._is_owned())
 
 

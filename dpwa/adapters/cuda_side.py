@@ -37,7 +37,6 @@ class CudaCopy:
     is_finite: Callable[[], bool]
 
     def ready(self) -> bool:
-        """Does not wait."""
         return all(event.query() for event in self.done)  # type: ignore[no-untyped-call]
 
     def wait(self) -> bool | None:

@@ -21,7 +21,6 @@ class HostSide:
 
     @torch.inference_mode()
     def start_copy(self, data: ByteArray, check_finite: bool) -> SnapshotCopy:
-        """Copy every tensor to its place in a snapshot, shape `(nbytes,)`."""
         flat, all_finite = torch.from_numpy(data), True
         for tile in self._tiles:
             values = self._copy(tile, tile.of(flat))
@@ -36,7 +35,6 @@ class HostSide:
 
     @torch.inference_mode()
     def distance(self, data: ByteArray, start: int, published: ByteArray | None) -> float:
-        """See `ModuleState.distance`."""
         flat = torch.from_numpy(data)
         base = None if published is None else torch.from_numpy(published)
         squares = []

@@ -49,7 +49,6 @@ class Tile:
         self.is_plain = not (self.is_constant or is_narrow(self.room))
 
     def clip(self, start: int, stop: int) -> Tile:
-        """Return the tile of those of its bytes that are between `start` and `stop`."""
         if start <= self.start and self.stop <= stop:
             return self
         bounds = max(self.start, start), min(self.stop, stop)
@@ -157,7 +156,6 @@ def cut(tensors: Iterable[tuple[torch.Tensor, bool, bool]], layout: Layout) -> t
 def _parts(
     tensors: Iterable[tuple[torch.Tensor, bool, bool]], layout: Layout
 ) -> Iterator[TilePart]:
-    """Walk through the tensors, cut where pieces end."""
     pieces = iter(layout.pieces(layout.nbytes or 0, TILE_BYTES))
     piece = next(pieces, None)
     for (tensor, *kind), offset in zip(tensors, layout.offsets, strict=True):
@@ -217,7 +215,6 @@ class MergeTerms:
     parameters: bool = True  # merge them, and not only measure
 
     def factor_of(self, tile: Tile) -> float:
-        """Return the weight f of the peer for a tile of parameters or of buffers."""
         if tile.is_buffer and self.buffers is not None:
             return self.buffers
         return self.factor if tile.is_buffer or self.parameters else 0.0
@@ -348,13 +345,11 @@ class _Distance:
         return tile if is_due or not self._measured else None
 
     def add(self, tile: Tile, delta: torch.Tensor) -> None:
-        """Measure a tile by the difference of its ends."""
         self._measured.append((norm(delta), self._waiting / tile.elements))
         self._represented += self._waiting
         self._waiting = 0
 
     def estimate(self) -> float:
-        """Return the distance over all elements, as far as it is known."""
         if not self._represented:
             return 0.0
         norms = [(value.item(), weight) for value, weight in self._measured]

@@ -96,7 +96,6 @@ def warn_of_left_out(net: nn.Module, node: str) -> None:
 
 
 def _why_alone(module: nn.Module, name: str, buffer: torch.Tensor, *, with_buffers: bool) -> str:
-    """Say why a buffer is left alone; empty when it is gossiped."""
     if name in module._non_persistent_buffers_set:
         return TRANSIENT
     if buffer.is_complex():
@@ -133,7 +132,6 @@ class FrozenParameters:
         self._state = self._find_state()
 
     def still_hold(self) -> bool:
-        """Tell whether none was changed since."""
         return self._find_state() == self._state
 
     def is_same(self, other: FrozenParameters) -> bool:
@@ -368,7 +366,6 @@ class ModuleState:
         self._module_watch = ModuleWatch(self._net, with_buffers=self._with_buffers)
 
     def _find_frozen(self, entries: Sequence[GossipedTensor]) -> str:
-        """Describe the frozen parameters, if peers must have the same."""
         if not self._fits_frozen:
             return ""
         named = [
@@ -455,7 +452,6 @@ class ModuleState:
         return _plain_side_of(self._cut(values))
 
     def merging(self, terms: MergeTerms) -> Merging:
-        """Begin to merge a peer's snapshot of this layout into the tensors."""
         self._rounds += 1
         return self._side.merging(terms, self._rounds, self.rounding)
 
@@ -485,7 +481,6 @@ class ModuleState:
         return self._values
 
     def buffers_shard(self) -> Shard | None:
-        """Return the pieces of a snapshot with the buffers; `None` if there are none."""
         places = zip(self.layout.tensors, self.layout.offsets, self.entries, strict=True)
         found = [(start, start + spec.nbytes) for spec, start, entry in places if entry.is_buffer]
         return shard_between(self.layout, found[0][0], found[-1][1]) if found else None
@@ -520,11 +515,9 @@ class ModuleState:
         }
 
     def module_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters of the module, frozen ones too."""
         return self._net.parameters()
 
     def parameters(self) -> Iterator[GossipedTensor]:
-        """Yield those that are gossiped."""
         return (entry for entry in self.entries if not entry.is_buffer)
 
     def view_of(self, data: ByteArray) -> TensorValues:
@@ -548,7 +541,6 @@ class ModuleState:
         return copy
 
     def _views(self, data: ByteArray) -> Iterator[torch.Tensor]:
-        """View the parameters in the bytes of a snapshot."""
         flat = torch.from_numpy(data)
         for entry, offset in zip(self.entries, self.layout.offsets, strict=True):
             if not entry.is_buffer:
@@ -602,7 +594,6 @@ def _persistent_buffers(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tenso
 
 
 def _side_of(tiles: Sequence[Tile]) -> HostSide:
-    """Choose what copies and merges tensors, by the devices that they are on."""
     kinds = {tile.room.device.type for tile in tiles}
     return CudaSide(tiles) if "cuda" in kinds else _plain_side_of(tiles)
 
@@ -627,7 +618,6 @@ def unwrapped(net: torch.nn.Module) -> torch.nn.Module:
 
 
 def inside(net: torch.nn.Module) -> torch.nn.Module | None:
-    """Return the module that a wrapper has, `None` if this is none."""
     if isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         module: nn.Module = net.module
         return module

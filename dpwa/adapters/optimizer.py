@@ -100,7 +100,6 @@ class Optimizers:
         self.is_replaced = False  # parameters were replaced by those of others far ahead
 
     def begin(self, state: ModuleState) -> None:
-        """See, for some updates, which optimizers train a module."""
         self._state = state
         self._updates, self.is_beginning = 0, True
         _watch(self)
@@ -151,7 +150,6 @@ class Optimizers:
                         each.train()
 
     def saw(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note an optimizer of this process that is about to take a step."""
         if optimizer in self._seen or threading.get_ident() != self._thread:
             return
         self._seen.add(optimizer)
@@ -192,7 +190,6 @@ class Optimizers:
 
     @property
     def is_watching(self) -> bool:
-        """Whether it is to be told of the steps that optimizers take."""
         return self.is_beginning or bool(self.to_prepare)
 
     def _require_parameters(self, node: str) -> None:
@@ -278,7 +275,6 @@ def _tensors_of(optimizer: Any) -> Iterator[torch.Tensor]:
 
 
 def _share(one: Any, other: Any) -> bool:
-    """Tell whether two optimizers have a parameter in common."""
     return not {*map(id, _tensors_of(one))}.isdisjoint(map(id, _tensors_of(other)))
 
 

@@ -41,7 +41,6 @@ def storable(named: Named) -> list[tuple[str, torch.Tensor]]:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """Return the name of a dtype, as torch and numpy have it."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -54,7 +53,6 @@ def layout_of(named: Named) -> ImageLayout:
 
 @torch.no_grad()
 def copied(layout: ImageLayout, named: Named) -> ByteArray:
-    """Return a new image of tensors, from whatever device."""
     image = layout.empty()
     in_image = dict(views(layout, image[len(layout.header) :]))
     for name, tensor in named:
@@ -63,7 +61,6 @@ def copied(layout: ImageLayout, named: Named) -> ByteArray:
 
 
 def views(layout: ImageLayout, data: ByteArray) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in the bytes behind the header of an image."""
     flat = torch.from_numpy(data) if data.nbytes else torch.empty(0, dtype=torch.uint8)
     for spec, start in zip(layout.tensors.tensors, layout.tensors.offsets, strict=True):
         dtype: torch.dtype = getattr(torch, spec.dtype)

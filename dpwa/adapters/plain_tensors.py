@@ -14,7 +14,6 @@ from dpwa.errors import ParametersError
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is a DTensor."""
     module = sys.modules.get("torch.distributed.tensor")  # imported by whoever has made one
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -177,7 +176,6 @@ def _together(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
 def _beside(
     tensor: torch.Tensor, taken: Sequence[tuple[int, int, torch.Tensor]]
 ) -> Iterator[torch.Tensor]:
-    """Yield the parts of a tensor that others do not have."""
     start, stop = _span(tensor)
     near = [(a, b, other) for a, b, other in taken if a < stop and start < b]
     if not near:

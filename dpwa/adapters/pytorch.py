@@ -399,7 +399,6 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return self._state.contents
 
     def _refresh(self) -> None:
-        """Notice changes of the module: copies of its parameters may not fit any more."""
         self._node.check_process()
         self._state.refresh()
         if self._generation != self._state.generation:

@@ -47,7 +47,6 @@ class ReceivedSnapshot:
         return self._stand_in
 
     def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
-        """Merge it into the module, in one pass."""
         _require_factor("merge", factor)
         _require_factor("merge(buffers=...)", 0.0 if buffers is None else buffers)
         scale = self._scale_of_clip()
@@ -62,7 +61,6 @@ class ReceivedSnapshot:
         )
 
     def merge_buffers(self, factor: float) -> None:
-        """Interpolate the floating buffers alone."""
         _require_factor("merge_buffers", factor)
         weight = factor * self._scale_of_clip()
         self._merge(MergeTerms(factor=0.0, buffers=weight, parameters=False))
@@ -107,7 +105,6 @@ class ReceivedSnapshot:
 
 
 def _require_factor(method: str, factor: float) -> None:
-    """Raise `UserError` unless it is a number from 0 to 1."""
     if not 0.0 <= factor <= 1.0:
         raise UserError(f"received.{method}: expected a factor from 0 to 1 (got {factor!r})")
 

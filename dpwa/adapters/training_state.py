@@ -70,7 +70,6 @@ class TrainingState:
         )
 
     def capture(self) -> dict[str, StatePart]:
-        """Copy all parts, from whatever device to memory of the host."""
         named = self._named()
         layout = layout_of(named)
         parts = {"model": StatePart(self._kind(layout, named), layout, copied(layout, named))}
@@ -81,7 +80,6 @@ class TrainingState:
         return parts
 
     def model(self) -> Target:
-        """Return the module, to be replaced."""
         named = self._named()
         layout = layout_of(named)
         load, check = self._load_model, self._check_model
@@ -97,7 +95,6 @@ class TrainingState:
         return Layout(layout.tensors.tensors, frozen, tuple(name for name, _ in named))
 
     def optimizer_target(self) -> Target:
-        """Return the state of the optimizers, to be replaced."""
         most_bytes = MOST_OPTIMIZER_BYTES + MOST_OPTIMIZER_SIZES * self.model().most_bytes
         load, check = self._load_optimizer, partial(self._load_optimizer, tries=True)
         return Target("optimizer", kind_of(self.optimizers), None, most_bytes, load, check)
@@ -111,7 +108,6 @@ class TrainingState:
         self._checked_model(image)
 
     def _checked_model(self, image: ByteArray) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return the tensors of the module, each with the value in the image."""
         named = self._named()
         layout = layout_of(named)
         data = layout.tensors_of(image)

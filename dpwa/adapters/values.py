@@ -44,7 +44,6 @@ class TensorValues:
         return self._kinds == other._kinds
 
     def is_same_memory(self, other: TensorValues) -> bool:
-        """Tell whether what is written to one is written to the other."""
         return self.is_like(other) and all(
             mine.is_set_to(theirs) for mine, theirs in zip(self.tensors, other.tensors, strict=True)
         )
@@ -62,7 +61,6 @@ class TensorValues:
         return TensorValues(empty, self._rounding)
 
     def copy_(self, other: TensorValues) -> None:
-        """Set self = other."""
         self.lerp_(other, 1.0)
 
     @torch.no_grad()
@@ -131,7 +129,6 @@ def _room(like: torch.Tensor) -> torch.Tensor:
 
 
 def _blocks(one: Tensors, two: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the parts of tensors that go together, of at most `TILE_BYTES` each."""
     for mine, theirs in zip(one, two, strict=True):
         step = TILE_BYTES // mine.element_size()
         for start in range(0, mine.numel(), step):

@@ -19,7 +19,6 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def is_label(value: str) -> bool:
-    """Tell whether text could name a node."""
     return _LABEL.fullmatch(value) is not None
 
 
@@ -70,7 +69,6 @@ def is_ipv6_address(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Tell whether a host is `*`, `0.0.0.0` or `::`."""
     try:
         return host == "*" or ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -106,6 +104,5 @@ def seed_of(address: str) -> Seed:
 
 
 def is_join_address(value: str) -> bool:
-    """Tell whether `seed_of` can read it."""
     seed = seed_of(value)
     return is_endpoint(seed.endpoint) and (not seed.name or is_label(seed.name))

@@ -121,7 +121,6 @@ def peer_config(name: str, host: str, port: int) -> NodeConfig:
 
 
 def settings_in(source: ConfigSource) -> frozenset[str]:
-    """Return the names of the settings that a source has, right or wrong."""
     if isinstance(source, Config):
         return frozenset(source.to_mapping())
     return frozenset(entry.key for entry in read_document(source, Problems()).settings)

@@ -76,7 +76,6 @@ def methods() -> Iterator[Method]:
 
 
 def methods_in_use(settings: Mapping[str, object]) -> Iterator[str]:
-    """Yield the names of the selected methods that have options."""
     for kind in KINDS:
         name = settings[kind.setting]
         if name in kind.names() and kind.method(str(name)).options.model_fields:

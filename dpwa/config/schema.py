@@ -56,7 +56,6 @@ def options_model(setting: str) -> type[StrictModel] | None:
 
 
 def variables() -> dict[str, tuple[str, ...]]:
-    """Return the key path that each variable sets."""
     paths: list[tuple[str, ...]] = []
     for name in setting_names():
         model = options_model(name)

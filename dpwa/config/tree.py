@@ -69,7 +69,6 @@ class MapNode:
     shown: str = "a mapping"
 
     def find(self, key: str) -> ConfigValue | None:
-        """Return the first entry of this key."""
         return next((entry for entry in self.entries if entry.key == key), None)
 
 
@@ -285,7 +284,6 @@ def _unknown_tag(node: yaml.Node, place: Place) -> BrokenNode:
 
 
 def read_text(name: str) -> str:
-    """Return the text of a file, or raise `ConfigError`."""
     try:
         with Path(name).open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

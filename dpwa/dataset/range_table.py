@@ -94,7 +94,7 @@ class RangeTable:
         return None
 
     def wait(self) -> int | None:
-        """Wait until a range can be had, and return it; `None` if the epoch is over."""
+        """`None` if the epoch is over."""
         pause_s = FIRST_LOOK_S
         while True:
             number = self.take()
@@ -104,7 +104,6 @@ class RangeTable:
             pause_s = min(2 * pause_s, LONGEST_LOOK_S)
 
     def is_over(self) -> bool:
-        """Whether all ranges are done, or a node has turned to a later epoch."""
         self.look()
         if not self.leases.is_over:
             return False

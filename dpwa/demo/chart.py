@@ -26,7 +26,6 @@ _FINISH_WIDTH = 0.07  # of the training: `finish` has no steps, so it is drawn a
 
 
 def draw_chart(history: History, names: tuple[str, ...], path: Path) -> None:
-    """Write a PNG with the curves of these nodes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -71,7 +70,6 @@ def _draw_loss(axes: Axes, history: History, names: tuple[str, ...]) -> None:
 
 
 def _annotate_means(axes: Axes, history: History, names: tuple[str, ...], value: Value) -> None:
-    """Write the final means beside the right end of the curves."""
     for phase in _STYLES:
         mean = fmean(_points(history, name, phase, value)[-1][1] for name in names)
         axes.annotate(

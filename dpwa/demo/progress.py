@@ -116,7 +116,6 @@ class PlainView:
             self.note(f"{now - self._began:4.0f} s  {self._summary(known, slowest)}")
 
     def _slowest(self, known: Sequence[Record]) -> Record | None:
-        """Return the newest record of the slowest node, once all have started."""
         if not known or len(known) < len(self._newest):
             return None
         order = list(_TITLES)
@@ -157,7 +156,6 @@ class BarsView:
         )
 
     def failed(self, name: str, exit_code: int) -> None:
-        """Leave the node's bar where it is."""
         self._bars.update(self._tasks[name], doing=f"failed ({exit_code})")
 
     def note(self, text: str) -> None:

@@ -69,7 +69,6 @@ class Logbook(Closeable):
         self._losses.append(loss)
 
     def merged(self, merge: Merge | None) -> None:
-        """Note the outcome of one `update_wait`."""
         if merge is not None:
             self._merges += 1
             self._last_merge = merge

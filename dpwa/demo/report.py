@@ -40,7 +40,6 @@ class DemoResult(StrictModel):
 
 
 def load_weights(path: Path) -> NDArray[np.float64]:
-    """Read all parameters that a worker saved, as one vector."""
     with np.load(path, allow_pickle=False) as arrays:
         return np.concatenate([arrays[name].ravel() for name in sorted(arrays)], dtype=np.float64)
 

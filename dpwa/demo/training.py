@@ -109,7 +109,6 @@ class Learner:
 
 
 def train(learner: Learner, log: Logbook, gossip: DemoGossip | None = None) -> None:
-    """Take all steps of the learner's task, with gossip if there is a `gossip`."""
     steps = learner.task.steps
     every = math.ceil(steps / RECORDS_PER_PHASE)
     loss: float | None = None

@@ -117,11 +117,9 @@ class Discovery:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the cluster is known."""
         return any(look.knows for look in self.looks)
 
     def lines(self) -> list[str]:
-        """Return a line for each place, with what was found there."""
         return [f"{look.place}: {look.found}" for look in self.looks]
 
 

@@ -31,12 +31,10 @@ class OwnHost:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody else can reach it."""
         return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
 
 
 def named_host(environ: Mapping[str, str]) -> OwnHost | None:
-    """Return the address of the network card that the environment names, if any."""
     for variable in VARIABLES:
         chosen = environ.get(variable, "").strip()
         if chosen:

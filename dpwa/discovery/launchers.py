@@ -150,7 +150,6 @@ class _Exchange:
                 self._wait(said, end)
 
     def end(self) -> None:
-        """Release the store when nobody needs it any more."""
         end = time.monotonic() + PATIENCE_S
         with self._explained():
             self._say("end", "")
@@ -161,14 +160,12 @@ class _Exchange:
         self._store.set(self._key(what, self._rank), words)
 
     def _read(self, what: str) -> list[bytes | None]:
-        """Return what each rank has said so far."""
         keys = [self._key(what, rank) for rank in self._ranks]
         if self._store.check(keys):
             return list(self._store.multi_get(keys))
         return [self._store.get(key) if self._store.check([key]) else None for key in keys]
 
     def _wait(self, said: list[bytes | None], end: float) -> None:
-        """Wait a moment for others, or give up."""
         if time.monotonic() >= end:
             missing = [f"rank {rank}" for rank, words in enumerate(said) if words is None]
             who = ", ".join(missing[:MOST_NAMED]) or "a rank that was started again"

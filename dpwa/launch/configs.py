@@ -51,7 +51,6 @@ class LaunchedRun:
 
     @property
     def is_here(self) -> bool:
-        """Whether it was started in the folder of this process."""
         return self.folder == Path("/proc/self/cwd").readlink()
 
 
@@ -85,7 +84,6 @@ def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
 
 
 def write_config(nodes: Sequence[NodeConfig], folder: Path) -> Path:
-    """Write a configuration of these nodes, with the defaults of new runs."""
     from dpwa.config.schema import config_text
 
     path = folder / _FILE

@@ -30,7 +30,6 @@ def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]
 
 
 def carried(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that go with a node to another machine."""
     return {
         name: value
         for name, value in inherited.items()
@@ -39,7 +38,6 @@ def carried(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def available_cores() -> list[int]:
-    """Return the cores that this process may use, in order."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))

@@ -286,7 +286,6 @@ class LocalEngine:
 
 
 def _living() -> dict[int, _Life]:
-    """Return all processes by their numbers (Linux)."""
     numbers = (int(folder.name) for folder in Path("/proc").glob("[0-9]*"))
     return {number: life for number in numbers if (life := _life(number)) is not None}
 

@@ -49,7 +49,6 @@ def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
 
 
 def is_own_address(host: str) -> bool:
-    """Tell whether a name or an address is one of this machine."""
     try:
         listening(host, 0).close()
     except (OSError, UnicodeError):

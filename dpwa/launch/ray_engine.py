@@ -176,11 +176,9 @@ class RayEngine:
 
     @property
     def running(self) -> Collection[str]:
-        """Names of the nodes that run, or are being started."""
         return set(self._asked.values())
 
     def start(self, node: str) -> None:
-        """Start a node, in a new actor if it has lost its own."""
         actor = self._actors.get(node)
         if actor is None:
             actor = self._actors[node] = new_actor(self._resources, self._machines[node])
@@ -207,7 +205,6 @@ class RayEngine:
         return [event for ref in ready for event in self._answer(ref, self._asked.pop(ref))]
 
     def close(self) -> None:
-        """Let the actors clean up, and end them."""
         import ray
 
         closed = [actor.close.remote() for actor in self._actors.values()]
@@ -308,7 +305,6 @@ class RayNode:
         return []
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """Return new events; the end is reported each time."""
         if self._ended or self._engine is None:
             return self._ended
         events = self._engine.poll(timeout_s)
@@ -316,12 +312,10 @@ class RayNode:
         return events
 
     def send(self, number: int) -> None:
-        """Send a signal to the node, and to all that it has started."""
         if self._engine is not None:
             self._engine.send(signal.Signals(number))
 
     def close(self) -> None:
-        """Clean up after a node that has ended."""
         self._held.close()
         self._files.close()
         self._ended = []

@@ -43,7 +43,6 @@ class StopLadder:
 
     @property
     def stopping(self) -> bool:
-        """Whether anything has asked for a stop."""
         return self._stopping
 
     @property

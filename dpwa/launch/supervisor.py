@@ -62,7 +62,6 @@ class Restarts:
 
     @property
     def waiting(self) -> Collection[str]:
-        """The nodes that are to be started."""
         return self._due.keys()
 
     def after(self, node: str, code: int, now: float) -> Restart | None:
@@ -88,7 +87,6 @@ class Restarts:
         self._due.clear()
 
     def pause_s(self, earlier: int) -> float:
-        """Return the pause after so many earlier restarts."""
         return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(earlier, 10))
 
 
@@ -189,7 +187,6 @@ class _Supervisor:
         self.exit_codes: dict[str, int] = {}
 
     def watch(self) -> None:
-        """Return when every node has ended and its output has been passed on."""
         while self._engine.running or self._restarts.waiting:
             self._send_due_signal()
             for name in self._restarts.due(self._clock.now()):

@@ -66,14 +66,12 @@ class CopiedOut:
         self.data: ByteArray = np.empty(0, np.uint8)
 
     def take(self, arrival: Arrival) -> float:
-        """Copy all of it, for the caller to merge with the factor."""
         self.data = np.empty(arrival.nbytes, np.uint8)
         self.data[arrival.start : arrival.start + arrival.data.nbytes] = arrival.data
         return arrival.factor
 
 
 def streamed(peer: str, incoming: IncomingSnapshot) -> Source:
-    """Return a snapshot that has come over the wire."""
     return Source(
         peer=peer,
         nbytes=incoming.nbytes,
@@ -88,7 +86,6 @@ def streamed(peer: str, incoming: IncomingSnapshot) -> Source:
 def mapped(
     peer: str, snapshot: Snapshot, order: FetchRequest, release: Callable[[], None]
 ) -> Source:
-    """Return a snapshot that lies in shared memory."""
     pieces = pieces_of(order.layout, snapshot.data.nbytes, order.wanted.shard)
     start, stop = pieces[0].start, pieces[-1].stop
     return Source(

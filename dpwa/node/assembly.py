@@ -72,7 +72,6 @@ def advice_on(config: Config) -> list[str]:
 
 
 def channel_settings(config: Config, own_name: str, peer: str) -> ChannelSettings:
-    """Return how a node fetches from a peer."""
     # Its modules are imported now, and not by the thread that answers when the peer asks.
     codec_of(config, config.codec_for(server=own_name, reader=peer))
     return ChannelSettings(

@@ -78,7 +78,6 @@ class NodeContext:
         return random.Random(f"{self.seed}/{self.name}/{purpose}")
 
     def greeting(self) -> Greeting:
-        """Return what requests say of this node."""
         return Greeting(self.name, self.config.algorithm, self.leader_table.news())
 
     def forget(self, peer: str) -> None:

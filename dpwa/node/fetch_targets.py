@@ -102,7 +102,6 @@ class FetchTargets:
             raise UserError(f"{who} returned {ask!r}; expected the terms of the class, {terms}")
 
     def among(self, updates: int) -> Collection[str] | None:
-        """Return the neighbours in an update; `None` when all peers are."""
         return self._neighbours.among(self._peer_table.names, updates - 1)
 
     def of(
@@ -119,7 +118,6 @@ class FetchTargets:
         takes_all: bool,  # fetch all of the parameters, whatever the terms
         without: str = "",  # not to be asked: another peer is to confirm it; any in view will do
     ) -> FetchTarget:
-        """Return what to fetch."""
         is_whole = takes_all or ask.terms is not Terms.PULL or self._algorithm.keeps
         skips = is_first and ask.terms is Terms.PULL and not self._repeats
         is_tagged = ask.peer is None and self._neighbours.are_tagged and not without

@@ -97,7 +97,6 @@ class Endings:
             self._changed.notify_all()
 
     def hear_rest(self, peer: str, report: object) -> None:
-        """Take in what a peer's status tells of the rest of its state."""
         match report:
             case {"ending": {"rest": dict(rest)}}:
                 told = {str(name): str(digest) for name, digest in rest.items()}
@@ -114,7 +113,6 @@ class Endings:
         return tuple(printable(name) for name in names if own.get(name) != theirs.get(name))
 
     def of(self, peer: str) -> Heard | None:
-        """Return what a peer has said last."""
         return self._heard.get(peer)
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
@@ -161,7 +159,6 @@ class FinishListener(Listener):
             self._tell(peer, self._endings.message())
 
     def receive(self, peer: str, message: Finishing | Status, payload: Frame) -> None:
-        """Take in how a peer ends, and with what."""
         if isinstance(message, Status):
             self._endings.hear_rest(peer, unpack(payload))
         else:
@@ -257,7 +254,6 @@ class FinishRun:
         return self._report(met_at)
 
     def tell(self) -> None:
-        """Tell all peers how far this node is."""
         self._told_at = self._clock.now()
         message = self._endings.message()
         for peer in self._peer_table.names:
@@ -304,7 +300,6 @@ class FinishRun:
         return awaited
 
     def _present(self) -> list[str]:
-        """Return with whom to average."""
         mergeable = self._peer_table.mergeable
         return [
             peer
@@ -442,7 +437,6 @@ class FinishRun:
         return distances
 
     def _changed(self) -> None:
-        """Note that the parameters are others than those published and agreed on."""
         self._is_published = False
         self._agreement = Agreement()
         self._endings.own = replace(self._endings.own, agrees=False)

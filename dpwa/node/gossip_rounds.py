@@ -154,7 +154,6 @@ class GossipRounds:
 
     @property
     def merges(self) -> int:
-        """How many merges changed something."""
         return self.merger.merges
 
     def choose_leaders_by(self, loss: float | None) -> None:
@@ -439,7 +438,6 @@ class GossipRounds:
             )
 
     def _unpaired(self, called: str, other: str, therefore: str) -> None:
-        """Warn, once."""
         if self._has_warned:
             return
         self._has_warned = True
@@ -476,7 +474,6 @@ class GossipRounds:
         return merged
 
     def _arrived(self, order: FetchRequest, published: Snapshot | None) -> Arrival | None:
-        """Wait for what is to be merged."""
         before = self._context.clock.now()
         self._context.pool.settle()
         source = self._sources.wait(order)
@@ -487,7 +484,6 @@ class GossipRounds:
     def _arrival_of(
         self, source: Source, order: FetchRequest, published: Snapshot | None, waited_s: float
     ) -> Arrival | None:
-        """Describe what has come; `None` if it will not do."""
         factor = self.merger.factor(source)
         arrival = self.merger.arrival(source, published, factor, waited_s)
         share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
@@ -546,7 +542,6 @@ class GossipRounds:
         return None
 
     def _draw(self, barred: Collection[str]) -> str | None:
-        """Have flow control draw a neighbour."""
         return self._sources.draw(barred, self._targets.among(self.view.updates))
 
     def _end_round(self) -> None:

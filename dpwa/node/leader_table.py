@@ -50,7 +50,6 @@ class LeaderTable:
         self._made_at = -math.inf
 
     def measured(self, loss: float | None) -> None:
-        """Take one more training loss into the running mean."""
         with self._lock:
             self._loss.add(loss)
 
@@ -90,19 +89,16 @@ class LeaderTable:
             return self._news
 
     def packed(self, most_bytes: int) -> bytes:
-        """Return what to pass on as bytes, as much as fits."""
         news = self.news()
         while len(packed := pack(news)) > most_bytes:
             news = news[: len(news) // 2]
         return packed
 
     def forget(self, node: str) -> None:
-        """Drop a node that has ended."""
         with self._lock:
             self._reports.forget(node, self._clock.now())
 
     def welcome(self, node: str) -> None:
-        """Listen to a node that is back in view."""
         with self._lock:
             self._reports.welcome(node)
 
@@ -126,7 +122,6 @@ class LeaderTable:
             return self._reports.total_updates(self._clock.now(), len(peers) + 1, peers)
 
     def has_groups(self, peers: Collection[str]) -> bool:
-        """Tell whether any of these peers is known to be of another group."""
         with self._lock:
             return self._reports.has_groups(self._clock.now(), peers)
 

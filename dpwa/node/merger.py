@@ -80,7 +80,6 @@ class LossWatch:
             peer_table.quarantine(self._quarantine.quarantined(now))
 
     def merged(self, peer: str, factor: float) -> None:
-        """Note a merge, whose effect the next loss shows."""
         self._fresh_merges.append((peer, factor))
 
     def _blame_later(self) -> None:
@@ -119,7 +118,6 @@ class LossWatch:
 
 
 def _far_apart_of(config: Config) -> FarApart | None:
-    """Return the `FarApart` of a run with outer steps, else `None`."""
     if config.algorithm not in ("noloco", "local"):
         return None
     options: Any = config.options_of(config.algorithm)
@@ -171,7 +169,6 @@ class Merger:
         factor: float,
         waited_s: float = 0.0,
     ) -> Arrival:
-        """Describe what has come, as it would be merged."""
         return Arrival(
             **vars(source),
             factor=factor,
@@ -199,7 +196,6 @@ class Merger:
         return is_behind and not is_refused and not is_clipped
 
     def is_beginner(self, clock: float) -> bool:
-        """Tell whether this node is far behind a training at a clock."""
         return self.knows_beginners and is_far_behind(self.standing.clock, clock)
 
     def merge(self, arrival: Arrival, merge: Merge, share: float = 1.0) -> Arrival:

@@ -116,7 +116,6 @@ class Node(Closeable):
         log.info("%s: listening on %s, seed %d", name, self._threads.rx.endpoint, self.seed)
 
     def _prepare(self) -> None:
-        """Make what needs no running thread."""
         try:
             self.rounds = GossipRounds(self._context, self._threads.tx, _check_of(self))
             self.finish = Finish(self._context, self.rounds, self._threads.tx)
@@ -201,7 +200,6 @@ class Node(Closeable):
 
     @property
     def links(self) -> dict[str, LinkState]:
-        """State of the connection to each of the peers in view."""
         return {name: self._threads.tx.state_of(name) for name in self._context.peer_table.names}
 
     @property
@@ -234,7 +232,6 @@ class Node(Closeable):
             self._threads.tx.order(AddPeer(name, endpoint, settings))
 
     def remove_peer(self, name: str) -> None:
-        """Raises `UnknownNameError` if there is no such peer."""
         self._check_open()
         self._context.peer_table.remove(name)
         self._context.forget(name)
@@ -244,7 +241,6 @@ class Node(Closeable):
     # What stands on the node
 
     def attach(self, service: Service, listener: Listener) -> None:
-        """Let a service answer messages of peers, and a listener hear of connections."""
         self._check_open()
         self._threads.rx.register(service)
         self._threads.tx.order(Attach(listener))
@@ -277,7 +273,6 @@ class Node(Closeable):
     # Life
 
     def described(self) -> str:
-        """Say for people which node this is, and how it is."""
         if not self.is_own:
             return f"{self.name!r} at {self.endpoint}, of process {self._owner}, not of this fork"
         if self.closed:
@@ -355,7 +350,6 @@ class Node(Closeable):
 
     @property
     def is_own(self) -> bool:
-        """Tell whether this process has made the node, and is no fork of it."""
         return os.getpid() == self._owner
 
     def check_process(self) -> None:

@@ -22,16 +22,13 @@ class NodeThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs on it."""
         return self._thread is self._runtime.current_thread()
 
     @property
     def was_started(self) -> bool:
-        """Whether it runs, or has run."""
         return self._thread.ident is not None
 
     def discard(self) -> None:
-        """Give up a thread that was never started."""
         self._mailbox.close()
 
     def end(self) -> None:

@@ -68,7 +68,6 @@ class PeerRecord:
     possible_told: float = -math.inf
 
     def tells(self, clock: float, now: float) -> None:
-        """Note what it says of its training clock."""
         self.clock, self.clock_told = clock, now
         if can_have_grown(self.possible_clock, clock, now - self.possible_told):
             self.possible_clock, self.possible_told = clock, now
@@ -89,7 +88,6 @@ class PeerRecord:
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is wrong with it, as far as is known."""
         return self.shown_health in _WELL
 
     @property
@@ -181,7 +179,6 @@ class PeerTable:
         return False
 
     def remove(self, name: str) -> None:
-        """Raises `UnknownNameError` if there is no such peer."""
         with self._lock:
             if self._peers.pop(name, None) is not None:
                 self.merged.forget(name)
@@ -228,7 +225,6 @@ class PeerTable:
         return {n for n, peer in drawn.items() if not peer.is_near or self._flow.rests(n, now)}
 
     def told_clock(self, name: str, clock: float) -> None:
-        """Note the training clock of a peer's own snapshot."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
@@ -255,7 +251,6 @@ class PeerTable:
         return doubt, own if doubt is Doubt.IMPOSSIBLE else most_borne_out(own, best or 0.0)
 
     def quarantine(self, names: Collection[str]) -> None:
-        """Draw none of these peers until further notice."""
         with self._lock:
             self._quarantined = frozenset(names)
 
@@ -313,7 +308,6 @@ class PeerTable:
         return memory if memory is not None and memory.is_alive(self._clock.now()) else None
 
     def any_memory(self, rng: random.Random) -> tuple[str, PeerMemory] | None:
-        """Return a random peer that can be mapped, and its shared memory."""
         with self._lock:
             now = self._clock.now()
             mapped = [(n, p.memory) for n, p in self._peers.items() if p.memory is not None]
@@ -352,7 +346,6 @@ class PeerTable:
             return ceiling_s if peer is None else peer.times.deadline_s(ceiling_s)
 
     def fetched_in(self, name: str, elapsed_s: float) -> None:
-        """Learn how long a fetch took that brought a snapshot."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
@@ -407,13 +400,11 @@ class PeerTable:
             return peer is not None and peer.health is Health.GONE
 
     def in_words(self, name: str) -> str:
-        """Say what is known of a peer, as logs do."""
         with self._lock:
             peer = self._peers.get(name)
             return IN_WORDS[Health.GONE if peer is None else peer.health]
 
     def was_heard(self, name: str) -> bool:
-        """Tell whether anything ever came from a peer."""
         with self._lock:
             peer = self._peers.get(name)
             return peer is not None and peer.heard is not None
@@ -467,7 +458,6 @@ class PeerTable:
                 peer.was_asked_to_go = True
 
     def idle(self, name: str) -> None:
-        """Note that an idle connection to a peer was closed."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None and peer.is_connected:

@@ -142,8 +142,6 @@ def query_status(
 def _question(
     names: list[str], endpoint: str, answers: dict[str, StatusAnswer], deadline: Deadline
 ) -> Question:
-    """Return the question for one address; its answer is that of all these names."""
-
     def answered(message: Message, payload: Frame) -> None:
         answers.update(dict.fromkeys(names, _read(message, payload)))
 
@@ -240,7 +238,6 @@ def _between(reports: Mapping[str, JsonObject]) -> Iterator[Finding]:
 
 
 def _odd_ones(reports: Mapping[str, JsonObject], what: str, of: Any) -> Iterator[Finding]:
-    """Name those that differ from most others."""
     values = {name: of(report) for name, report in reports.items()}
     known = {name: v for name, v in values.items() if isinstance(v, (str, int))}
     counts = Counter(known.values())

@@ -38,7 +38,6 @@ class MergedVersions:
         self._merged[peer] = (version, (shards if version == before else frozenset()) | {shard})
 
     def trains(self, peer: str) -> None:
-        """Note that a peer says it trains."""
         self._last.pop(peer, None)
 
     def ends(self, peer: str, version: int) -> None:

@@ -76,7 +76,6 @@ class NodeHandle:
         self._rx.wake()
 
     def attach(self, listener: Listener) -> None:
-        """Let a listener hear of connections, and be called when it has become due."""
         self._tx.order(Attach(listener))
 
     def detach(self, listener: Listener) -> None:

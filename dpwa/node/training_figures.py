@@ -98,7 +98,6 @@ class TrainingFigures:
 
     @contextmanager
     def doing(self, activity: Activity) -> Iterator[None]:
-        """Count what is done in this context as this activity."""
         before = self.turn_to(activity)
         try:
             yield
@@ -115,7 +114,6 @@ class TrainingFigures:
                 return spent
 
     def waited(self, seconds: float) -> None:
-        """Count how long one update has waited for a snapshot."""
         self._waits.add(seconds)
 
     def merged(
@@ -131,7 +129,6 @@ class TrainingFigures:
         )
 
     def forget(self, peer: str) -> None:
-        """Drop what was merged of a peer that is in view no more."""
         self._merged.pop(peer, None)
 
     def report_of(self, peer: str) -> JsonObject:

@@ -212,7 +212,6 @@ class CheckpointFolder:
         )
 
     def _prune(self) -> None:
-        """Remove all but the newest checkpoints, and what interrupted ones have left."""
         own = [name for name in self._names() if name not in self._spared]
         kept = {*sorted(own, key=self._number)[-self._keep :], *self._spared}
         for file, name in self._files():

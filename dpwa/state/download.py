@@ -50,7 +50,6 @@ class Download:
 
     @property
     def donors(self) -> tuple[str, ...]:
-        """Who is asked for pieces."""
         return tuple(self._lanes)
 
     def add(self, donor: str, now: float) -> None:
@@ -168,7 +167,6 @@ class Candidate:
     is_lost: bool = False  # it has brought nonsense, now or before, and is not asked any more
 
     def is_silent(self, now: float, silent_s: float) -> bool:
-        """Tell whether it should have answered by now."""
         return self.clock is None and not self.difference and now - self.met >= silent_s
 
     def can_offer(self, clock: float, now: float) -> bool:
@@ -177,12 +175,10 @@ class Candidate:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether it has not said how far it is."""
         return self.clock is None and not self.difference and not self.is_lost
 
     @property
     def may_give(self) -> bool:
-        """Whether its state can be taken over."""
         return self.is_trained and not self.difference and not self.is_lost
 
 
@@ -218,7 +214,6 @@ class Candidates:
             yield name, prepares
 
     def stands(self, name: str, clock: float, now: float, *, is_trained: bool) -> None:
-        """Note how far a peer is."""
         peer = self.peers.get(name)
         if peer is None:
             return
@@ -228,7 +223,6 @@ class Candidates:
             self.first_trained = now
 
     def postpone(self, name: str, until: float) -> None:
-        """Ask a peer for its state again, but later."""
         peer = self.peers.get(name)
         if peer is not None:
             peer.offer = peer.preparing = None
@@ -252,12 +246,10 @@ class Candidates:
 
     @property
     def differences(self) -> dict[str, str]:
-        """Why the states of peers are of no use here, by name."""
         return {name: peer.difference for name, peer in self.peers.items() if peer.difference}
 
     @property
     def give(self) -> bool:
-        """Whether there is any peer whose state can be taken over."""
         return any(peer.may_give for peer in self.peers.values())
 
     def have_answered(self, now: float) -> bool:

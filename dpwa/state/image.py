@@ -58,12 +58,10 @@ class ImageLayout:
 
     @classmethod
     def of(cls, specs: Iterable[TensorSpec]) -> ImageLayout:
-        """Return the layout of an image of these tensors, whatever their order."""
         return cls(Layout(tuple(sorted(specs, key=lambda spec: (-spec.item_bytes, spec.name)))))
 
     @cached_property
     def header(self) -> bytes:
-        """The first bytes of the image, up to the first tensor."""
         entries = {
             spec.name: {
                 "dtype": _NAMES[spec.dtype],
@@ -82,7 +80,6 @@ class ImageLayout:
 
     @property
     def fingerprint(self) -> bytes:
-        """Digest of all that the header says."""
         return self.tensors.fingerprint
 
     def empty(self) -> ByteArray:

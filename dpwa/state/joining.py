@@ -78,7 +78,6 @@ class Inbox(Listener):
                 self._changed.notify_all()
 
     def take(self, timeout_s: float) -> DonorAnswer | None:
-        """Return the next answer; `None` if there is none in time."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._received), timeout_s)
             return self._received.popleft() if self._received else None
@@ -411,13 +410,11 @@ class _Attempt:
         return self._candidates.have_answered(now)
 
     def _is_kept_waiting(self, now: float) -> bool:
-        """Tell whether no donor has come to copying its state for too long."""
         since = self._candidates.first_trained
         waited_s = 0.0 if since is None else now - since
         return self._download is None and waited_s >= self._wanted.patience.offered_s
 
     def _may_come_up(self, name: str, state: LinkState, now: float) -> bool:
-        """Tell whether to wait for the connection to a peer."""
         age_s = now - self._seen.setdefault(name, now)
         patience = self._wanted.patience
         is_open = state in (LinkState.CONNECTING, LinkState.IDLE)  # which may be just about to

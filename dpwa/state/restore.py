@@ -32,7 +32,6 @@ class Suspects:
     is_alone: bool = False
 
     def blame(self, donors: Collection[str]) -> None:
-        """Note who has brought a part of no use."""
         if len(donors) == 1:
             self.names.update(donors)
         self.is_alone |= len(donors) > 1
@@ -63,7 +62,6 @@ class StateRestore:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """Names of the peers whose state was of no use."""
         return tuple(sorted(self._suspects.names))
 
     def narrow(self, donors: Collection[str] | None, clock: float) -> None:
@@ -100,7 +98,6 @@ class StateRestore:
             self._fetch(target, 0.0)
 
     def end(self) -> None:
-        """Give back the memory of what is needed no more."""
         self._saved = self._joiner.cut_off = None
 
     # From peers

@@ -100,17 +100,14 @@ class DonorSnapshots:
             return self._copy
 
     def want(self) -> None:
-        """Have the training thread make a copy at its next update."""
         self.is_wanted = True
 
     def is_stale(self, copy: DonorSnapshot) -> bool:
-        """Tell whether a copy is too old for joiners that begin now."""
         age_s = self._clock.now() - copy.taken
         is_behind = copy.state.clock < FRESH * self.standing.clock
         return age_s > FRESH_S or (is_behind and age_s > NEW_S)
 
     def expire(self) -> None:
-        """Drop a copy that nobody has asked for in a while."""
         with self._lock:
             copy = self._copy
             if copy is not None and self._clock.now() - copy.asked > self._hold_s:

@@ -81,12 +81,10 @@ class States(Closeable):
 
     @property
     def may_save(self) -> bool:
-        """Whether there is time for a checkpoint, if there are to be any."""
         return self._writer is None or not self._writer.is_busy
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody has asked for a copy of the state."""
         return self._donor_snapshots.is_wanted
 
     def start(self, target: Target, initial_state: str | None = None) -> Origin | None:

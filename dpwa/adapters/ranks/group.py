@@ -67,7 +67,6 @@ class Failure:
         return cls(rank, RuntimeError, f"{type(error).__name__}: {error}", {})
 
     def throw(self) -> NoReturn:
-        """Raise it on another rank."""
         error = self.kind.__new__(self.kind)
         error.args = (f"rank {self.rank} of the model's process group: {self.text}",)
         vars(error).update(self.attributes)
@@ -120,7 +119,6 @@ class NodeElsewhere:
         return f"{self.name!r}, {state}, rank {self._rank}: the node is on rank 0"
 
     def follow(self, told: Form | RankOutcome) -> None:
-        """Take over what rank 0 says of the node."""
         self.clock, self.updates, self.peers = told.clock, told.updates, told.peers
 
     def close(self) -> None:
@@ -164,7 +162,6 @@ class Making:
         self.init(self.name, config, self.leader_loss, self.optimizer, self.scheduler)
 
     def form(self, failure: Exception | None, rank: int) -> Form:
-        """Say to the other ranks what has come of it."""
         told = None if failure is None else Failure.of(failure, rank)
         return Form(
             self.name,
@@ -290,7 +287,6 @@ class RankGroup:
         return told
 
     def gather(self, form: Form) -> list[Form]:
-        """Return what each rank says of the adapter that it makes."""
         with self.patience(form.name):
             return self.each(form)
 
@@ -310,7 +306,6 @@ class RankGroup:
             timer.cancel()
 
     def each(self, own: Any) -> list[Any]:
-        """Return what each rank says, in order of rank."""
         said: list[Any] = [None] * self.size
         dist.all_gather_object(said, own, group=self.group)
         return said

@@ -48,7 +48,6 @@ class Replicas(RankGroup):
 
     @property
     def has_node(self) -> bool:
-        """Tell whether this is the rank that has the node."""
         return self.is_first
 
     # Making an adapter
@@ -174,7 +173,6 @@ class Replicas(RankGroup):
 
     @torch.no_grad()
     def _send_all(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Give the values of rank 0 to all ranks, bit for bit."""
         for bucket in buckets(tensors):
             flat = torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for tensor in bucket])
             dist.broadcast(flat, self._source, self.group)

@@ -235,7 +235,6 @@ class Shards(RankGroup):
         return result
 
     def norm(self, own: float) -> float:
-        """Return the Euclidean norm of all shards, of those on each rank."""
         return math.hypot(*(row[0] for row in self.numbers([own]))) / math.sqrt(self.copies)
 
     # The end of the training, which rank 0 leads
@@ -337,7 +336,6 @@ class Shards(RankGroup):
 
 
 def _number(value: object) -> float:
-    """Return a number that stands for plain data."""
     digest = hashlib.blake2b(msgpack.packb(value), digest_size=EXACT_BYTES).digest()
     return float(int.from_bytes(digest, "big"))
 

@@ -131,7 +131,6 @@ class Connections:
         return any(socket != own and socket not in self._sockets for socket in events)
 
     def with_link(self) -> list[PeerChannel]:
-        """Return the channels that have a link, up or not."""
         return list(dict.fromkeys(self._sockets.values()))
 
     def up(self) -> list[PeerChannel]:

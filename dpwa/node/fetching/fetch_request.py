@@ -106,7 +106,6 @@ class FetchRequest:
             return True
 
     def end(self) -> None:
-        """Say that nothing more will be found."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

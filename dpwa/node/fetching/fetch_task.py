@@ -48,7 +48,6 @@ class Attempt:
 
     @property
     def has_expired(self) -> bool:
-        """Whether it is time to ask another peer."""
         return self.deadline is not None and self.deadline.expired()
 
 
@@ -62,7 +61,6 @@ class FetchTask:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the attempt or the request expires."""
         remaining_s = self.order.deadline.remaining_s()
         if self.attempt is not None and self.attempt.deadline is not None:
             remaining_s = min(remaining_s, self.attempt.deadline.remaining_s())
@@ -70,7 +68,6 @@ class FetchTask:
 
 
 def is_of_transaction(order: FetchRequest, attempt: Attempt) -> bool:
-    """Tell whether this fetch is part of a transaction, of this node or of a peer."""
     return attempt.transaction is not None or order.collects is not None
 
 
@@ -170,7 +167,6 @@ class TransactionFetches:
             self.have(attempt, pinned)
 
     def have(self, attempt: Attempt, lease: Lease) -> None:
-        """Take the peer's snapshot, which stays."""
         active = self._fetching.active
         if active is None:
             lease.release()

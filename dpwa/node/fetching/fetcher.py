@@ -55,7 +55,6 @@ class Fetcher:
 
     @property
     def receive_bytes(self) -> int:
-        """Memory for what arrives."""
         return self._buffer.nbytes
 
     def next_request(self) -> int:
@@ -66,7 +65,6 @@ class Fetcher:
         return None if self.active is None else self.active.remaining_s
 
     def pursue(self, order: FetchRequest) -> None:
-        """Begin with a request, in place of the one under way."""
         self.keep_deadlines()  # of the one before
         self.give_up(Outcome.TIMED_OUT)
         self.active = FetchTask(order)
@@ -80,7 +78,6 @@ class Fetcher:
         self.finish(outcome)
 
     def keep_deadlines(self) -> None:
-        """End what has run out of time."""
         active = self.active
         if active is None:
             return
@@ -114,7 +111,6 @@ class Fetcher:
             self.attempt_failed(channel, Outcome.LOST if was_asked else Outcome.UNREACHABLE)
 
     def removed(self, channel: PeerChannel) -> None:
-        """Do without a peer that is no longer in view."""
         if self._attempt_with(channel) is not None:
             self._ask_another_peer(Outcome.LOST)
 
@@ -339,7 +335,6 @@ class Fetcher:
     # How it ends
 
     def attempt_failed(self, channel: PeerChannel, outcome: Outcome, detail: str = "") -> None:
-        """End the attempt with this peer, if there is one, and try another."""
         if self._attempt_with(channel) is not None:
             self._charge(outcome, detail)
             self._ask_another_peer(outcome)
@@ -355,12 +350,10 @@ class Fetcher:
             self._ask_next_peer()
 
     def _charge(self, outcome: Outcome, detail: str = "") -> None:
-        """Charge the peer of the attempt under way with its failure."""
         if self.active is not None and self.active.attempt is not None:
             self._peer_table.record(self.active.attempt.channel.peer, outcome, detail)
 
     def _cancel(self) -> None:
-        """Tell the peer, if it is connected, that nobody waits any more."""
         attempt = None if self.active is None else self.active.attempt
         if attempt is not None and attempt.asked_at is not None:
             attempt.channel.send(Cancel(request=attempt.session.request))

@@ -75,23 +75,19 @@ class PeerChannel:
         return self.link is not None and self.link.send(message, payload)
 
     def send_unsent(self) -> None:
-        """Send what has waited for the connection."""
         while self.unsent:
             self.send(*self.unsent.popleft())
 
     def receive(self) -> list[Frame] | None:
-        """Take one waiting answer, or return `None`."""
         return None if self.link is None else self.link.receive()
 
     @property
     def held_bytes(self) -> int:
-        """Memory of what is held of the peer."""
         held = self._held  # another thread may ask while it is replaced
         return 0 if held is None else held.data.nbytes
 
     @property
     def mapped_bytes(self) -> int:
-        """How much of the peer's memory is mapped."""
         memory = self._memory  # likewise
         return 0 if memory is None else memory.nbytes
 
@@ -127,7 +123,6 @@ class PeerChannel:
     def incoming(
         self, order: FetchRequest, announced: Announced, buffer: ByteArray
     ) -> IncomingSnapshot:
-        """Prepare for a snapshot that the peer has announced."""
         header, held = announced.header, None
         codec = self._settings.codec
         if codec.is_delta:

@@ -129,11 +129,9 @@ class Listeners:
             self.detach(listener)
 
     def look_at_once(self) -> None:
-        """Call them as soon as may be."""
         self.tick_at = min(self.tick_at, self._ticked_at + BETWEEN_TICKS_S)
 
     def tick(self, now: float) -> None:
-        """Have done what has become due."""
         waits_s = (listener.tick(now) for listener in list(self._listeners))
         self._ticked_at, self.tick_at = now, now + min(waits_s, default=math.inf)
 
@@ -147,12 +145,10 @@ class Listeners:
             listener.link_changed(peer, is_up=is_up)
 
     def let_go(self, peer: str) -> None:
-        """Tell all that an idle connection was closed."""
         for listener in self._listeners:
             listener.let_go(peer)
 
     def of(self, message: Message) -> Listener | None:
-        """Return the one that an answer is for, if there is one."""
         return next((each for each in self._listeners if isinstance(message, each.handles)), None)
 
 
@@ -235,7 +231,6 @@ class TxThread(NodeThread):
             self._connections.close(LINGER_MS)
 
     def memory_report(self) -> JsonObject:
-        """Return the bytes of what arrives, is held, and is mapped."""
         channels = tuple(self._channels.values())
         return {
             "receive_bytes": self._fetcher.receive_bytes,
@@ -401,7 +396,6 @@ class TxThread(NodeThread):
         return owes or bool(channel.unsent) or self._fetcher.is_asking(channel)
 
     def _let_go(self, channel: PeerChannel) -> None:
-        """Note that an idle connection was closed."""
         self._context.peer_table.share(channel.peer, None)
         self._context.peer_table.idle(channel.peer)
         self._listeners.let_go(channel.peer)
@@ -413,7 +407,6 @@ class TxThread(NodeThread):
             self._entered(channel, LinkState.DOWN)
 
     def _follow(self, channel: PeerChannel) -> None:
-        """Act on the events of a connection."""
         entered = channel.follow()
         self._context.peer_table.trouble(channel.peer, channel.problem)
         for state in entered:

@@ -50,12 +50,10 @@ class AdmissionControl:
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is to be read just now."""
         is_free = self._lulls or self._dropping_since is not None
         return not is_free and self._now() < self._resume_at
 
     def patience_ms(self, limit_ms: int) -> int:
-        """Return how long to wait for messages at most."""
         if not self.is_paused:
             return limit_ms
         return min(limit_ms, max(0, int((self._resume_at - self._now()) * 1000) + 1))
@@ -88,7 +86,6 @@ class AdmissionControl:
         self._resume_at = now + self._budget.charge(cost_s, now)
 
     def served(self, received: ReceivedMessage) -> None:
-        """Charge what it has cost to receive and to answer a message."""
         if self._lulls:
             return
         cost_s = min(self._thread_time() - self._started_s, MOST_CHARGED_S)
@@ -113,7 +110,6 @@ class AdmissionControl:
         return not is_own
 
     def report(self) -> JsonObject:
-        """Count what was refused, by reason."""
         return {
             "over_budget": self._over_budget,
             "forged": self._forged,

@@ -156,7 +156,6 @@ class RxThread(NodeThread):
     def _serve(
         self, router: Socket, authenticator: Authenticator, give_back_at: float = math.inf
     ) -> None:
-        """Answer until the thread is to end, or the socket is clogged."""
         wakes, poller = self._runtime.poller(), self._runtime.poller()
         for each in (self._waker.receiver, *authenticator.sockets):
             wakes.register(each, zmq.POLLIN)

@@ -29,7 +29,6 @@ class Service:
     handles: tuple[type[Any], ...]
 
     def handle(self, sender: bytes, message: Any, reply: Reply) -> None:
-        """Answer one message with `reply`."""
         raise NotImplementedError
 
     def receive(

@@ -55,7 +55,6 @@ class Holders:
         return self._copies if version == self._newest else 0
 
     def add(self, name: str, version: int) -> None:
-        """Note that a peer has got all of a snapshot."""
         self._versions.pop(name, None)
         self._versions[name] = version
         if len(self._versions) > MAX_HOLDERS:
@@ -321,7 +320,6 @@ class SnapshotService(Service):
         return ServeSession(fetch, snapshot, codec, held, self._own.news()), held
 
     def _end_one_of_most(self) -> None:
-        """End the oldest session of the peer that has the most."""
         readers = {sender: serving.request.fetch.name for sender, serving in self._serving.items()}
         counts = Counter(readers.values())
         self._end(max(readers, key=lambda sender: counts[readers[sender]]))

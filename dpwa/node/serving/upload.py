@@ -81,11 +81,9 @@ class SnapshotCache:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the copies."""
         return sum(copy.snapshot.data.nbytes for copy in tuple(self._copies.values()))
 
     def keep(self, origin: str, snapshot: Snapshot) -> None:
-        """Copy a snapshot of another node."""
         with self._lock:
             room = self._room(origin, snapshot.data.nbytes)
             if len(self._copies) >= MOST_ORIGINS:

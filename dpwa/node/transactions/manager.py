@@ -207,7 +207,6 @@ class TransactionManager:
             return self._transactions.decide(transaction, commit=False, now=self._clock.now())
 
     def abort(self, transaction: bytes) -> None:
-        """Give up an own proposal that is not decided yet."""
         with self._lock:
             record = self._records.get(transaction)
             if record is not None and not record.is_asked:
@@ -233,21 +232,18 @@ class TransactionManager:
 
     @property
     def has_undelivered(self) -> bool:
-        """Whether there are decisions that a peer has not acknowledged."""
         if self.terms is Terms.PULL:
             return False
         with self._lock:
             return bool(self._transactions.undelivered(self._clock.now()))
 
     def noted(self, transaction: bytes) -> None:
-        """Note that the peer knows the decision."""
         with self._lock:
             self._transactions.noted(transaction)
 
     # The answering side: the RxThread, and the TxThread that collects for it
 
     def accept(self, transaction: bytes, peer: str, budget_s: float) -> AgreedTerms | Declined:
-        """Accept a proposal, or say why not."""
         with self._lock:
             known = self._records.get(transaction)
             if known is not None:  # it is repeated
@@ -319,7 +315,6 @@ class TransactionManager:
             return True
 
     def decided(self, transaction: bytes, *, commit: bool) -> None:
-        """Take the asking side's decision."""
         with self._lock:
             verdict = self._transactions.decided(transaction, commit)
             if verdict is Verdict.COMMIT:
@@ -330,7 +325,6 @@ class TransactionManager:
     # Both
 
     def gone(self, peer: str) -> None:
-        """End the transactions with a process that has ended."""
         with self._lock:
             for transaction in self._transactions.forget_peer(peer, self._clock.now()):
                 self._take_back(transaction)
@@ -356,7 +350,6 @@ class TransactionManager:
             return counts
 
     def close(self) -> None:
-        """Let go of all snapshots."""
         with self._lock:
             for transaction in list(self._records):
                 self._drop(transaction)
@@ -385,7 +378,6 @@ class TransactionManager:
         return names.count(peer) >= MOST_OF_ONE_PEER
 
     def _try_commit(self, transaction: bytes) -> bool:
-        """Commit the transaction if both snapshots are where they belong."""
         now, record = self._clock.now(), self._records.get(transaction)
         if (
             record is None

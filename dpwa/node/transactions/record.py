@@ -59,7 +59,6 @@ class AgreedTerms:
 
 
 def agreement(record: TransactionRecord, *, is_new: bool) -> AgreedTerms:
-    """Return what to answer to a proposal that was agreed to."""
     own = record.own.snapshot
     return AgreedTerms(own.version, own.standing.clock, record.units, is_new)
 
