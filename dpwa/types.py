@@ -50,7 +50,7 @@ class TrainingProgress:
     # number of updates, interpolated at each merge like the parameters (so not monotone)
     clock: float
     loss: float | None = None  # `None`: not measured, `inf`: diverged
-    trace: bytes = b""  # of the parameters it began with, see `dpwa.policy.beginners`
+    trace: bytes = b""  # tells the parameters it began with, see `dpwa.policy.beginners`
 
 
 class SupportsItem(Protocol):

@@ -74,7 +74,7 @@ class Counts:
     """What became of messages so far."""
 
     sent: int = 0  # calls of `VirtualNetwork.send`
-    delivered: int = 0  # duplicates too
+    delivered: int = 0  # handed to a node, duplicates too
     dropped: int = 0  # by chance, across a cut, or because an end was down
     duplicated: int = 0  # messages that were sent on a second time
 

@@ -33,7 +33,7 @@ class CudaCopy:
     done: Sequence[torch.cuda.Event]  # when the bytes are on the host, by device
     # sums of all values by device, shape `()`, on the host once `done`; `None`: unchecked
     totals: Sequence[torch.Tensor] | None
-    # of each value, on the host; a sum may overflow where no value does
+    # tests each value, on the host; a sum may overflow where no value does
     is_finite: Callable[[], bool]
 
     def ready(self) -> bool:

@@ -56,7 +56,7 @@ def contents(
     buffers: Iterable[torch.Tensor],  # likewise
     constants: int,  # how many of the floating buffers are no statistics
     *,
-    with_buffers: bool,  # floating buffers are gossiped at all
+    with_buffers: bool,  # whether floating buffers are gossiped at all
 ) -> JsonObject:
     """Count what a module has."""
     trained, averaged = _counted(parameters), _counted(buffers)
@@ -259,9 +259,9 @@ class GossipedTensor:
     """One gossiped tensor of the module, or the shard of it that this rank has."""
 
     name: str  # as without wrappers
-    tensor: torch.Tensor  # or a view of the part that is in no other one
+    tensor: torch.Tensor  # itself, or a view of the part that is in no other one
     is_buffer: bool
-    is_constant: bool = False  # no statistic either, when it was found
+    is_constant: bool = False  # a buffer, but no statistic when it was found
 
 
 class ModuleState:
@@ -272,7 +272,7 @@ class ModuleState:
         net: torch.nn.Module,
         *,
         with_buffers: bool,
-        fits_frozen: bool = False,  # peers must have the same frozen parameters
+        fits_frozen: bool = False,  # whether peers must have the same frozen parameters
         # returns the Euclidean norm of a sharded module, of that of the shards here; all ranks call
         # it alike; `None`: not sharded
         whole: Callable[[float], float] | None = None,

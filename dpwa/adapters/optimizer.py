@@ -84,7 +84,7 @@ class Optimizers:
     _state: ModuleState  # of which it is seen who trains it
 
     def __init__(self) -> None:
-        # their state goes with the module's, each with parameters of its own
+        # optimizers whose state goes with the module's, each with parameters of its own
         self.given: list[torch.optim.Optimizer] = []
         # of `given`; `None`: unknown
         self.schedulers: list[torch.optim.lr_scheduler.LRScheduler] | None = None

@@ -29,7 +29,7 @@ class ReceivedSnapshot:
         self.peer: str = arrival.peer
         self.standing: TrainingProgress = arrival.standing
         self.factor: float = arrival.factor
-        self.consensus_distance = 0.0  # to the peer, as far as measured
+        self.consensus_distance = 0.0  # distance to the peer, as far as measured
         self._arrival = arrival
         self._state = state
         self._clip = clip
@@ -110,7 +110,7 @@ def _require_factor(method: str, factor: float) -> None:
 
 
 def merge_whole(
-    # fetches a shard, of the weight given, and passes it on; `None` if it does not come
+    # fetches a shard with this weight and passes it on; `None` if it does not come
     read: Callable[[Shard, float, Callable[[Arrival], float]], Arrival | None],
     shards: Iterable[Shard],
     weight: float,  # of the peer, from 0 to 1

@@ -38,7 +38,7 @@ class RangeTable:
         ranges: DatasetRanges,  # of the data set; the same on all nodes
         *,
         replicas: int,  # copies of each row besides the first
-        lease_s: float,  # after which a range is taken from a node that lives
+        lease_s: float,  # until a range is taken from a node that lives
     ) -> None:
         self.tables = tables
         self.ranges = ranges

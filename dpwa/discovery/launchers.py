@@ -51,7 +51,7 @@ class Launcher(Protocol):
     """Finds the cluster that a launcher has started."""
 
     name: str  # as users call it
-    variables: tuple[str, ...]  # set for each process that it starts; empty if it tells otherwise
+    variables: tuple[str, ...]  # that it sets for each process; empty if it tells otherwise
 
     def told(self, environ: Mapping[str, str]) -> str:
         """Say in words what the environment tells; empty if this launcher has not set it."""

@@ -80,7 +80,7 @@ class TrainingGossip:
         model: torch.nn.Module,
         optimizer: Any,
         scheduler: Schedulers,
-        step: int = 0,  # of the optimizer, that the training has resumed from
+        step: int = 0,  # steps of the optimizer that the training has resumed from
         *,
         # gossip follows the steps of the optimizer; else `step` is to be called
         attaches: bool = False,

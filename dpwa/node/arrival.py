@@ -24,7 +24,7 @@ class FetchTerms:
     """What a fetch brings, and whether it is checked."""
 
     fraction: float = 1.0  # of the parameters, a different part every time
-    # of the values of a dtype; called on any thread; `None`: unchecked
+    # tests the values of a dtype, on any thread; `None`: unchecked
     is_finite: IsFinite | None = None
 
 
@@ -49,10 +49,10 @@ class Arrival(Source):
     """A snapshot that is to be merged."""
 
     factor: float = 0.0  # weight to merge it with, from 0 to 1
-    # this node's own in this round; `None`: could not be published
+    # this node's own snapshot of the round; `None` when it could not be published
     published: Snapshot | None = None
     staleness: float = 0.0  # updates that the peer's clock is behind this node's; negative: ahead
-    waited_s: float = 0.0  # that `wait` spent waiting for the snapshot
+    waited_s: float = 0.0  # time that `wait` spent waiting for the snapshot
     takes_over: bool = False  # this node is far behind, and takes the parameters in full
 
 

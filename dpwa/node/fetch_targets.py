@@ -112,11 +112,11 @@ class FetchTargets:
         *,
         published: int | None,  # the version of this node in this round, if any
         updates: int,
-        clock: float,  # that the peer must not be far behind; 0 for any
-        # of this update: later ones want more mixing, and peers may have published nothing since
+        clock: float,  # the peer must not be far behind it; 0 for any
+        # later fetches of an update want more mixing; peers may have published nothing since
         is_first: bool,
         takes_all: bool,  # fetch all of the parameters, whatever the terms
-        without: str = "",  # not to be asked: another peer is to confirm it; any in view will do
+        without: str = "",  # a peer that another one is to confirm; any other in view will do
     ) -> FetchTarget:
         is_whole = takes_all or ask.terms is not Terms.PULL or self._algorithm.keeps
         skips = is_first and ask.terms is Terms.PULL and not self._repeats

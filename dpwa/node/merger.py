@@ -133,7 +133,7 @@ class Merger:
     def __init__(self, context: NodeContext, losses: LossWatch, *, uses_rule: bool) -> None:
         config = context.config
         self.standing = TrainingProgress(clock=0.0)  # clock and loss of the node
-        self.merges = 0  # that changed something
+        self.merges = 0  # those that changed something
         self.figures = TrainingFigures(context.clock)
         self.knows_beginners = False  # tell nodes at the beginning apart; see `policy.beginners`
         self.fingerprint = b""  # of the layout of the model; empty before the first

@@ -145,7 +145,7 @@ class PeerTable:
         self._own_name = own_name
         self._clock = clock
         self._rng = rng
-        self.most_connected = sys.maxsize  # to how many of them this node may be connected at once
+        self.most_connected = sys.maxsize  # peers that this node may be connected to at once
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self._peers: dict[str, PeerRecord] = {}
@@ -153,7 +153,7 @@ class PeerTable:
         self._quarantined: frozenset[str] = frozenset()
         self._has_told_absent = False
         self._timed = {"fetches": 0, "answer_s": 0.0, "streams": 0, "stream_s": 0.0}
-        self.merged = MergedVersions()  # which snapshots of them were merged
+        self.merged = MergedVersions()  # which snapshots of peers were merged
 
     @property
     def names(self) -> tuple[str, ...]:

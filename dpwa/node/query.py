@@ -35,7 +35,7 @@ class StatusAnswer:
 
     report: JsonObject | None
     problem: str = ""
-    # of its wall clock over this machine's, give or take the time of the answer; `None`: unknown
+    # its wall clock less this machine's, give or take the time of the answer; `None`: unknown
     ahead_s: float | None = None
 
 

@@ -49,8 +49,8 @@ class MergedPeer:
 
     merges: int
     nbytes: int  # of snapshots, mapped or received
-    at: float  # time of the last one
-    staleness: float  # updates that the peer was behind then; negative: ahead
+    at: float  # time of the last merge
+    staleness: float  # updates that the peer was behind at that time; negative: ahead
     standing: TrainingProgress  # clock and loss of the peer then
     version: int  # of its snapshot then
 
@@ -61,7 +61,7 @@ class TrainingFigures:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.steps = 0  # updates that were begun in this process
-        # to the peer that was merged last, before that merge; `None`: not measured
+        # distance to the last peer merged, before that merge; `None`: not measured
         self.consensus_distance: float | None = None
         self._step_changes_s2 = 0.0
         self._trained_s = 0.0  # when the step under way began

@@ -157,7 +157,7 @@ class Candidate:
     met: float  # when it was seen first with a connection
     next_ask: float = 0.0  # when it is to be asked again
     clock: float | None = None  # its training clock; `None` before it has answered
-    said: float = 0.0  # when it has told that
+    said: float = 0.0  # when it has told its clock
     answered: float = math.inf  # when it answered first: near ones come first
     busy_until: float = 0.0  # when it may have time for this node again
     is_trained: bool = False  # there is training behind it that can be taken over
@@ -186,9 +186,9 @@ class Candidate:
 class Candidates:
     """All peers of a joiner that can be reached."""
 
-    most_donors: int  # that give their state at once
-    preferred: Collection[str] = ()  # asked first, if they are far enough
-    without: Collection[str] = ()  # not asked at all
+    most_donors: int  # peers that give their state at once
+    preferred: Collection[str] = ()  # peers asked first, if they are far enough
+    without: Collection[str] = ()  # peers not asked at all
     silent_s: float = SILENT_S  # after which a peer counts that does not say how far it is
     peers: dict[str, Candidate] = field(default_factory=dict)
     first_trained: float | None = None  # when the first one said that there is training behind it

@@ -91,9 +91,9 @@ CONNECT_S = 3.0  # for peers that neither refuse nor accept them
 class Patience:
     """How long a joiner waits for peers that may have something for it."""
 
-    refused_s: float = GRACE_S  # refuse connections, as nobody listens there yet
-    connecting_s: float = CONNECT_S  # neither refuse nor accept connections
-    silent_s: float = SILENT_S  # are connected, and do not say how far they are
+    refused_s: float = GRACE_S  # for those that refuse connections: nobody listens there yet
+    connecting_s: float = CONNECT_S  # for those that neither refuse nor accept them
+    silent_s: float = SILENT_S  # for those that are connected, and do not say how far they are
     # for the first copy of a state, which a peer's trainer makes at its next update
     offered_s: float = math.inf
 
@@ -107,11 +107,11 @@ class StateTarget:
     """What a joiner asks for."""
 
     part: PartName
-    kind: Layout | None  # that it must be of; `None`: any
+    kind: Layout | None  # the state must be of it; `None`: any
     most_bytes: int  # the largest image that is taken
     layout: ImageLayout | None = None  # of the image, if that is known beforehand
     newer_than: float = 0.0  # only donors with a clock above this are of use
-    # of the copies of which other parts have come, by donor: these are asked first
+    # copies of which other parts have come, by donor: these donors are asked first
     tokens: Mapping[str, bytes] = field(default_factory=dict)
     without: Collection[str] = ()  # names of peers that are not asked
     is_alone: bool = False  # it shall come from one donor
@@ -160,7 +160,7 @@ class Joiner:
         connect: Callable[[], None],  # has connections made to more peers
         inbox: Inbox,  # where the answers come
         clock: Clock,
-        most_donors: int,  # that give pieces at once
+        most_donors: int,  # donors that give pieces at once
         piece_bytes: int = limits.CHUNK_BYTES,  # of each piece but the last
     ) -> None:
         self.links = links

@@ -28,7 +28,7 @@ class Suspects:
     taken of one donor at a time.
     """
 
-    names: set[str] = field(default_factory=set)  # of those that are asked no more
+    names: set[str] = field(default_factory=set)  # donors that are asked no more
     is_alone: bool = False
 
     def blame(self, donors: Collection[str]) -> None:

@@ -26,7 +26,7 @@ class Target:
     """A part of this node's state that is to be replaced by one that comes."""
 
     part: PartName
-    kind: Layout | None  # that what comes must be of; `None`: any
+    kind: Layout | None  # what comes must be of it; `None`: any
     layout: ImageLayout | None  # of the image, if that is known beforehand
     most_bytes: int  # the largest image that is taken
     # takes over an image and its numbers, or raises `UnfitStateError` and changes nothing

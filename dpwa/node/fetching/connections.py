@@ -44,7 +44,7 @@ class Connections:
         poller: zmq.Poller,
         context: NodeContext,
         keyring: Keyring | None,  # `None`: no encryption
-        most: int,  # that may be connected, see `affordable`
+        most: int,  # peers that may be connected, see `affordable`
         is_busy: Callable[[PeerChannel], bool],  # tells whether a peer's link must stay
         has_let_go: Callable[[PeerChannel], None],  # called when an idle link was closed
     ) -> None:

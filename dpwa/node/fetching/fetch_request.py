@@ -21,13 +21,13 @@ class FetchTarget:
 
     layout: Layout  # what the snapshot must be like
     shard: Shard = WHOLE  # which pieces of it
-    is_finite: IsFinite | None = None  # of the values of a dtype; `None`: unchecked
+    is_finite: IsFinite | None = None  # tests the values of a dtype; `None`: unchecked
     terms: Terms = Terms.PULL
     only: str | None = None  # the one peer to ask; `None` if others will do
     among: Collection[str] | None = None  # peers to choose from; `None` for all
     version: int = 0  # of the snapshot; 0 for the newest
     own_version: int = 0  # of this node's snapshot in a transaction
-    keeps: bool = False  # keep it, to serve it to others
+    keeps: bool = False  # whether to keep it, to serve it to others
     clock: float = 0.0  # of this node's training; a peer that is far behind will not do
     # already merged, and not wanted again; `None`: repeats are wanted
     merged: MergedVersions | None = None

@@ -28,7 +28,7 @@ class Attempt:
     def __init__(self, channel: PeerChannel, session: FetchSession | ProposeSession) -> None:
         self.channel = channel
         self.session = session
-        # that it is part of; `None` when it collects for a peer's transaction
+        # the one it is part of; `None` when it collects for a peer's transaction
         self.transaction: bytes | None = None
         self.version = 0  # of the snapshot that the transaction is about
         # the peer that has sent this node to another one for a copy

@@ -42,7 +42,7 @@ class IncomingSnapshot:
         buffer: ByteArray,  # room for the whole snapshot, shape `(nbytes,)`
         # what this node holds of this peer: codecs that send differences decode into it
         held: DeltaBase | None = None,
-        is_finite: IsFinite | None = None,  # of the values of a dtype; `None`: unchecked
+        is_finite: IsFinite | None = None,  # tests the values of a dtype; `None`: unchecked
     ) -> None:
         header, pieces = announced.header, announced.pieces
         self.version = header.version
@@ -54,7 +54,7 @@ class IncomingSnapshot:
         self._held = held
         self._is_finite = is_finite
         self._buffer = buffer if held is None else held.data
-        self.data = self._buffer[self.start : self._stop]  # of the pieces, once all have come
+        self.data = self._buffer[self.start : self._stop]  # complete once all pieces have come
         if held is not None:
             held.token = NOTHING  # until all of it is there
 

@@ -75,7 +75,7 @@ class RxThread(NodeThread):
         self._look_at = 0.0 if runtime is SYSTEM else math.inf
         self._listening = runtime.event()
         self._listen_error: Exception | None = None
-        self.bad_messages = 0  # no requests
+        self.bad_messages = 0  # messages that were no requests
         self.bytes_sent = 0  # payload of answers, without those to status queries
         self.received: ReceivedMessage | None = None  # the message that is being answered
 

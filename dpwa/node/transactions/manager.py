@@ -81,7 +81,7 @@ class TransactionManager:
         self, name: str, terms: Terms, pool: SnapshotPool, runtime: Runtime, longest_s: float
     ) -> None:
         self.terms = terms
-        # of the values that a partner sends; `None`: unchecked
+        # tests the values that a partner sends; `None`: unchecked
         self.is_finite: IsFinite | None = None
         # how long a transaction may take at the most, whatever the peer asks
         self.longest_s = longest_s

@@ -15,7 +15,7 @@ class Settled:
 
     peer: str
     theirs: Lease
-    # this node's in the transaction; `None`: the one it has published in the round
+    # this node's snapshot in the transaction; `None`: the one published in the round
     own: Lease | None = None
     units: int = 0  # of push-sum mass that come with it
     returned: bytes | None = None  # the aborted transaction, if the mass is this node's own

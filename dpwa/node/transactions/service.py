@@ -93,7 +93,7 @@ class TransactionService(Service):
         self,
         introduction: Introduction,
         transactions: TransactionManager,
-        # returns that of its newest snapshot; `None` before the first
+        # returns the layout of the newest snapshot; `None` before the first
         layout: Callable[[], Layout | None],
         collect: Collector,  # fetches the snapshot of a peer that was agreed with
         # passes on that a peer has all of this node's snapshot
