@@ -112,9 +112,9 @@ class _Exchange:
     """Lets every rank read what all of them have said.
 
     Messages of processes that ended and were started again may still be in the store, and nothing
-    in the environment tells attempts apart: TORCHELASTIC_RESTART_COUNT only counts failures of the
-    own process. So each rank says what it has read, until all have read the same, with its own
-    words in it.
+    in the environment tells attempts apart: TORCHELASTIC_RESTART_COUNT rises only where the process
+    itself had failed. So each rank says what it has read, until all have read the same, with its
+    own words in it.
     """
 
     def __init__(self, environ: Mapping[str, str], rank: int, size: int, port: int) -> None:

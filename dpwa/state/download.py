@@ -194,7 +194,7 @@ class Candidates:
     first_trained: float | None = None  # when the first one said that there is training behind it
 
     def reach(self, names: Collection[str], now: float) -> None:
-        """Note who can be reached now; forget the others, except that they were lost or unfit."""
+        """Note who can be reached now; forget the others, unless they are lost."""
         for name in names:
             self.peers.setdefault(name, Candidate(now, is_lost=name in self.without))
         for name in [name for name in self.peers if name not in names]:

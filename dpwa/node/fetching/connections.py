@@ -181,7 +181,7 @@ class Connections:
         self._leaving.update(dict.fromkeys(idle))
 
     def leave(self) -> None:
-        """Close the links that were asked to go and are idle."""
+        """Close the links that are not needed any more and have nothing under way."""
         if self.keeps_all:
             self._leaving.clear()  # they are not many any more
         latest = self._context.clock.now() - ANSWERED_WITHIN_S

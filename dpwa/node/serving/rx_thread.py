@@ -76,7 +76,7 @@ class RxThread(NodeThread):
         self._listening = runtime.event()
         self._listen_error: Exception | None = None
         self.bad_messages = 0  # messages that were no requests
-        self.bytes_sent = 0  # payload of answers, without those to status queries
+        self.bytes_sent = 0  # payload of answers, without those to onlookers
         self.received: ReceivedMessage | None = None  # the message that is being answered
 
     def register(self, service: Service) -> None:
