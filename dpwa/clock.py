@@ -1,7 +1,4 @@
-"""Time as an argument: a clock that can be replaced, and one deadline that spans an operation.
-
-Not to be confused with a node's *training clock*, the number of updates it has published.
-"""
+"""Clocks that can be replaced, and a deadline for an operation (not a node's training clock)."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock that never goes back.
-
-    On Linux it goes on while the machine is suspended, so that a node notices when it wakes.
-    """
+    """The machine's clock. On Linux it counts suspension, so a node notices when it wakes."""
 
     # No function of ours in between: it is asked for many times a round.
     if hasattr(time, "CLOCK_BOOTTIME"):
@@ -33,22 +27,14 @@ class SystemClock:
 
 
 class AwakeClock:
-    """Time as far as this process was awake: between two looks no more than `most_s` of it passes.
+    """Time as far as this process was awake: between two looks at most `most_s` of it passes.
 
-    While a process stands still, or does not get its turn, it hears nobody: the silence is its own.
-    Threads look again and again, one at a time; any thread may ask for the time.
-
-    Args:
-        clock: the time that passes for others.
-        most_s: what may pass between two looks, in seconds.
-        asleep_after_s: a longer pause between two looks means that the process was stopped.
-
-    Attributes:
-        woke_at: when it last came back from such a pause, in this time; -inf: never.
+    A process that stands still hears nobody: the silence is its own. One thread at a time looks;
+    any thread may ask for the time.
     """
 
     def __init__(self, clock: Clock, most_s: float, asleep_after_s: float) -> None:
-        self.woke_at = -math.inf
+        self.woke_at = -math.inf  # end of the last such pause, in this time
         self._clock = clock
         self._most_s = most_s
         self._asleep_after_s = asleep_after_s
@@ -56,7 +42,7 @@ class AwakeClock:
         self._looked = now, now  # when, in this time and in that of the clock
 
     def look(self) -> bool:
-        """Take note that the process is awake; return whether it was stopped until now."""
+        """Note that the process is awake; return whether it was stopped until now."""
         now, (awake, looked) = self._clock.now(), self._looked
         self._looked = awake + min(now - looked, self._most_s), now
         has_slept = now - looked > self._asleep_after_s
@@ -65,7 +51,6 @@ class AwakeClock:
         return has_slept
 
     def now(self) -> float:
-        """Return the time, in seconds; it begins with that of the clock."""
         awake, looked = self._looked
         return awake + min(self._clock.now() - looked, self._most_s)
 
@@ -78,9 +63,8 @@ class Deadline:
         self._end = clock.now() + timeout_s
 
     def remaining_s(self) -> float:
-        """Seconds left, never negative."""
+        """Never negative."""
         return max(0.0, self._end - self._clock.now())
 
     def expired(self) -> bool:
-        """Tell whether no time is left."""
         return self.remaining_s() == 0.0

@@ -381,13 +381,12 @@ def _collect_forgotten(name: str) -> None:
 
 
 def _open_ones(name: str) -> list[DpwaConnection]:
-    """Return the connections of this name that this process has made, and that are open."""
     return [c for c in list(_made) if c.name == name and c.node.is_own and not c.node.closed]
 
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Say so, if it is this process itself that is in the way of a new connection."""
+    """Add to an error that this process itself is in the way of a new connection."""
     try:
         yield
     except (AddressError, NameTakenError) as error:

@@ -87,7 +87,6 @@ def _missing(what: str) -> MissingError:
 
 
 def _as_of_torch(call: Call) -> Call:
-    """Check the arguments that mean nothing here."""
     known = signature(call)
     _calls[call.__name__] = call
 

@@ -1,7 +1,4 @@
-"""Named moments at which tests may kill or stop a process: fault injection without sleeps.
-
-Source of the idea: torchft, which injects faults at chosen ranks and steps.
-"""
+"""Named moments at which tests may stop a process, as torchft does at chosen steps."""
 
 from __future__ import annotations
 
@@ -11,12 +8,11 @@ _hook: Callable[[str], None] | None = None
 
 
 def reached(point: str) -> None:
-    """Say that a moment has come; does nothing unless a hook is installed."""
     if _hook is not None:
         _hook(point)
 
 
 def install(hook: Callable[[str], None] | None) -> None:
-    """Have a function called at every fault point, with its name; `None` takes it away."""
+    """Have a function called with the name of each point reached; `None` takes it away."""
     global _hook
     _hook = hook

@@ -1,4 +1,4 @@
-"""The life of things that hold threads, sockets or files: open until closed, once."""
+"""The life of what holds threads, sockets or files: open until closed, once."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ENDING = "DPWA_ENDING"  # the variable with the file in which `dpwa launch` look
 
 
 class Closeable:
-    """Something to be closed when done with; a context manager that does so."""
+    """A context manager that closes itself at the end."""
 
     def close(self) -> None:
-        """Give back what is held; may be called again without effect."""
+        """May be called again without effect."""
         raise NotImplementedError
 
     def __enter__(self: Self) -> Self:
@@ -39,7 +39,7 @@ class Closeable:
 
 
 def hide_own_frames(error: BaseException | None) -> None:
-    """Have the traceback of Ctrl-C end where the user's own code does: ours says nothing to it."""
+    """Let the traceback of Ctrl-C end in the user's own code."""
     if not isinstance(error, KeyboardInterrupt):
         return
     trace = error.__traceback__
@@ -67,14 +67,9 @@ def uninterrupted() -> Iterator[None]:
 
 
 def require_own_process(owner: int, name: str) -> None:
-    """Refuse to be used by a forked child: threads do not survive a fork, shared memory does.
+    """Raise a `ForkedError` in a forked child: threads do not survive a fork, shared memory does.
 
-    Args:
-        owner: number of the process that has made the node.
-        name: of the node.
-
-    Raises:
-        ForkedError: this is another one.
+    `owner` is the number of the process that has made the node `name`.
     """
     if os.getpid() != owner:
         raise ForkedError(
@@ -84,7 +79,7 @@ def require_own_process(owner: int, name: str) -> None:
 
 
 def finalize(owner: object, function: Callable[..., Any], *args: Any) -> weakref.finalize[..., Any]:
-    """Call a function when its owner is collected, or at the end; never in a forked child."""
+    """Call a function when its owner is collected or at exit; never in a forked child."""
     return weakref.finalize(owner, _in_process, os.getpid(), function, *args)
 
 
@@ -94,10 +89,9 @@ def _in_process(process: int, function: Callable[..., Any], *args: Any) -> None:
 
 
 def tell_launcher(problem: str) -> None:
-    """Have `dpwa launch` take a process for one that failed, though it exits with 0.
+    """Have `dpwa launch` take this process for a failed one although it exits with 0.
 
-    Args:
-        problem: why; empty: it is well, whatever was told before.
+    An empty `problem` takes that back.
     """
     path = os.environ.get(ENDING)
     if path:

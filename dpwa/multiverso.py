@@ -37,8 +37,6 @@ log = get_log("dpwa.tables")
 
 
 class _Session:
-    """What lies between `init` and `shutdown`."""
-
     def __init__(self, name: str, config: ConfigSource, *, sync: bool) -> None:
         with ExitStack() as stack:
             self.connection = stack.enter_context(DpwaConnection(name, config))
@@ -314,7 +312,7 @@ def ModuleParameterManager(module: Any, **options: Any) -> _ModuleParameterManag
 
 
 def _of_size(data: Any, shape: tuple[int, int] | tuple[int]) -> Any:
-    """Return data in a shape of its size; as it is, to be refused, when its size is another one."""
+    """Reshape data that has the right size; leave other data as it is, to be refused later."""
     if data is None:
         return None
     array = as_array(data, "values of a table")

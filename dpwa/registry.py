@@ -1,4 +1,4 @@
-"""Registries: what configurations choose by a name, dpwa's own and that of plugins."""
+"""Registries of what configurations choose by name, dpwa's own and that of plugins."""
 
 from __future__ import annotations
 
@@ -10,33 +10,21 @@ Item = TypeVar("Item")
 
 
 class Registry(Generic[Item]):
-    """Named things of one kind, in the order of registration.
-
-    Args:
-        kind: what they are called in messages.
-    """
+    """Named things of one kind, in the order of registration; messages call them `kind`."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._items: dict[str, tuple[object, Item]] = {}
 
     def add(self, name: str, source: object, item: Item) -> None:
-        """Take in a thing; the same `source` may come again, as when its module is reloaded.
-
-        Raises:
-            UserError: the name stands for something else.
-        """
+        """Raises `UserError` for a taken name, unless the same `source` comes again (reload)."""
         if name in self._items and self._items[name][0] is not source:
             article = "an" if self._kind[0] in "aeiou" else "a"
             raise UserError(f"{article} {self._kind} named {name!r} is already registered")
         self._items[name] = source, item
 
     def get(self, name: str) -> Item:
-        """Return the thing of this name.
-
-        Raises:
-            UnknownNameError: there is none; the message lists those that there are.
-        """
+        """Return the item, or raise an `UnknownNameError` that lists the names there are."""
         try:
             return self._items[name][1]
         except KeyError:
@@ -44,5 +32,4 @@ class Registry(Generic[Item]):
             raise UnknownNameError(f"no {self._kind} is named {name!r} (known: {known})") from None
 
     def names(self) -> tuple[str, ...]:
-        """Names of all of them."""
         return tuple(self._items)

@@ -1,7 +1,7 @@
-"""Runtime: where a node gets its time, its threads and their waiting, chance, and ZeroMQ from.
+"""What a node gets from the machine: time, threads and their waiting, randomness, ZeroMQ.
 
-Nodes get them from the machine. The simulator runs the very same nodes in virtual time: it gives
-them another runtime, whose threads are greenlets and whose network is modelled.
+The simulator runs the same nodes in virtual time with another runtime, whose threads are greenlets
+and whose network is modelled.
 """
 
 from __future__ import annotations
@@ -32,29 +32,28 @@ _RLock: Any = type(threading.RLock())  # in C: to enter and to leave are one ste
 
 
 class Turn(_RLock):  # type: ignore[misc]
-    """Belongs to one thread at a time, which may wait for others while it has it.
+    """A lock whose holder may wait for others meanwhile.
 
-    Nothing else may be held so long: in virtual time nobody waits for locks.
+    No other lock may be held so long: in virtual time nobody waits for locks.
     """
 
     @property
     def is_own(self) -> bool:
-        """Whether the thread that asks has it."""
         return bool(self._is_owned())
 
 
 class Condition(_RLock):  # type: ignore[misc]
-    """What `threading.Condition` is, and left as it should be by Ctrl-C at any moment.
+    """`threading.Condition`, but left intact by Ctrl-C at any moment.
 
-    It is its own lock. That of `threading` takes and gives back another in Python, where a signal
-    may be handled with the lock just taken, which is never given back then.
+    It is its own lock. That of `threading` handles its lock in Python, where a signal may come just
+    after the lock was taken, which is then never released.
     """
 
     def __init__(self) -> None:
         self._waiters: list[Any] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until somebody notifies, at most so many seconds; return whether somebody has."""
+        """Return whether somebody notified within the timeout (seconds)."""
         waiter, held = threading.Lock(), list[Any]()
         waiter.acquire()
         self._waiters.append(waiter)
@@ -70,7 +69,7 @@ class Condition(_RLock):  # type: ignore[misc]
         return is_notified
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
-        """Wait until something is so, at most so many seconds; return what it is."""
+        """Wait until the predicate is true, or the timeout (seconds); return its last value."""
         end = None if timeout is None else time.monotonic() + timeout
         while not (result := predicate()):
             left = None if end is None else end - time.monotonic()
@@ -80,7 +79,6 @@ class Condition(_RLock):  # type: ignore[misc]
         return result
 
     def notify_all(self) -> None:
-        """Wake all who wait."""
         if self._waiters:
             wake = map(_RELEASE, self._waiters)
             self._waiters = []
@@ -88,13 +86,10 @@ class Condition(_RLock):  # type: ignore[misc]
 
 
 class Waker:
-    """Wakes a thread that polls `receiver`; wake-ups that it has not acted on yet are one.
+    """Wakes a thread that polls `receiver`; wake-ups not yet acted on count as one.
 
-    A wake-up is remembered when it is done, not before: whoever is interrupted in here leaves
-    nothing undone, and the next one wakes the thread once more.
-
-    Attributes:
-        receiver: to be polled; readable once somebody has woken the thread.
+    A wake-up is remembered after it is done: if Ctrl-C interrupts one, the next wakes the thread
+    again.
     """
 
     def __init__(self) -> None:
@@ -106,7 +101,7 @@ class Waker:
         self._woken_at = -1  # what that was when the thread was woken
 
     def wake(self) -> None:
-        """Wake the thread; from any thread. After `close` nothing happens."""
+        """Wake the thread, from any thread; after `close` this does nothing."""
         cleared = self._cleared
         if self._woken_at == cleared:
             return  # it has not begun to act on the last one
@@ -116,13 +111,13 @@ class Waker:
         self._woken_at = cleared
 
     def clear(self) -> None:
-        """Take note of the wake-ups so far; the thread that polls acts on them afterwards."""
+        """Called by the polling thread before it acts on the wake-ups so far."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.receiver)
         self._cleared += 1  # last: what was written before it was read would count as still there
 
     def close(self) -> None:
-        """Give the descriptor back, when the thread has ended."""
+        """Called when the polling thread has ended."""
         with self._lock:
             descriptor, self.receiver = self.receiver, -1
             if descriptor >= 0:
@@ -141,7 +136,7 @@ class DescriptorsError(UserError, zmq.ZMQError):
 
 
 def open_descriptors() -> int:
-    """Return how many there are of the file descriptors that this process may have; 0: unknown."""
+    """Count the descriptors in use; 0 where that is unknown."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
         return sum(int(name) < limit for name in os.listdir("/dev/fd")) - 1  # noqa: PTH208
@@ -150,7 +145,7 @@ def open_descriptors() -> int:
 
 
 def require_descriptors(needed: int) -> None:
-    """Raise a `DescriptorsError` unless this process can open so many files and sockets."""
+    """Raise a `DescriptorsError` unless so many more files and sockets can be opened."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     left = limit - open_descriptors()
     if limit != resource.RLIM_INFINITY and left < needed:
@@ -161,7 +156,6 @@ def require_descriptors(needed: int) -> None:
 
 
 def can_open() -> bool:
-    """Tell whether this process can open one more file or socket."""
     try:
         os.close(os.eventfd(0, os.EFD_CLOEXEC))
     except OSError:
@@ -176,14 +170,14 @@ class _Context(zmq.Context[zmq.Socket[bytes]]):
 
 
 class Runtime(Clock, Protocol):
-    """What a node runs on; itself the clock of all its parts.
+    """What a node runs on; also the clock of all its parts.
 
-    A simulated one returns what can be used like the types named here.
+    A simulated one returns stand-ins for the types named here.
     """
 
     @property
     def bytes_scale(self) -> float:
-        """How many bytes each byte of a state stands for: 1, but for simulated ones."""
+        """How many bytes each byte of a state stands for: 1, except in simulations."""
         ...
 
     def wall_time(self) -> float:
@@ -195,61 +189,60 @@ class Runtime(Clock, Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let the current thread wait."""
+        """Let the calling thread wait."""
         ...
 
     def condition(self) -> Condition:
-        """Return what threads wait with until others have changed something; itself the lock."""
+        """A condition that is its own lock."""
         ...
 
     def turn(self) -> Turn:
-        """Return what belongs to one thread at a time."""
+        """See `Turn`."""
         ...
 
     def waker(self) -> Waker:
-        """Return what wakes a thread that polls."""
+        """See `Waker`."""
         ...
 
     def event(self) -> threading.Event:
-        """Return what threads wait for."""
+        """A `threading.Event`."""
         ...
 
     def queue(self) -> SimpleQueue[Any]:
-        """Return what threads leave things in for each other."""
+        """A `queue.SimpleQueue`."""
         ...
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        """Return a thread that calls `run` once it is started; the program does not wait for it."""
+        """Return a daemon thread, not started yet."""
         ...
 
     def current_thread(self) -> threading.Thread:
-        """Return the thread that asks."""
+        """The calling thread."""
         ...
 
     def token_bytes(self, count: int) -> bytes:
-        """Return so many random bytes, which no other node nor process has."""
+        """Random bytes that no other node or process has."""
         ...
 
     def uninterrupted(self) -> AbstractContextManager[None]:
-        """Put off Ctrl-C until short work is done that must not be left half done."""
+        """See `dpwa.lifecycle.uninterrupted`."""
         ...
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        """Return what makes sockets."""
+        """The context that makes all sockets."""
         ...
 
     def poller(self) -> zmq.Poller:
-        """Return what waits for sockets of such a context."""
+        """Polls sockets of that context."""
         ...
 
 
 class SystemRuntime(SystemClock):
-    """The machine's own."""
+    """Time, threads and sockets of the machine itself."""
 
     bytes_scale = 1.0
 
     def wall_time(self) -> float:
-        """Return `time.time()`."""
         return time.time()
 
     thread_time = staticmethod(time.thread_time)  # for every message that comes
@@ -260,37 +253,31 @@ class SystemRuntime(SystemClock):
     waker = staticmethod(Waker)
 
     def event(self) -> threading.Event:
-        """Return an event of `threading`, with a condition that Ctrl-C does no harm."""
+        """An event whose condition survives Ctrl-C."""
         event = threading.Event()
         event._cond = Condition()  # type: ignore[attr-defined]
         return event
 
     def queue(self) -> SimpleQueue[Any]:
-        """Return a `queue.SimpleQueue`."""
         return SimpleQueue()
 
     def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
-        """Return a thread of the operating system, a daemon."""
         return threading.Thread(target=run, name=name, daemon=True)
 
     def current_thread(self) -> threading.Thread:
-        """Return `threading.current_thread()`."""
         return threading.current_thread()
 
     def token_bytes(self, count: int) -> bytes:
-        """Return what the operating system draws."""
         return secrets.token_bytes(count)
 
     def uninterrupted(self) -> AbstractContextManager[None]:
-        """See `dpwa.lifecycle.uninterrupted`."""
         return uninterrupted()
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        """Return a context of ZeroMQ whose sockets raise `DescriptorsError` if too few are left."""
+        """Its sockets raise `DescriptorsError` when too few descriptors are left."""
         return _Context()
 
     def poller(self) -> zmq.Poller:
-        """Return a poller of ZeroMQ."""
         return zmq.Poller()
 
 
@@ -298,10 +285,7 @@ SYSTEM: Runtime = SystemRuntime()
 
 
 class Background:
-    """Runs what may take long on threads of its own, one at a time for each key.
-
-    For one thread to use. `owner` names the threads.
-    """
+    """Runs long work on its own threads, one at a time for each key. Not thread-safe."""
 
     def __init__(self, owner: str, runtime: Runtime) -> None:
         self._owner = owner
@@ -309,7 +293,7 @@ class Background:
         self._running: dict[str, threading.Thread] = {}
 
     def start(self, key: str, function: Callable[[], None]) -> bool:
-        """Run a function, unless one with this key still runs; return whether it was started."""
+        """Run a function unless one with this key still runs; return whether it was started."""
         running = self._running.get(key)
         if running is not None and running.is_alive():
             return False
@@ -319,7 +303,7 @@ class Background:
         return True
 
     def finish(self, key: str, timeout_s: float) -> None:
-        """Wait for the function with this key to end, at most for so long."""
+        """Wait at most so long for the function of this key."""
         running = self._running.get(key)
         if running is not None:
             running.join(timeout_s)

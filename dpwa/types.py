@@ -1,4 +1,4 @@
-"""Values that several rooms pass to each other, with no behaviour of their own."""
+"""Values without behaviour that several rooms pass to each other."""
 
 from __future__ import annotations
 
@@ -31,12 +31,9 @@ class StrictModel(BaseModel):
 def refusal(
     expected: str, known: Sequence[str] = (), *, kind: LiteralString = REFUSAL
 ) -> PydanticCustomError:
-    """Return the error that a validator raises to say what it expected.
+    """Return the error with which a validator says "expected ..."; `known` names are suggested.
 
-    Args:
-        expected: completes the sentence "expected ...".
-        known: names among which to look for the one that was meant.
-        kind: the type of the error, for those who treat some refusals differently.
+    Callers that treat some refusals differently tell them by `kind`.
     """
     context = {"expected": expected, "known": tuple(known)}
     return PydanticCustomError(kind, "expected {expected}", context)
@@ -48,26 +45,18 @@ class NoOptions(StrictModel):
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How far a node has come: what interpolation rules compare.
+    """How far a node has come: what interpolation rules compare."""
 
-    Attributes:
-        clock: number of updates, interpolated at each merge like the parameters (so not monotone).
-        loss: training loss; `None` when the node has not measured one, `inf` when it has diverged.
-        trace: of the parameters that the training began with (see `dpwa.policy.beginners`); empty
-            if it did not begin on this node, or is unknown.
-    """
-
+    # number of updates, interpolated at each merge like the parameters (so not monotone)
     clock: float
-    loss: float | None = None
-    trace: bytes = b""
+    loss: float | None = None  # `None`: not measured, `inf`: diverged
+    trace: bytes = b""  # tells the parameters it began with, see `dpwa.policy.beginners`
 
 
 class SupportsItem(Protocol):
     """A scalar of a numerical library: a numpy scalar, a 0-d array or tensor."""
 
-    def item(self) -> Any:
-        """Return it as a plain Python number."""
-        ...
+    def item(self) -> Any: ...
 
 
 Loss = SupportsFloat | SupportsItem | None
@@ -77,11 +66,8 @@ def loss_value(loss: Loss) -> float | None:
     """Turn what a training loop calls its loss into a float that rules can compare.
 
     Accepts a float, a numpy scalar, a 0-d tensor (attached to its graph or not) or `None` (not
-    measured). A loss that is not finite becomes `inf`: a diverged node is worse than any other, and
-    no NaN ever reaches a rule.
-
-    Raises:
-        ParametersError: it is not one number.
+    measured). What is not finite becomes `inf`, worse than any other loss, so no NaN reaches a
+    rule. Anything that is not one number raises `ParametersError`.
     """
     if loss is None:
         return None

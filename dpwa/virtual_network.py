@@ -71,19 +71,12 @@ class Link:
 
 @dataclass
 class Counts:
-    """What became of messages so far.
+    """What became of messages so far."""
 
-    Attributes:
-        sent: calls of `VirtualNetwork.send`.
-        delivered: messages handed to a node, duplicates too.
-        dropped: messages that were not: by chance, across a cut, or as one of the ends was down.
-        duplicated: messages that were sent on a second time.
-    """
-
-    sent: int = 0
-    delivered: int = 0
-    dropped: int = 0
-    duplicated: int = 0
+    sent: int = 0  # calls of `VirtualNetwork.send`
+    delivered: int = 0  # handed to a node, duplicates too
+    dropped: int = 0  # by chance, across a cut, or because an end was down
+    duplicated: int = 0  # messages that were sent on a second time
 
 
 class Timer:
@@ -93,11 +86,11 @@ class Timer:
         self._act: Callable[[], None] | None = act
 
     def cancel(self) -> None:
-        """Let it not happen; too late is no error."""
+        """Too late is no error."""
         self._act = None
 
     def fire(self) -> None:
-        """Do what is to be done, at most once."""
+        """At most once."""
         act, self._act = self._act, None
         if act is not None:
             act()

@@ -1,8 +1,8 @@
 """CudaSide: copies and merges tensors on CUDA devices without making the host wait.
 
-Publishing copies the tensors on their device, in the stream of the training: the optimizer may then
-go on. A stream of its own brings that copy to the host. Merging brings the peer's bytes to the
-device the other way, while the ones before them are merged.
+Publishing copies the tensors on their device, in the stream of the training, which then goes on; a
+stream of its own brings that copy to the host. Merging brings the peer's bytes to the device tile
+by tile, while those before are merged.
 """
 
 from __future__ import annotations
@@ -28,25 +28,19 @@ _RING = 4  # a tile needs up to two rooms at once; the next ones are filled mean
 
 @dataclass(frozen=True)
 class CudaCopy:
-    """A copy to the host that is under way on the streams of one or more devices.
+    """A copy to the host that is under way on the streams of one or more devices."""
 
-    Attributes:
-        done: when the bytes are on the host, by device.
-        totals: sums of all values by device, shape `()`, on the host once `done`; `None` when that
-            is not checked.
-        is_finite: tells about each value, on the host; a sum may overflow where no value does.
-    """
-
-    done: Sequence[torch.cuda.Event]
+    done: Sequence[torch.cuda.Event]  # when the bytes are on the host, by device
+    # sums of all values by device, shape `()`, on the host once `done`; `None`: unchecked
     totals: Sequence[torch.Tensor] | None
+    # tests each value, on the host; a sum may overflow where no value does
     is_finite: Callable[[], bool]
 
     def ready(self) -> bool:
-        """Tell whether the snapshot is complete; does not wait."""
         return all(event.query() for event in self.done)  # type: ignore[no-untyped-call]
 
     def wait(self) -> bool | None:
-        """Wait until it is; tell whether all values are finite, or `None` if not checked."""
+        """Wait until it is complete; tell whether all values are finite, `None` if not checked."""
         for event in self.done:
             event.synchronize()
         if self.totals is None:
@@ -118,8 +112,8 @@ class CudaSide(DeviceSide):
     def start_copy(self, data: ByteArray, check_finite: bool) -> SnapshotCopy:
         """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
 
-        The tensors may be changed at once, by the current stream of their device. The snapshot must
-        not be touched before the copy is `ready`.
+        The current stream may change the tensors at once. The snapshot must not be touched before
+        the copy is `ready`.
         """
         self._pin(data)
         flat = torch.from_numpy(data)
@@ -142,7 +136,7 @@ class CudaSide(DeviceSide):
         return all(tile.is_sound(tile.of(flat)) for tile in self._tiles)
 
     def _pin(self, data: ByteArray) -> None:
-        """Make transfers to a slot asynchronous, where its memory can be pinned, as long as it is.
+        """Pin the memory of a slot, if possible, so that transfers are asynchronous.
 
         Source: "page-locked host memory" in the CUDA C++ programming guide.
         """

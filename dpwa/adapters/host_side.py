@@ -14,18 +14,13 @@ from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 
 
 class HostSide:
-    """Copies and merges the tensors behind tiles, all on the CPU.
-
-    Args:
-        tiles: all tiles of a module, in order.
-    """
+    """Copies and merges the tensors behind tiles (all of a module, in order), all on the CPU."""
 
     def __init__(self, tiles: Sequence[Tile]) -> None:
         self._tiles = tiles
 
     @torch.inference_mode()
     def start_copy(self, data: ByteArray, check_finite: bool) -> SnapshotCopy:
-        """Copy every tensor to its place in a snapshot, shape `(nbytes,)`."""
         flat, all_finite = torch.from_numpy(data), True
         for tile in self._tiles:
             values = self._copy(tile, tile.of(flat))
@@ -40,7 +35,6 @@ class HostSide:
 
     @torch.inference_mode()
     def distance(self, data: ByteArray, start: int, published: ByteArray | None) -> float:
-        """Measure how far a peer's bytes are from the tensors; see `ModuleState.distance`."""
         flat = torch.from_numpy(data)
         base = None if published is None else torch.from_numpy(published)
         squares = []

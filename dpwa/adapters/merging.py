@@ -29,17 +29,7 @@ TILE_BYTES = 1024 * 1024  # the chunks of the wire; own, peer's and room fit the
 
 
 class Tile:
-    """Consecutive bytes of a snapshot, all of one dtype and of one kind, and the own values there.
-
-    Attributes:
-        start, stop: first byte, and the byte after the last.
-        dtype, elements: what they are, and how many.
-        is_buffer: whether they belong to buffers rather than parameters.
-        is_constant: whether these are no statistics, but masks or the like.
-        is_plain: whether they are merged by arithmetic in their dtype, and no more.
-        views: the own values, in place: parts of tensors, one after the other.
-        room: scratch memory, shape `(elements,)`, which all tiles of one device use in turn.
-    """
+    """Consecutive bytes of a snapshot, of one dtype and of one kind, and the own values there."""
 
     def __init__(self, parts: Sequence[TilePart], room: torch.Tensor) -> None:
         self._parts, self._whole_room = parts, room
@@ -48,15 +38,17 @@ class Tile:
         self.is_buffer, self.is_constant = parts[0].is_buffer, parts[0].is_constant
         self.dtype = parts[0].tensor.dtype
         self.elements = (self.stop - self.start) // self.dtype.itemsize
+        # scratch memory, shape `(elements,)`, which all tiles of one device use in turn
         self.room = room[: self.stop - self.start].view(self.dtype)
+        # the own values, in place: parts of tensors, one after the other
         self.views = [view for part in parts for view in part.views()]
         self._sizes = [view.numel() for view in self.views]
         self._are_flat = all(view.dim() == 1 for view in self.views)  # else strided
         self._is_one = self._are_flat and len(self.views) == 1
+        # merged by arithmetic in their dtype, and no more
         self.is_plain = not (self.is_constant or is_narrow(self.room))
 
     def clip(self, start: int, stop: int) -> Tile:
-        """Return the tile of those of its bytes that are between `start` and `stop`."""
         if start <= self.start and self.stop <= stop:
             return self
         bounds = max(self.start, start), min(self.stop, stop)
@@ -99,7 +91,7 @@ class Tile:
         return self.views[0] if self._is_one else self.copy_to(self.room)
 
     def set(self, values: torch.Tensor) -> None:
-        """Set the own values to what `values()` has returned, and was changed since."""
+        """Set the own values to the changed result of `values()`."""
         if not self._is_one:
             torch._foreach_copy_(self.views, self.split(values))
 
@@ -108,9 +100,9 @@ class Tile:
         return self.is_constant or is_finite(values)
 
     def copy_to(self, out: torch.Tensor) -> torch.Tensor:
-        """Copy the own values to `out`, shape `(elements,)`; return them, where they are at hand.
+        """Copy the own values to `out`, shape `(elements,)`, and return them.
 
-        That is in place, if they are one view: it has just been read, while `out` was written.
+        If they are one view, that is returned: it is in the cache, while `out` was written.
         """
         if self._is_one:
             out.copy_(self.views[0])
@@ -121,23 +113,15 @@ class Tile:
 
 @dataclass(frozen=True)
 class TilePart:
-    """The part of one tensor from `start` to `stop` of a snapshot, within one piece of the layout.
+    """The part of one tensor from `start` to `stop` of a snapshot, within a piece of the layout."""
 
-    Attributes:
-        tensor: the tensor, detached.
-        offset: where it begins in the snapshot.
-        start, stop: first byte of the part, and the byte after the last.
-        piece: where the piece begins.
-        is_buffer, is_constant: whether the tensor is a buffer, and one that is no statistic.
-    """
-
-    tensor: torch.Tensor
-    offset: int
+    tensor: torch.Tensor  # detached
+    offset: int  # where the tensor begins in the snapshot
     start: int
-    stop: int
-    piece: int
+    stop: int  # the byte after the last
+    piece: int  # where the piece begins
     is_buffer: bool
-    is_constant: bool = False
+    is_constant: bool = False  # a buffer that is no statistic
 
     @property
     def group(self) -> tuple[int, bool, bool, torch.device]:
@@ -156,11 +140,8 @@ class TilePart:
 def cut(tensors: Iterable[tuple[torch.Tensor, bool, bool]], layout: Layout) -> tuple[Tile, ...]:
     """Cut the snapshots of a layout into tiles of at most `TILE_BYTES`, in order.
 
-    No tile crosses a boundary of `layout.pieces(nbytes, TILE_BYTES)`.
-
-    Args:
-        tensors: those of the layout, in its order, and whether each is a buffer, and a constant.
-        layout: where they stand in a snapshot.
+    No tile crosses a boundary of `layout.pieces(nbytes, TILE_BYTES)`. `tensors` are those of the
+    layout, in its order, and whether each is a buffer, and a constant.
     """
     rooms: dict[torch.device, torch.Tensor] = {}
     tiles = []
@@ -175,7 +156,6 @@ def cut(tensors: Iterable[tuple[torch.Tensor, bool, bool]], layout: Layout) -> t
 def _parts(
     tensors: Iterable[tuple[torch.Tensor, bool, bool]], layout: Layout
 ) -> Iterator[TilePart]:
-    """Walk through the tensors, cut where pieces end."""
     pieces = iter(layout.pieces(layout.nbytes or 0, TILE_BYTES))
     piece = next(pieces, None)
     for (tensor, *kind), offset in zip(tensors, layout.offsets, strict=True):
@@ -225,23 +205,16 @@ SAMPLED_EVERY = 8  # of the elements of a larger model
 
 @dataclass(frozen=True)
 class MergeTerms:
-    """How a peer's snapshot is merged.
+    """How a peer's snapshot is merged."""
 
-    Attributes:
-        factor: weight f of the peer, from 0 to 1.
-        published: the bytes of the snapshot that this node published, shape `(nbytes,)`; the
-            parameters then become own + f * (peer - published). `None`: they are interpolated.
-        buffers: the weight of the peer's buffers; as for the parameters if `None`.
-        parameters: whether the parameters are merged, and not only measured.
-    """
-
-    factor: float
+    factor: float  # weight f of the peer, from 0 to 1
+    # bytes of this node's snapshot, shape `(nbytes,)`: parameters become own + f * (peer -
+    # published); `None`: they are interpolated
     published: ByteArray | None = None
-    buffers: float | None = None
-    parameters: bool = True
+    buffers: float | None = None  # weight of the peer's buffers; `None`: as for the parameters
+    parameters: bool = True  # merge them, and not only measure
 
     def factor_of(self, tile: Tile) -> float:
-        """Return the weight f of the peer for a tile of parameters or of buffers."""
         if tile.is_buffer and self.buffers is not None:
             return self.buffers
         return self.factor if tile.is_buffer or self.parameters else 0.0
@@ -250,25 +223,19 @@ class MergeTerms:
 class Merging:
     """One merge.
 
-    Parameters are interpolated, x = (1-f)*x + f*peer, or with `terms.published` moved by a delta,
-    x = x + f*(peer - published). Buffers are always interpolated: a delta could turn a running
-    variance negative. In constants only what is finite on both ends is, and no bit.
-
-    Args:
-        tiles: those of the module's tensors, in order.
-        terms: how to merge.
-        round_number: rotates the sample that `consensus_distance` is estimated from.
-        bring: returns values of a tile, which are on the host, where its tensors are.
-        rounding: how results get into narrow dtypes.
+    Parameters are interpolated, x = (1-f)*x + f*peer, or with `terms.published` moved by a delta, x
+    = x + f*(peer - published). Buffers are always interpolated: a delta could turn a running
+    variance negative. In constants only elements are that are finite, and not 0 or 1 on both ends.
     """
 
     def __init__(
         self,
-        tiles: Sequence[Tile],
+        tiles: Sequence[Tile],  # those of the module's tensors, in order
         terms: MergeTerms,
-        round_number: int,
+        round_number: int,  # rotates the sample that `consensus_distance` is estimated from
+        # returns values of a tile, which are on the host, where its tensors are
         bring: Callable[[Tile, torch.Tensor], torch.Tensor],
-        rounding: Rounding,
+        rounding: Rounding,  # how results get into narrow dtypes
     ) -> None:
         self._tiles = tiles
         self._terms = terms
@@ -283,11 +250,8 @@ class Merging:
         """Merge the bytes of the peer's snapshot from `start` on.
 
         They are one or more neighbours among the pieces of the layout, of any size; those of
-        `TILE_BYTES` are fastest. Pieces that are never passed are left as they are.
-
-        Args:
-            start: where `data` begins in the snapshot.
-            data: writable memory, though never written to.
+        `TILE_BYTES` are fastest. Pieces that are never passed are left as they are. `data` is
+        writable memory, though never written to.
         """
         flat = torch.from_numpy(data)
         for tile in overlapping(self._tiles, start, start + data.nbytes):
@@ -301,11 +265,11 @@ class Merging:
     def consensus_distance(self) -> float:
         """Euclidean distance between the peer's and this node's parameters before the merge.
 
-        With `published`, this node's as published. It is exact for models of up to
-        `EXACT_ELEMENTS` elements, if all pieces were taken. Else it is estimated: measuring costs
-        more than merging, so one element of `SAMPLED_EVERY` is measured, in blocks (whole tiles of
-        a model that has many), others at each round; a block stands for the elements since the one
-        before it, and the sum is scaled to all elements.
+        With `published`, this node's as published. It is exact for models of up to `EXACT_ELEMENTS`
+        elements, if all pieces were taken. Else it is estimated: measuring costs more than merging,
+        so one element of `SAMPLED_EVERY` is measured, in blocks (whole tiles of a model that has
+        many), others at each round; a block stands for the elements since the one before it, and
+        the sum is scaled to all elements.
         """
         return self._distance.estimate()
 
@@ -344,7 +308,7 @@ class Merging:
     def _change(
         self, tile: Tile, values: torch.Tensor, factor: float, kernel: Callable[..., None]
     ) -> None:
-        """Change the own values by others, where more is to be done than that."""
+        """Change the own values by others, where more is to be done than plain arithmetic."""
         own = tile.values()
         before = own.clone() if tile.is_buffer else own
         rest = self._rounding.rest_of(own, tile.start) if is_narrow(own) else None
@@ -381,13 +345,11 @@ class _Distance:
         return tile if is_due or not self._measured else None
 
     def add(self, tile: Tile, delta: torch.Tensor) -> None:
-        """Measure a tile by the difference of its ends."""
         self._measured.append((norm(delta), self._waiting / tile.elements))
         self._represented += self._waiting
         self._waiting = 0
 
     def estimate(self) -> float:
-        """Return the distance over all elements, as far as it is known."""
         if not self._represented:
             return 0.0
         norms = [(value.item(), weight) for value, weight in self._measured]

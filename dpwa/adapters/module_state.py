@@ -52,21 +52,13 @@ TIED = "tied tensors"
 
 def contents(
     net: nn.Module,
-    parameters: Iterable[torch.Tensor],
-    buffers: Iterable[torch.Tensor],
-    constants: int,
+    parameters: Iterable[torch.Tensor],  # those that are gossiped, each once
+    buffers: Iterable[torch.Tensor],  # likewise
+    constants: int,  # how many of the floating buffers are no statistics
     *,
-    with_buffers: bool,
+    with_buffers: bool,  # whether floating buffers are gossiped at all
 ) -> JsonObject:
-    """Count what a module has, in plain data.
-
-    Args:
-        net: the module.
-        parameters: those that are gossiped, each once.
-        buffers: likewise.
-        constants: how many of the floating buffers are no statistics.
-        with_buffers: whether floating buffers are gossiped at all.
-    """
+    """Count what a module has."""
     trained, averaged = _counted(parameters), _counted(buffers)
     own = [p for module in net.modules() for p in module._parameters.values() if p is not None]
     frozen = {id(p): p for p in own if not p.requires_grad}
@@ -104,7 +96,6 @@ def warn_of_left_out(net: nn.Module, node: str) -> None:
 
 
 def _why_alone(module: nn.Module, name: str, buffer: torch.Tensor, *, with_buffers: bool) -> str:
-    """Say why a buffer is left alone; nothing when it is gossiped."""
     if name in module._non_persistent_buffers_set:
         return TRANSIENT
     if buffer.is_complex():
@@ -132,11 +123,8 @@ PIECE_BYTES = 64 * 1024**2  # copied to the host at once
 class FrozenParameters:
     """The frozen parameters of a module, and a digest of them, which is computed when they change.
 
-    A change in place is noticed by the version that autograd keeps of a tensor: one by way of
-    `.data` is not.
-
-    Args:
-        named: the parameters and their names as without wrappers, each once.
+    A change in place is noticed by the version that autograd keeps of a tensor, one by way of
+    `.data` is not. `named` has each parameter once, with its name as without wrappers.
     """
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]] = ()) -> None:
@@ -144,11 +132,10 @@ class FrozenParameters:
         self._state = self._find_state()
 
     def still_hold(self) -> bool:
-        """Tell whether none was changed since."""
         return self._find_state() == self._state
 
     def is_same(self, other: FrozenParameters) -> bool:
-        """Tell whether these were the same tensors with the same values, when they were found."""
+        """Tell whether both found the same tensors with the same values."""
         return self._names() == other._names() and self._state == other._state
 
     def described(self) -> str:
@@ -205,10 +192,6 @@ class ModuleWatch:
 
     Walking through `named_parameters` costs several times as much as asking whether anything has
     changed since, which happens twice a training step.
-
-    Args:
-        net: the module.
-        with_buffers: whether the memory of its buffers matters too.
     """
 
     def __init__(self, net: nn.Module, *, with_buffers: bool) -> None:
@@ -273,51 +256,27 @@ MOST_TOLD = 512  # digests of single tensors
 
 @dataclass(frozen=True)
 class GossipedTensor:
-    """One gossiped tensor of the module, or the shard of it that this rank has.
+    """One gossiped tensor of the module, or the shard of it that this rank has."""
 
-    Attributes:
-        name: as without wrappers.
-        tensor: itself, or a view of the part that is in no other one.
-        is_buffer: whether it is no parameter.
-        is_constant: whether it is no statistic either, when it was found.
-    """
-
-    name: str
-    tensor: torch.Tensor
+    name: str  # as without wrappers
+    tensor: torch.Tensor  # itself, or a view of the part that is in no other one
     is_buffer: bool
-    is_constant: bool = False
+    is_constant: bool = False  # a buffer, but no statistic when it was found
 
 
 class ModuleState:
-    """The trainable parameters of a module and, if wanted, its floating buffers.
-
-    Args:
-        net: the module.
-        with_buffers: whether its floating buffers are gossiped, too.
-        fits_frozen: whether peers must have the same frozen parameters.
-        whole: see below; `None`: the module is not sharded over several ranks.
-
-    Attributes:
-        entries: the tensors, each once, by falling element size, else in the module's order,
-            parameters first.
-        layout: their layout.
-        contents: what is gossiped and what is not, in counts.
-        generation: rises whenever `refresh` finds that the parameters are in other memory than
-            before, or that the layout is another: copies of parameters may not fit them any more.
-        whole: returns the Euclidean norm of all that a sharded module has, of that of the shards
-            here; all ranks call it alike.
-        rounding: how results get into narrow dtypes.
-        spared: where values may be that are not finite, for `kernels.are_finite`.
-    """
+    """The trainable parameters of a module and, if wanted, its floating buffers."""
 
     def __init__(
         self,
         net: torch.nn.Module,
         *,
         with_buffers: bool,
-        fits_frozen: bool = False,
+        fits_frozen: bool = False,  # whether peers must have the same frozen parameters
+        # returns the Euclidean norm of a sharded module, of that of the shards here; all ranks call
+        # it alike; `None`: not sharded
         whole: Callable[[float], float] | None = None,
-        rounding: Rounding | None = None,
+        rounding: Rounding | None = None,  # how results get into narrow dtypes
     ) -> None:
         self._net = unwrapped(net)
         self._with_buffers = with_buffers
@@ -327,14 +286,18 @@ class ModuleState:
         self._side = HostSide(())
         self._rounds = 0
         self.rounding = rounding or Rounding()
+        # where values need not be finite, for `kernels.are_finite`
         self.spared: list[tuple[int, int]] = []
         self._values = TensorValues(())
+        # rises when `refresh` finds new memory or another layout: copies of parameters may not fit
+        # any more
         self.generation = 0
         self.whole: Callable[[float], float] = whole or float
         self._may_be_sharded = whole is not None
+        # each once, by falling element size, else in the module's order, parameters first
         self.entries: tuple[GossipedTensor, ...] = ()
         self.layout = Layout(())
-        self.contents: JsonObject = {}
+        self.contents: JsonObject = {}  # what is gossiped and what is not, in counts
         self.refresh()
 
     @classmethod
@@ -345,7 +308,6 @@ class ModuleState:
         whole: Callable[[float], float] | None = None,
         rounding: Rounding | None = None,
     ) -> ModuleState:
-        """Return what of a module is gossiped by a configuration."""
         return cls(
             net,
             with_buffers=config.buffers == "average",
@@ -356,14 +318,12 @@ class ModuleState:
 
     @property
     def nbytes(self) -> int:
-        """Size of a snapshot in bytes."""
         return self.layout.nbytes or 0
 
     def refresh(self) -> None:
         """Notice tensors that were replaced, frozen, cast, resized or moved since the last time.
 
-        Raises:
-            ParametersError: nothing is left to gossip.
+        Raises `ParametersError` if nothing is left to gossip.
         """
         watch = self._module_watch
         if watch is not None and watch.still_holds() and self._frozen.still_hold():
@@ -406,7 +366,6 @@ class ModuleState:
         self._module_watch = ModuleWatch(self._net, with_buffers=self._with_buffers)
 
     def _find_frozen(self, entries: Sequence[GossipedTensor]) -> str:
-        """Describe the frozen parameters, if peers must have the same."""
         if not self._fits_frozen:
             return ""
         named = [
@@ -436,7 +395,7 @@ class ModuleState:
         return cut(tensors, self.layout)
 
     def handed_on(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield what makes up the state of a training, each tensor once.
+        """Yield the state of a training, each tensor once.
 
         It is all of the module, or only what is gossiped if all have the rest already.
         """
@@ -447,8 +406,8 @@ class ModuleState:
     def rest(self) -> dict[str, str]:
         """Digest what of the state is not gossiped: frozen parameters, other buffers; by name.
 
-        Numbers that merely count, such as a batch norm's batches, are left out: nodes may differ in
-        them. Of very many tensors, the last ones have one digest together.
+        Counters, such as a batch norm's batches, may differ and are left out. Of very many tensors,
+        the last ones have one digest together.
         """
         gossiped = [(entry.name, entry.tensor) for entry in self.entries]
         others = [
@@ -468,11 +427,7 @@ class ModuleState:
         return rest
 
     def copy_to(self, data: ByteArray, check_finite: bool) -> bool:
-        """Copy every tensor to its place in a snapshot, shape `(nbytes,)`.
-
-        Returns:
-            Whether all values are finite; `True` when that is not checked.
-        """
+        """Copy to a snapshot, shape `(nbytes,)`; return whether all is finite, or unchecked."""
         return self.start_copy(data, check_finite).wait() is not False
 
     def start_copy(
@@ -480,15 +435,9 @@ class ModuleState:
     ) -> SnapshotCopy:
         """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
 
-        The tensors may be changed at once. On the CPU the copy is complete at once, too.
-
-        Args:
-            data: where they go.
-            check_finite: whether to check that all values are finite.
-            values: to be copied in place of the parameters; the host waits for these.
-
-        Raises:
-            ParametersError: `values` are not like the parameters.
+        The tensors may be changed at once. On the CPU the copy is complete at once, too. `values`
+        are copied in place of the parameters, and the host waits for them; if they are not like
+        these, it raises `ParametersError`.
         """
         return self._side_for(values).start_copy(data, check_finite)
 
@@ -503,7 +452,6 @@ class ModuleState:
         return _plain_side_of(self._cut(values))
 
     def merging(self, terms: MergeTerms) -> Merging:
-        """Begin to merge a peer's snapshot of this layout into the tensors."""
         self._rounds += 1
         return self._side.merging(terms, self._rounds, self.rounding)
 
@@ -521,16 +469,10 @@ class ModuleState:
         """Measure the Euclidean distance between a peer's bytes and the tensors, in one pass.
 
         It is exact, and over parameters and buffers alike: a peer that lies may do so in either.
-        Sums of tiles, in float32 or wider, are added up in float64.
-
-        Args:
-            data: whole pieces of the peer's snapshot, writable memory though never written to.
-            start: where they begin in it.
-            published: the bytes of a whole snapshot, whose parameters are measured in place of
-                those in training.
-
-        Returns:
-            The distance; NaN or infinite if one of the values is, or if a sum overflows.
+        Sums of tiles, in float32 or wider, are added up in float64. `data` is whole pieces of the
+        peer's snapshot from `start` on, writable though never written to; `published` is a whole
+        snapshot, measured in place of the parameters in training. NaN or infinite if a value is, or
+        if a sum overflows.
         """
         return self.whole(self._side.distance(data, start, published))
 
@@ -539,23 +481,19 @@ class ModuleState:
         return self._values
 
     def buffers_shard(self) -> Shard | None:
-        """Return the pieces of a snapshot that the buffers stand in; `None` if there are none."""
         places = zip(self.layout.tensors, self.layout.offsets, self.entries, strict=True)
         found = [(start, start + spec.nbytes) for spec, start, entry in places if entry.is_buffer]
         return shard_between(self.layout, found[0][0], found[-1][1]) if found else None
 
     def norm(self) -> float:
-        """Return the Euclidean norm of the parameters in training."""
         norms = (float(norm(tensor)) for tensor in self._values.tensors)
         return self.whole(math.hypot(*norms))
 
     def state_with(self, values: TensorValues) -> dict[str, torch.Tensor]:
         """Return a copy of the module's state dict, with these values for the parameters.
 
-        Names are those without wrappers. Frozen parameters and buffers are the module's own.
-
-        Raises:
-            UserError: the module is sharded over several ranks.
+        Names are those without wrappers. Frozen parameters and buffers are the module's own. Raises
+        `UserError` if the module is sharded over several ranks.
         """
         if self._may_be_sharded:
             raise UserError("center: this rank has shards only of a module that is sharded")
@@ -577,11 +515,9 @@ class ModuleState:
         }
 
     def module_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters of the module, frozen ones too."""
         return self._net.parameters()
 
     def parameters(self) -> Iterator[GossipedTensor]:
-        """Yield those that are gossiped."""
         return (entry for entry in self.entries if not entry.is_buffer)
 
     def view_of(self, data: ByteArray) -> TensorValues:
@@ -597,9 +533,7 @@ class ModuleState:
     def values_of(self, data: ByteArray, into: TensorValues | None = None) -> TensorValues:
         """Return a copy of the parameters in the bytes of a whole snapshot, shape `(nbytes,)`.
 
-        Args:
-            data: the bytes; they are not needed afterwards.
-            into: an earlier copy, to be overwritten and returned if it is like the parameters.
+        `into`, an earlier copy, is overwritten and returned if it is like the parameters.
         """
         copy = into if into and into.is_like(self._values) else self._values.empty()
         for own, view in zip(copy.tensors, self._views(data), strict=True):
@@ -607,7 +541,6 @@ class ModuleState:
         return copy
 
     def _views(self, data: ByteArray) -> Iterator[torch.Tensor]:
-        """View the parameters in the bytes of a snapshot."""
         flat = torch.from_numpy(data)
         for entry, offset in zip(self.entries, self.layout.offsets, strict=True):
             if not entry.is_buffer:
@@ -638,10 +571,8 @@ def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield all that makes up the state of a module, with names as without wrappers.
 
     These are parameters, frozen ones too, and buffers of the state dict, whatever their dtype; each
-    tensor once, and without those that have no values of their own.
-
-    Raises:
-        ParametersError: a parameter has no dense memory of its own.
+    tensor once, and without those that have no values of their own. Raises `ParametersError` if a
+    parameter has no dense memory of its own.
     """
     net = unwrapped(net)
     require_plain(net)
@@ -663,7 +594,6 @@ def _persistent_buffers(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tenso
 
 
 def _side_of(tiles: Sequence[Tile]) -> HostSide:
-    """Choose what copies and merges tensors, by the devices that they are on."""
     kinds = {tile.room.device.type for tile in tiles}
     return CudaSide(tiles) if "cuda" in kinds else _plain_side_of(tiles)
 
@@ -688,7 +618,6 @@ def unwrapped(net: torch.nn.Module) -> torch.nn.Module:
 
 
 def inside(net: torch.nn.Module) -> torch.nn.Module | None:
-    """Return the module that a wrapper has, `None` if this is none."""
     if isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         module: nn.Module = net.module
         return module

@@ -79,46 +79,36 @@ class Optimizers:
     not what they evaluate. Nodes agree on the latter, so such optimizers are switched by their
     `eval()` and `train()` for as long as the module is gossiped. And what LBFGS has learnt of the
     curvature, by its last step and gradient, is wrong once a merge has moved the parameters.
-
-    Attributes:
-        given: those whose state goes with the module's, each with parameters of its own.
-        schedulers: of these; `None`: nobody has said which there are.
-        have_schedules: whether the schedulers go on where those of a training that was taken over
-            have come to.
-        to_prepare: those that gossip has to prepare for; none while they are.
-        is_beginning: whether it is still to be seen which optimizers train the module.
-        is_replaced: whether the parameters were replaced, as those of others are far ahead.
-        began_with: trace of the parameters before the first step of one of them, if it was seen.
     """
 
     _state: ModuleState  # of which it is seen who trains it
 
     def __init__(self) -> None:
+        # optimizers whose state goes with the module's, each with parameters of its own
         self.given: list[torch.optim.Optimizer] = []
+        # of `given`; `None`: unknown
         self.schedulers: list[torch.optim.lr_scheduler.LRScheduler] | None = None
+        # schedulers go on where those of a training taken over have come to
         self.have_schedules = False
-        self.to_prepare: list[Any] = []
-        self.began_with: bytes | None = None
+        self.to_prepare: list[Any] = []  # those that gossip has to prepare for; none while they are
+        self.began_with: bytes | None = None  # trace of the parameters before the first step seen
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._thread = threading.get_ident()
         self._updates = 0
         self._has_warned = False
-        self.is_beginning = False
-        self.is_replaced = False
+        self.is_beginning = False  # still to be seen: which optimizers train the module
+        self.is_replaced = False  # parameters were replaced by those of others far ahead
 
     def begin(self, state: ModuleState) -> None:
-        """See, for some updates, which optimizers train a module."""
         self._state = state
         self._updates, self.is_beginning = 0, True
         _watch(self)
 
     def include(self, optimizer: Given, scheduler: Schedulers = None) -> bool:
-        """Take note of optimizers and schedulers; return whether one is new.
+        """Add optimizers and schedulers; return whether one is new.
 
-        An optimizer takes the place of those that have one of its parameters.
-
-        Raises:
-            UserError: one is no optimizer, or no scheduler.
+        An optimizer takes the place of those that have one of its parameters. Raises `UserError` if
+        one is no optimizer, or no scheduler.
         """
         schedulers = _each(scheduler, "scheduler", "load_state_dict", "optimizer")
         optimizers = [*_each(optimizer, "optimizer", "load_state_dict", "param_groups")]
@@ -160,7 +150,6 @@ class Optimizers:
                         each.train()
 
     def saw(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take note of an optimizer of this process that is about to take a step."""
         if optimizer in self._seen or threading.get_ident() != self._thread:
             return
         self._seen.add(optimizer)
@@ -174,7 +163,7 @@ class Optimizers:
         return trace_of(self._state.values().samples(TRACE_VALUES))
 
     def updated(self, node: str) -> None:
-        """Take note of an update; warn, once, if what trains is not what is gossiped."""
+        """Note an update; warn, once, if what trains is not what is gossiped."""
         self._updates += 1
         is_known = bool(self._seen) or bool(self.given)
         if self._updates >= (_WATCHED_UPDATES if is_known else _MOST_UPDATES):
@@ -201,7 +190,6 @@ class Optimizers:
 
     @property
     def is_watching(self) -> bool:
-        """Whether it is to be told of the steps that optimizers take."""
         return self.is_beginning or bool(self.to_prepare)
 
     def _require_parameters(self, node: str) -> None:
@@ -231,7 +219,7 @@ class Optimizers:
         return _memory_of(self._state.module_parameters())
 
     def _trains(self, optimizer: Any) -> None:
-        """Take note of who trains the module, in place of others with the same parameters."""
+        """Note who trains the module, in place of others with the same parameters."""
         if any(value is optimizer for one in self.to_prepare for value in vars(one).values()):
             return  # one of these wraps it
         self.to_prepare = [one for one in self.to_prepare if not _share(one, optimizer)]
@@ -267,11 +255,7 @@ def _step_begins(
 
 
 def _each(given: Any, what: str, *needed: str) -> list[Any]:
-    """Return what was given as a list: one, several or none.
-
-    Raises:
-        UserError: one of them lacks what is needed.
-    """
+    """Return one, several or none as a list; raises `UserError` if one lacks what is needed."""
     if given is None:
         return []
     found = list(given) if isinstance(given, (list, tuple)) else [given]
@@ -291,7 +275,6 @@ def _tensors_of(optimizer: Any) -> Iterator[torch.Tensor]:
 
 
 def _share(one: Any, other: Any) -> bool:
-    """Tell whether two optimizers have a parameter in common."""
     return not {*map(id, _tensors_of(one))}.isdisjoint(map(id, _tensors_of(other)))
 
 
@@ -441,7 +424,7 @@ def was_skipped(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def scale_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None:
-    """Multiply the learning rates of an optimizer, and those that its schedulers start from."""
+    """Also scales the rates that the schedulers start from."""
     if scale == 1.0:
         return
     for group in optimizer.param_groups:

@@ -1,7 +1,7 @@
 """The state of optimizers in torch: copied into an image, and taken over from one.
 
-Several are as one: their groups and parameters are numbered on. Learning rate schedulers go with
-them, as the numbers that they have come to.
+Groups and parameters of several optimizers are numbered on. Learning rate schedulers go with them,
+as the numbers that they have come to.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 def storable(named: Named) -> list[tuple[str, torch.Tensor]]:
-    """Return tensors as the format can store them: those of no known dtype are left out."""
+    """Leave out tensors of a dtype that the format does not know."""
     stored = []
     for name, tensor in named:
         values = tensor.detach()
@@ -41,12 +41,10 @@ def storable(named: Named) -> list[tuple[str, torch.Tensor]]:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """Return the name of a dtype, as torch and numpy have it."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def layout_of(named: Named) -> ImageLayout:
-    """Return the layout of an image of these tensors."""
     return ImageLayout.of(
         TensorSpec(name, dtype_name(tensor), tuple(tensor.shape), tensor.element_size())
         for name, tensor in named
@@ -55,7 +53,6 @@ def layout_of(named: Named) -> ImageLayout:
 
 @torch.no_grad()
 def copied(layout: ImageLayout, named: Named) -> ByteArray:
-    """Return a new image of tensors, from whatever device."""
     image = layout.empty()
     in_image = dict(views(layout, image[len(layout.header) :]))
     for name, tensor in named:
@@ -64,7 +61,6 @@ def copied(layout: ImageLayout, named: Named) -> ByteArray:
 
 
 def views(layout: ImageLayout, data: ByteArray) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in the bytes behind the header of an image."""
     flat = torch.from_numpy(data) if data.nbytes else torch.empty(0, dtype=torch.uint8)
     for spec, start in zip(layout.tensors.tensors, layout.tensors.offsets, strict=True):
         dtype: torch.dtype = getattr(torch, spec.dtype)
@@ -81,11 +77,7 @@ Kept = Mapping[str, Any]  # what an optimizer keeps for one parameter, by key
 
 
 def adapted(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return foreign groups as groups of this optimizer.
-
-    Raises:
-        UnfitStateError: they do not have the form of those that are here.
-    """
+    """Return foreign groups as groups of this optimizer, or raise `UnfitStateError`."""
     present, is_of_torch = optimizer.state_dict()["param_groups"], _is_of_torch(optimizer)
     if len(groups) != len(present):
         raise UnfitStateError(f"it has {len(groups)} groups, expected {len(present)}")
@@ -96,11 +88,7 @@ def adapted(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> l
 def check_own(
     optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: Mapping[int, Kept]
 ) -> None:
-    """Check what is kept for each parameter, with groups that are adapted.
-
-    Raises:
-        UnfitStateError: this optimizer would keep something else.
-    """
+    """Raise `UnfitStateError` if this optimizer would keep something else with adapted groups."""
     parameters = dict(_numbered(optimizer))
     for index in state:
         if index not in parameters:
@@ -224,12 +212,7 @@ class _Expected(NamedTuple):
 
 
 class _Keeper:
-    """Knows what an optimizer keeps for parameters of a group.
-
-    Args:
-        optimizer: of torch.
-        settings: of the group.
-    """
+    """Knows what an optimizer keeps for parameters of a group with these settings."""
 
     def __init__(self, optimizer: type[torch.optim.Optimizer], settings: Mapping[str, Any]) -> None:
         self._class = optimizer
@@ -238,11 +221,7 @@ class _Keeper:
         self._known: dict[tuple[torch.Size, torch.dtype], _Expected] = {}
 
     def kept_for(self, parameter: torch.Tensor) -> _Expected:
-        """Return what would be kept for such a parameter.
-
-        Raises:
-            UnfitStateError: no step can be taken with these settings.
-        """
+        """Raises `UnfitStateError` if no step can be taken with these settings."""
         key = parameter.shape, parameter.dtype
         if key not in self._known:
             self._known[key] = self._tried(parameter)
@@ -317,27 +296,17 @@ def optimizer_part(optimizers: Optimizers) -> StatePart | None:
 
 def load_optimizers(
     optimizers: Optimizers,
-    image: ByteArray,
-    numbers: bytes,
+    image: ByteArray,  # the tensors, as `optimizer_part` lays them out
+    numbers: bytes,  # all that is no tensor, likewise
     *,
-    keeps_lr: bool,
-    is_guarded: bool,
-    tries: bool = False,
+    keeps_lr: bool,  # learning rates stay as they are here
+    is_guarded: bool,  # refuse a state that is not finite
+    tries: bool = False,  # only try: change nothing in any case
 ) -> None:
     """Take over the state of other optimizers, all of it or nothing.
 
-    Schedulers go on as theirs, if there were such.
-
-    Args:
-        optimizers: whose state is replaced.
-        image: the tensors, as `optimizer_part` lays them out.
-        numbers: all that is no tensor, likewise.
-        keeps_lr: whether learning rates stay as they are here.
-        is_guarded: whether a state that is not finite is refused.
-        tries: whether it is only tried, and nothing is changed in any case.
-
-    Raises:
-        UnfitStateError: these optimizers would not have a state of that form; nothing is changed.
+    Schedulers go on as theirs, if there were such. Raises `UnfitStateError`, with nothing changed,
+    if these optimizers would not have a state of that form.
     """
     before = [(each, each.state, each.param_groups) for each in optimizers.given]
     training = [each for each in optimizers.to_prepare if is_training(each)]
@@ -400,8 +369,7 @@ def _state_dicts_of(
 ) -> list[dict[str, Any]]:
     """Return states that fit, for `load_state_dict` of each.
 
-    Raises:
-        UnfitStateError, LookupError, TypeError, ValueError: they do not belong to these.
+    Raises `UnfitStateError`, LookupError, TypeError or ValueError if they do not belong to these.
     """
     groups = [dict(group) for group in values["groups"]]
     state: dict[int, dict[str, Any]] = {int(i): dict(own) for i, own in values["state"].items()}
@@ -455,8 +423,7 @@ def resume(
 ) -> None:
     """Let schedulers go on where others have come to, with settings of their own.
 
-    Raises:
-        UnfitStateError: they would not have come to such numbers; nothing is changed.
+    Raises `UnfitStateError`, with nothing changed, if they would not have come to such numbers.
     """
     if len(schedulers) != len(progress):
         raise UnfitStateError(f"there are {len(progress)} schedulers, expected {len(schedulers)}")

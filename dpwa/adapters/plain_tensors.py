@@ -14,7 +14,6 @@ from dpwa.errors import ParametersError
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is a DTensor."""
     module = sys.modules.get("torch.distributed.tensor")  # imported by whoever has made one
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -30,7 +29,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def place_of(tensor: torch.Tensor) -> str:
-    """Say which shard of what this rank has; nothing of a tensor that is not sharded.
+    """Say which shard of what this rank has; empty if the tensor is not sharded.
 
     Two groups of ranks hold the same shards if their names, with these places, are the same.
     """
@@ -43,11 +42,7 @@ def place_of(tensor: torch.Tensor) -> str:
 
 
 def require_unsharded(net: nn.Module) -> None:
-    """Refuse a module that was sharded over several ranks, unseen by the adapter.
-
-    Raises:
-        ParametersError: names the first parameter of which this rank has a shard.
-    """
+    """Raise `ParametersError` for a module that was sharded unseen by the adapter."""
     for name, parameter in net.named_parameters():
         if place_of(parameter):
             raise ParametersError(
@@ -95,7 +90,7 @@ Named = tuple[str, torch.Tensor]
 
 
 def why_not_plain(tensor: torch.Tensor) -> str:
-    """Say why a tensor, or the shard of it here, has no plain memory; nothing when it has."""
+    """Say why a tensor, or the shard of it here, has no plain memory; empty when it has."""
     tensor = local(tensor)
     if nn.parameter.is_lazy(tensor):
         return (
@@ -128,7 +123,7 @@ def why_not_plain(tensor: torch.Tensor) -> str:
 
 
 def why_not_mergeable(tensor: torch.Tensor) -> str:
-    """Say why a tensor cannot be copied from and merged into; nothing when it can."""
+    """Say why a tensor cannot be copied from and merged into; empty when it can."""
     reason, tensor = why_not_plain(tensor), local(tensor)
     if not reason and any(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
@@ -165,7 +160,7 @@ def parts_apart(
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-    """Yield which tensors reach into each other's memory, or that only one does not."""
+    """Yield groups of tensors that reach into each other's memory; most have one tensor."""
     spans = sorted((str(t.device), *_span(t), index) for index, t in enumerate(tensors))
     together, device, end = list[int](), "", 0
     for where, start, stop, index in spans:
@@ -181,7 +176,6 @@ def _together(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
 def _beside(
     tensor: torch.Tensor, taken: Sequence[tuple[int, int, torch.Tensor]]
 ) -> Iterator[torch.Tensor]:
-    """Yield the parts of a tensor that others do not have."""
     start, stop = _span(tensor)
     near = [(a, b, other) for a, b, other in taken if a < stop and start < b]
     if not near:
@@ -225,11 +219,9 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def require_plain(net: nn.Module) -> None:
-    """Refuse a module of which a parameter, frozen or not, has no plain memory.
+    """Raise `ParametersError` if a parameter, frozen or not, has no plain memory.
 
-    Raises:
-        ParametersError: names the first one, or the module that is quantised or sharded, says what
-            it is and what to do.
+    It names the first one, or the module that is quantised or sharded, and says what to do.
     """
     for name, module in net.named_modules():
         if _is_packed(module):

@@ -211,7 +211,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     @by_all_ranks
     def _take_over_optimizers(self) -> bool:
-        """Have the state of the optimizers from where that of the module is, if it came."""
+        """Return whether the optimizers' state came from where that of the module did."""
         self._states.add(self._training.optimizer_target())
         return self._states.origin is not None
 
@@ -399,7 +399,6 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return self._state.contents
 
     def _refresh(self) -> None:
-        """Notice changes of the module: copies of its parameters may not fit any more."""
         self._node.check_process()
         self._state.refresh()
         if self._generation != self._state.generation:

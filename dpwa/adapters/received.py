@@ -18,27 +18,18 @@ from dpwa.wire.shards import Shard
 
 
 class ReceivedSnapshot:
-    """What came of one fetch or transaction; see `dpwa.algorithms.Received`.
-
-    Args:
-        arrival: what came.
-        state: of the module that it is merged into.
-        clip: shortens merges that go too far; `None`: none are.
-
-    Attributes:
-        consensus_distance: between the peer's parameters and this node's, as far as measured.
-    """
+    """What came of one fetch or transaction; see `dpwa.algorithms.Received`."""
 
     def __init__(
         self,
         arrival: Arrival,
         state: ModuleState,
-        clip: ClipRadius | None = None,
+        clip: ClipRadius | None = None,  # shortens merges that go too far; `None`: none are
     ) -> None:
         self.peer: str = arrival.peer
         self.standing: TrainingProgress = arrival.standing
         self.factor: float = arrival.factor
-        self.consensus_distance = 0.0
+        self.consensus_distance = 0.0  # distance to the peer, as far as measured
         self._arrival = arrival
         self._state = state
         self._clip = clip
@@ -56,7 +47,6 @@ class ReceivedSnapshot:
         return self._stand_in
 
     def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
-        """Merge it into the module, in one pass."""
         _require_factor("merge", factor)
         _require_factor("merge(buffers=...)", 0.0 if buffers is None else buffers)
         scale = self._scale_of_clip()
@@ -71,7 +61,6 @@ class ReceivedSnapshot:
         )
 
     def merge_buffers(self, factor: float) -> None:
-        """Interpolate the floating buffers alone."""
         _require_factor("merge_buffers", factor)
         weight = factor * self._scale_of_clip()
         self._merge(MergeTerms(factor=0.0, buffers=weight, parameters=False))
@@ -79,8 +68,7 @@ class ReceivedSnapshot:
     def values(self, into: Values | None = None) -> TensorValues:
         """Return a copy of the peer's parameters.
 
-        Raises:
-            UserError: the round fetches a part of the parameters only.
+        Raises `UserError` if the round fetches a part of the parameters only.
         """
         scale, whole = self._scale_of_clip(), self._all()
         room = into if isinstance(into, TensorValues) else None
@@ -98,7 +86,6 @@ class ReceivedSnapshot:
         return terms.factor
 
     def _all(self) -> ByteArray:
-        """Return the bytes of all of it."""
         if self._arrival.data.nbytes != self._arrival.nbytes:
             raise UserError(
                 "an algorithm that needs all values of a peer needs `fraction: 1`, and so "
@@ -118,34 +105,19 @@ class ReceivedSnapshot:
 
 
 def _require_factor(method: str, factor: float) -> None:
-    """Refuse what no algorithm can mean.
-
-    Raises:
-        UserError: it is no number from 0 to 1.
-    """
     if not 0.0 <= factor <= 1.0:
         raise UserError(f"received.{method}: expected a factor from 0 to 1 (got {factor!r})")
 
 
 def merge_whole(
+    # fetches a shard with this weight and passes it on; `None` if it does not come
     read: Callable[[Shard, float, Callable[[Arrival], float]], Arrival | None],
     shards: Iterable[Shard],
-    weight: float,
+    weight: float,  # of the peer, from 0 to 1
     state: ModuleState,
-    clip: ClipRadius | None,
+    clip: ClipRadius | None,  # shortens merges that go too far; `None`: none are
 ) -> float | None:
-    """Merge all of a peer's snapshot, shard by shard.
-
-    Args:
-        read: fetches a shard, of the weight given, and passes it on; `None` if it does not come.
-        shards: of the snapshot.
-        weight: of the peer, from 0 to 1.
-        state: of the module that it is merged into.
-        clip: shortens merges that go too far; `None`: none are.
-
-    Returns:
-        The distance to the peer before; `None` if not all of it came.
-    """
+    """Merge all of a peer's snapshot; return the distance before, `None` if not all of it came."""
     distances: list[float] = []
 
     def merge(arrival: Arrival) -> float:

@@ -34,28 +34,18 @@ MOST_OPTIMIZER_SIZES = 16
 class TrainingState:
     """What a node hands on to nodes that join late, keeps on disk, and takes over itself.
 
-    Whatever comes is checked against the module and the optimizer that are here before anything of
-    it is applied.
-
-    Args:
-        net: the module; its tensors keep their identity when a state is loaded.
-        gossiped: what is gossiped of it; `None`: the state is all of the module in any case.
-        optimizers: of the module.
-        keeps_lr: whether learning rates stay as they are here: nodes have different ones.
-        is_guarded: whether parameters, and states of optimizers, that are not finite are refused.
-
-    Attributes:
-        optimizers: whose state is part of it.
+    Whatever comes is checked against the module and the optimizer here before any of it is applied.
     """
 
     def __init__(
         self,
-        net: torch.nn.Module,
+        net: torch.nn.Module,  # its tensors keep their identity when a state is loaded
+        # of the module; `None`: the state is all of it in any case
         gossiped: ModuleState | None = None,
         optimizers: Optimizers | None = None,
         *,
-        keeps_lr: bool = False,
-        is_guarded: bool = True,
+        keeps_lr: bool = False,  # learning rates stay as they are here: nodes have different ones
+        is_guarded: bool = True,  # refuse parameters and states of optimizers that are not finite
     ) -> None:
         self._net = net
         self._gossiped = gossiped
@@ -71,7 +61,6 @@ class TrainingState:
         config: Config,
         optimizers: Optimizers,
     ) -> TrainingState:
-        """Return what is handed on of a module by a configuration."""
         return cls(
             net,
             gossiped,
@@ -81,7 +70,6 @@ class TrainingState:
         )
 
     def capture(self) -> dict[str, StatePart]:
-        """Copy all parts, from whatever device to memory of the host."""
         named = self._named()
         layout = layout_of(named)
         parts = {"model": StatePart(self._kind(layout, named), layout, copied(layout, named))}
@@ -92,7 +80,6 @@ class TrainingState:
         return parts
 
     def model(self) -> Target:
-        """Return the module, to be replaced."""
         named = self._named()
         layout = layout_of(named)
         load, check = self._load_model, self._check_model
@@ -108,7 +95,6 @@ class TrainingState:
         return Layout(layout.tensors.tensors, frozen, tuple(name for name, _ in named))
 
     def optimizer_target(self) -> Target:
-        """Return the state of the optimizers, to be replaced."""
         most_bytes = MOST_OPTIMIZER_BYTES + MOST_OPTIMIZER_SIZES * self.model().most_bytes
         load, check = self._load_optimizer, partial(self._load_optimizer, tries=True)
         return Target("optimizer", kind_of(self.optimizers), None, most_bytes, load, check)
@@ -122,7 +108,6 @@ class TrainingState:
         self._checked_model(image)
 
     def _checked_model(self, image: ByteArray) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return the tensors of the module, each with the value in the image."""
         named = self._named()
         layout = layout_of(named)
         data = layout.tensors_of(image)

@@ -26,16 +26,10 @@ _STRIDE = 2_654_435_761  # a prime: its multiples are spread over any range
 class TensorValues:
     """Numbers in the shapes of the trainable parameters; see `dpwa.algorithms.Values`.
 
-    Arithmetic is elementwise, in place and not recorded by autograd, which does notice it. Those
-    that go together must be alike: they have equal shapes, dtypes and devices, in any strides.
-
-    Attributes:
-        tensors: detached; they share the memory of those that they were made of, so what changes
-            them in place changes the module, too.
-
-    Args:
-        tensors: over which to compute; none may overlap another.
-        rounding: how results get into narrow dtypes.
+    Arithmetic is elementwise, in place and not recorded by autograd, which does notice it. Operands
+    must be alike, that is have equal shapes, dtypes and devices, in any strides; else methods raise
+    ValueError. The tensors are detached and share the memory of those that they were made of:
+    changing them changes the module. None may overlap another.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], rounding: Rounding = BY_CHANCE) -> None:
@@ -50,7 +44,6 @@ class TensorValues:
         return self._kinds == other._kinds
 
     def is_same_memory(self, other: TensorValues) -> bool:
-        """Tell whether what is written to one is written to the other."""
         return self.is_like(other) and all(
             mine.is_set_to(theirs) for mine, theirs in zip(self.tensors, other.tensors, strict=True)
         )
@@ -68,11 +61,6 @@ class TensorValues:
         return TensorValues(empty, self._rounding)
 
     def copy_(self, other: TensorValues) -> None:
-        """Set self = other.
-
-        Raises:
-            ValueError: they are not alike; so do the others.
-        """
         self.lerp_(other, 1.0)
 
     @torch.no_grad()
@@ -141,7 +129,6 @@ def _room(like: torch.Tensor) -> torch.Tensor:
 
 
 def _blocks(one: Tensors, two: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the parts of tensors that go together, of at most `TILE_BYTES` each."""
     for mine, theirs in zip(one, two, strict=True):
         step = TILE_BYTES // mine.element_size()
         for start in range(0, mine.numel(), step):

@@ -18,8 +18,7 @@ Plain = Mapping[str, object]
 def clashes(nodes: Sequence[Plain], links: Sequence[Plain]) -> Iterator[Clash]:
     """Find nodes that cannot be told apart, and links that make no sense.
 
-    Nodes and links are plain values as written. Those of a wrong type are skipped: they are
-    reported elsewhere.
+    All are plain values as written; those of a wrong type are reported elsewhere.
     """
     yield from _nodes_alike(nodes)
     names = [name for node in nodes if isinstance(name := node.get("name"), str)]
@@ -40,7 +39,7 @@ def _nodes_alike(nodes: Sequence[Plain]) -> Iterator[Clash]:
 
 
 def _address(node: Plain) -> tuple[str, object, str]:
-    """Return the key that gives a node its address, what two of one address share, and its text."""
+    """Return the key of a node's address, what two nodes of one address share, and its text."""
     endpoint = node.get("endpoint")
     if isinstance(endpoint, str):
         path, tcp = ipc_path(endpoint), split_tcp(endpoint)
@@ -80,7 +79,7 @@ def combinations(
 ) -> Iterator[Clash]:
     """Find settings that the algorithm, or another setting, makes impossible or useless.
 
-    All are plain values as written; those that are left out or wrong in themselves are passed over.
+    All are plain values as written; wrong ones are reported elsewhere.
     """
     name = settings.get("algorithm", "gossip")
     known = name if isinstance(name, str) and name in algorithm_names() else "gossip"

@@ -1,7 +1,4 @@
-"""Names and addresses of nodes as text; nothing is opened.
-
-Addresses are ZeroMQ endpoints, `tcp://host:port` and `ipc:///path`.
-"""
+"""Names and addresses of nodes as text: `tcp://host:port` and `ipc:///path`, as in ZeroMQ."""
 
 from __future__ import annotations
 
@@ -22,17 +19,16 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def is_label(value: str) -> bool:
-    """Tell whether text could name a node."""
     return _LABEL.fullmatch(value) is not None
 
 
 def tcp_endpoint(host: str, port: int) -> str:
-    """Return `tcp://host:port`, IPv6 addresses in brackets."""
+    """IPv6 addresses get brackets."""
     return f"tcp://[{host}]:{port}" if is_ipv6_address(host) else f"tcp://{host}:{port}"
 
 
 def split_tcp(endpoint: str) -> tuple[str, int] | None:
-    """Return host (IPv6 without brackets) and port of a TCP endpoint; `None` if it is none."""
+    """Return host (IPv6 without brackets) and port; `None` if it is no TCP endpoint."""
     found = _TCP.fullmatch(endpoint)
     if found is None or not 1 <= int(found["port"]) <= MAX_PORT:
         return None
@@ -42,9 +38,9 @@ def split_tcp(endpoint: str) -> tuple[str, int] | None:
 
 
 def ipc_path(endpoint: str) -> str | None:
-    """Return the path of the socket of an `ipc` endpoint; `None` if it is none that can be used.
+    """Return the absolute path of an `ipc` endpoint; `None` if it is none that can be used.
 
-    The path is absolute, names a file, and has at most `MAX_IPC_PATH_BYTES` bytes.
+    It names a file, and has at most `MAX_IPC_PATH_BYTES` bytes.
     """
     path = endpoint.removeprefix(_IPC)
     usable = path.startswith("/") and not path.endswith("/") and path.isprintable()
@@ -54,12 +50,11 @@ def ipc_path(endpoint: str) -> str | None:
 
 
 def is_endpoint(value: str) -> bool:
-    """Tell whether text is an endpoint of either kind."""
     return split_tcp(value) is not None or ipc_path(value) is not None
 
 
 def is_listen_endpoint(value: str) -> bool:
-    """Tell whether a node can listen there: port 0 is any free one, `*` all of its addresses."""
+    """Port 0 is any free one, `*` all addresses of the machine."""
     probe = value.replace("tcp://*:", "tcp://any:")
     if probe.startswith("tcp://") and probe.endswith(":0"):
         probe = probe[:-1] + "1"
@@ -67,7 +62,6 @@ def is_listen_endpoint(value: str) -> bool:
 
 
 def is_ipv6_address(host: str) -> bool:
-    """Tell whether a host is an IPv6 address, without brackets."""
     try:
         return ipaddress.ip_address(host).version == 6
     except ValueError:
@@ -75,7 +69,6 @@ def is_ipv6_address(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Tell whether a host stands for all addresses of a machine: `*`, `0.0.0.0`, `::`."""
     try:
         return host == "*" or ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -83,12 +76,12 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_bind_address(host: str) -> bool:
-    """Tell whether a node could listen on a host, which has no scheme, port or brackets."""
+    """Tell whether a node could listen on this host (no scheme, port or brackets)."""
     return host == "*" or _HOST.fullmatch(host) is not None or is_ipv6_address(host)
 
 
 def same_host_key(host: str) -> str:
-    """Return a text that is equal for spellings of one host; this machine's loopback is one."""
+    """Return the same text for all spellings of one host; loopback addresses are one host."""
     try:
         host = str(ipaddress.ip_address(host))
     except ValueError:
@@ -98,7 +91,7 @@ def same_host_key(host: str) -> str:
 
 @dataclass(frozen=True)
 class Seed:
-    """Where a node asks to join: an endpoint, and the name of the node there if it is known."""
+    """Where a node asks to join; the name of the node there if it is known."""
 
     endpoint: str
     name: str = ""
@@ -111,6 +104,5 @@ def seed_of(address: str) -> Seed:
 
 
 def is_join_address(value: str) -> bool:
-    """Tell whether `seed_of` can read it."""
     seed = seed_of(value)
     return is_endpoint(seed.endpoint) and (not seed.name or is_label(seed.name))

@@ -25,16 +25,15 @@ _EDGE = re.compile(rf"({_NAME}?)(\s*->\s*|\s+)({_NAME})")
 
 
 def read_edges(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> EdgeList:
-    """Read the edges in a file; see `parse_edges`."""
     source = os.fspath(path)
     return parse_edges(read_text(source), names, source)
 
 
 def parse_edges(text: str, names: Sequence[str] | None = None, source: str = "<edges>") -> EdgeList:
-    """Turn lines into edges, of which each may be there several times; `source` names the file.
+    """Turn lines into edges, which may repeat; `source` names the file.
 
-    `names` has all nodes in the order of their positions; without it the nodes are those of the
-    edges, in the order in which they come first. Raises `ConfigError` with all mistakes.
+    `names` has all nodes in the order of their positions; without it they are the nodes of the
+    edges, in the order they appear. Raises `ConfigError` with all mistakes.
     """
     problems = Problems()
     known = None if names is None else dict.fromkeys(names)  # a set that keeps its order
@@ -52,28 +51,27 @@ def parse_edges(text: str, names: Sequence[str] | None = None, source: str = "<e
 
 
 def topology_of(name: str, options: StrictModel, names: Sequence[str]) -> Topology:
-    """Return the topology of this name, that of a file with its edges."""
     if isinstance(options, FileOptions):
         return edges_topology(read_edges(options.path, names))
     return topology(name)
 
 
 def found_from(folder: Path | None, options: StrictModel) -> StrictModel:
-    """Return options whose path, if they are those of a file, holds in any working directory."""
+    """Make the path in the options of an edge file absolute."""
     if not isinstance(options, FileOptions):
         return options
     return options.model_copy(update={"path": absolute(folder, options.path)})
 
 
 def absolute(folder: Path | None, path: str) -> str:
-    """Return a path that holds in any working directory; without a folder, relative to this one."""
+    """Return an absolute path; without a folder it is relative to the working directory."""
     return str((folder or Path()).joinpath(path).absolute())
 
 
 def require_connected(topology: Topology, options: StrictModel, names: Sequence[str]) -> None:
-    """Make sure that what any node learns reaches every other one, over the rounds of a period.
+    """Raise `UserError` unless news of any node reaches all others within a period of the topology.
 
-    Raises `UserError` if it does not, or if the topology does not fit this number of nodes.
+    Also if the topology does not fit this number of nodes.
     """
     from dpwa.policy.topology.mixing import period_adjacency, unreachable
 
@@ -83,7 +81,7 @@ def require_connected(topology: Topology, options: StrictModel, names: Sequence[
 
 
 def disconnection(pair: tuple[int, int], names: Sequence[str]) -> str:
-    """Say in words that nothing of the second node of a pair ever comes to the first."""
+    """Say that nothing of the pair's second node ever reaches the first."""
     deaf, unheard = (names[index] for index in pair)
     return (
         f"expected a way from every node to every other one "
@@ -94,7 +92,7 @@ def disconnection(pair: tuple[int, int], names: Sequence[str]) -> str:
 def _edges_of(
     content: str, place: Place, known: Collection[str] | None, problems: Problems
 ) -> list[tuple[str, str]]:
-    """Return the one or two edges of a line, none if it is a mistake."""
+    """Return the one or two edges of a line; none if it is a mistake."""
     parts = _EDGE.fullmatch(content)
     if parts is None:
         expected = "expected two names, as in w1 w2 or w1 -> w2"

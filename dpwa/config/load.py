@@ -1,7 +1,7 @@
-"""Loading: any source and the environment to one `Config`, or all mistakes at once.
+"""Loading: any source and the environment become one `Config`, or one error with all mistakes.
 
-Settings come from a document, then from variables such as DPWA_TIMEOUT_MS=500 and
-DPWA_CONSTANT__VALUE=0.3, then from arguments; what is later goes before what is earlier.
+Arguments override variables (DPWA_TIMEOUT_MS=500, DPWA_CONSTANT__VALUE=0.3), which override the
+document.
 """
 
 from __future__ import annotations
@@ -121,7 +121,6 @@ def peer_config(name: str, host: str, port: int) -> NodeConfig:
 
 
 def settings_in(source: ConfigSource) -> frozenset[str]:
-    """Return the names of the settings that a source has, right or wrong."""
     if isinstance(source, Config):
         return frozenset(source.to_mapping())
     return frozenset(entry.key for entry in read_document(source, Problems()).settings)
@@ -138,7 +137,7 @@ class Document:
 
 
 def read_document(source: object, problems: Problems) -> Document:
-    """Read the settings of a source: a path, a mapping, or a list of single-key mappings.
+    """Read a path, a mapping, or a list of single-key mappings.
 
     Raises `ConfigError` if it cannot be read at all.
     """
@@ -153,7 +152,6 @@ def read_document(source: object, problems: Problems) -> Document:
 
 
 def _settings(root: Node, problems: Problems) -> tuple[ConfigValue, ...]:
-    """Return the settings of either form: a mapping, or a list of single-key mappings."""
     if isinstance(root, MapNode):
         return root.entries
     if not isinstance(root, ListNode):
@@ -174,7 +172,7 @@ def _settings(root: Node, problems: Problems) -> tuple[ConfigValue, ...]:
 
 
 def _laid_over(document: Document, beneath: Document) -> Document:
-    """Return the settings of a source, and those of another that it does not have."""
+    """Add the settings of `beneath` that `document` does not have."""
     own = {entry.key for entry in document.settings}
     others = tuple(entry for entry in beneath.settings if entry.key not in own)
     folder = beneath.folder if document.folder is None else document.folder
@@ -189,9 +187,9 @@ def config_of(
     *,
     beside: Iterable[str] = (),
 ) -> Config | None:
-    """Return the configuration that a document is; note what is wrong, and return `None` then.
+    """Return the configuration of a document, or `None` after noting what is wrong.
 
-    `beside` has keys of something else that stands in the same file, for whoever misspells one.
+    `beside` has other keys allowed in the same file, to suggest for misspelt ones.
     """
     loading = _Loading(document, problems)
     complete = loading.collect(environ, overrides or {})
@@ -213,7 +211,7 @@ def config_of(
 
 
 class _Loading:
-    """The steps from a document to a `Config`, over the settings collected so far."""
+    """The steps from a document to a `Config`."""
 
     def __init__(self, document: Document, problems: Problems) -> None:
         self._document = document
@@ -221,7 +219,7 @@ class _Loading:
         self._entries: dict[str, ConfigValue] = {}
 
     def collect(self, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> bool:
-        """Take the settings from everywhere; tell whether all plugins could be imported."""
+        """Collect the settings of all sources; tell whether all plugins could be imported."""
         settings = self._document.settings
         note_duplicates(MapNode(self._document.place, settings), "", self._problems)
         for entry in settings:
@@ -266,7 +264,7 @@ class _Loading:
             self._entries[key] = ConfigValue(key, value.place, value)
 
     def _forgive_methods(self) -> None:
-        """Drop methods that nobody knows: a plugin that cannot be imported may have them."""
+        """Drop unknown methods: a plugin that cannot be imported may have them."""
         for kind in KINDS:
             name = self._text(kind.setting)
             if name and name not in kind.names() and kind.setting != "robust":
@@ -274,7 +272,6 @@ class _Loading:
                 self._entries.pop(kind.setting, None)
 
     def note_unknown_keys(self, beside: Iterable[str]) -> None:
-        """Note keys that are neither settings nor methods."""
         known = [*setting_names(), *method_names()]
         for key, entry in self._entries.items():
             if isinstance(entry.value, BrokenNode) and key not in known:
@@ -284,7 +281,7 @@ class _Loading:
                 self._problems.add(entry.place, joined("", key), message)
 
     def options(self) -> dict[str, StrictModel]:
-        """Read the options of every method, those of selected ones even if nothing is written."""
+        """Read the options of every method that has some written or is selected."""
         found: dict[str, StrictModel] = {}
         for method in methods():
             name, selected = method.name, self._entries.get(method.kind)
@@ -316,7 +313,7 @@ class _Loading:
         return _options_map(entry, model, self._problems) if model else entry
 
     def _note_misfit(self, values: Plain, options: Mapping[str, StrictModel]) -> None:
-        """Note a topology that does not fit the nodes, if both are known well enough to tell."""
+        """Note a topology that does not fit the nodes, if both are known well enough."""
         entry, chosen = self._entries.get("topology"), self._text("topology")
         names = [node.get("name") for node in _mappings(values, "nodes")]
         known = [name for name in names if isinstance(name, str)]
@@ -338,7 +335,7 @@ class _Loading:
             self._problems.add(place, "topology", message)
 
     def _note_file(self, chosen: str, error: ConfigError, options: StrictModel) -> None:
-        """Note mistakes where they are: in the file, or in its path if they are of all of it."""
+        """Note mistakes of an edge file at their lines, or at its path."""
         written = self._entries.get(chosen, self._entries["topology"]).value
         path = options.path if isinstance(options, FileOptions) else ""
         for line in error.problems:
@@ -349,7 +346,7 @@ class _Loading:
                 self._problems.add_line(line)
 
     def _text(self, key: str) -> str:
-        """Return the text of a single value, empty if there is none."""
+        """Empty if the setting has no single value."""
         value = self._entries[key].value if key in self._entries else None
         return value.value if isinstance(value, ScalarNode) and isinstance(value.value, str) else ""
 
@@ -357,10 +354,10 @@ class _Loading:
 def _from_environment(
     environ: Mapping[str, str], problems: Problems, *, rules_known: bool
 ) -> Iterator[tuple[tuple[str, ...], ScalarNode]]:
-    """Yield the key path and the value of every setting that the environment makes.
+    """Yield key path and value of every setting in the environment; empty variables are unset.
 
-    A variable that is set to nothing counts as not set. Those that name no setting are noted; while
-    not all plugins are loaded, what looks like an option of a method gets the benefit of the doubt.
+    Variables that name no setting are noted, unless plugins are still missing and they look like an
+    option of a method.
     """
     given = [name for name in environ if name.startswith(PREFIX) and name not in RESERVED]
     known = variables() if given else {}  # which takes longer than all else here
@@ -383,9 +380,9 @@ def _unknown_variable(variable: str, known: tuple[str, ...]) -> str:
 
 
 def _import_plugins(node: Node, folder: Path | None, problems: Problems) -> bool:
-    """Import every module of the list `plugins`, and tell whether all could be.
+    """Import the modules of `plugins`, from the folder first; tell whether all could be.
 
-    They are searched in the folder first. What is no module name at all is left to validation.
+    What is no module name is left to validation.
     """
     complete = True
     items = node.items if isinstance(node, ListNode) else ()
@@ -437,7 +434,6 @@ def _taken_twice() -> Iterator[tuple[str, str, str]]:
 
 
 def _with_option(options: Node, changed: ConfigValue) -> Node:
-    """Return the options of a method with one of them set; what makes no sense stays as it is."""
     if means_off(options):
         return MapNode(options.place, (changed,))
     if not isinstance(options, MapNode):
@@ -447,7 +443,7 @@ def _with_option(options: Node, changed: ConfigValue) -> Node:
 
 
 def _options_map(entry: ConfigValue, model: type[StrictModel], problems: Problems) -> ConfigValue:
-    """Return options as a mapping: an empty one for the defaults, or for what is refused."""
+    """Return options as a mapping, an empty one for the defaults or if refused."""
     value = entry.value
     if isinstance(value, (MapNode, BrokenNode)):
         return entry
@@ -459,7 +455,7 @@ def _options_map(entry: ConfigValue, model: type[StrictModel], problems: Problem
 
 
 def _note_clashes(settings: MapNode, values: Plain, problems: Problems) -> bool:
-    """Note settings that do not fit together, whatever else is wrong; tell if any do not."""
+    """Note settings that do not fit together; tell if any do not."""
     nodes, links = _mappings(values, "nodes"), _mappings(values, "links")
     found = False
     for path, message in (*clashes(nodes, links), *combinations(values, nodes, links)):

@@ -1,4 +1,4 @@
-"""What configurations choose by a word, and give options under that word: rules, algorithms, ..."""
+"""What configurations choose by a word and give options under that word: rules, algorithms, ..."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ClipOptions(StrictModel):
 
 @dataclass(frozen=True)
 class Method:
-    """One word, what it is, and the model of the options that are set under it."""
+    """A word, what it stands for, and the model of its options."""
 
     name: str
     kind: str
@@ -35,7 +35,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Kind:
-    """A setting whose value is a method; `names` and `method` look into its registry."""
+    """A setting whose value is a method."""
 
     setting: str
     names: Callable[[], tuple[str, ...]]
@@ -76,7 +76,6 @@ def methods() -> Iterator[Method]:
 
 
 def methods_in_use(settings: Mapping[str, object]) -> Iterator[str]:
-    """Yield the names of the methods that these settings select, if they have any options."""
     for kind in KINDS:
         name = settings[kind.setting]
         if name in kind.names() and kind.method(str(name)).options.model_fields:
@@ -84,17 +83,15 @@ def methods_in_use(settings: Mapping[str, object]) -> Iterator[str]:
 
 
 def method_names() -> tuple[str, ...]:
-    """Names of all methods."""
     return tuple(method.name for method in methods())
 
 
 def method(name: str) -> Method | None:
-    """Return the method of this name, if there is one."""
     return next((found for found in methods() if found.name == name), None)
 
 
 def default_options(model: type[StrictModel]) -> StrictModel | None:
-    """Return options as they are when nothing is set; `None` if some must be set."""
+    """Return the default options; `None` if some must be set."""
     try:
         return model()
     except ValidationError:
@@ -104,7 +101,7 @@ def default_options(model: type[StrictModel]) -> StrictModel | None:
 def changed_options(value: Mapping[str, object]) -> tuple[tuple[str, StrictModel], ...]:
     """Return options of methods as sorted pairs, without those that only repeat the defaults.
 
-    Leaving defaults out makes `constant: {value: 0.5}` and no `constant` at all the same object.
+    So `constant: {value: 0.5}` and no `constant` at all give equal configurations.
     """
     pairs: list[tuple[str, StrictModel]] = []
     for name, options in sorted(value.items()):

@@ -1,7 +1,6 @@
 """The configuration as typed values: what may be set, its limits and its defaults.
 
-The description of each field is the one source of the JSON Schema and of the comments that
-`dpwa config init` writes.
+The fields' descriptions are also those of the JSON Schema and of `dpwa config init`.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ _YAML: Any = {"sort_keys": False, "default_flow_style": None, "width": 1000, "al
 
 
 def is_module_name(value: str) -> bool:
-    """Tell whether text could name a Python module."""
     return _MODULE.fullmatch(value) is not None
 
 

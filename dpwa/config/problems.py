@@ -1,4 +1,4 @@
-"""Mistakes in a configuration: where each one is, and how it is worded for people."""
+"""Mistakes in a configuration: where each one is, and how it is worded."""
 
 from __future__ import annotations
 
@@ -24,30 +24,29 @@ class Place:
     variable: str = ""  # the environment variable that the value comes from, if any
 
     def prefix(self, path: str) -> str:
-        """Return the beginning of a problem's line: the location and the key path."""
+        """Return the beginning of a problem's line: location and key path."""
         if self.variable:
             return f"environment: {self.variable}"
         location = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
         return f"{location}: {path}" if path else location
 
     def order(self) -> tuple[bool, str, int, int]:
-        """Return what problems are sorted by: the file from top to bottom, then variables."""
+        """Return the sort key: files from top to bottom, then variables."""
         return bool(self.variable), self.variable, self.line, self.column
 
 
 @dataclass
 class Problems:
-    """Collects mistakes; the first one found about a key path at a place stands."""
+    """Collects mistakes; the first one about a key path at a place stands."""
 
     _found: dict[tuple[Place, str], str] = field(default_factory=dict)
     _elsewhere: list[str] = field(default_factory=list)
 
     def add(self, place: Place, path: str, message: str) -> None:
-        """Note a mistake."""
         self._found.setdefault((place, path), message)
 
     def add_line(self, line: str) -> None:
-        """Note a mistake in another file, as a line that says where it is."""
+        """Add a mistake in another file, as a line that says where it is."""
         self._elsewhere.append(line)
 
     def lines(self) -> list[str]:
@@ -65,14 +64,14 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def listing(names: Sequence[str]) -> str:
-    """Return the names separated by commas, shortened when there are very many."""
+    """Join names by commas, shortened when there are very many."""
     rest = len(names) - _LISTED_NAMES
     more = f" and {rest} more" if rest > 0 else ""
     return ", ".join(names[:_LISTED_NAMES]) + more
 
 
 def shown(text: str) -> str:
-    """Return text as a message shows it: in quotes where it could be misread, never long."""
+    """Quote text where it could be misread, and shorten it."""
     short = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
     plain = _PLAIN.fullmatch(short) and short.isprintable()
     return short if plain else json.dumps(short, ensure_ascii=not short.isprintable())
@@ -86,5 +85,4 @@ def joined(path: str, step: str | int) -> str:
 
 
 def joined_all(steps: Iterable[str | int]) -> str:
-    """Return the key path of these steps from the root."""
     return reduce(joined, steps, "")

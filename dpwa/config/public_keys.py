@@ -10,7 +10,7 @@ _DIGIT = {character: digit for digit, character in enumerate(_ALPHABET)}
 
 
 def key_bytes(text: str) -> bytes | None:
-    """Return the 32 bytes that a key in Z85 stands for; `None` if the text is none."""
+    """Return the 32 bytes of a key in Z85; `None` if the text is none."""
     if len(text) != KEY_CHARACTERS or not set(text) <= _DIGIT.keys():
         return None
     words = [_word(text[start : start + 5]) for start in range(0, KEY_CHARACTERS, 5)]
@@ -27,7 +27,7 @@ def _word(characters: str) -> int:
 
 
 class AllowedKeys(dict[str, str]):
-    """Public keys by the names of their nodes; not to be changed."""
+    """Immutable: public keys by the names of their nodes."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))

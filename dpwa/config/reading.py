@@ -1,9 +1,8 @@
-"""A tree to a typed object, with every mistake noted at the value that it is about.
+"""A tree becomes a typed object; every mistake is noted at the value that it is about.
 
-What a single value means is decided by the JSON Schema of the setting that it is for: YAML 1.1
-would read `22:22` as 1342, `off` as False and `1e-3` as text. Here a number is what a person would
-call a number, `off` is 0 where a number is meant, and text keeps its spelling. Pydantic alone would
-take true for 1, and knows neither `off` nor `1e3` as a whole number.
+What a scalar means is decided by the JSON Schema of its setting: YAML 1.1 would read `22:22` as
+1342, `off` as False and `1e-3` as text. Here `off` is 0 where a number is meant, and text keeps its
+spelling. Pydantic alone would take true for 1, and knows neither `off` nor `1e3` as a whole number.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _Model = TypeVar("_Model", bound=StrictModel)
 def read_model(model: type[_Model], node: Node, path: str, problems: Problems) -> _Model | None:
     """Read a tree as a model and note every mistake; `None` if it cannot be read.
 
-    `path` is the key path of the tree, the beginning of every one in messages.
+    `path` is the key path of the tree.
     """
     return validated(model, node, plain_values(model, node, path, problems), path, problems)
 
@@ -86,7 +85,7 @@ def validated(
     *,
     ignore: Collection[str] = (),
 ) -> _Model | None:
-    """Make a model of the plain values of a tree; `ignore` has types of errors not to be noted."""
+    """Make a model of a tree's plain values; errors of the types in `ignore` are not noted."""
     try:
         return model.model_validate(plain)
     except ValidationError as error:
@@ -100,7 +99,7 @@ def validated(
 
 
 def mistakes(model: type[StrictModel], values: object, path: str) -> str:
-    """Say in one line what is wrong with a mapping of plain values that a model has refused."""
+    """Say in one line what is wrong with values that a model has refused."""
     problems = Problems()
     read_model(model, PythonSource().node(values), path, problems)
     found = [line.removeprefix(f"{SOURCE}: ") for line in problems.lines()]
@@ -152,7 +151,7 @@ def means_off(node: Node) -> bool:
 
 
 def _note(detail: ErrorDetails, node: Node, shape: _Shape, path: str, problems: Problems) -> None:
-    """Note an error of pydantic at the value that it is about, in the words of its schema."""
+    """Note an error of pydantic at its value, in the words of its schema."""
     is_of_key = detail["type"] == "extra_forbidden"
     found: Node | None = node
     place, known = node.place, list(shape.keys)
@@ -200,7 +199,7 @@ def _shape_of(model: type[StrictModel]) -> _Shape:
 
 
 class _Shape:
-    """What a JSON Schema lets one value be."""
+    """What a JSON Schema allows one value to be."""
 
     def __init__(self, schema: _Schema, definitions: dict[str, _Schema]) -> None:
         self._definitions = definitions
@@ -211,7 +210,7 @@ class _Shape:
         self._below: dict[str, _Shape] = {}
 
     def below(self, step: str | int) -> _Shape:
-        """Return the shape of an item, or of what stands under a key."""
+        """Return the shape of an item, or of the value of a key."""
         if isinstance(step, int):
             return self._items
         if step in self.keys and step not in self._below:
@@ -227,11 +226,10 @@ class _Shape:
         return _Shape(self._keyword("additionalProperties"), self._definitions)
 
     def _keyword(self, keyword: str) -> _Schema:
-        """Return what the first of the alternatives that has this keyword says."""
+        """Return this keyword of the first alternative that has it."""
         return next((o[keyword] for o in self._options if isinstance(o.get(keyword), dict)), {})
 
     def plain(self, node: Node, steps: _Steps, problems: Problems) -> Any:
-        """Return a tree as plain values; see `plain_values`."""
         if isinstance(node, ScalarNode):
             return self._meaning(node)
         if isinstance(node, ListNode):
@@ -250,7 +248,7 @@ class _Shape:
         return plain
 
     def _meaning(self, node: ScalarNode) -> object:
-        """Return what a single value means; one that means nothing here stays as it is."""
+        """Return what a scalar means; one that means nothing here stays as it is."""
         value, is_number = node.value, not self._kinds.isdisjoint(("integer", "number"))
         if isinstance(value, str):
             is_any = self._kinds == {None} and not self.words
@@ -278,12 +276,12 @@ class _Shape:
 
     @property
     def _off(self) -> int | None:
-        """0, or no value at all where the setting may be left without one."""
+        """Return 0, or `None` where the setting may be left without a value."""
         return None if "null" in self._kinds else 0
 
     @cached_property
     def expected(self) -> str:
-        """What is allowed, in words; empty when there is nothing useful to say."""
+        """Say what is allowed; empty if there is nothing useful to say."""
         phrases = map(_phrase, self._options)
         return " or ".join(phrase for phrase in dict.fromkeys(phrases) if phrase)
 
@@ -309,7 +307,6 @@ def _path(steps: _Steps) -> str:
 
 
 def _words(schema: _Schema) -> list[Any]:
-    """Return the values that a schema lists one by one, if it does."""
     return list(schema.get("enum", [schema["const"]] if "const" in schema else []))
 
 

@@ -1,7 +1,4 @@
-"""What a configuration may have: its keys, and the environment's variables for them.
-
-Also its JSON Schema for editors and other tools, and a commented file to begin with.
-"""
+"""The keys of a configuration and their environment variables; JSON Schema and a commented file."""
 
 from __future__ import annotations
 
@@ -48,18 +45,17 @@ _HEADER = """\
 
 
 def setting_names() -> tuple[str, ...]:
-    """Return the keys that a configuration may have, beside the names of the methods."""
+    """Return the keys of a configuration, without the names of methods."""
     return tuple(name for name in Config.model_fields if name != "options")
 
 
 def options_model(setting: str) -> type[StrictModel] | None:
-    """Return the model of a setting that is a mapping of options, `None` for any other."""
+    """Return the model of a setting that is a mapping of options, else `None`."""
     kind: object = Config.model_fields[setting].annotation
     return kind if isinstance(kind, type) and issubclass(kind, StrictModel) else None
 
 
 def variables() -> dict[str, tuple[str, ...]]:
-    """Return the key path that each variable sets."""
     paths: list[tuple[str, ...]] = []
     for name in setting_names():
         model = options_model(name)
@@ -73,7 +69,6 @@ def variables() -> dict[str, tuple[str, ...]]:
 
 
 def variable_of(path: Iterable[str]) -> str:
-    """Return the variable that sets what is at a key path."""
     return PREFIX + "__".join(re.sub(r"\W", "_", name).upper() for name in path)
 
 
@@ -126,7 +121,7 @@ def config_schema() -> JsonObject:
 
 
 def config_text(nodes: Sequence[NodeConfig]) -> str:
-    """Return the commented YAML of a new run with these nodes, in the modern form."""
+    """Return the commented YAML of a new run with these nodes."""
     config = Config(nodes=tuple(nodes))
     values = config.to_mapping()
     parts = [_HEADER, _comment("nodes") + "nodes:\n"]
@@ -148,7 +143,7 @@ def local_nodes(ports: Sequence[int], host: str = "localhost") -> tuple[NodeConf
 
 
 def _with_off(setting: JsonObject) -> JsonObject:
-    """Let what can be switched `off` be so; an editor may read the word as text or as false."""
+    """Allow `off` where it is possible; an editor may read the word as text or as false."""
     if "off" in setting.get("enum", ()):
         return {**setting, "enum": [*setting["enum"], False]}
     if setting.get("type") not in ("integer", "number") or setting.get("minimum", 1) > 0:
@@ -165,7 +160,7 @@ def _options_schema(method: Method, reference: JsonObject) -> JsonObject:
 
 
 def _or_defaults(options: JsonObject) -> JsonObject:
-    """Let options be left at their defaults by a word."""
+    """Allow a word in place of options, for the defaults."""
     about: JsonObject = {key: options[key] for key in options if key != "$ref"}
     return {**about, "anyOf": [{"$ref": options["$ref"]}, {"enum": [0, False, None, "off"]}]}
 

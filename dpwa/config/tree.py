@@ -1,8 +1,8 @@
-"""A configuration before its meaning is known: values, each with the place where it was written.
+"""A configuration before its meaning is known: values, each with its place.
 
-Python values and YAML become the same tree. PyYAML only composes nodes here; what a scalar means is
-decided later, by the setting it is for. Hence `22:22` stays text, `1e-3` can be a number, and no
-tag ever constructs an object.
+Python values and YAML become the same tree. PyYAML only composes nodes; what a scalar means is
+decided later, by its setting. So `22:22` stays text, `1e-3` can be a number, and no tag ever
+constructs an object.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ class ScalarNode:
 
 @dataclass(frozen=True)
 class ListNode:
-    """A list of values."""
-
     place: Place
     items: tuple[Node, ...]
     shown: str = "a list"
@@ -71,7 +69,6 @@ class MapNode:
     shown: str = "a mapping"
 
     def find(self, key: str) -> ConfigValue | None:
-        """Return the first entry of this key."""
         return next((entry for entry in self.entries if entry.key == key), None)
 
 
@@ -88,7 +85,7 @@ Node = ScalarNode | ListNode | MapNode | BrokenNode
 
 
 def value_at(node: Node, path: Sequence[str | int]) -> Node | None:
-    """Follow the steps of a key path; `None` where the tree has no such thing."""
+    """Follow a key path; `None` where the tree has no such thing."""
     found: Node | None = node
     for step in path:
         if isinstance(found, ListNode) and isinstance(step, int):
@@ -109,7 +106,6 @@ class PythonSource:
         self._parents: set[int] = set()
 
     def node(self, value: object) -> Node:
-        """Return the tree of a value: mappings, sequences and models become branches."""
         place = self._next_place()
         if isinstance(value, BaseModel):
             value = value.model_dump()
@@ -135,7 +131,6 @@ class PythonSource:
 
 
 def scalar(place: Place, value: object) -> ScalarNode:
-    """Return a single Python value as a node."""
     text = "nothing" if value is None else shown(str(value))
     return ScalarNode(place, value, text, quoted=isinstance(value, str))
 
@@ -191,7 +186,7 @@ def _fast_loader() -> type[yaml.CSafeLoader]:
 
 
 def _require_bounded(text: str, source: str) -> None:
-    """Refuse too many values, and those nested so deeply that libyaml would use up the stack."""
+    """Refuse too many values, and nesting so deep that libyaml would overflow the stack."""
     count = 0
     around: list[bool | None] = []  # of each mapping whether a key comes next; None: a list
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
@@ -213,7 +208,7 @@ def _require_bounded(text: str, source: str) -> None:
 
 
 class _Builder:
-    """Copies PyYAML's graph of nodes into a tree, which follows aliases and merge keys."""
+    """Copies PyYAML's graph into a tree, following aliases and merge keys."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -271,7 +266,7 @@ class _Builder:
         return ConfigValue("?", place, BrokenNode(place, f"expected text as the key (got {kind})"))
 
     def _merged(self, key: yaml.Node, value: yaml.Node) -> list[ConfigValue]:
-        """Entries that `<<` brings in; of several mappings the first one wins, as YAML says."""
+        """Return the entries that `<<` brings in; of several mappings the first wins."""
         built = self.node(value)
         parts = built.items if isinstance(built, ListNode) else (built,)
         if all(isinstance(part, MapNode) for part in parts):
@@ -289,7 +284,6 @@ def _unknown_tag(node: yaml.Node, place: Place) -> BrokenNode:
 
 
 def read_text(name: str) -> str:
-    """Return the text of a file; one that cannot be read, or is no text, raises `ConfigError`."""
     try:
         with Path(name).open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -307,7 +301,6 @@ def read_text(name: str) -> str:
 
 
 def _line_and_column(before: str) -> tuple[int, int]:
-    """Return the 1-based position of what follows this text."""
     return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 
 

@@ -28,24 +28,17 @@ MOST_TIMES_LOST = 3  # in a row; rows whose copies are all gone are lost every t
 class RangeTable:
     """The ranges that this node takes, one after the other.
 
-    Args:
-        tables: of this node.
-        ranges: of the data set; the same on all nodes.
-        replicas: copies of each row besides the first.
-        lease_s: after how long a range is taken from a node that lives.
-
-    Raises:
-        MismatchError: another node hands out another data set, or in another way.
-        TableTimeoutError: the other nodes have not come in time.
+    Raises `MismatchError` if another node hands out another data set, or in another way, and
+    `TableTimeoutError` if the other nodes have not come in time.
     """
 
     def __init__(
         self,
         tables: Tables,
-        ranges: DatasetRanges,
+        ranges: DatasetRanges,  # of the data set; the same on all nodes
         *,
-        replicas: int,
-        lease_s: float,
+        replicas: int,  # copies of each row besides the first
+        lease_s: float,  # until a range is taken from a node that lives
     ) -> None:
         self.tables = tables
         self.ranges = ranges
@@ -79,12 +72,11 @@ class RangeTable:
         )
 
     def begin(self, epoch: int) -> None:
-        """Turn to an epoch."""
         self._unconfirmed.clear()
         self.leases.begin(epoch)
 
     def take(self) -> int | None:
-        """Return a range that is this node's from now on; `None` if none can be had at present.
+        """Return a range that is this node's from now on; `None` if there is none at present.
 
         What was acknowledged before is in all copies when this returns.
         """
@@ -102,7 +94,7 @@ class RangeTable:
         return None
 
     def wait(self) -> int | None:
-        """Wait until a range can be had, and return it; `None` if the epoch is over."""
+        """`None` if the epoch is over."""
         pause_s = FIRST_LOOK_S
         while True:
             number = self.take()
@@ -112,7 +104,6 @@ class RangeTable:
             pause_s = min(2 * pause_s, LONGEST_LOOK_S)
 
     def is_over(self) -> bool:
-        """Look whether all ranges are done, or a node has turned to a later epoch."""
         self.look()
         if not self.leases.is_over:
             return False
@@ -151,10 +142,10 @@ class RangeTable:
         self._unconfirmed.clear()
 
     def remember(self, numbers: Collection[int]) -> None:
-        """Take note that ranges were done before all nodes were started again.
+        """Note that ranges were done before all nodes were started again.
 
-        Waits until the other nodes have come to the same, if they do: what they remember counts,
-        too. It ends when a node has taken a range.
+        Waits for the other nodes to call it, whose ranges count too; ends when a node has taken a
+        range.
         """
         if numbers:
             wanted = np.repeat(self.leases.remembered(), len(numbers), axis=0)
@@ -187,9 +178,9 @@ class RangeTable:
         self._steadily(lambda: self._table.add(wanted, numbers))
 
     def _steadily(self, act: Callable[[], T]) -> T:
-        """Do something again if the others had gone on without this node, which is said once.
+        """Repeat `act` if the others had gone on without this node, which is logged once.
 
-        To want a change twice does no harm: it takes effect once.
+        Repeating a change is harmless: it takes effect once.
         """
         for _ in range(MOST_TIMES_LOST):
             try:

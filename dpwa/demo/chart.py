@@ -26,7 +26,6 @@ _FINISH_WIDTH = 0.07  # of the training: `finish` has no steps, so it is drawn a
 
 
 def draw_chart(history: History, names: tuple[str, ...], path: Path) -> None:
-    """Write a PNG with the curves of these nodes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -42,7 +41,7 @@ def draw_chart(history: History, names: tuple[str, ...], path: Path) -> None:
 
 
 def node_colour(position: int, count: int) -> Any:
-    """Return the colour of one of `count` nodes: from the palette, or spread over cividis."""
+    """Return a colour of the palette, or of cividis when there are many nodes."""
     if count <= len(_PALETTE):
         return _PALETTE[position]
     from matplotlib import colormaps
@@ -71,7 +70,6 @@ def _draw_loss(axes: Axes, history: History, names: tuple[str, ...]) -> None:
 
 
 def _annotate_means(axes: Axes, history: History, names: tuple[str, ...], value: Value) -> None:
-    """Write the final means beside the right end of the curves."""
     for phase in _STYLES:
         mean = fmean(_points(history, name, phase, value)[-1][1] for name in names)
         axes.annotate(

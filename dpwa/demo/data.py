@@ -24,7 +24,6 @@ class Examples:
     labels: Integers
 
     def take(self, indices: Integers) -> Examples:
-        """Return the examples at these indices."""
         return Examples(self.images[indices], self.labels[indices])
 
 
@@ -49,8 +48,7 @@ def label_skewed_shards(
 ) -> list[Integers]:
     """Deal every example to exactly one of `count` shards, each with mostly its own few classes.
 
-    Class c belongs to the shards i with i = c modulo min(count, number of classes): with up to ten
-    shards every class has one owner, with more the owners of a class share it. Only
+    Class c belongs to the shards i with i = c modulo min(count, number of classes). Only
     `shared_fraction` (0 to 1) of each class is dealt to all shards alike. The same seed gives the
     same shards: of each, the sorted indices of its examples.
     """

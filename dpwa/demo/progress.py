@@ -51,7 +51,7 @@ class ProgressView(Protocol):
 
 @contextmanager
 def progress_view(names: Sequence[str], steps: int) -> Iterator[ProgressView]:
-    """Show progress for as long as the context lasts, in the way that suits standard error."""
+    """Show progress until the block ends, as it suits standard error."""
     if not sys.stderr.isatty():
         view, ended = PlainView(names, steps), threading.Event()
         watch = threading.Thread(target=view.watch_start, args=(ended,), daemon=True)
@@ -97,14 +97,12 @@ class PlainView:
             self.note(f"{elapsed_s:4.0f} s  {', '.join(missing)} still start (they import torch)")
 
     def failed(self, name: str, exit_code: int) -> None:
-        """Say so at once, and follow the others."""
         del self._newest[name]
         self.note(f"{name} has failed (exit code {exit_code})")
         if self._newest:
             self._tell(math.inf)
 
     def note(self, text: str) -> None:
-        """Print a line."""
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
@@ -118,7 +116,6 @@ class PlainView:
             self.note(f"{now - self._began:4.0f} s  {self._summary(known, slowest)}")
 
     def _slowest(self, known: Sequence[Record]) -> Record | None:
-        """Return the newest record of the node that is last, once all have started."""
         if not known or len(known) < len(self._newest):
             return None
         order = list(_TITLES)
@@ -150,7 +147,6 @@ class BarsView:
         }
 
     def show(self, name: str, record: Record) -> None:
-        """Move the node's bar."""
         self._bars.update(
             self._tasks[name],
             completed=record.step,
@@ -160,11 +156,9 @@ class BarsView:
         )
 
     def failed(self, name: str, exit_code: int) -> None:
-        """Leave the node's bar where it is."""
         self._bars.update(self._tasks[name], doing=f"failed ({exit_code})")
 
     def note(self, text: str) -> None:
-        """Print a line above the bars."""
         self._bars.console.print(text, markup=False, highlight=False)
 
 
@@ -181,7 +175,7 @@ def _bars(console: Console, name_width: int, is_narrow: bool) -> Progress:
     from rich.text import Text
 
     class Doing(ProgressColumn):
-        """What a node does; before its first word, for how many seconds it is awaited."""
+        """What a node does; before its first record, for how many seconds it is awaited."""
 
         def render(self, task: Task) -> Text:
             waited = f"{task.elapsed or 0.0:.0f} s"

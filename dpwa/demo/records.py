@@ -66,11 +66,9 @@ class Logbook(Closeable):
         self._began = time.monotonic()
 
     def trained(self, loss: float) -> None:
-        """Note the loss of one training step."""
         self._losses.append(loss)
 
     def merged(self, merge: Merge | None) -> None:
-        """Note the outcome of one `update_wait`."""
         if merge is not None:
             self._merges += 1
             self._last_merge = merge
@@ -100,7 +98,6 @@ class Logbook(Closeable):
         )
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -112,15 +109,12 @@ class History:
         self._records: dict[str, list[Record]] = {name: [] for name in names}
 
     def add(self, name: str, record: Record) -> None:
-        """Keep one more record of this node."""
         self._records[name].append(record)
 
     def of(self, name: str, phase: Phase) -> list[Record]:
-        """Return the records of one node in one phase."""
         return [record for record in self._records[name] if record.phase == phase]
 
     def last(self, name: str) -> Record | None:
-        """Return the newest record of this node, if it has written any."""
         return self._records[name][-1] if self._records[name] else None
 
 

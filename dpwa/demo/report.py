@@ -27,29 +27,19 @@ class NodeResult(StrictModel):
 
 
 class DemoResult(StrictModel):
-    """What `dpwa demo --json` prints.
+    """What `dpwa demo --json` prints."""
 
-    Attributes:
-        nodes: one entry per node that ended well.
-        mean_accuracy: mean test accuracy with gossip.
-        mean_alone_accuracy: mean test accuracy of the same training alone.
-        consensus_distance: root mean square of the nodes' distances from their mean parameters.
-        seconds: duration of the whole demo.
-    """
-
-    nodes: tuple[NodeResult, ...]
-    mean_accuracy: float
-    mean_alone_accuracy: float
-    consensus_distance: float
-    seconds: float
+    nodes: tuple[NodeResult, ...]  # one entry per node that ended well
+    mean_accuracy: float  # test accuracy with gossip
+    mean_alone_accuracy: float  # test accuracy of the same training alone
+    consensus_distance: float  # root mean square of the distances from the mean parameters
+    seconds: float  # duration of the whole demo
 
     def gossip_won(self) -> bool:
-        """Tell whether the nodes were better with gossip than alone."""
         return self.mean_accuracy > self.mean_alone_accuracy
 
 
 def load_weights(path: Path) -> NDArray[np.float64]:
-    """Read all parameters that a worker saved, as one vector."""
     with np.load(path, allow_pickle=False) as arrays:
         return np.concatenate([arrays[name].ravel() for name in sorted(arrays)], dtype=np.float64)
 
@@ -62,7 +52,7 @@ def consensus_distance(vectors: Sequence[NDArray[np.float64]]) -> float:
 
 
 def summarise(history: History, names: Sequence[str], out_dir: Path, seconds: float) -> DemoResult:
-    """Put together the result of the nodes that ended well, at least one."""
+    """Return the result of the nodes that ended well, at least one."""
     nodes = tuple(_node_result(history, name) for name in names)
     return DemoResult(
         nodes=nodes,
@@ -76,7 +66,6 @@ def summarise(history: History, names: Sequence[str], out_dir: Path, seconds: fl
 
 
 def conclusion(result: DemoResult) -> str:
-    """Say in one line whether gossip was worth it."""
     gain = result.mean_accuracy - result.mean_alone_accuracy
     figures = f"{result.mean_accuracy:.3f} with gossip, {result.mean_alone_accuracy:.3f} alone"
     if result.gossip_won():
@@ -87,9 +76,9 @@ def conclusion(result: DemoResult) -> str:
 def show_report(
     result: DemoResult, paths: Sequence[tuple[str, str]], *, is_result: bool = True
 ) -> None:
-    """Print the table, the consensus distance, what was written where, and the conclusion.
+    """Print the table, the consensus distance, the files written, and the conclusion.
 
-    `paths` are pairs of what a file is and where it lies. What is no result goes to standard
+    `paths` are pairs of what a file is and where it lies. Without `is_result` all goes to standard
     error, beside JSON.
     """
     from rich.console import Console
@@ -112,7 +101,6 @@ def show_report(
 
 
 def print_json(result: DemoResult) -> None:
-    """Print the result as one JSON object on standard output."""
     sys.stdout.write(result.model_dump_json(indent=2) + "\n")
     sys.stdout.flush()
 

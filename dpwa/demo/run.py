@@ -43,12 +43,9 @@ def run_demo(nodes: int, steps: int, seed: int, out_dir: Path, *, as_json: bool)
     """Run the whole demo and return its exit code: 0, or 1 when a node failed or gossip lost.
 
     Each of at least 2 nodes takes `steps`, once alone and once with gossip. The seed decides the
-    shards, the first weights and the batches.
-
-    Raises:
-        UserError: a library is missing, the folder or a file in it cannot be written, or a DPWA_*
-            variable of the environment is wrong.
-        KeyboardInterrupt: the user interrupted; all nodes have been stopped.
+    shards, the first weights and the batches. Raises `UserError` if a library is missing, a file
+    cannot be written, or a DPWA_* variable is wrong; KeyboardInterrupt after all nodes have been
+    stopped.
     """
     _require_libraries()
     prepare_folder(out_dir)
@@ -88,7 +85,7 @@ def _require_libraries() -> None:
 
 
 class _Follower:
-    """Hears what the launcher tells about the nodes, and keeps and shows it."""
+    """Keeps and shows what the launcher reports about the nodes."""
 
     def __init__(self, history: History, view: ProgressView) -> None:
         self._history = history
@@ -158,7 +155,7 @@ def prepare_folder(folder: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Write a file at the end of a run, when the disk may be full."""
+    """Turn an `OSError` of the block, such as a full disk, into a `UserError`."""
     try:
         yield
     except OSError as error:

@@ -31,8 +31,8 @@ ROUND_PAUSE_S = 0.01
 def build_model(seed: int) -> nn.Module:
     """Return a perceptron for 64 pixels and 10 digits; the same seed gives the same weights.
 
-    It normalises per example (LayerNorm), not per batch: batches of a skewed shard know only their
-    own classes, and their statistics would not fit anybody else's.
+    LayerNorm, not batch norm: batches of a skewed shard know only their own classes, and their
+    statistics would not fit other nodes.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -53,13 +53,9 @@ def save_weights(model: nn.Module, path: Path) -> None:
 class DemoGossip(Protocol):
     """The two calls of dpwa's adapter that a training loop makes."""
 
-    def update_send(self, loss: float | None) -> None:
-        """Publish the parameters and start fetching a peer's."""
-        ...
+    def update_send(self, loss: float | None) -> None: ...
 
-    def update_wait(self, loss: float | None) -> Merge | None:
-        """Merge what was fetched, if anything was."""
-        ...
+    def update_wait(self, loss: float | None) -> Merge | None: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,6 @@ class Learner:
         self._schedule = torch.optim.lr_scheduler.ExponentialLR(self._optimizer, decay)
 
     def step(self) -> float:
-        """Train on one random batch of the shard; return its loss."""
         batch = self.task.shard.take(
             self._rng.integers(len(self.task.shard.labels), size=BATCH_SIZE)
         )
@@ -109,13 +104,11 @@ class Learner:
 
     @torch.no_grad()
     def accuracy(self) -> float:
-        """Return the share of the test set that the model classifies correctly."""
         guesses = self.model(torch.from_numpy(self.task.test.images)).argmax(dim=1)
         return float((guesses.numpy() == self.task.test.labels).mean())
 
 
 def train(learner: Learner, log: Logbook, gossip: DemoGossip | None = None) -> None:
-    """Take all steps of the learner's task, with gossip when there is somebody to gossip with."""
     steps = learner.task.steps
     every = math.ceil(steps / RECORDS_PER_PHASE)
     loss: float | None = None
@@ -135,8 +128,8 @@ def meet(gossip: DemoGossip, peers: int) -> None:
     """Gossip until all nodes are there, so that they begin to train together.
 
     That is when every peer has answered once, or when one has a loss: it trains already, so it has
-    met all others. Until then all models are the same, and merging them changes nothing. Peers that
-    stay away are not waited for longer than `MEET_TIMEOUT_S`.
+    met all others. Until then all models are the same, and merging changes nothing. The wait is at
+    most `MEET_TIMEOUT_S`.
     """
     deadline = Deadline(SystemClock(), MEET_TIMEOUT_S)
     met: set[str] = set()

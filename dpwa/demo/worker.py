@@ -19,7 +19,6 @@ FINISH_SECONDS = 10.0
 
 
 def main() -> None:
-    """Run the node named by the environment until it is done or interrupted."""
     # Before torch is imported: an interrupt during its seconds of import must end quietly, too.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)

@@ -117,11 +117,9 @@ class Discovery:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the cluster is known."""
         return any(look.knows for look in self.looks)
 
     def lines(self) -> list[str]:
-        """Say where was looked, and what was found: a line for each place."""
         return [f"{look.place}: {look.found}" for look in self.looks]
 
 
@@ -132,11 +130,11 @@ def find(
     environ: Mapping[str, str],
     folder: Path,
 ) -> Discovery:
-    """Look for the cluster of this process; nobody is asked yet, and nothing is awaited.
+    """Look for the cluster of this process, without asking or waiting for anybody.
 
     Settings come from `config`, else from the file of DPWA_CONFIG, else from `dpwa.yaml` in the
-    folder. The first of these that lists `nodes`, or has `join`, says who is there, and the node
-    needs a name, too. If none does, a launcher has to tell.
+    folder. The first of these with `nodes` or `join` is the cluster, and the node needs a name,
+    too. Otherwise a launcher has to know.
     """
     own = name or environ.get("DPWA_NAME", "").strip() or None
     looks: list[Look] = []
@@ -171,11 +169,7 @@ def find(
 
 
 def from_folder(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the paths that they have taken relative to a folder.
-
-    Those of a file are relative to that file, which `dpwa launch -n` has made in a folder of its
-    own.
-    """
+    """Return settings that were given in code, with their paths relative to a folder."""
     found = dict(overrides)
     for setting, *option in PATHS:
         value = found.get(setting)

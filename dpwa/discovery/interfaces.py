@@ -1,7 +1,7 @@
 """The address under which peers reach this machine: of the card that the user has named, or routes.
 
-Clusters have several networks. The variables are those of Gloo and of NCCL, as users have set them
-for these already.
+Clusters have several networks. The variables are those of Gloo and NCCL, which users have set
+already.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ class OwnHost:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody else can reach it."""
         return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
 
 
 def named_host(environ: Mapping[str, str]) -> OwnHost | None:
-    """Return the address of the network card that the environment names, if any."""
     for variable in VARIABLES:
         chosen = environ.get(variable, "").strip()
         if chosen:
@@ -72,8 +70,7 @@ def _on_route(toward: str) -> OwnHost:
 def _matching(chosen: str, variable: str) -> list[str]:
     """Return the cards that a list of names stands for.
 
-    Gloo has exact names. NCCL has beginnings of names, exact ones after `=`, and after `^` those
-    that are not to be taken.
+    Gloo has exact names. NCCL has prefixes, exact names after `=`, and exclusions after `^`.
     """
     cards = [name for _, name in socket.if_nameindex()]
     is_exact = variable == VARIABLES[0] or chosen.startswith("=")

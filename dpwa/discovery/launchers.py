@@ -1,12 +1,11 @@
 """Who may have started this process, and what each of them tells of the run that it belongs to.
 
 **torchrun**, and whoever else sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: the processes
-tell each other their addresses through the run's store, once; then they let go of it. No process
-group is made, and none is needed.
+exchange their addresses through the run's store, once. No process group is made.
 
-**Ray**: each actor or task of one driver writes down its address in the store of the cluster, and
-asks those who have done so to be let in. So actors may come, die and come back, elsewhere too; Ray
-is needed only when one starts.
+**Ray**: each actor or task of one driver writes its address to the store of the cluster, and asks
+those who have done so to be let in. So actors may come, die and come back elsewhere; Ray is needed
+only when one starts.
 
 **SLURM**: every task of a job step knows the hosts of all, and what runs where.
 
@@ -49,15 +48,10 @@ _HOST = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")
 
 
 class Launcher(Protocol):
-    """Finds the cluster that a launcher has started.
+    """Finds the cluster that a launcher has started."""
 
-    Attributes:
-        name: as users call it.
-        variables: what it sets for each process that it starts, if that is how it tells.
-    """
-
-    name: str
-    variables: tuple[str, ...]
+    name: str  # as users call it
+    variables: tuple[str, ...]  # that it sets for each process; empty if it tells otherwise
 
     def told(self, environ: Mapping[str, str]) -> str:
         """Say in words what the environment tells; empty if this launcher has not set it."""
@@ -66,10 +60,8 @@ class Launcher(Protocol):
     def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
         """Return the name of this node, and settings that say where the others are.
 
-        It may wait for the other processes of the run. A `name` is what the user has chosen.
-
-        Raises:
-            UserError: what the launcher says makes no sense, or the others do not come.
+        May wait for the other processes of the run; raises `UserError` if they do not come or the
+        launcher's data makes no sense. A `name` is what the user has chosen.
         """
         ...
 
@@ -81,7 +73,6 @@ class Torchrun:
     variables: tuple[str, ...] = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
     def told(self, environ: Mapping[str, str]) -> str:
-        """Say which rank this is."""
         if any(not environ.get(variable, "").strip() for variable in self.variables):
             return ""
         rank, size = environ["RANK"], environ["WORLD_SIZE"]
@@ -89,7 +80,6 @@ class Torchrun:
         return f"rank {rank} of {size}, which exchange their addresses at {master}"
 
     def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
-        """Exchange addresses with all other ranks."""
         rank, size = number(environ, "RANK"), number(environ, "WORLD_SIZE")
         port = number(environ, "MASTER_PORT")
         if rank is None or size is None or rank >= size or port is None or port > MAX_PORT:
@@ -109,7 +99,7 @@ class Torchrun:
 def _seen_by_all(own: OwnHost, environ: Mapping[str, str], exchange: _Exchange) -> OwnHost:
     """Return an address that all processes can reach.
 
-    Where the first process looks for itself, it finds loopback: then the route to another counts.
+    The route of the first process to itself is loopback: then the route to another counts.
     """
     hosts = [entry["host"] for entry in exchange.all("host", {"host": own.host})]
     elsewhere = [host for host in hosts if not OwnHost(host, "").is_loopback]
@@ -121,10 +111,10 @@ def _seen_by_all(own: OwnHost, environ: Mapping[str, str], exchange: _Exchange) 
 class _Exchange:
     """Lets every rank read what all of them have said.
 
-    What processes said that have ended, and were started again, may still be in the store, and
-    nothing in the environment tells attempts apart: TORCHELASTIC_RESTART_COUNT is one more only
-    where the process had failed. So everybody says what it has read, until all have read the same,
-    which has its own words in it.
+    Messages of processes that ended and were started again may still be in the store, and nothing
+    in the environment tells attempts apart: TORCHELASTIC_RESTART_COUNT rises only where the process
+    itself had failed. So each rank says what it has read, until all have read the same, with its
+    own words in it.
     """
 
     def __init__(self, environ: Mapping[str, str], rank: int, size: int, port: int) -> None:
@@ -160,7 +150,6 @@ class _Exchange:
                 self._wait(said, end)
 
     def end(self) -> None:
-        """Let go of the store, once nobody needs it any more."""
         end = time.monotonic() + PATIENCE_S
         with self._explained():
             self._say("end", "")
@@ -171,14 +160,12 @@ class _Exchange:
         self._store.set(self._key(what, self._rank), words)
 
     def _read(self, what: str) -> list[bytes | None]:
-        """Return what each rank has said so far."""
         keys = [self._key(what, rank) for rank in self._ranks]
         if self._store.check(keys):
             return list(self._store.multi_get(keys))
         return [self._store.get(key) if self._store.check([key]) else None for key in keys]
 
     def _wait(self, said: list[bytes | None], end: float) -> None:
-        """Wait a moment for others, or give up."""
         if time.monotonic() >= end:
             missing = [f"rank {rank}" for rank, words in enumerate(said) if words is None]
             who = ", ".join(missing[:MOST_NAMED]) or "a rank that was started again"
@@ -213,7 +200,7 @@ class Ray:
     variables: tuple[str, ...] = ()
 
     def told(self, environ: Mapping[str, str]) -> str:  # noqa: ARG002
-        """Say in which actor or task this is; it is the process that tells, not the environment."""
+        """Ray tells the process, not the environment."""
         ray: Any = sys.modules.get("ray")
         if ray is None or not ray.is_initialized():
             return ""
@@ -224,7 +211,6 @@ class Ray:
         return f"{what} {_own_name(context)} of job {context.get_job_id()}"
 
     def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
-        """Write down where this node is, and find out where others are."""
         import ray
 
         context = ray.get_runtime_context()
@@ -251,7 +237,7 @@ def _own_name(context: Any) -> str:
 
 
 def _exchanged(context: Any, name: str, listen: str) -> Iterator[tuple[str, str]]:
-    """Say where this node is; yield names and addresses of others, who may have gone."""
+    """Store where this node is; yield names and addresses of others, who may be gone."""
     from ray.experimental import internal_kv as store  # the one that Ray's own libraries use
 
     run = context.get_placement_group_id() or context.get_job_id()
@@ -266,8 +252,8 @@ def _exchanged(context: Any, name: str, listen: str) -> Iterator[tuple[str, str]
 class Slurm:
     """The tasks of one `srun`, on one host or several, any number of them on each.
 
-    Nobody is asked: hosts are those of the step, and ports follow from the numbers of job, step
-    and task. A task that is started again has the same address.
+    Hosts are those of the step, and ports follow from the numbers of job, step and task. So a task
+    that is started again has the same address.
     """
 
     name = "SLURM"
@@ -279,14 +265,12 @@ class Slurm:
     )
 
     def told(self, environ: Mapping[str, str]) -> str:
-        """Say which task this is."""
         if any(not environ.get(variable, "").strip() for variable in self.variables):
             return ""  # as in the script of `sbatch` itself, which is no task
         task, tasks = environ.get("SLURM_PROCID", "?"), environ.get("SLURM_STEP_NUM_TASKS", "?")
         return f"task {task} of {tasks} on {environ['SLURM_STEP_NODELIST']}"
 
     def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
-        """Return all tasks of the step."""
         if name is not None:
             raise UserError(
                 f"name={name!r} (argument or DPWA_NAME): under SLURM nodes are called HOST-0, "
@@ -337,7 +321,7 @@ def tasks_of_hosts(counts: str) -> list[int]:
 
 
 def first_port(environ: Mapping[str, str]) -> int:
-    """Return the port of the first task on each host: another one for every step."""
+    """Return the port of the first task on each host, a different one for every step."""
     step = f"{environ.get('SLURM_JOB_ID', '')}.{environ['SLURM_STEP_ID']}"
     return SLURM_PORTS[zlib.crc32(step.encode()) % len(SLURM_PORTS)]
 
@@ -371,14 +355,12 @@ class SkyPilot:
     variables: tuple[str, ...] = ("SKYPILOT_NODE_IPS", "SKYPILOT_NODE_RANK")
 
     def told(self, environ: Mapping[str, str]) -> str:
-        """Say which machine this is."""
         if any(not environ.get(variable, "").strip() for variable in self.variables):
             return ""
         size = len(environ["SKYPILOT_NODE_IPS"].split())
         return f"machine {environ['SKYPILOT_NODE_RANK']} of {size}, port {FIRST_PORT} on each"
 
     def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
-        """Return all machines."""
         rank, hosts = number(environ, "SKYPILOT_NODE_RANK"), environ["SKYPILOT_NODE_IPS"].split()
         if rank is None or rank >= len(hosts):
             raise UserError(

@@ -122,7 +122,6 @@ class DpwaGossip(TrainingGossip):
 
 
 def _prepared(given: Any, what: str) -> Any:
-    """Return what Accelerate has wrapped, one or several."""
     if isinstance(given, (list, tuple)):
         return [_prepared(each, what) for each in given]
     return getattr(given, what, given)

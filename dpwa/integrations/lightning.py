@@ -49,7 +49,6 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
     _global_step = 0  # of the Trainer, at the last step of gossip
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-        """Refuse a strategy that shares the model with others."""
         if stage == "fit":
             strategy = type(trainer.strategy).__name__
             require_own_model(
@@ -59,7 +58,7 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
             )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Connect: model, optimizers and loops have by now what the training has resumed from.
+        """By now model, optimizers and loops have what the training has resumed from.
 
         The state of the optimizers and of their schedulers goes with the model's.
         """
@@ -75,7 +74,6 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
         batch: Any,  # noqa: ARG002
         batch_idx: int,  # noqa: ARG002
     ) -> None:
-        """Gossip, if an optimizer has taken a step in this batch, and log how that goes."""
         if self._steps is None or trainer.global_step == self._global_step:
             return
         self._global_step = trainer.global_step
@@ -85,20 +83,17 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
             trainer.should_stop = True  # with the others: a Trainer begins to count at 0
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """End together with the peers, and disconnect."""
         self._end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        """Disconnect: peers that finish do not wait for this node."""
+        """Close the node, so that peers that finish do not wait for it."""
         self._close()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-        """Disconnect, if that has not been done."""
         self._close()
 
 
 def _loss_of(outputs: Any, trainer: Any, module: Any) -> Loss:
-    """Return the loss of a batch as the module computed it, if it has told one."""
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     if loss is None or not module.automatic_optimization:
         return None if loss is None else float(loss)

@@ -1,4 +1,4 @@
-"""TrainingGossip: what gossip has in common within the training loops of all other libraries."""
+"""TrainingGossip: what the integrations have in common."""
 
 from __future__ import annotations
 
@@ -23,13 +23,7 @@ log = get_log("dpwa.integrations")
 class TrainingGossip:
     """The gossip of a training: connects when it begins, finishes when it ends, says how it goes.
 
-    Args:
-        config, name, overrides: as `dpwa.connect` takes them.
-        finish: whether the nodes end together.
-
-    Attributes:
-        gossip: the adapter, while it trains and afterwards.
-        report: of `finish`.
+    `config`, `name` and `overrides` are as `dpwa.connect` takes them.
     """
 
     def __init__(
@@ -37,15 +31,15 @@ class TrainingGossip:
         *,
         config: ConfigSource | None = None,
         name: str | None = None,
-        finish: bool = True,
+        finish: bool = True,  # whether the nodes end together
         **overrides: Any,
     ) -> None:
         self._config, self._name, self._overrides = config, name, overrides
         self._finishes = finish
         self._steps: GossipSteps | None = None
         self._resumed: tuple[float, int] | None = None  # clock and updates of a checkpoint
-        self.gossip: DpwaPyTorchAdapter | None = None
-        self.report: FinishReport | None = None
+        self.gossip: DpwaPyTorchAdapter | None = None  # the adapter, while it trains and afterwards
+        self.report: FinishReport | None = None  # of `finish`
 
     @property
     def last_merge(self) -> Merge | None:
@@ -65,7 +59,7 @@ class TrainingGossip:
         return gossip.updates >= steps
 
     def figures(self) -> dict[str, float]:
-        """Return how the gossip goes, to be logged: `metrics` of the adapter, if there is one."""
+        """Return the `metrics` of the adapter, to be logged."""
         if self.gossip is None:
             return {}
         return self.gossip.metrics()
@@ -86,19 +80,12 @@ class TrainingGossip:
         model: torch.nn.Module,
         optimizer: Any,
         scheduler: Schedulers,
-        step: int = 0,
+        step: int = 0,  # steps of the optimizer that the training has resumed from
         *,
+        # gossip follows the steps of the optimizer; else `step` is to be called
         attaches: bool = False,
     ) -> None:
-        """Connect.
-
-        Args:
-            model: as `dpwa.connect` takes it.
-            optimizer: of the model, or several.
-            scheduler: of their learning rate, likewise.
-            step: how many steps of the optimizer the training has resumed from.
-            attaches: gossip follows the steps of the optimizer; else `step` is to be called.
-        """
+        """Connect; `optimizer` and `scheduler` may each be several."""
         self._close()
         clock, updates = self._resumed or (float(step), step)
         self._resumed = None
@@ -119,7 +106,7 @@ class TrainingGossip:
         self.gossip = gossip
 
     def _end(self) -> None:
-        """End together with the peers, if that is wanted, and disconnect."""
+        """Finish if that is wanted, and disconnect."""
         if self.gossip is not None:
             with self.gossip:
                 if self._finishes:
@@ -131,14 +118,10 @@ class TrainingGossip:
 
 
 def require_own_model(what: str, *, is_alone: bool = True) -> None:
-    """Refuse a training that shares its model with other processes or devices by itself.
+    """Raise `UserError` if the training shares its model with other processes or devices.
 
-    Args:
-        what: has been found, to begin the message with.
-        is_alone: whether the library says that it does not.
-
-    Raises:
-        UserError: it does, or torch.distributed has been started.
+    So it is when `is_alone` is false, or torch.distributed has been started. `what` begins the
+    message.
     """
     has_group = torch.distributed.is_available() and torch.distributed.is_initialized()
     if has_group or not is_alone:

@@ -43,7 +43,6 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Connect, with the model, the optimizer and the scheduler of the Trainer."""
         require_own_model(
             "the Trainer has started torch.distributed, as RANK, LOCAL_RANK and WORLD_SIZE are set"
         )
@@ -53,12 +52,11 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
         self._begin(kwargs["model"], own, scheduler, state.global_step, attaches=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """End with the others, if their training was taken over: a Trainer begins to count at 0."""
+        """Stop at the end of a training that was taken over: a Trainer counts from 0."""
         if self.has_done(state.max_steps):
             control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Take note of the loss, and add how the gossip goes to what is logged."""
         logs = kwargs.get("logs") or {}
         if "loss" not in logs or not isinstance(self._steps, Attachment):
             return
@@ -69,5 +67,4 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
             state.log_history[-1].update(figures)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """End together with the peers, and disconnect."""
         self._end()

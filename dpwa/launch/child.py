@@ -1,7 +1,7 @@
 """First step of every node process: prepare itself, then become the command.
 
 Run as a script: `child.py LAUNCHER_PID CORES COMMAND...`. A process of its own can do this safely
-whatever threads the launcher has; code between the launcher's fork and exec could not.
+whatever threads the launcher has; code between fork and exec could not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main() -> None:
-    """Prepare this process and replace it by the command."""
     # A launcher in the background of a script ignores Ctrl-C, and its children would inherit that.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the workers of Ray block it, too
@@ -32,7 +31,7 @@ def main() -> None:
 def end_with_launcher(launcher_pid: int) -> None:
     """Ask the kernel to kill this process when the launcher dies, however it dies (Linux only).
 
-    The wish survives exec, but not fork: processes that the command starts do not inherit it.
+    This survives exec, but not fork: what the command starts does not inherit it.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -25,10 +25,10 @@ _FILE = "dpwa.yaml"
 
 @contextlib.contextmanager
 def run_folder(config: Path | None = None) -> Iterator[Path]:
-    """Make a folder for a run, which is gone afterwards; by it, `runs_here` finds the run.
+    """Make a temporary folder for a run, by which `runs_here` finds it.
 
-    A configuration that lies elsewhere is linked there; else one is yet to be written into it.
-    Signals that would end this process raise a KeyboardInterrupt meanwhile.
+    A configuration from elsewhere is linked there, else the caller writes one. Signals that would
+    end this process raise KeyboardInterrupt meanwhile.
     """
     prefix = f"{_PREFIX}{os.getpid()}-"
     with interrupted_by_signals() as end, tempfile.TemporaryDirectory(prefix=prefix) as folder:
@@ -42,28 +42,20 @@ def run_folder(config: Path | None = None) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class LaunchedRun:
-    """A run of `dpwa launch` that is under way.
-
-    Attributes:
-        config: its configuration.
-        began: when, in seconds since the epoch.
-        folder: in which it was started.
-        command: that each node runs.
-    """
+    """A run of `dpwa launch` that is under way."""
 
     config: Path
-    began: float
-    folder: Path
-    command: str
+    began: float  # seconds since the epoch
+    folder: Path  # in which it was started
+    command: str  # that each node runs
 
     @property
     def is_here(self) -> bool:
-        """Whether that is the folder of this process."""
         return self.folder == Path("/proc/self/cwd").readlink()
 
 
 def runs_here() -> list[LaunchedRun]:
-    """Return what launchers of this user do: those of this folder first, the newest first."""
+    """Return this user's runs: those of this folder first, the newest first."""
     found = []
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_FILE}"):
         launcher = path.parent.name.removeprefix(_PREFIX).partition("-")[0]
@@ -92,7 +84,6 @@ def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
 
 
 def write_config(nodes: Sequence[NodeConfig], folder: Path) -> Path:
-    """Write a configuration of these nodes, with the defaults of new runs; return its path."""
     from dpwa.config.schema import config_text
 
     path = folder / _FILE

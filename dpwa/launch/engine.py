@@ -1,4 +1,4 @@
-"""What is launched, what launches it (on this machine, or elsewhere), and what that tells."""
+"""What is launched, what launches it (on this machine, or elsewhere), and what that reports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class NodeEnded:
-    """A node has ended, and all that it has printed was told of; a negative code is a signal.
+    """A node has ended, after all its output was reported; a negative code is a signal.
 
     `problem`: why its training has not ended well, although its code is 0; else empty.
     """
@@ -61,32 +61,24 @@ class NodeEngine(Protocol):
 
     @property
     def running(self) -> Collection[str]:
-        """Names of the nodes that were started, and of whose end `poll` has not told."""
+        """Names of the nodes that were started, and whose end `poll` has not reported."""
         ...
 
     def start(self, node: str) -> None:
-        """Start a node that does not run; it may have run before.
-
-        Raises:
-            UserError: it cannot be started.
-        """
+        """Start a node that does not run, maybe again; raises `UserError` if that is impossible."""
         ...
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to all nodes that run, and to all that they have started.
+        """Send a signal to all nodes and to all that they have started.
 
-        After SIGKILL each of them is told of as ended within seconds.
+        After SIGKILL each of them is reported as ended within seconds.
         """
         ...
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """Return what has happened; wait for it, but no longer than this.
-
-        Raises:
-            UserError: a node cannot be started after all.
-        """
+        """Wait at most so long for events; `UserError` if a node cannot be started after all."""
         ...
 
     def close(self) -> None:
-        """Clean up after the nodes, when none runs."""
+        """Clean up when no node runs."""
         ...

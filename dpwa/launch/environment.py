@@ -18,10 +18,9 @@ CARRIED = ("OMP_NUM_THREADS", "PYTHONPATH")
 
 
 def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the settings of the environment that name files, taken relative to a folder.
+    """Return the DPWA_* variables that name files, taken relative to a folder.
 
-    A configuration that was made up lies in a folder of its own, which goes with it, and
-    checkpoints with that.
+    A made-up configuration lies in a temporary folder; checkpoints must not go with that.
     """
     return {
         name: str(folder / value)
@@ -31,7 +30,6 @@ def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]
 
 
 def carried(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that go with a node to another machine."""
     return {
         name: value
         for name, value in inherited.items()
@@ -40,7 +38,6 @@ def carried(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def available_cores() -> list[int]:
-    """Return the numbers of the cores that this process may use, in order."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -51,8 +48,7 @@ def node_environments(
 ) -> list[dict[str, str]]:
     """Return the environment of every node, in the order of `spec.names`.
 
-    Nodes share the cores: without a choice of the user's own in OMP_NUM_THREADS, each computes
-    with max(1, core_count // nodes) threads.
+    Unless the user has set OMP_NUM_THREADS, each computes with max(1, core_count // nodes) threads.
     """
     shared = {**inherited, **spec.environment}
     shared["PYTHONUNBUFFERED"] = "1"  # a line is seen when it is printed
@@ -69,7 +65,7 @@ def node_environments(
 
 
 def node_cores(spec: LaunchSpec, cores: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the cores that each node is bound to; empty where it is free to use any."""
+    """Return the cores that each node is bound to; none where it may use any."""
     if spec.cpus == "none":
         return [()] * len(spec.names)
     return core_slices(cores, len(spec.names))

@@ -35,7 +35,6 @@ class HostLine:
 
 
 def read_hostfile(path: Path) -> list[HostLine]:
-    """Return the hosts of a file, in their order."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -60,9 +59,9 @@ def read_hostfile(path: Path) -> list[HostLine]:
 
 
 def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[NodeConfig]:
-    """Return the nodes of all hosts; every host arrives at the same names and addresses.
+    """Return the nodes of all hosts; every host computes the same names and addresses.
 
-    A machine may know its own name as 127.0.1.1: nodes that have a name for address listen on all.
+    A machine may know its own name as 127.0.1.1, so nodes with a host name listen on all addresses.
     """
     nodes: list[NodeConfig] = []
     for line in hosts:
@@ -76,7 +75,7 @@ def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[Node
 
 
 def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
-    """Return the line of this machine: the one chosen, of its name, or of an address it has."""
+    """Return the line of this machine: the chosen one, or the one of its name or address."""
     listed = ", ".join(line.host for line in hosts)
     if chosen is not None:
         own = [line for line in hosts if line.host == chosen]

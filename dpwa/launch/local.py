@@ -37,8 +37,8 @@ LEFTOVER_GRACE_S = 2.0  # then asked to end with SIGTERM, and then killed.
 class LineSplitter:
     """Turns chunks of bytes into whole lines of text.
 
-    Bytes that are not UTF-8 become U+FFFD. A carriage return ends a line too: each state of a
-    progress bar is then a line, instead of one line that grows for ever.
+    Bytes that are not UTF-8 become U+FFFD. A carriage return ends a line too, so that a progress
+    bar does not become one endless line.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class LineSplitter:
         return lines
 
     def finish(self) -> list[str]:
-        """Return what is left at the end of the output: a last line without an end, if any."""
+        """Return the last line, if it has no end."""
         *lines, last = (self._rest + self._decoder.decode(b"", final=True)).split("\n")
         self._rest = ""
         return [*lines, last] if last else lines
@@ -70,12 +70,10 @@ class OutputPipe:
         self._splitter = LineSplitter()
 
     def fileno(self) -> int:
-        """Return the file descriptor, for a selector."""
         return self._pipe.fileno()
 
     @property
     def closed(self) -> bool:
-        """Tell whether `close` was called."""
         return self._pipe.closed
 
     def read_lines(self) -> list[str] | None:
@@ -117,11 +115,7 @@ class NodeProcess:
         environment: Mapping[str, str],
         cores: Sequence[int] = (),
     ) -> None:
-        """Start the command.
-
-        Raises:
-            UserError: the system cannot start another process.
-        """
+        """Raises `UserError` if the system cannot start another process."""
         self.name = name
         prepare = [sys.executable, "-I", "-S", str(CHILD_SCRIPT)]
         arguments = [str(os.getpid()), ",".join(str(core) for core in cores), *command]
@@ -203,7 +197,7 @@ class _Watched:
 
 
 class LocalEngine:
-    """Starts the nodes of a spec on this machine; on Linux they die with the thread that does."""
+    """Starts the nodes of a spec on this machine; on Linux they die with the starting thread."""
 
     def __init__(self, spec: LaunchSpec, clock: Clock | None = None) -> None:
         cores = available_cores()
@@ -222,7 +216,6 @@ class LocalEngine:
         return self._watched.keys()
 
     def start(self, node: str) -> None:
-        """Start the command of a node."""
         ending = self._ending_of(node)
         ending.unlink(missing_ok=True)  # of the process before
         environment = {**self._environments[node], ENDING: str(ending)}
@@ -232,14 +225,12 @@ class LocalEngine:
             self._selector.register(pipe, selectors.EVENT_READ, (pipe, node, stream))
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to all nodes, and to all that they have started."""
         living = _living()
         for watched in self._watched.values():
             watched.process.remember(living)
             watched.process.send(number, to_all=number == signal.SIGKILL)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Return what has been printed, and who has ended."""
         events: list[Event] = []
         for key, _ in self._selector.select(timeout_s):
             pipe, node, stream = key.data
@@ -281,7 +272,7 @@ class LocalEngine:
         yield NodeEnded(process.name, code, problem)
 
     def _ending_of(self, node: str) -> Path:
-        """Return where a node tells why its training has not ended well."""
+        """Return the file in which a node says why its training has not ended well."""
         return Path(self._folder.name) / node
 
     def _problem_of(self, node: str) -> str:
@@ -295,13 +286,12 @@ class LocalEngine:
 
 
 def _living() -> dict[int, _Life]:
-    """Return all processes by their numbers (Linux)."""
     numbers = (int(folder.name) for folder in Path("/proc").glob("[0-9]*"))
     return {number: life for number in numbers if (life := _life(number)) is not None}
 
 
 def _life(number: int) -> _Life | None:
-    """Return what /proc tells of a process; `None` if it has ended."""
+    """Return what /proc has about a process; `None` if it has ended."""
     try:
         stat = Path(f"/proc/{number}/stat").read_text(errors="replace")
     except OSError:

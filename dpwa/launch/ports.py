@@ -1,4 +1,4 @@
-"""Listen addresses on this machine: whether they are free, and finding some that are."""
+"""Free listen addresses on this machine."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ UNKNOWN_HOST = "the host name is unknown"
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Return distinct TCP ports that nothing listens on now.
 
-    They are held all at once until the last is found. Where there is room they are taken at random
-    from outside the range that the system gives to outgoing connections, so that neither such a
-    connection nor another run started at the same moment takes one before its node listens.
+    All are held until the last is found. If possible they are random ones outside the range of
+    outgoing connections, so that neither those nor another run takes one before its node listens.
     """
     with held_ports(count, host) as ports:
         return ports
@@ -39,7 +38,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 @contextmanager
 def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
-    """Find such ports as `free_ports` does, and hold them until the end of the block."""
+    """Hold ports found as by `free_ports` until the end of the block."""
     with ExitStack() as held:
         try:
             ports = [_hold_port(host, held) for _ in range(count)]
@@ -50,7 +49,6 @@ def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
 
 
 def is_own_address(host: str) -> bool:
-    """Tell whether a name or an address is one of this machine."""
     try:
         listening(host, 0).close()
     except (OSError, UnicodeError):

@@ -1,8 +1,8 @@
 """Nodes in actors of Ray, on the machines of its cluster.
 
-Ray finds room, tells the nodes' addresses before they start, carries what they print, and starts
-an actor anew that has died. The nodes themselves do not know of it: in the actor's worker process,
-each is a process of the local engine.
+Ray finds room, tells the nodes' addresses before they start, carries what they print, and starts an
+actor anew that has died. Within an actor's worker process, each node is a process of the local
+engine.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ Resources = Mapping[str, float]
 def connected(address: str | None, needed: Resources) -> Iterator[None]:
     """Connect to Ray, until the end of the block.
 
-    Without an address it is that of RAY_ADDRESS, or of a cluster that runs on this machine. If
-    there is none, or it is `local`, Ray is started here, for as long as it is needed, and counts as
-    many CPUs as all nodes need.
+    Without an address it is that of RAY_ADDRESS, or of a cluster on this machine. If there is none,
+    or it is `local`, Ray is started here for the time, with as many CPUs as all nodes need.
     """
     try:
         import ray
@@ -74,7 +73,7 @@ def connected(address: str | None, needed: Resources) -> Iterator[None]:
 
 
 def new_actor(resources: Resources, machine: str | None = None) -> Any:
-    """Make an actor for a node; Ray starts it when there is room, on any machine or on this one."""
+    """Make an actor for a node; Ray starts it when there is room, on this or any machine."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -91,8 +90,7 @@ def place_actors(
 ) -> dict[str, tuple[Any, RayPlace]]:
     """Let Ray find room for all nodes; return the actor and the place of each, by name.
 
-    Where all are on one machine, their addresses are on loopback. What is waited for, if it takes
-    long, is noted.
+    If all are on one machine, their addresses are on loopback. A long wait is noted.
     """
     import ray
 
@@ -128,7 +126,6 @@ def _placed(refs: Sequence[Any]) -> dict[Any, RayPlace]:
 
 
 def _last_line(error: Exception) -> str:
-    """Return the line of an error of Ray that says most: the last one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
@@ -155,8 +152,8 @@ def _require(needed: Resources, there: Resources) -> None:
 class RayEngine:
     """Starts each node of a spec in its actor, one of `place_actors`.
 
-    A node whose actor, or its worker process, has died ends by SIGKILL, as its process does. When
-    it is started again it gets a new actor, on the same machine: its peers know that address.
+    When an actor or its worker process dies, the node ends by SIGKILL, as its process does. If
+    started again, it gets a new actor on the same machine: its peers know that address.
     """
 
     def __init__(
@@ -179,11 +176,9 @@ class RayEngine:
 
     @property
     def running(self) -> Collection[str]:
-        """Names of the nodes that run, or are being started."""
         return set(self._asked.values())
 
     def start(self, node: str) -> None:
-        """Start a node, in a new actor if it has lost its own."""
         actor = self._actors.get(node)
         if actor is None:
             actor = self._actors[node] = new_actor(self._resources, self._machines[node])
@@ -199,7 +194,6 @@ class RayEngine:
             self._kill = Deadline(self._clock, KILL_GRACE_S)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Return what one node has to tell."""
         import ray
 
         if self._kill is not None and self._kill.expired():
@@ -211,7 +205,6 @@ class RayEngine:
         return [event for ref in ready for event in self._answer(ref, self._asked.pop(ref))]
 
     def close(self) -> None:
-        """Let the actors clean up, and end them."""
         import ray
 
         closed = [actor.close.remote() for actor in self._actors.values()]
@@ -295,7 +288,7 @@ class RayNode:
         return RayPlace(machine, ray.util.get_node_ip_address(), port)
 
     def start(self, spec: LaunchSpec, config: str, folder: str) -> Sequence[Event]:
-        """Start the one node of a spec, with this configuration, in this folder if it is here."""
+        """Start the one node of a spec with this configuration, in this folder if it is here."""
         self.close()
         if Path(folder).is_dir():
             os.chdir(folder)
@@ -312,7 +305,6 @@ class RayNode:
         return []
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """Return what has happened since; of the end it tells each time."""
         if self._ended or self._engine is None:
             return self._ended
         events = self._engine.poll(timeout_s)
@@ -320,12 +312,10 @@ class RayNode:
         return events
 
     def send(self, number: int) -> None:
-        """Send a signal to the node, and to all that it has started."""
         if self._engine is not None:
             self._engine.send(signal.Signals(number))
 
     def close(self) -> None:
-        """Clean up after a node that has ended."""
         self._held.close()
         self._files.close()
         self._ended = []

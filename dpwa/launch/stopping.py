@@ -1,7 +1,7 @@
-"""When to stop, and how hard: a ladder of signals, climbed as time passes.
+"""When to stop, and how hard: signals that escalate as time passes.
 
-Whoever is told of it must not be able to prevent it: a callback that hangs on a full pipe is
-broken off. Python repeats an interrupted write, so only an exception in the handler ends it.
+A callback that hangs on a full pipe must not prevent it. Python repeats an interrupted write, so
+only an exception in the signal handler ends it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ WATCH_INTERVAL_S = 0.1
 
 
 class StopLadder:
-    """Decides which signal is due: none, what came, SIGTERM 5 s later, SIGKILL 2 s after that.
-
-    `came` may be called by a signal handler at any moment.
-    """
+    """Decides which signal is due: none, what came, SIGTERM 5 s later, SIGKILL 2 s after that."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -46,18 +43,17 @@ class StopLadder:
 
     @property
     def stopping(self) -> bool:
-        """Tell whether anything has asked for a stop."""
         return self._stopping
 
     @property
     def patience_s(self) -> float:
-        """For how many seconds anybody may hold up the stop."""
+        """How long anything may hold up the stop."""
         if not self._stopping:
             return math.inf
         return KILL_PATIENCE_S if self._killing else CALLBACK_PATIENCE_S
 
     def came(self, number: signal.Signals) -> None:
-        """Take note of a signal: to be passed on, or to begin to climb with.
+        """Take a signal to pass on or to escalate; may be called by a signal handler at any moment.
 
         Another one that asks for a stop changes nothing, but SIGINT goes straight to SIGKILL.
         """
@@ -92,10 +88,9 @@ class StopLadder:
 
 @contextmanager
 def stop_on_signals(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator[None]:
-    """Let the signals that this process gets climb the ladder, until the block ends.
+    """Hand the signals of this process to the ladder, until the block ends.
 
-    A callback that has run (`busy_s`) for longer than the ladder's patience is broken off by a
-    KeyboardInterrupt.
+    A callback that has run (`busy_s`) longer than the ladder's patience gets a KeyboardInterrupt.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -111,9 +106,10 @@ def stop_on_signals(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[Callable[[], None]]:
-    """Have what would end this process interrupt it as Ctrl-C does, so that it can clean up.
+    """Make signals that would end this process interrupt it as Ctrl-C does, so that it can clean
+    up.
 
-    Yields what is called before that: nothing interrupts it then.
+    Yields a function; once it was called, nothing interrupts.
     """
     is_over = False
 
@@ -131,7 +127,7 @@ def interrupted_by_signals() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have a function handle what asks for a stop, or is to be passed on, until the block ends.
+    """Handle signals to stop on or to pass on, until the block ends.
 
     A signal that the process ignores (`nohup`, a background job) stays ignored. Only the main
     thread can receive signals: in any other this does nothing.

@@ -53,7 +53,7 @@ class Restart:
 
 
 class Restarts:
-    """Counts the restarts of nodes, of which each has `most`, and knows who is due."""
+    """Counts the restarts of nodes, at most `most` of each, and knows who is due."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -62,7 +62,6 @@ class Restarts:
 
     @property
     def waiting(self) -> Collection[str]:
-        """The nodes that are to be started."""
         return self._due.keys()
 
     def after(self, node: str, code: int, now: float) -> Restart | None:
@@ -88,7 +87,6 @@ class Restarts:
         self._due.clear()
 
     def pause_s(self, earlier: int) -> float:
-        """Return how long a node waits that was started again so many times before."""
         return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(earlier, 10))
 
 
@@ -189,7 +187,6 @@ class _Supervisor:
         self.exit_codes: dict[str, int] = {}
 
     def watch(self) -> None:
-        """Return when every node has ended and its output has been passed on."""
         while self._engine.running or self._restarts.waiting:
             self._send_due_signal()
             for name in self._restarts.due(self._clock.now()):
@@ -198,7 +195,7 @@ class _Supervisor:
                 self._tell(event)
 
     def abandon(self) -> None:
-        """Stop what is running without telling anybody: a callback has failed."""
+        """Stop what is running without calling back: a callback has failed."""
         self._muted = True
         if not self.ladder.stopping:
             self.ladder.came(signal.SIGINT)

@@ -21,15 +21,10 @@ from dpwa.wire.fetching import Ended, pieces_of
 
 @dataclass(frozen=True)
 class FetchTerms:
-    """What a fetch brings, and whether it is checked.
+    """What a fetch brings, and whether it is checked."""
 
-    Attributes:
-        fraction: of the parameters, a different part every time.
-        is_finite: tells whether values of a dtype are finite numbers, on any thread; `None` to take
-            values that are not.
-    """
-
-    fraction: float = 1.0
+    fraction: float = 1.0  # of the parameters, a different part every time
+    # tests the values of a dtype, on any thread; `None`: unchecked
     is_finite: IsFinite | None = None
 
 
@@ -38,44 +33,27 @@ WHOLE_SNAPSHOT = FetchTerms()
 
 @dataclass(frozen=True)
 class Source:
-    """A peer's snapshot, or the pieces of it that this round fetches, to be read now.
-
-    Attributes:
-        peer: the name of the peer.
-        nbytes: size of the whole snapshot.
-        standing: clock and loss of the peer when it published.
-        version: of the snapshot.
-        start: where `data` begins in the snapshot.
-        data: its bytes, valid until `release`; not to be written to.
-        release: gives the snapshot back; the node calls it.
-    """
+    """A peer's snapshot, or the pieces of it that this round fetches, to be read now."""
 
     peer: str
-    nbytes: int
-    standing: TrainingProgress
+    nbytes: int  # of the whole snapshot
+    standing: TrainingProgress  # clock and loss of the peer when it published
     version: int
-    start: int
-    data: ByteArray
-    release: Callable[[], None]
+    start: int  # where `data` begins in the snapshot
+    data: ByteArray  # valid until `release`; not to be written to
+    release: Callable[[], None]  # called by the node
 
 
 @dataclass(frozen=True)
 class Arrival(Source):
-    """A snapshot that is to be merged.
+    """A snapshot that is to be merged."""
 
-    Attributes:
-        factor: the weight f to merge it with, from 0 to 1.
-        published: this node's own snapshot of the round; `None` when it could not be published.
-        staleness: by how many updates the peer's clock is behind this node's (negative: ahead).
-        waited_s: seconds that `wait` spent waiting for the snapshot.
-        takes_over: whether this node is far behind, and takes the parameters in full.
-    """
-
-    factor: float = 0.0
+    factor: float = 0.0  # weight to merge it with, from 0 to 1
+    # this node's own snapshot of the round; `None` when it could not be published
     published: Snapshot | None = None
-    staleness: float = 0.0
-    waited_s: float = 0.0
-    takes_over: bool = False
+    staleness: float = 0.0  # updates that the peer's clock is behind this node's; negative: ahead
+    waited_s: float = 0.0  # time that `wait` spent waiting for the snapshot
+    takes_over: bool = False  # this node is far behind, and takes the parameters in full
 
 
 Merge = Callable[[Arrival], float]  # returns the factor that it took
@@ -88,14 +66,12 @@ class CopiedOut:
         self.data: ByteArray = np.empty(0, np.uint8)
 
     def take(self, arrival: Arrival) -> float:
-        """Copy all of it, for the caller to merge with the factor."""
         self.data = np.empty(arrival.nbytes, np.uint8)
         self.data[arrival.start : arrival.start + arrival.data.nbytes] = arrival.data
         return arrival.factor
 
 
 def streamed(peer: str, incoming: IncomingSnapshot) -> Source:
-    """Return a snapshot that has come over the wire."""
     return Source(
         peer=peer,
         nbytes=incoming.nbytes,
@@ -110,7 +86,6 @@ def streamed(peer: str, incoming: IncomingSnapshot) -> Source:
 def mapped(
     peer: str, snapshot: Snapshot, order: FetchRequest, release: Callable[[], None]
 ) -> Source:
-    """Return a snapshot that lies in shared memory."""
     pieces = pieces_of(order.layout, snapshot.data.nbytes, order.wanted.shard)
     start, stop = pieces[0].start, pieces[-1].stop
     return Source(
@@ -125,7 +100,7 @@ def mapped(
 
 
 def settled(transaction: Settled) -> Source:
-    """Return the snapshot of a transaction that holds."""
+    """Return the snapshot of a committed transaction."""
     snapshot = transaction.theirs.snapshot
     return Source(
         peer=transaction.peer,
@@ -149,7 +124,7 @@ def objection(snapshot: Snapshot, order: FetchRequest) -> Ended | None:
 
 
 def _divergence(snapshot: Snapshot, order: FetchRequest) -> str:
-    """Say what of it is not finite, and would be carried everywhere."""
+    """Say what of it is not finite, and would spread to all nodes."""
     if snapshot.standing.loss == math.inf:
         return "its loss is not finite"
     is_finite = snapshot.is_finite

@@ -34,21 +34,16 @@ log = get_log("dpwa.node")
 
 
 def codec_of(config: Config, name: str) -> Codec:
-    """Make a codec, as the configuration has it; each belongs to one thread."""
+    """Each codec belongs to one thread."""
     return codec(name, keep=config.topk.keep) if name == "topk" else codec(name)
 
 
 def algorithm_of(config: Config) -> Algorithm:
-    """Make the algorithm of a configuration; its state belongs to one node."""
     return algorithm(config.algorithm)(config.options_of(config.algorithm))
 
 
 def neighbours_in(config: Config, own: str) -> Neighbours:
-    """Return the neighbours of a node in the topology of a configuration.
-
-    Raises:
-        UserError: the file of a topology cannot be read, or does not fit the nodes.
-    """
+    """Raises `UserError` if the file of a topology cannot be read or does not fit the nodes."""
     names = [node.name for node in config.nodes]
     options = config.options_of(config.topology)
     found = topology_of(config.topology, options, names)
@@ -58,7 +53,7 @@ def neighbours_in(config: Config, own: str) -> Neighbours:
 
 
 def advice_on(config: Config) -> list[str]:
-    """Return what whoever starts a node should know of its configuration, a sentence each."""
+    """Return sentences for whoever starts a node with this configuration."""
     names = [node.name for node in config.nodes]
     options = config.options_of(config.topology)
     plan = Plan(
@@ -77,7 +72,6 @@ def advice_on(config: Config) -> list[str]:
 
 
 def channel_settings(config: Config, own_name: str, peer: str) -> ChannelSettings:
-    """Return how a node fetches from a peer."""
     # Its modules are imported now, and not by the thread that answers when the peer asks.
     codec_of(config, config.codec_for(server=own_name, reader=peer))
     return ChannelSettings(
@@ -89,18 +83,14 @@ def channel_settings(config: Config, own_name: str, peer: str) -> ChannelSetting
 
 
 def authorizer_of(config: Config, name: str) -> Authorizer:
-    """Return the authorizer of a node.
-
-    Raises:
-        UserError: there is no CURVE or no key of the node, or others can read or write its files.
-    """
+    """Raises `UserError` without CURVE or the node's key, or if others can access its files."""
     if config.security == "none":
         return Authorizer()
     return CurveAuthorizer(name, Keyring(KeyFolder(config.keys), name, config.allow))
 
 
 def warn_if_open(config: Config, name: str, endpoint: str) -> None:
-    """Say so, once for a node, when whoever reaches it may do what it likes."""
+    """Warn, once for a node, that anybody who reaches it may do anything."""
     if config.security == "none" and not is_of_this_machine(endpoint):
         log.warning(
             "%s: whoever can connect to %s may read and change what is trained here: set "
@@ -111,7 +101,7 @@ def warn_if_open(config: Config, name: str, endpoint: str) -> None:
 
 
 def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
-    """Say so when there are nodes on other machines, and this one listens on loopback unasked."""
+    """Warn if there are nodes on other machines, and this one listens on loopback by default."""
     node = next((node for node in config.nodes if node.name == name), None)
     if node is None or node.endpoint or node.bind or not is_of_this_machine(endpoint):
         return
@@ -129,11 +119,7 @@ def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
 
 
 def shared_memory_of(config: Config) -> SharedMemory | None:
-    """Return shared memory for a node's snapshots, if it is wanted and there is any.
-
-    Raises:
-        UserError: there is none, and nothing else is wanted.
-    """
+    """`None` if it is not wanted or missing; raises `UserError` if there is no other way."""
     if config.transport == "tcp":
         return None
     try:
@@ -150,13 +136,7 @@ class Neighbours:
     """The neighbours of one node.
 
     Positions are those of the configuration; nodes that joined at run time follow by name, and
-    those that are out of view have none, so all nodes that see the same peers agree.
-
-    Args:
-        topology: who is next to whom.
-        options: its options.
-        own: the name of this node.
-        names: all nodes of the configuration, in order.
+    those out of view have none, so all nodes that see the same peers agree.
     """
 
     def __init__(
@@ -174,11 +154,7 @@ class Neighbours:
         return self._topology.period is not same_every_round
 
     def among(self, peers: Collection[str], round_number: int) -> Collection[str] | None:
-        """Return the names of the neighbours in a round; `None` when all peers are.
-
-        Raises:
-            UserError: a topology of the user's own returned what cannot be.
-        """
+        """Return the neighbours in a round; `None` when all peers are."""
         if self._is_everybody:
             return None
         last = len(self._order)
@@ -194,20 +170,14 @@ ELSEWHERE = "192.0.2.1"  # of no machine (RFC 5737): the way there is the way ou
 
 @dataclass(frozen=True)
 class OwnAddress:
-    """The addresses of a node.
+    """The addresses of a node."""
 
-    Attributes:
-        listen: endpoint to bind; its port may be 0.
-        host: by which others reach it, where it listens on any address.
-        advertised: endpoint that others connect to; `None`: that on which it listens.
-    """
-
-    listen: str
-    host: str
-    advertised: str | None
+    listen: str  # endpoint to bind; its port may be 0
+    host: str  # by which others reach it, where it listens on any address
+    advertised: str | None  # endpoint that others connect to; `None`: the bound one
 
     def endpoint(self, bound: str) -> str:
-        """Return what others connect to, now that the socket is bound to an endpoint."""
+        """Return what others connect to, now that the socket is bound."""
         if self.advertised is not None:
             return self.advertised
         host, _, port = bound.removeprefix("tcp://").rpartition(":")
@@ -219,9 +189,8 @@ class OwnAddress:
 def own_address(config: Config, name: str) -> OwnAddress:
     """Return the addresses of a node; one that is not listed takes any free port.
 
-    Raises:
-        UnknownNameError: it is not listed, and the configuration lets nobody join.
-        AddressError: a host name has no address.
+    Raises `UnknownNameError` if it is not listed and nobody may join, and `AddressError` for a host
+    name without an address.
     """
     listed = next((node for node in config.nodes if node.name == name), None)
     if listed is not None or not config.is_open:
@@ -235,16 +204,12 @@ def own_address(config: Config, name: str) -> OwnAddress:
 
 
 def _nearest(hosts: list[str]) -> str:
-    """Return the first of these hosts that has an address by now, or else one that is far away."""
+    """Return the first of these hosts that has an address by now, else one that is far away."""
     return next((host for host in hosts if has_address(host)), ELSEWHERE)
 
 
 def _reachable_host(config: Config, hosts: list[str]) -> str:
-    """Return the address that others may reach this node by, if it listens on all of them.
-
-    Raises:
-        AddressError: it would be that of the machine to itself, though others may be anywhere.
-    """
+    """Return the address for others if it listens on all; `AddressError` for a loopback one."""
     for toward in (*hosts, ELSEWHERE):
         host = local_address(toward)
         if not _is_loopback(host):

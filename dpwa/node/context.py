@@ -1,4 +1,4 @@
-"""What a node is made of, beside its threads: the parts that several of its objects share."""
+"""The parts of a node that several of its objects share, beside its threads."""
 
 from __future__ import annotations
 
@@ -24,18 +24,7 @@ KNOWN_PER_NODE = 4  # so that strangers cannot make the news grow for ever
 
 @dataclass(frozen=True)
 class NodeContext:
-    """The parts of one node.
-
-    Attributes:
-        name, config, seed: as given.
-        runtime: of its threads.
-        peer_table: its peers.
-        leader_table: what it knows of losses and leaders.
-        pool: its snapshots.
-        snapshot_cache: snapshots of others that it serves.
-        transactions: its transactions.
-        upload: how fast it sends payloads.
-    """
+    """The parts of one node."""
 
     name: str
     config: Config
@@ -44,17 +33,13 @@ class NodeContext:
     peer_table: PeerTable
     leader_table: LeaderTable
     pool: SnapshotPool
-    snapshot_cache: SnapshotCache
+    snapshot_cache: SnapshotCache  # of others, to serve them
     transactions: TransactionManager
-    upload: Upload
+    upload: Upload  # how fast it sends payloads
 
     @classmethod
     def of(cls, name: str, config: Config, seed: int, runtime: Runtime) -> NodeContext:
-        """Make the parts of a node.
-
-        Raises:
-            UserError: the configuration needs shared memory, and there is none.
-        """
+        """Raises `UserError` if the configuration needs shared memory and there is none."""
         group = config.group_of(name)
         chance = random.Random(f"{seed}/{name}/news")
         leader_table = LeaderTable(
@@ -86,24 +71,21 @@ class NodeContext:
 
     @property
     def clock(self) -> Clock:
-        """Time source."""
         return self.runtime
 
     def rng(self, purpose: str) -> random.Random:
-        """Return randomness of its own for a purpose."""
+        """Return a generator of its own for each purpose."""
         return random.Random(f"{self.seed}/{self.name}/{purpose}")
 
     def greeting(self) -> Greeting:
-        """Return what requests say of this node."""
         return Greeting(self.name, self.config.algorithm, self.leader_table.news())
 
     def forget(self, peer: str) -> None:
-        """End the transactions with a peer, and what is known of its loss."""
+        """End the transactions with a peer, and forget its loss."""
         self.transactions.gone(peer)
         self.leader_table.forget(peer)
 
     def close(self) -> None:
-        """Let go of all memory."""
         self.transactions.close()
         self.pool.close()
 

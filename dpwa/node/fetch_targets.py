@@ -24,31 +24,27 @@ from dpwa.wire.shards import WHOLE, shard_of
 class Companions(Protocol):
     """The ranks of a member whose model is sharded: each has a node of its own, for its shards.
 
-    Each method is called by all of them, at the same place of the same round.
+    All of them call each method at the same place of the same round.
     """
 
     are_there: bool
     """Whether there are any."""
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
-        """Return what all of them ask for.
+        """Return what all of them ask for; `None`: nothing.
 
-        Args:
-            ask: what the algorithm of this rank would ask; `None`: nothing, or it may not ask.
-            draw: returns a peer by flow control, without those that it is given; `None`: none.
+        `ask` is what the algorithm of this rank would ask. `draw` returns a peer by flow control,
+        none of those that it is given.
         """
         ...
 
     def same_for_all(
         self, arrival: Arrival | None, older: Callable[[Arrival, int], Arrival | None]
     ) -> Arrival | None:
-        """Return what is to be merged: all ranks have the same version of the same peer's shards.
+        """Return an arrival of the same version of the same peer on all ranks, or `None`.
 
-        What is not merged is released.
-
-        Args:
-            arrival: what has come to this rank; `None`: nothing that may be merged.
-            older: returns an older version of it, if that can still be had.
+        Other arrivals are released. `older` returns an older version of one, if that can still be
+        had.
         """
         ...
 
@@ -58,7 +54,7 @@ class Companions(Protocol):
 
 
 class Alone:
-    """Stands for companions where there are none: a node goes by itself."""
+    """The companions of a node that has none."""
 
     are_there = False
 
@@ -71,21 +67,14 @@ class Alone:
         arrival: Arrival | None,
         older: Callable[[Arrival, int], Arrival | None],  # noqa: ARG002
     ) -> Arrival | None:
-        """Return what has come."""
         return arrival
 
     def all(self, own: bool) -> bool:
-        """Tell whether it is so here."""
         return own
 
 
 class FetchTargets:
-    """Turns what an algorithm asks for into what is to be fetched; on the training thread.
-
-    Args:
-        context: of the node.
-        algorithm: that asks.
-    """
+    """Turns what an algorithm asks for into what is to be fetched; on the training thread."""
 
     def __init__(self, context: NodeContext, algorithm: type[Algorithm]) -> None:
         self._config = context.config
@@ -98,11 +87,7 @@ class FetchTargets:
         self._repeats = (context.config.repeat or default) == "merge"
 
     def check(self, ask: object) -> None:
-        """Refuse what an algorithm of the user's own cannot mean.
-
-        Raises:
-            UserError: it is no `Ask`, or is for a node that is not in view.
-        """
+        """Raise `UserError` if a custom algorithm returned no `Ask`, or one for nobody in view."""
         who = f"algorithm {self._config.algorithm!r}: asks"
         peers = self._peer_table.names
         if not isinstance(ask, Ask):
@@ -117,7 +102,6 @@ class FetchTargets:
             raise UserError(f"{who} returned {ask!r}; expected the terms of the class, {terms}")
 
     def among(self, updates: int) -> Collection[str] | None:
-        """Return the neighbours in an update; `None` when all peers are."""
         return self._neighbours.among(self._peer_table.names, updates - 1)
 
     def of(
@@ -126,28 +110,14 @@ class FetchTargets:
         layout: Layout,
         terms: FetchTerms,
         *,
-        published: int | None,
+        published: int | None,  # the version of this node in this round, if any
         updates: int,
-        clock: float,
+        clock: float,  # the peer must not be far behind it; 0 for any
+        # later fetches of an update want more mixing; peers may have published nothing since
         is_first: bool,
-        takes_all: bool,
-        without: str = "",
+        takes_all: bool,  # fetch all of the parameters, whatever the terms
+        without: str = "",  # a peer that another one is to confirm; any other in view will do
     ) -> FetchTarget:
-        """Return what to fetch.
-
-        Args:
-            ask: of the algorithm.
-            layout: what the snapshot must be like.
-            terms: of the fetch.
-            published: the version that this node has published in this round, if it has.
-            updates: of this node so far.
-            clock: that the peer must not be far behind; 0 for any.
-            is_first: whether it is the first fetch of this update: more mixing is wanted of others,
-                and those who are there may have published nothing since.
-            takes_all: whether to fetch all of the parameters, whatever the terms.
-            without: whom not to ask, as another one is to bear it out; whoever else is in view
-                will do.
-        """
         is_whole = takes_all or ask.terms is not Terms.PULL or self._algorithm.keeps
         skips = is_first and ask.terms is Terms.PULL and not self._repeats
         is_tagged = ask.peer is None and self._neighbours.are_tagged and not without
@@ -176,12 +146,7 @@ POLL_S = 0.001
 
 
 class Sources:
-    """Begins fetches and opens what they have found; belongs to the training thread.
-
-    Args:
-        context: of the node.
-        order: hands an order to the TxThread.
-    """
+    """Begins fetches and opens what they have found; belongs to the training thread."""
 
     def __init__(self, context: NodeContext, order: Callable[[FetchRequest], None]) -> None:
         self._peer_table = context.peer_table
@@ -194,7 +159,7 @@ class Sources:
     def draw(
         self, barred: Collection[str] = (), among: Collection[str] | None = None
     ) -> str | None:
-        """Have flow control draw a peer, out of all or `among` some, but none that is barred."""
+        """Have flow control draw a peer that is not barred, out of all or `among` some."""
         return self._peer_table.choose(self._rng, barred, among)
 
     def pull(self, order: FetchRequest) -> None:
@@ -219,7 +184,7 @@ class Sources:
         return mapped(peer, snapshot, order, self.let_go)
 
     def wait(self, order: FetchRequest) -> Source | None:
-        """Wait for what an order finds; `None` when nothing is, or it must not be merged."""
+        """Wait for the result of a fetch; `None` if there is none, or it must not be merged."""
         found = order.take(order.deadline.remaining_s() + GRACE_S)
         return None if found is None else self._open(found, order)
 
@@ -242,7 +207,7 @@ class Sources:
         return mapped(found.peer, snapshot, order, self.let_go)
 
     def let_go(self) -> None:
-        """Give back what is pinned, if anything; also what an interrupted call has left."""
+        """Release what is pinned, also by an interrupted call."""
         if self._read is not None:
             self._read.unpin(self)
             self._read = None
@@ -270,7 +235,7 @@ class Sources:
         return snapshot
 
     def _missing(self, peer: str, order: FetchRequest, *, may_ask: bool) -> Source | None:
-        """Ask a peer in whose memory there is nothing for this node any more: it tells why."""
+        """Ask a peer whose memory has nothing for this node any more; it says why."""
         if order.wanted.version and order.deadline.expired():
             self._peer_table.record(peer, Outcome.TIMED_OUT, "it is rounds behind")
             return None

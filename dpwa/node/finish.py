@@ -1,7 +1,7 @@
 """A node ends its training together with its peers; see `dpwa.policy.finishing`.
 
-Nodes tell each other how their training ends (`FinishService`, `FinishListener`). `Finish` is one
-call of `finish`: rounds of averaging among those who have taken their last step.
+Nodes tell each other how their training ends (`FinishService`, `FinishListener`). `FinishRun` is
+one call of `finish`: rounds of averaging among those who have taken their last step.
 """
 
 from __future__ import annotations
@@ -44,28 +44,16 @@ MOST_ROUNDS = 2**31  # nobody comes that far; whoever says so must not take this
 class Endings:
     """What this node and its peers have said of how they end; any thread may call any method.
 
-    Anybody may speak in the name of a peer: what that can change is when this node ends, with whom
-    it is in a round, and whether what that peer has published is merged again.
-
-    Args:
-        name: of this node.
-        peer_table: its peers.
-        updates: returns how many training steps this node has taken.
-        version: returns the version of the snapshot that it has published last.
-        runtime: of the node.
-
-    Attributes:
-        rest: digests of what this node's state has beside what is averaged, by name; empty: it has
-            nothing more, or has not told.
-        rests: the same of peers that were asked, by their names.
+    Anybody may speak in the name of a peer. That can only change when this node ends, with whom it
+    is in a round, and whether what that peer has published is merged again.
     """
 
     def __init__(
         self,
         name: str,
         peer_table: PeerTable,
-        updates: Callable[[], int],
-        version: Callable[[], int],
+        updates: Callable[[], int],  # returns how many training steps this node has taken
+        version: Callable[[], int],  # returns that of the snapshot published last
         runtime: Runtime,
     ) -> None:
         self._name = name
@@ -76,7 +64,9 @@ class Endings:
         self._changed = runtime.condition()
         self._own = Ending()
         self._heard: dict[str, Heard] = {}
+        # digests of the state that is not averaged, by name; empty: none, or unknown
         self.rest: Mapping[str, str] = {}
+        # the same of peers that were asked, by their names
         self.rests: dict[str, Mapping[str, str]] = {}
 
     @property
@@ -90,12 +80,10 @@ class Endings:
         self._own = replace(ending, updates=self._updates())
 
     def message(self, request: int = 0) -> Finishing:
-        """Return what to tell."""
         version = self._version()  # first: it must not be of a training step that follows the end
         return Finishing(request=request, name=self._name, version=version, **vars(self.own))
 
     def hear(self, peer: str, message: Finishing) -> None:
-        """Take in what a peer says."""
         if peer not in self._peer_table.names or message.round_number > MOST_ROUNDS:
             return
         said = message.model_dump(exclude={"type", "request", "name", "version"})
@@ -109,7 +97,6 @@ class Endings:
             self._changed.notify_all()
 
     def hear_rest(self, peer: str, report: object) -> None:
-        """Take in what a peer's status tells of the rest of its state."""
         match report:
             case {"ending": {"rest": dict(rest)}}:
                 told = {str(name): str(digest) for name, digest in rest.items()}
@@ -126,22 +113,20 @@ class Endings:
         return tuple(printable(name) for name in names if own.get(name) != theirs.get(name))
 
     def of(self, peer: str) -> Heard | None:
-        """Return what a peer has said last."""
         return self._heard.get(peer)
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something is so by what peers say; return whether it is."""
+        """Wait until a condition on what peers say holds; return whether it does."""
         with self._changed:
             return self._changed.wait_for(condition, timeout_s)
 
     def said_by(self, peers: Sequence[str]) -> list[Heard | None]:
-        """Return what each of these peers has said last."""
         return [self._heard.get(peer) for peer in peers]
 
     def wait_for_more(
         self, peers: Sequence[str], said: list[Heard | None], timeout_s: float
     ) -> None:
-        """Wait until one of these peers says something, after what it has `said`."""
+        """Wait until one of these peers says something else than it has `said`."""
         self.wait_for(lambda: self.said_by(peers) != said, timeout_s)
 
 
@@ -160,12 +145,7 @@ class FinishService(Service):
 
 
 class FinishListener(Listener):
-    """Takes in the answers of peers; tells who comes later that this node trains no more.
-
-    Args:
-        endings: of the node and its peers.
-        tell: sends a message to a peer.
-    """
+    """Takes in the answers of peers; tells those who come later that this node trains no more."""
 
     handles = (Finishing, Status)
 
@@ -179,7 +159,6 @@ class FinishListener(Listener):
             self._tell(peer, self._endings.message())
 
     def receive(self, peer: str, message: Finishing | Status, payload: Frame) -> None:
-        """Take in how a peer ends, and with what."""
         if isinstance(message, Status):
             self._endings.hear_rest(peer, unpack(payload))
         else:
@@ -202,31 +181,21 @@ SAID_EVERY_S = 60.0
 
 @dataclass(frozen=True)
 class Averaged:
-    """The parameters that are averaged, in the hands of who owns them.
+    """The parameters that are averaged, in the hands of who owns them."""
 
-    Attributes:
-        publish: publishes them; returns whether that was possible.
-        read: reads a peer's and merges them with a weight; returns the distance to them before, or
-            `None` when nothing came.
-        go_on: does what else there is to do on the training thread, told whether others still
-            train; returns whether it has changed the parameters.
-        length: returns their Euclidean length.
-        rest: digests of what else there is in the state of the training, by name.
-    """
-
-    publish: Callable[[], bool]
+    publish: Callable[[], bool]  # returns whether that was possible
+    # merges a peer's with a weight; returns their distance before, `None`: nothing came
     read: Callable[[str, float], float | None]
+    # other work of the training thread, told whether others still train; returns whether it has
+    # changed the parameters
     go_on: Callable[[bool], bool]
-    length: Callable[[], float]
+    length: Callable[[], float]  # returns their Euclidean length
+    # digests of what else there is in the state of the training, by name
     rest: Mapping[str, str] = field(default_factory=dict)
 
 
 class FinishRun:
-    """One call of `finish`.
-
-    Attributes:
-        awaited: who still trains, or may, as far as is known.
-    """
+    """One call of `finish`."""
 
     def __init__(
         self, context: NodeContext, tx: TxThread, endings: Endings, averaged: Averaged
@@ -238,7 +207,7 @@ class FinishRun:
         self._endings = endings
         self._averaged = averaged
         self._rng = context.rng("finish")
-        self.awaited: Sequence[str] = ()
+        self.awaited: Sequence[str] = ()  # who still trains, or may, as far as is known
         self._began = self._told_at = context.clock.now()
         self._says_at = self._began + SAID_AFTER_S
         self._end = math.inf
@@ -285,7 +254,6 @@ class FinishRun:
         return self._report(met_at)
 
     def tell(self) -> None:
-        """Tell all peers how far this node is."""
         self._told_at = self._clock.now()
         message = self._endings.message()
         for peer in self._peer_table.names:
@@ -316,7 +284,7 @@ class FinishRun:
         return elapsed_s < longest_s.get(state, FIRST_LOOK_S)
 
     def _awaited(self) -> list[str]:
-        """Return who still trains, or may: whoever is dead, or stands still, is none of them."""
+        """Return who still trains, or may: not those that are dead or stand still."""
         mergeable, now = self._peer_table.mergeable, self._clock.now()
         awaited = []
         for peer in self._peer_table.names:
@@ -332,7 +300,6 @@ class FinishRun:
         return awaited
 
     def _present(self) -> list[str]:
-        """Return with whom to average."""
         mergeable = self._peer_table.mergeable
         return [
             peer
@@ -421,7 +388,7 @@ class FinishRun:
     def _meet(self, peers: Sequence[str], number: int, among: int) -> bool:
         """Wait until all are in the same round, among the same nodes; return whether to read.
 
-        If all nodes of a round read each other, and nobody else, their mean stays what it was. So a
+        If all nodes of a round read each other, and nobody else, their mean stays the same. So a
         node keeps to what it has announced until another one cannot be in that round any more.
         """
 
@@ -470,7 +437,6 @@ class FinishRun:
         return distances
 
     def _changed(self) -> None:
-        """Note that the parameters are others than those published and agreed on."""
         self._is_published = False
         self._agreement = Agreement()
         self._endings.own = replace(self._endings.own, agrees=False)
@@ -559,7 +525,7 @@ class FinishRun:
         return bool(self._averaged.rest) and len(self._seen) <= MOST_COMPARED
 
     def _differing(self) -> dict[str, tuple[str, ...]]:
-        """Return what differs of the state of each peer beside what was averaged, by names."""
+        """Return the names of what differs in each peer's state beside what was averaged."""
         if not self._compares:
             return {}
         asked, told = self._took_part, self._endings.rests
@@ -600,16 +566,7 @@ LEAST_WAIT_S = 60.0  # for slower nodes, if no other bound is given
 
 
 class Finish:
-    """Ends the training of a node together with its peers, as often as it is called.
-
-    Args:
-        context: of the node.
-        rounds: its gossip.
-        tx: the thread that asks peers.
-
-    Attributes:
-        endings: how the node and its peers end.
-    """
+    """Ends the training of a node together with its peers, as often as it is called."""
 
     def __init__(self, context: NodeContext, rounds: GossipRounds, tx: TxThread) -> None:
         view = rounds.view
@@ -629,22 +586,16 @@ class Finish:
     def run(
         self,
         averaged: Averaged,
-        seconds: float,
+        seconds: float,  # longest time to average
+        # longest wait for peers that still train; `None`: as long as this node has trained, and at
+        # least `LEAST_WAIT_S`
         timeout_s: float | None,
         loss: float | None = None,
     ) -> FinishReport:
         """Wait for those who still train, average with all, and leave when nobody needs this node.
 
-        Args:
-            averaged: the parameters.
-            seconds: longest time to average.
-            timeout_s: longest time to wait for peers that still train; `None`: as long as this node
-                has trained, and at least `LEAST_WAIT_S`.
-            loss: of this node at the end, if it was measured.
-
-        Raises:
-            ClosedError: the node was closed.
-            UserError: `seconds` or `timeout_s` is no number of at least 0.
+        Raises `ClosedError` if the node was closed, `UserError` if a time is no number of at least
+        0.
         """
         _check_bound("seconds", seconds)
         if timeout_s is not None:
@@ -669,7 +620,7 @@ class Finish:
         return report
 
     def report(self) -> JsonObject:
-        """Describe in plain data how this node ends; nothing while it trains."""
+        """Describe how this node ends; empty while it trains."""
         own, run = self.endings.own, self._run
         if not own.is_finishing:
             return {}
@@ -681,7 +632,7 @@ class Finish:
         }
 
     def _diverged(self, report: FinishReport) -> str:
-        """Say what is not finite at the end; only distances tell of what nobody checks."""
+        """Say what is not finite at the end; without checks, only distances tell."""
         after = report.distance_after
         is_finite = after is None or math.isfinite(after)
         return self._rounds.divergence() or ("" if is_finite else "its parameters are not finite")

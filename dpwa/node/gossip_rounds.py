@@ -52,14 +52,7 @@ NO_ROUND = OpenRound(None, None)
 
 
 class NodeView:
-    """What a node knows at this moment; see `dpwa.algorithms.View`.
-
-    Attributes:
-        name: of the node.
-        rng: randomness, seeded by the configuration.
-        fetch_probability, keeps_local_step, asks_leader: as the configuration has it.
-        updates: how many `update_send` there were, with the one under way.
-    """
+    """What a node knows at this moment; see `dpwa.algorithms.View`."""
 
     def __init__(
         self,
@@ -74,7 +67,7 @@ class NodeView:
         self.fetch_probability = config.fetch_probability
         self.keeps_local_step = config.merge == "delta"
         self.asks_leader = interpolation(config.interpolation).asks_leader
-        self.updates = 0
+        self.updates = 0  # calls of `update_send`, with the one under way
         self._groups = {node.name: node.group for node in config.nodes}
         self._model: Values | None = None
         self._peer_table = peer_table
@@ -82,7 +75,6 @@ class NodeView:
 
     @property
     def model(self) -> Values:
-        """The parameters in training."""
         if self._model is None:
             raise LookupError("this node gossips raw bytes, which only their owner can change")
         return self._model
@@ -93,7 +85,6 @@ class NodeView:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Names of the peers in view."""
         return self._peer_table.names
 
     def leader(self, *, of_all: bool = True) -> str | None:
@@ -102,7 +93,6 @@ class NodeView:
         return self._leader_table.leader(of_all=of_all, among=able)
 
     def has_groups(self) -> bool:
-        """Tell whether the nodes belong to more than one group."""
         names, own = self._peer_table.names, self._groups.get(self.name)
         is_configured = any(self._groups.get(name, own) != own for name in names)
         return is_configured or self._leader_table.has_groups(names)
@@ -121,20 +111,7 @@ class GossipRounds:
     """The gossip of a node, on its training thread.
 
     In each update: `begin`, `publish` and `ask` as the algorithm wants it, a training step, `wait`.
-
-    Args:
-        context: of the node.
-        tx: the thread that asks.
-        check_open: raises `ClosedError` once the node is closed.
-
-    Attributes:
-        algorithm: what the node runs.
-        view: what the algorithm may know of the node.
-        merger: where the training stands, and what was merged.
-        figures: what is counted of it.
-        began_at: when the first update began; `None` before.
-        follows_leaders: whether news of leaders is traded at every update.
-        companions: the other ranks of a member whose model is sharded, if there are any.
+    Most methods raise `ClosedError` once the node is closed.
     """
 
     def __init__(self, context: NodeContext, tx: TxThread, check_open: Callable[[], None]) -> None:
@@ -143,17 +120,19 @@ class GossipRounds:
         self.view = NodeView(
             name, config, context.peer_table, context.leader_table, context.rng("fetch")
         )
-        self.began_at: float | None = None
-        self.companions: Companions = Alone()
+        self.began_at: float | None = None  # when the first update began; `None` before
+        self.companions: Companions = Alone()  # the other ranks of a member whose model is sharded
         self._context = context
         self._tx = tx
         self._check_open = check_open
         self._targets = FetchTargets(context, type(self.algorithm))
         self._sources = Sources(context, tx.order)
+        # trade news of leaders at every update
         self.follows_leaders = self.algorithm.follows_leaders or self.view.asks_leader
         self._losses = LossWatch(
             context, lambda: tx.order(PassOnNews()), spreads_news=self.follows_leaders
         )
+        # where the training stands, and what was merged
         self.merger = Merger(context, self._losses, uses_rule=self.algorithm.uses_rule)
         self.figures = self.merger.figures
         self._round = NO_ROUND
@@ -171,16 +150,14 @@ class GossipRounds:
 
     @property
     def standing(self) -> TrainingProgress:
-        """Clock and loss of the node."""
         return self.merger.standing
 
     @property
     def merges(self) -> int:
-        """How many there were that changed something."""
         return self.merger.merges
 
     def choose_leaders_by(self, loss: float | None) -> None:
-        """Take a loss by which leaders are chosen, from now on, in place of the training loss."""
+        """Choose leaders by this loss from now on, in place of the training loss."""
         self._losses.choose_leaders_by(loss)
 
     def begin_with(self, trace: bytes) -> None:
@@ -192,10 +169,6 @@ class GossipRounds:
 
         Versions go on from there, too: with neighbours that change with the round, peers ask for
         those.
-
-        Args:
-            clock: the training clock.
-            updates: how many there were.
         """
         self.merger.standing = TrainingProgress(clock=clock)
         self.view.updates = updates
@@ -209,14 +182,7 @@ class GossipRounds:
     def begin(self, loss: float | None) -> NodeView:
         """Begin an update: end the one before, advance the clock, tell the news.
 
-        Args:
-            loss: of this node now; `None` when it has not measured one.
-
-        Returns:
-            What this node knows, for the algorithm.
-
-        Raises:
-            ClosedError: the node was closed.
+        `loss` is `None` when it was not measured.
         """
         self._check_open()
         self._end_round()
@@ -236,17 +202,10 @@ class GossipRounds:
     def publish(
         self, layout: Layout, nbytes: int, write: Callable[[ByteArray], SnapshotCopy]
     ) -> bool:
-        """Publish a snapshot that `write` fills; peers read it until the next one.
+        """Publish a snapshot; peers read it until the next one. Return whether there was room.
 
-        Never waits. When slow readers hold every slot of the pool, nothing is published this time.
-
-        Args:
-            layout: what the bytes mean.
-            nbytes: how many there are.
-            write: fills the snapshot, shape `(nbytes,)`, or starts to.
-
-        Returns:
-            Whether it is published.
+        Never waits. `write` fills the snapshot, shape `(nbytes,)`, or starts to. When slow readers
+        hold every slot of the pool, nothing is published this time.
         """
         self.merger.fingerprint = layout.fingerprint
         self._publications += 1
@@ -261,12 +220,9 @@ class GossipRounds:
         return own is not None
 
     def ask(self, ask: Ask | None, layout: Layout, terms: FetchTerms = WHOLE_SNAPSHOT) -> None:
-        """Start a fetch. Never waits.
+        """Start a fetch, for `ask` of `None` none. Never waits.
 
-        Args:
-            ask: whom, and for what; `None`: nobody is asked.
-            layout: what the peer's snapshot must be like.
-            terms: of the fetch.
+        `layout` is what the peer's snapshot must be like.
         """
         context, own = self._context, self._round.published
         if ask is not None:
@@ -313,11 +269,7 @@ class GossipRounds:
         write: Callable[[ByteArray], SnapshotCopy],
         terms: FetchTerms = WHOLE_SNAPSHOT,
     ) -> None:
-        """Begin an update, publish, and ask whom the algorithm wants to ask; never waits.
-
-        Raises:
-            ClosedError: the node was closed.
-        """
+        """Begin an update, publish, and ask whom the algorithm wants to ask; never waits."""
         view = self.begin(loss)
         self.publish(layout, nbytes, write)
         self.ask(self.algorithm.asks(view), layout, terms)
@@ -325,21 +277,12 @@ class GossipRounds:
     def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
         """Wait for the fetch that the last `ask` started, and merge what comes.
 
-        Waits at most until `timeout_ms` after that. The clock is merged here, the parameters by
-        `merge`, on this thread, and so is what other nodes have agreed on with this one. A peer
-        that has diverged, by its loss or its parameters, is not merged.
-
-        Args:
-            loss: this node's at the moment of merging; `None` stands for the one passed to `begin`.
-            merge: merges an arrival; returns the factor that it took.
-
-        Returns:
-            What was merged, the last if there was more; `None` when nothing was, whatever the
-            reason.
-
-        Raises:
-            ClosedError: the node was closed.
-            UserError: a rule of the user's own returned an impossible factor.
+        Waits at most until `timeout_ms` after that. Clock and parameters (by `merge`, which returns
+        the factor that it took) are merged on this thread, and so is what other nodes have agreed
+        on with this one. A peer that has diverged, by its loss or its parameters, is not merged.
+        `loss` is that at the moment of merging; `None` stands for the one passed to `begin`.
+        Returns the last that was merged, `None` when nothing was. Raises `UserError` if a custom
+        rule returned an impossible factor.
         """
         self._check_open()
         self._measured(loss)
@@ -366,11 +309,7 @@ class GossipRounds:
             self.figures.turn_to(before)
 
     def skip(self) -> None:
-        """Do without what the last `ask` started, and without what was agreed on.
-
-        Raises:
-            ClosedError: the node was closed.
-        """
+        """Drop what the last `ask` started, and what was agreed on."""
         self._check_open()
         self._end_round()
         self._begins = 0
@@ -379,13 +318,9 @@ class GossipRounds:
             transaction.release()
 
     def end_training(self, loss: float | None) -> None:
-        """Do without what the last `ask` started: there is no training step that follows.
+        """Drop what the last `ask` started: there is no training step that follows.
 
-        Args:
-            loss: of this node at the end; `None` stands for the last one.
-
-        Raises:
-            ClosedError: the node was closed.
+        `loss` is that of the end; `None` stands for the last one.
         """
         self._check_open()
         self._end_round()
@@ -410,21 +345,7 @@ class GossipRounds:
         """Read a peer's newest snapshot and merge it, beside what the algorithm does.
 
         Waits for it, at most `timeout_ms`. A peer that is far behind is not merged, and one that is
-        far ahead is taken in full.
-
-        Args:
-            peer: whose.
-            layout: what it must be like.
-            shard: which part of it.
-            factor: to merge it with, from 0 to 1.
-            merge: merges an arrival; returns the factor that it took.
-            is_finite: tells whether values are finite numbers; `None` to take any.
-
-        Returns:
-            What was merged; `None` when nothing was, whatever the reason.
-
-        Raises:
-            ClosedError: the node was closed.
+        far ahead is taken in full. Returns `None` when nothing was merged.
         """
         self._check_open()
         context = self._context
@@ -449,13 +370,10 @@ class GossipRounds:
     def read_all(
         self, layout: Layout, shard: Shard, is_finite: IsFinite | None = None
     ) -> Iterator[Arrival]:
-        """Read a part of the newest snapshot of each peer that is connected, one after the other.
+        """Yield a part of the newest snapshot of each connected peer, valid until the next.
 
-        Of more than `MOST_READ`, some are drawn. Waits at most `timeout_ms`, for all of them.
-
-        Yields:
-            What has come, valid until the next, with the factor that makes a mean of all of them
-            and this node: 1/2, 1/3 and so on.
+        Of more than `MOST_READ`, some are drawn. Waits at most `timeout_ms` for all of them. The
+        factors 1/2, 1/3 and so on make a mean of all of them and this node.
         """
         context, factor = self._context, 0.5
         able = sorted(context.peer_table.mergeable)
@@ -503,7 +421,7 @@ class GossipRounds:
         return f"its parameters are not finite{f' ({bad[0]}{more})' if bad else ''}"
 
     def _diverges(self, diverged: bool) -> None:
-        """Tell whoever looks after this node that it has diverged, or does so no more."""
+        """Log that this node has diverged, or does so no more."""
         self._has_diverged, divergence = diverged, self.divergence()
         tell_launcher(divergence)
         now, name = self._context.clock.now(), self._context.name
@@ -520,7 +438,6 @@ class GossipRounds:
             )
 
     def _unpaired(self, called: str, other: str, therefore: str) -> None:
-        """Warn, once."""
         if self._has_warned:
             return
         self._has_warned = True
@@ -557,7 +474,6 @@ class GossipRounds:
         return merged
 
     def _arrived(self, order: FetchRequest, published: Snapshot | None) -> Arrival | None:
-        """Wait for what is to be merged."""
         before = self._context.clock.now()
         self._context.pool.settle()
         source = self._sources.wait(order)
@@ -568,7 +484,6 @@ class GossipRounds:
     def _arrival_of(
         self, source: Source, order: FetchRequest, published: Snapshot | None, waited_s: float
     ) -> Arrival | None:
-        """Describe what has come; `None` if it will not do."""
         factor = self.merger.factor(source)
         arrival = self.merger.arrival(source, published, factor, waited_s)
         share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
@@ -595,17 +510,10 @@ class GossipRounds:
         arrival: Arrival | None,
         *,
         terms: Terms = Terms.PULL,
-        factor: float | None = None,
-        is_second: bool = False,
+        factor: float | None = None,  # `None`: that of the interpolation
+        is_second: bool = False,  # asked for to confirm another: it is taken over, or nothing
     ) -> Arrival | None:
-        """Return what is merged of a peer that may lie about its clock; see `policy.beginners`.
-
-        Args:
-            arrival: what came; `None`: nothing.
-            terms: on which it was asked for.
-            factor: to merge it with if it is not taken over; `None`: that of the interpolation.
-            is_second: whether it was asked for to bear out another: it is taken over, or nothing.
-        """
+        """Return what is merged of a peer that may lie about its clock; see `policy.beginners`."""
         own = self.standing.clock
         if arrival is None or (arrival.standing.clock - own < LEAD and not is_second):
             return arrival
@@ -634,7 +542,6 @@ class GossipRounds:
         return None
 
     def _draw(self, barred: Collection[str]) -> str | None:
-        """Have flow control draw a neighbour."""
         return self._sources.draw(barred, self._targets.among(self.view.updates))
 
     def _end_round(self) -> None:

@@ -24,25 +24,15 @@ MADE_EVERY_S = 0.002
 
 
 class LeaderTable:
-    """Takes in loss reports and passes them on; every method may be called from any thread.
-
-    Args:
-        name: of this node.
-        group: of this node; empty for none.
-        loss_window: updates whose mean loss counts.
-        silence_s: after which a node that nobody hears of leads no longer.
-        most: how many other nodes to know of.
-        runtime: of the node.
-        rng: source of randomness.
-    """
+    """Takes in loss reports and passes them on; every method may be called from any thread."""
 
     def __init__(
         self,
         name: str,
-        group: str,
-        loss_window: int,
-        silence_s: float,
-        most: int,
+        group: str,  # empty for none
+        loss_window: int,  # updates whose mean loss counts
+        silence_s: float,  # after which a node that nobody hears of leads no longer
+        most: int,  # how many other nodes to know of
         runtime: Runtime,
         rng: random.Random,
     ) -> None:
@@ -60,12 +50,11 @@ class LeaderTable:
         self._made_at = -math.inf
 
     def measured(self, loss: float | None) -> None:
-        """Take one more training loss into the running mean."""
         with self._lock:
             self._loss.add(loss)
 
     def tell(self, updates: int, clock: float) -> None:
-        """Say how good this node is after so many updates; as long as it is far behind, nothing.
+        """Say how good this node is after so many updates; nothing while it is far behind.
 
         A beginner with a low loss, by chance or by easy examples, must not lead those who train.
         """
@@ -81,7 +70,7 @@ class LeaderTable:
             self._reports.hear((LossReport(*item) for item in news), self._clock.now(), teller)
 
     def hear_packed(self, news: bytes, teller: str = "") -> None:
-        """Take in what stands on a peer's board; what cannot be read is left."""
+        """Take in the news in a peer's shared memory; what cannot be read is ignored."""
         try:
             self.hear(unpack_news(news), teller)
         except ProtocolError:
@@ -100,19 +89,16 @@ class LeaderTable:
             return self._news
 
     def packed(self, most_bytes: int) -> bytes:
-        """Return what to pass on as bytes, as much as fits."""
         news = self.news()
         while len(packed := pack(news)) > most_bytes:
             news = news[: len(news) // 2]
         return packed
 
     def forget(self, node: str) -> None:
-        """Drop a node that has ended."""
         with self._lock:
             self._reports.forget(node, self._clock.now())
 
     def welcome(self, node: str) -> None:
-        """Listen to a node that is back in view."""
         with self._lock:
             self._reports.welcome(node)
 
@@ -136,12 +122,10 @@ class LeaderTable:
             return self._reports.total_updates(self._clock.now(), len(peers) + 1, peers)
 
     def has_groups(self, peers: Collection[str]) -> bool:
-        """Tell whether any of these peers is known to be of another group."""
         with self._lock:
             return self._reports.has_groups(self._clock.now(), peers)
 
     def report(self) -> JsonObject:
-        """Describe what is known in plain data."""
         with self._lock:
             mean = self._loss.mean
             known = self._reports.known(self._clock.now())

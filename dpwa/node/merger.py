@@ -31,13 +31,7 @@ PATIENCE_UPDATES = 100
 
 
 class LossWatch:
-    """Tells the leader table and the quarantine of each loss, once; belongs to the training thread.
-
-    Args:
-        context: of the node.
-        pass_on: has the news sent to a peer.
-        spreads_news: whether to trade news at every update, and not only along with snapshots.
-    """
+    """Tells the leader table and the quarantine of each loss, once; on the training thread."""
 
     def __init__(
         self, context: NodeContext, pass_on: Callable[[], None], *, spreads_news: bool
@@ -56,7 +50,7 @@ class LossWatch:
         self._far_apart = _far_apart_of(context.config)
 
     def choose_leaders_by(self, loss: float | None) -> None:
-        """Take a loss by which leaders are chosen, from now on, in place of the training loss."""
+        """Choose leaders by this loss from now on, in place of the training loss."""
         self._has_leader_loss = True
         self._context.leader_table.measured(loss)
 
@@ -86,7 +80,6 @@ class LossWatch:
             peer_table.quarantine(self._quarantine.quarantined(now))
 
     def merged(self, peer: str, factor: float) -> None:
-        """Note a merge, for the next loss to tell what it has done."""
         self._fresh_merges.append((peer, factor))
 
     def _blame_later(self) -> None:
@@ -98,7 +91,7 @@ class LossWatch:
         self._fresh_merges.clear()
 
     def _spread_news(self) -> None:
-        """Trade news with one peer at random, unless there was no time for it since."""
+        """Trade news with one peer at random, at most every `NEWS_EVERY_S`."""
         context, now = self._context, self._context.clock.now()
         leader = context.leader_table.leader(of_all=True)
         if leader is not None:
@@ -125,7 +118,6 @@ class LossWatch:
 
 
 def _far_apart_of(config: Config) -> FarApart | None:
-    """Return what watches the outer steps of a run; `None` if there are none."""
     if config.algorithm not in ("noloco", "local"):
         return None
     options: Any = config.options_of(config.algorithm)
@@ -136,28 +128,15 @@ _LIES = (Doubt.CONTRADICTED, Doubt.IMPOSSIBLE)
 
 
 class Merger:
-    """Where a training stands, and how it changes with what is merged; on the training thread.
-
-    Args:
-        context: of the node.
-        losses: is told who was merged.
-        uses_rule: whether the factor is that of the configuration's interpolation.
-
-    Attributes:
-        standing: clock and loss of the node.
-        merges: how many there were that changed something.
-        figures: what is counted of it.
-        knows_beginners: whether nodes at the beginning are told apart; see `policy.beginners`.
-        fingerprint: of the layout of the model; empty before the first.
-    """
+    """Where a training stands, and how it changes with what is merged; on the training thread."""
 
     def __init__(self, context: NodeContext, losses: LossWatch, *, uses_rule: bool) -> None:
         config = context.config
-        self.standing = TrainingProgress(clock=0.0)
-        self.merges = 0
+        self.standing = TrainingProgress(clock=0.0)  # clock and loss of the node
+        self.merges = 0  # those that changed something
         self.figures = TrainingFigures(context.clock)
-        self.knows_beginners = False
-        self.fingerprint = b""
+        self.knows_beginners = False  # tell nodes at the beginning apart; see `policy.beginners`
+        self.fingerprint = b""  # of the layout of the model; empty before the first
         self._name = context.name
         self._config = config
         self._peer_table = context.peer_table
@@ -171,7 +150,6 @@ class Merger:
         self._has_warned = False  # that nodes began with unrelated parameters
 
     def stand(self, **changed: Any) -> None:
-        """Change where the training stands."""
         self.standing = replace(self.standing, **changed)
 
     @property
@@ -180,11 +158,7 @@ class Merger:
         return self.standing.clock if self.knows_beginners else 0.0
 
     def factor(self, source: Source) -> float:
-        """Return the factor of the configuration's interpolation for what a peer has published.
-
-        Raises:
-            UserError: a rule of the user's own returned an impossible one.
-        """
+        """Interpolate for what a peer has published; `UserError` if a custom rule misbehaves."""
         threshold = self._config.divergence_threshold
         return merge_factor(self._method, self._options, self.standing, source.standing, threshold)
 
@@ -195,7 +169,6 @@ class Merger:
         factor: float,
         waited_s: float = 0.0,
     ) -> Arrival:
-        """Describe what has come, as it would be merged."""
         return Arrival(
             **vars(source),
             factor=factor,
@@ -223,22 +196,13 @@ class Merger:
         return is_behind and not is_refused and not is_clipped
 
     def is_beginner(self, clock: float) -> bool:
-        """Tell whether this node is far behind a training at a clock."""
         return self.knows_beginners and is_far_behind(self.standing.clock, clock)
 
     def merge(self, arrival: Arrival, merge: Merge, share: float = 1.0) -> Arrival:
-        """Merge parameters and clock, and give the snapshot back.
+        """Merge parameters and clock, and release the snapshot; return it with the factor taken.
 
-        Args:
-            arrival: what to merge.
-            merge: merges the parameters; returns the factor that it took.
-            share: of the parameters that came, by which the clock is moved.
-
-        Returns:
-            What was merged, with that factor.
-
-        Raises:
-            UserError: `merge` returned an impossible factor.
+        `merge` merges the parameters and returns the factor that it took. `share` is the part of
+        the parameters that came, by which the clock is moved.
         """
         before = self.figures.turn_to(Activity.MERGE)
         try:
@@ -286,7 +250,7 @@ class Merger:
     def merge_transaction(
         self, transaction: Settled, published: Snapshot | None, merge: Merge
     ) -> Arrival | None:
-        """Merge what was agreed on with a peer, unless this node is another since then."""
+        """Merge what was agreed on with a peer, unless the parameters were replaced since."""
         is_other_model = transaction.theirs.snapshot.layout.fingerprint != self.fingerprint
         factor = self._transactions.factor(transaction)
         if factor == 0.0 or is_other_model or self._is_of_before(transaction):

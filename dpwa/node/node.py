@@ -51,7 +51,7 @@ FORMAT = "%(asctime)s %(levelname)s dpwa: %(message)s"
 
 
 class _UntilSetUp(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to standard error, but not beside a handler that the program has added by then."""
+    """Writes to standard error until the program has added a handler of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger("dpwa").handlers == [self] and not logging.getLogger().handlers:
@@ -64,7 +64,7 @@ _handler.setFormatter(logging.Formatter(FORMAT))
 
 
 def configure_logging(level: str | None) -> None:
-    """Let messages be seen; set the level of the `dpwa` logger if there is one."""
+    """Show messages; set the level of the `dpwa` logger if there is one."""
     logger = logging.getLogger("dpwa")
     logger.addHandler(_handler)  # once, however many nodes there are
     if level is not None:
@@ -74,21 +74,8 @@ def configure_logging(level: str | None) -> None:
 class Node(Closeable):
     """A node of the configuration, listening as soon as it is made; close it when done.
 
-    Args:
-        name: which one.
-        config: all settings.
-        runtime: where it gets time, threads and sockets from.
-
-    Raises:
-        UnknownNameError: the configuration has no node of this name.
-        AddressError: its address cannot be listened on.
-
-    Attributes:
-        name, config, runtime: as given.
-        seed: of all its randomness.
-        endpoint: where peers reach it.
-        rounds: what the training thread does with it.
-        finish: how it ends its training.
+    Raises `UnknownNameError` if the configuration has no such node, and `AddressError` if its
+    address cannot be listened on.
     """
 
     def __init__(self, name: str, config: Config, runtime: Runtime = SYSTEM) -> None:
@@ -129,7 +116,6 @@ class Node(Closeable):
         log.info("%s: listening on %s, seed %d", name, self._threads.rx.endpoint, self.seed)
 
     def _prepare(self) -> None:
-        """Make what needs no thread that runs."""
         try:
             self.rounds = GossipRounds(self._context, self._threads.tx, _check_of(self))
             self.finish = Finish(self._context, self.rounds, self._threads.tx)
@@ -209,31 +195,28 @@ class Node(Closeable):
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Names of the peers in view."""
         self.check_process()
         return self._context.peer_table.names
 
     @property
     def links(self) -> dict[str, LinkState]:
-        """State of the connection to each of the peers in view."""
         return {name: self._threads.tx.state_of(name) for name in self._context.peer_table.names}
 
     @property
     def names(self) -> Callable[[], tuple[str, ...]]:
-        """Returns the names of this node and of its peers; it does not keep the node alive."""
+        """Returns this node's and its peers' names; does not keep the node alive."""
         name, peer_table = self.name, self._context.peer_table
         return lambda: (name, *peer_table.names)
 
     def rng(self, purpose: str) -> random.Random:
-        """Return randomness of its own for a purpose, seeded by the configuration."""
+        """Return a generator of its own for each purpose, seeded by the configuration."""
         return self._context.rng(purpose)
 
     def add_peer(self, name: str, host: str, port: int) -> None:
         """Take a peer into view; no effect when it already is.
 
-        Raises:
-            UserError: the name is this node's own or known at another address, or the name, host
-                or port is impossible.
+        Raises `UserError` if the name is this node's own or known at another address, or
+        impossible.
         """
         self._check_open()
         self.connect_peer(name, peer_config(name, host, port).connect_endpoint)
@@ -241,8 +224,7 @@ class Node(Closeable):
     def connect_peer(self, name: str, endpoint: str) -> None:
         """Take a peer at an endpoint into view; no effect when it already is.
 
-        Raises:
-            UserError: the name is this node's own or known at another endpoint.
+        Raises `UserError` if the name is this node's own or known at another endpoint.
         """
         if self._context.peer_table.add(name, endpoint):
             self._context.leader_table.welcome(name)
@@ -250,11 +232,6 @@ class Node(Closeable):
             self._threads.tx.order(AddPeer(name, endpoint, settings))
 
     def remove_peer(self, name: str) -> None:
-        """Drop a peer from view.
-
-        Raises:
-            UnknownNameError: no such peer.
-        """
         self._check_open()
         self._context.peer_table.remove(name)
         self._context.forget(name)
@@ -264,40 +241,38 @@ class Node(Closeable):
     # What stands on the node
 
     def attach(self, service: Service, listener: Listener) -> None:
-        """Let a service answer messages of peers, and a listener hear of connections."""
         self._check_open()
         self._threads.rx.register(service)
         self._threads.tx.order(Attach(listener))
 
     def describe(self, key: str, report: Callable[[], JsonObject]) -> None:
-        """Add what a method returns to `report`, under this key, as long as its object lives."""
+        """Add what a method returns to `report`, as long as its object lives."""
         self._reports[key] = weakref.WeakMethod(report)
 
     @property
     def weak_report(self) -> Callable[[], JsonObject]:
-        """Returns `report`, or `{}` once the node is gone; it does not keep the node alive."""
+        """Returns `report`, or `{}` once the node is gone; does not keep the node alive."""
         report = weakref.WeakMethod(self.report)
         return lambda: _called(report)
 
     @property
     def upload(self) -> Upload:
-        """How fast the services may send payloads; it does not keep the node alive."""
+        """Send rate of the services; does not keep the node alive."""
         return self._context.upload
 
     @property
     def keyring(self) -> Keyring | None:
-        """The keys of this node and of whom it talks to; `None` with `security: none`."""
+        """The keys of this node and its peers; `None` with `security: none`."""
         return self._threads.authorizer.keyring
 
     @property
     def node_handle(self) -> NodeHandle:
-        """What sends messages for it; it does not keep the node alive."""
+        """Sends messages for this node; does not keep it alive."""
         return self._threads.node_handle
 
     # Life
 
     def described(self) -> str:
-        """Say in a few words which node this is, and how it is: for people."""
         if not self.is_own:
             return f"{self.name!r} at {self.endpoint}, of process {self._owner}, not of this fork"
         if self.closed:
@@ -310,7 +285,7 @@ class Node(Closeable):
         )
 
     def report(self) -> JsonObject:
-        """Describe the node in plain data, for `dpwa status`."""
+        """Return what `dpwa status` shows."""
         standing, context, threads = self.rounds.standing, self._context, self._threads
         diverged = standing.loss == math.inf or context.pool.is_finite is False
         return {
@@ -363,7 +338,6 @@ class Node(Closeable):
 
     @property
     def closed(self) -> bool:
-        """Tell whether `close` was called."""
         return not self._close_all.alive
 
     def close(self) -> None:
@@ -376,7 +350,6 @@ class Node(Closeable):
 
     @property
     def is_own(self) -> bool:
-        """Tell whether this process has made the node, and is no fork of it."""
         return os.getpid() == self._owner
 
     def check_process(self) -> None:
@@ -390,7 +363,7 @@ class Node(Closeable):
 
 
 def _check_of(node: Node) -> Callable[[], None]:
-    """Return what raises `ClosedError` once a node is closed, and does not keep it alive."""
+    """Return what raises `ClosedError` once a node is closed; does not keep the node alive."""
     reference = weakref.WeakMethod(node._check_open)
 
     def check() -> None:

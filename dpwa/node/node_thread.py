@@ -11,13 +11,7 @@ from dpwa.transport.mailbox import Mailbox
 class NodeThread:
     """One thread of a node, which others wake when there is something to do.
 
-    Args:
-        runtime: of the node.
-        name: of the thread.
-        mailbox: wakes the thread; closed when it has ended.
-
-    Attributes:
-        name: as given.
+    It owns `mailbox`, and closes it when it has ended.
     """
 
     def __init__(self, runtime: Runtime, name: str, mailbox: Mailbox[Any] | Waker) -> None:
@@ -28,20 +22,16 @@ class NodeThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether it is the thread that asks."""
         return self._thread is self._runtime.current_thread()
 
     @property
     def was_started(self) -> bool:
-        """Whether it runs, or has run."""
         return self._thread.ident is not None
 
     def discard(self) -> None:
-        """Give up a thread that was never started."""
         self._mailbox.close()
 
     def end(self) -> None:
-        """Ask the thread to end."""
         raise NotImplementedError
 
     def stop(self, timeout_s: float) -> bool:

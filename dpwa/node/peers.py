@@ -68,7 +68,6 @@ class PeerRecord:
     possible_told: float = -math.inf
 
     def tells(self, clock: float, now: float) -> None:
-        """Take note of what it says of its training clock."""
         self.clock, self.clock_told = clock, now
         if can_have_grown(self.possible_clock, clock, now - self.possible_told):
             self.possible_clock, self.possible_told = clock, now
@@ -84,12 +83,11 @@ class PeerRecord:
 
     @property
     def expected_s(self) -> float | None:
-        """What a fetch takes, `None` if that is not known; what can be mapped is not streamed."""
+        """What a fetch takes, `None` if unknown; mapping takes the latency only."""
         return self.link.expected_s if self.memory is None else self.link.latency_s
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is wrong with it, as far as is known."""
         return self.shown_health in _WELL
 
     @property
@@ -106,7 +104,7 @@ class PeerRecord:
         return self.problem or f"nothing answers at {self.endpoint}"
 
     def report(self, name: str, now: float) -> JsonObject:
-        """Describe it in plain data; `heard_s` is how long ago it was last heard of."""
+        """Plain data; `heard_s` is how long ago it was last heard of."""
         return {
             "name": name,
             "endpoint": self.endpoint,
@@ -141,23 +139,13 @@ MANY = 64  # peers, of which only the first that is not there is warned of
 
 
 class PeerTable:
-    """What this node knows of its peers; every method may be called from any thread.
-
-    Args:
-        own_name: of this node.
-        clock: time source.
-        rng: where the chance in rests comes from.
-
-    Attributes:
-        most_connected: to how many of them this node may be connected at once.
-        merged: which snapshots of them were merged.
-    """
+    """What this node knows of its peers; every method may be called from any thread."""
 
     def __init__(self, own_name: str, clock: Clock, rng: random.Random) -> None:
         self._own_name = own_name
         self._clock = clock
         self._rng = rng
-        self.most_connected = sys.maxsize
+        self.most_connected = sys.maxsize  # peers that this node may be connected to at once
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self._peers: dict[str, PeerRecord] = {}
@@ -165,7 +153,7 @@ class PeerTable:
         self._quarantined: frozenset[str] = frozenset()
         self._has_told_absent = False
         self._timed = {"fetches": 0, "answer_s": 0.0, "streams": 0, "stream_s": 0.0}
-        self.merged = MergedVersions()
+        self.merged = MergedVersions()  # which snapshots of peers were merged
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -174,11 +162,7 @@ class PeerTable:
             return tuple(self._peers)
 
     def add(self, name: str, endpoint: str) -> bool:
-        """Take a peer into view; return whether it is new.
-
-        Raises:
-            UserError: the name is this node's own, or stands for another endpoint already.
-        """
+        """Return whether the peer is new; `UserError` for the own name, or another endpoint."""
         if name == self._own_name:
             raise UserError(f"{name!r} is this node itself, not a peer")
         with self._lock:
@@ -195,11 +179,6 @@ class PeerTable:
         return False
 
     def remove(self, name: str) -> None:
-        """Drop a peer from view.
-
-        Raises:
-            UnknownNameError: no such peer.
-        """
         with self._lock:
             if self._peers.pop(name, None) is not None:
                 self.merged.forget(name)
@@ -217,8 +196,8 @@ class PeerTable:
     ) -> str | None:
         """Let flow control draw the peer to fetch from, out of all or `among` some.
 
-        Of more peers than there may be connections, mostly one that is connected is drawn, once
-        there is hardly room for more. `budget_s`: the longest that the fetch may take.
+        When there are more peers than possible connections and these are nearly used up, mostly a
+        connected one is drawn. `budget_s` is the longest that the fetch may take.
         """
         with self._lock:
             barred = {*exclude, *self._quarantined}
@@ -238,7 +217,7 @@ class PeerTable:
             return chosen
 
     def _far(self, barred: Collection[str], now: float) -> set[str]:
-        """Return which peers of those that can be drawn are not near; none if all could be."""
+        """Return which of the drawable peers are not near; none if all could be."""
         drawn = {name: peer for name, peer in self._peers.items() if name not in barred}
         connected = sum(peer.is_connected for peer in self._peers.values())
         if len(drawn) <= self.most_connected or connected < NEARLY_ALL * self.most_connected:
@@ -246,7 +225,6 @@ class PeerTable:
         return {n for n, peer in drawn.items() if not peer.is_near or self._flow.rests(n, now)}
 
     def told_clock(self, name: str, clock: float) -> None:
-        """Take note of the training clock that a peer's own snapshot has."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
@@ -255,8 +233,7 @@ class PeerTable:
     def doubt(self, name: str, clock: float, own: float) -> tuple[Doubt, float]:
         """Judge a clock that a peer has told, where this node is at `own`; see `policy.beginners`.
 
-        Returns:
-            What is wrong with it, and as how much it counts at most.
+        Returns what is wrong with it, and as how much it counts at most.
         """
         with self._lock:
             now, peer = self._clock.now(), self._peers.get(name)
@@ -274,7 +251,6 @@ class PeerTable:
         return doubt, own if doubt is Doubt.IMPOSSIBLE else most_borne_out(own, best or 0.0)
 
     def quarantine(self, names: Collection[str]) -> None:
-        """Draw none of these peers until further notice."""
         with self._lock:
             self._quarantined = frozenset(names)
 
@@ -318,7 +294,7 @@ class PeerTable:
         log.log(level, "%s: peer %s %s%s", self._own_name, name, words, because)
 
     def share(self, name: str, memory: PeerMemory | None) -> None:
-        """Note the shared memory of a peer that is connected, or that there is none any more."""
+        """Note the shared memory of a connected peer, or that there is none any more."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
@@ -332,7 +308,6 @@ class PeerTable:
         return memory if memory is not None and memory.is_alive(self._clock.now()) else None
 
     def any_memory(self, rng: random.Random) -> tuple[str, PeerMemory] | None:
-        """Return a peer drawn at random, of those that can be mapped, and its shared memory."""
         with self._lock:
             now = self._clock.now()
             mapped = [(n, p.memory) for n, p in self._peers.items() if p.memory is not None]
@@ -349,8 +324,8 @@ class PeerTable:
     def mergeable(self) -> frozenset[str]:
         """Names of the peers in view that can be merged with, as far as is known.
 
-        A peer that had another model a while ago counts as one of them: it may have changed, which
-        is only seen by asking it.
+        One that had another model counts after a while: it may have changed, which only asking
+        shows.
         """
         with self._lock:
             now = self._clock.now()
@@ -361,7 +336,6 @@ class PeerTable:
             )
 
     def is_quarantined(self, name: str) -> bool:
-        """Tell whether a peer is to be left alone for now."""
         with self._lock:
             return name in self._quarantined
 
@@ -372,14 +346,13 @@ class PeerTable:
             return ceiling_s if peer is None else peer.times.deadline_s(ceiling_s)
 
     def fetched_in(self, name: str, elapsed_s: float) -> None:
-        """Learn from how long a fetch took that brought a snapshot."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
                 peer.times = peer.times.succeeded(elapsed_s)
 
     def answered_in(self, name: str, latency_s: float) -> None:
-        """Learn from how long a peer took to answer a request that did not have to wait."""
+        """Learn how long a peer took to answer a request that did not have to wait."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
@@ -389,7 +362,7 @@ class PeerTable:
                 peer.heard = self._clock.now()
 
     def streamed(self, name: str, nbytes: int, elapsed_s: float) -> None:
-        """Learn from how many bytes of payload came after the header, in how many seconds."""
+        """Learn how many seconds the payload after a header took."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
@@ -398,14 +371,13 @@ class PeerTable:
                 peer.link = peer.link.streamed(nbytes, elapsed_s)
 
     def received(self, name: str, nbytes: int) -> None:
-        """Count bytes of payload that have come from a peer."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
                 peer.bytes_received += nbytes
 
     def sent(self, name: str, nbytes: int) -> None:
-        """Count bytes of snapshots that were sent to a peer; by its own word, without keys."""
+        """Count bytes of snapshots sent to a peer; without keys, by its own word."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
@@ -428,19 +400,17 @@ class PeerTable:
             return peer is not None and peer.health is Health.GONE
 
     def in_words(self, name: str) -> str:
-        """Say what is known of a peer, as logs do."""
         with self._lock:
             peer = self._peers.get(name)
             return IN_WORDS[Health.GONE if peer is None else peer.health]
 
     def was_heard(self, name: str) -> bool:
-        """Tell whether anything ever came from a peer."""
         with self._lock:
             peer = self._peers.get(name)
             return peer is not None and peer.heard is not None
 
     def may_still_start(self, name: str) -> bool:
-        """Tell whether a peer of which nothing was heard yet may only be slower to start."""
+        """Tell whether a peer never heard of may only be slower to start."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is None or peer.heard is not None:
@@ -482,14 +452,12 @@ class PeerTable:
                 peer.health = Health.UNKNOWN
 
     def asked_to_go(self, name: str) -> None:
-        """Note that a peer has too many connections, and wants this node's to end."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
                 peer.was_asked_to_go = True
 
     def idle(self, name: str) -> None:
-        """Note that the connection to a peer was given up, as there was nothing to say."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None and peer.is_connected:
@@ -510,15 +478,12 @@ class PeerTable:
                     peer.heard = self._clock.now()
 
     def fetch_report(self) -> JsonObject:
-        """Describe answers and streams that were timed so far: how many, and what they took."""
+        """Return how many answers and streams were timed, and what they took."""
         with self._lock:
             return dict(self._timed)
 
     def report(self) -> list[JsonObject]:
-        """Describe every peer: endpoint, score, health, its link and counts of outcomes.
-
-        `heard_s` is how long ago it was last heard of, `None` if never.
-        """
+        """Describe every peer; `heard_s` is how long ago it was last heard of, `None` if never."""
         with self._lock:
             now = self._clock.now()
             return [

@@ -31,17 +31,11 @@ MOST_TURNS = 3  # of asking those that others have spoken of
 
 @dataclass(frozen=True)
 class StatusAnswer:
-    """What came of asking one node: its report, or the problem in words.
-
-    Attributes:
-        report: what it says of itself.
-        problem: why there is none.
-        ahead_s: by how much its wall clock is ahead of this machine's, give or take the time that
-            the answer took; `None` if it does not say.
-    """
+    """The report of a node, or the problem in words."""
 
     report: JsonObject | None
     problem: str = ""
+    # its wall clock less this machine's, give or take the time of the answer; `None`: unknown
     ahead_s: float | None = None
 
 
@@ -49,14 +43,10 @@ NOT_ASKED = StatusAnswer(None, "not asked: too many others have not answered in 
 
 
 def asking_keyring(config: Config, name: str | None = None) -> Keyring | None:
-    """Return the keys with which to ask the nodes of a configuration; `None` if it needs none.
+    """Return the keys with which to ask the nodes; `None` if the configuration needs none.
 
-    Args:
-        config: of the nodes.
-        name: whose secret key to use; the first one in the folder of the keys if left out.
-
-    Raises:
-        UserError: there is no such key, or others can read or write its file.
+    `name` says whose secret key to use, by default the first in the folder. Raises `UserError` if
+    there is none, or if others can access its file.
     """
     if config.security == "none":
         return None
@@ -68,11 +58,7 @@ def asking_keyring(config: Config, name: str | None = None) -> Keyring | None:
 
 
 def places_to_ask(config: Config) -> tuple[Seed, ...]:
-    """Return where nodes of a configuration should be.
-
-    Raises:
-        UserError: it tells of none.
-    """
+    """Return where nodes of a configuration should be; raises `UserError` if it does not say."""
     listed = [Seed(node.connect_endpoint, node.name) for node in config.nodes]
     places = {seed.endpoint: seed for seed in [*config.seeds, *listed]}
     told = config.advertise or config.listen
@@ -89,15 +75,9 @@ def query_cluster(
 ) -> dict[str, StatusAnswer]:
     """Ask all nodes of a configuration, and all members that they know; by name.
 
-    An address to ask at counts as a node of its own only if nobody else is found to be there.
-
-    Args:
-        config: of the nodes.
-        timeout_s: how long to wait for the slowest, in each of at most three turns.
-        keyring: with whose keys to ask, see `asking_keyring`.
-
-    Raises:
-        UserError: it tells of none.
+    An address in `join` counts as a node of its own only if nobody else is found there. `timeout_s`
+    is the wait for the slowest, in each of at most three turns. Raises `UserError` if the
+    configuration names no node.
     """
     listed = {node.name for node in config.nodes}
     todo = {place.name or place.endpoint: place.endpoint for place in places_to_ask(config)}
@@ -114,11 +94,9 @@ def query_cluster(
 
 
 def members_of(reports: Iterable[JsonObject | None], *statuses: str) -> dict[str, str]:
-    """Return where the members are that reports speak of; they are foreign, so all may be amiss.
+    """Return where the members are that reports speak of; reports are foreign and may be wrong.
 
-    Args:
-        reports: what nodes say of themselves.
-        statuses: of the members that are meant: `alive`, `suspect`, `dead` or `left`.
+    `statuses` are `alive`, `suspect`, `dead` or `left`.
     """
     found = {}
     for report in reports:
@@ -138,14 +116,7 @@ def query_status(
     clock: Clock | None = None,
     keyring: Keyring | None = None,
 ) -> dict[str, StatusAnswer]:
-    """Ask all nodes at once; return an answer for each name within `timeout_s` seconds.
-
-    Args:
-        endpoints: where each node listens, by name.
-        timeout_s: how long to wait for the slowest.
-        clock: what the time is taken from.
-        keyring: with whose keys to ask, see `asking_keyring`.
-    """
+    """Ask all nodes at once; return an answer for each name within `timeout_s` seconds."""
     clock = clock or SystemClock()
     deadline = Deadline(clock, timeout_s)
     answers: dict[str, StatusAnswer] = {}
@@ -171,8 +142,6 @@ def query_status(
 def _question(
     names: list[str], endpoint: str, answers: dict[str, StatusAnswer], deadline: Deadline
 ) -> Question:
-    """Return the question at one address, the answer of which is that of all these names."""
-
     def answered(message: Message, payload: Frame) -> None:
         answers.update(dict.fromkeys(names, _read(message, payload)))
 
@@ -230,25 +199,15 @@ _REFUSALS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong.
-
-    Attributes:
-        node: that it is about.
-        text: what, in one sentence that begins with its name.
-        is_unreachable: whether a connection is missing.
-    """
+    """Something that is wrong."""
 
     node: str
-    text: str
-    is_unreachable: bool = False
+    text: str  # one sentence that begins with the node's name
+    is_unreachable: bool = False  # a connection is missing
 
 
 def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
-    """Return all that is wrong, each finding once.
-
-    Args:
-        answers: of all nodes that should be there, by name.
-    """
+    """Return all that is wrong, each finding once; `answers` has all nodes that should be there."""
     reports = {name: a.report for name, a in answers.items() if a.report is not None}
     found = [
         Finding(name, f"{name}: {answer.problem}", is_unreachable=True)
@@ -266,7 +225,7 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
 
 
 def _between(reports: Mapping[str, JsonObject]) -> Iterator[Finding]:
-    """What nodes say of each other."""
+    """Yield what nodes say of each other."""
     for name, report in reports.items():
         for peer in _dicts(report.get("peers")):
             other, health = _text(peer.get("name")), peer.get("health")
@@ -279,7 +238,6 @@ def _between(reports: Mapping[str, JsonObject]) -> Iterator[Finding]:
 
 
 def _odd_ones(reports: Mapping[str, JsonObject], what: str, of: Any) -> Iterator[Finding]:
-    """Name those that differ from most others."""
     values = {name: of(report) for name, report in reports.items()}
     known = {name: v for name, v in values.items() if isinstance(v, (str, int))}
     counts = Counter(known.values())
@@ -300,7 +258,7 @@ def _model(report: JsonObject) -> str | None:
 
 
 def _views(reports: Mapping[str, JsonObject]) -> Iterator[Finding]:
-    """Who does not know whom, and who is taken for dead."""
+    """Yield who does not know whom, and who is taken for dead."""
     for name, report in reports.items():
         membership = report.get("membership")
         if not isinstance(membership, dict):
@@ -323,7 +281,7 @@ def _clocks(answers: Mapping[str, StatusAnswer]) -> Iterator[Finding]:
 
 
 def _strangers(reports: Mapping[str, JsonObject]) -> Iterator[Finding]:
-    """Who asks in vain to be let in, and what to compare."""
+    """Yield who asks in vain to be let in, and what to compare."""
     for name, report in reports.items():
         refused = report.get("handshakes_refused")
         counts = refused if isinstance(refused, dict) else {}

@@ -33,16 +33,15 @@ class MergedVersions:
         self._last: dict[str, int] = {}  # of those who train no more, as they say
 
     def add(self, peer: str, version: int, shard: Shard) -> None:
-        """Note that this was merged; versions are whole numbers from 1 on."""
+        """Versions are whole numbers from 1 on."""
         before, shards = self._merged.get(peer, (0, frozenset[Shard]()))
         self._merged[peer] = (version, (shards if version == before else frozenset()) | {shard})
 
     def trains(self, peer: str) -> None:
-        """Take note that a peer trains, as it says."""
         self._last.pop(peer, None)
 
     def ends(self, peer: str, version: int) -> None:
-        """Take note that a peer has trained for the last time before this version, as it says."""
+        """Note that a peer says its training ended before this version."""
         self._last[peer] = version
 
     def forget(self, peer: str) -> None:

@@ -50,26 +50,25 @@ class NodeHandle:
         return "" if received is None else received.source
 
     def tell(self, peer: str, message: Message, payload: Frame | None = None) -> None:
-        """Send a message to a peer, and connect to it for that; returns at once.
+        """Send a message, connecting if needed; returns at once.
 
         A message to a peer that is not there is lost.
         """
         self._tx.order(Tell(peer, message, payload, connects=True))
 
     def tell_if_connected(self, peer: str, message: Message, payload: Frame | None = None) -> None:
-        """Send a message to a peer if there is a connection; returns at once."""
+        """Returns at once."""
         self._tx.order(Tell(peer, message, payload))
 
     def connect(self, *, needs_all: bool = False) -> None:
-        """Connect to peers that have been idle longest, as many as there may be; returns at once.
+        """Connect to the longest idle peers, as many as there may be; returns at once.
 
-        Args:
-            needs_all: whether all of them are needed from now on, and these are to stay.
+        `needs_all`: all of them are needed from now on, and the connections are to stay.
         """
         self._tx.order(Connect(needs_all))
 
     def reaches(self, peer: str) -> bool:
-        """Tell whether there is a connection to a peer, or would be if needed."""
+        """Tell whether a peer is connected, or would be if needed."""
         return self._tx.reaches(peer)
 
     def wake(self) -> None:
@@ -77,11 +76,9 @@ class NodeHandle:
         self._rx.wake()
 
     def attach(self, listener: Listener) -> None:
-        """Let something hear of connections, and be called when it has become due."""
         self._tx.order(Attach(listener))
 
     def detach(self, listener: Listener) -> None:
-        """Let it hear of nothing any more, and end it."""
         self._tx.order(Detach(listener))
 
     def tick_listeners(self) -> None:
@@ -105,9 +102,7 @@ class NodeHandle:
 class NodeThreads:
     """Owns the RxThread, the TxThread and the context of their sockets.
 
-    Raises:
-        UserError: `security: curve` without CURVE or the node's key, or with files that others can
-            read or write; too few file descriptors are left.
+    Raises `UserError` if too few descriptors are left, or as `authorizer_of` does.
     """
 
     def __init__(self, endpoint: str, context: NodeContext) -> None:
@@ -138,8 +133,7 @@ class NodeThreads:
     def open(self, services: Iterable[Service]) -> None:
         """Register the services and start the threads.
 
-        Raises:
-            AddressError: the endpoint cannot be listened on; nothing is left running.
+        Raises `AddressError`, with nothing left running, if the endpoint cannot be listened on.
         """
         for service in services:
             self.rx.register(service)

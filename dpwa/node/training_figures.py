@@ -27,11 +27,7 @@ class Activity(IntEnum):
 
 
 class Histogram:
-    """Counts values by upper bounds, the last bin has all others; the form of Prometheus.
-
-    Args:
-        bounds: in ascending order; a value that equals one is counted below it.
-    """
+    """Counts values by upper bounds (inclusive); the last bin has all others, as in Prometheus."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -39,7 +35,6 @@ class Histogram:
         self._sum = 0.0
 
     def add(self, value: float) -> None:
-        """Count one value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
@@ -50,40 +45,23 @@ class Histogram:
 
 @dataclass(frozen=True)
 class MergedPeer:
-    """What was merged of one peer so far.
-
-    Attributes:
-        merges: how often.
-        nbytes: of snapshots, mapped or received.
-        at: time of the last one.
-        staleness: by how many updates the peer was behind then; negative: ahead.
-        standing: clock and loss of the peer then.
-        version: of its snapshot then.
-    """
+    """What was merged of one peer so far."""
 
     merges: int
-    nbytes: int
-    at: float
-    staleness: float
-    standing: TrainingProgress
-    version: int
+    nbytes: int  # of snapshots, mapped or received
+    at: float  # time of the last merge
+    staleness: float  # updates that the peer was behind at that time; negative: ahead
+    standing: TrainingProgress  # clock and loss of the peer then
+    version: int  # of its snapshot then
 
 
 class TrainingFigures:
-    """Counts steps, seconds and merges. Changed by the training thread only, read by any.
-
-    Args:
-        clock: time source.
-
-    Attributes:
-        steps: updates that were begun in this process.
-        consensus_distance: between this node's parameters and those of the peer that was merged
-            last, before that merge; `None` when nobody measured it.
-    """
+    """Counts steps, seconds and merges. Changed by the training thread only, read by any."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.steps = 0
+        self.steps = 0  # updates that were begun in this process
+        # distance to the last peer merged, before that merge; `None`: not measured
         self.consensus_distance: float | None = None
         self._step_changes_s2 = 0.0
         self._trained_s = 0.0  # when the step under way began
@@ -96,7 +74,6 @@ class TrainingFigures:
         self._merged_bytes = 0  # also of peers that were forgotten
 
     def begin(self) -> None:
-        """Count one more update."""
         self.steps += 1
         if self._spent[0] is Activity.IDLE:
             self.turn_to(Activity.TRAIN)
@@ -111,7 +88,7 @@ class TrainingFigures:
         self._trained_s, self._last_step_s = trained_s, step_s
 
     def turn_to(self, activity: Activity) -> Activity:
-        """Take note that the training thread does something else now; return what it did before."""
+        """Begin another activity; return the one before."""
         before, since, seconds = self._spent
         now = self._clock.now()
         spent = list(seconds)
@@ -121,7 +98,6 @@ class TrainingFigures:
 
     @contextmanager
     def doing(self, activity: Activity) -> Iterator[None]:
-        """Count what is done in this context as this activity."""
         before = self.turn_to(activity)
         try:
             yield
@@ -138,7 +114,6 @@ class TrainingFigures:
                 return spent
 
     def waited(self, seconds: float) -> None:
-        """Count how long one update has waited for a snapshot."""
         self._waits.add(seconds)
 
     def merged(
@@ -154,11 +129,10 @@ class TrainingFigures:
         )
 
     def forget(self, peer: str) -> None:
-        """Drop what was merged of a peer that is in view no more."""
         self._merged.pop(peer, None)
 
     def report_of(self, peer: str) -> JsonObject:
-        """Describe in plain data what was merged of a peer; `merged_s` is how long ago that was."""
+        """Describe what was merged of a peer; `merged_s` is how long ago that was."""
         merged = self._merged.get(peer)
         if merged is None:
             return {"merges": 0, "merged_bytes": 0}
@@ -174,7 +148,7 @@ class TrainingFigures:
         }
 
     def report(self) -> JsonObject:
-        """Describe it in plain data; seconds are since the process has begun its training."""
+        """Plain data; seconds count from the begin of the training in this process."""
         spent = self._spent_until_now()
         return {
             "steps": self.steps,

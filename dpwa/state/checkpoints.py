@@ -52,18 +52,12 @@ class BrokenCheckpointError(DpwaError):
 
 @dataclass(frozen=True)
 class SavedPart:
-    """A part of a state, as it was read.
-
-    Attributes:
-        image, numbers: as of `StatePart`.
-        fingerprint: of its kind.
-        descriptions: of its kind, and `count`: how many there would be without a limit.
-    """
+    """A part of a state, as it was read; see `StatePart`."""
 
     image: ByteArray
     numbers: bytes
-    fingerprint: bytes
-    descriptions: list[str]
+    fingerprint: bytes  # of its kind
+    descriptions: list[str]  # of its kind, and `count`: how many there would be without a limit
     count: int
 
     def difference(self, kind: Layout) -> str:
@@ -75,17 +69,10 @@ class SavedPart:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that was read and is whole.
-
-    Attributes:
-        folder: where it is.
-        name: of its files.
-        clock, updates: as of `State`.
-        parts: by name.
-    """
+    """A checkpoint that was read and is whole."""
 
     folder: Path
-    name: str
+    name: str  # of its files
     clock: float
     updates: int
     parts: Mapping[str, SavedPart]
@@ -107,10 +94,7 @@ class Saved:
 class CheckpointFolder:
     """The checkpoints of one node in a folder; those of other nodes are left alone.
 
-    Args:
-        folder: made if it is not there.
-        node: the name of the node.
-        keep: how many checkpoints there are at most.
+    It is made if it is not there. At most `keep` checkpoints stay.
     """
 
     def __init__(self, folder: Path, node: str, keep: int) -> None:
@@ -124,13 +108,10 @@ class CheckpointFolder:
         )
 
     def write(self, state: State) -> str:
-        """Write a state as the newest checkpoint, and remove those that are too many.
+        """Write the newest checkpoint and remove those that are too many; return the name of its
+        files.
 
-        Returns:
-            The name of its files.
-
-        Raises:
-            OSError: it could not be written; nothing of it is left.
+        Raises OSError if it could not be written; nothing of it is left.
         """
         self._make_folder()
         name = f"{self._node}-{self._last_number() + 1:06d}-{state.updates}"
@@ -231,7 +212,6 @@ class CheckpointFolder:
         )
 
     def _prune(self) -> None:
-        """Remove all but the newest checkpoints, and what interrupted ones have left."""
         own = [name for name in self._names() if name not in self._spared]
         kept = {*sorted(own, key=self._number)[-self._keep :], *self._spared}
         for file, name in self._files():
@@ -311,13 +291,7 @@ CLOSE_TIMEOUT_S = 10.0  # for a checkpoint that is being written
 
 
 class CheckpointWriter(Closeable):
-    """Writes states that the training thread hands over; what fails is counted, no more.
-
-    Args:
-        path: of the folder.
-        node: the name of the node.
-        keep: how many checkpoints there are at most.
-    """
+    """Writes states that the training thread hands over; failures are only counted."""
 
     def __init__(self, path: Path, node: str, keep: int) -> None:
         self.folder = CheckpointFolder(path, node, keep)
@@ -331,7 +305,6 @@ class CheckpointWriter(Closeable):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def is_free(self) -> bool:
@@ -348,7 +321,6 @@ class CheckpointWriter(Closeable):
         self._thread.start()
 
     def report(self) -> JsonObject:
-        """Describe it in plain data, for `dpwa status`."""
         return {
             "written": self._written,
             "skipped": self._skipped,

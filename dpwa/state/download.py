@@ -1,10 +1,9 @@
 """Download: which pieces of a state are asked of whom. Decisions only; time is an argument.
 
-Each donor takes the next missing piece whenever it has room, so fast ones bring more than slow
-ones. What is under way with a donor that is lost, or stalls, is missing again; what has come is
-kept. When nothing is missing any more, who has nothing to do is asked for the piece that has been
-under way for longest: a donor that is stopped holds up the rest for a moment only (the "end game"
-of BitTorrent, Cohen 2003).
+Each donor takes the next missing piece whenever it has room. What is under way with a donor that is
+lost, or stalls, is missing again. At the end, idle donors are asked for the pieces that have been
+under way for longest, so a stopped donor delays the rest only for a moment (the "end game" of
+BitTorrent, Cohen 2003).
 """
 
 from __future__ import annotations
@@ -36,12 +35,7 @@ class _DonorQueue:
 
 
 class Download:
-    """The pieces of one image.
-
-    Args:
-        count: how many there are.
-        window: how many are under way with each donor at once.
-    """
+    """The pieces of one image."""
 
     def __init__(self, count: int, window: int = WINDOW) -> None:
         self._missing = deque(range(count))
@@ -52,16 +46,13 @@ class Download:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all pieces are there."""
         return not self._left
 
     @property
     def donors(self) -> tuple[str, ...]:
-        """Who is asked for pieces."""
         return tuple(self._lanes)
 
     def add(self, donor: str, now: float) -> None:
-        """Ask a donor, too."""
         self._lanes.setdefault(donor, _DonorQueue(now))
 
     def remove(self, donor: str) -> None:
@@ -71,7 +62,7 @@ class Download:
             self._miss(lane.asked)
 
     def disconnected(self, donor: str, now: float) -> None:
-        """Take note that there is no connection to a donor: what was asked will not come."""
+        """Note that a connection was lost: what was asked will not come."""
         asked = self._lanes[donor].asked
         lost = [index for index, since in asked.items() if now - since >= LOST_AFTER_S]
         for index in lost:
@@ -101,7 +92,7 @@ class Download:
                     yield donor, index
 
     def arrived(self, donor: str, index: int, now: float) -> bool:
-        """Take note of a sound piece; return whether it was still wanted."""
+        """Note a sound piece; return whether it was still wanted."""
         lane = self._lanes.get(donor)
         if lane is not None:
             lane.asked.pop(index, None)
@@ -113,7 +104,7 @@ class Download:
         return True
 
     def corrupted(self, donor: str, index: int) -> bool:
-        """Take note of a piece that is not what was sent; return whether to give up its donor."""
+        """Note a corrupted piece; return whether to give up its donor."""
         lane = self._lanes.get(donor)
         if lane is None:
             return False
@@ -161,36 +152,21 @@ CONTRADICTED_AFTER_S = 6.0  # likewise those whose clock nobody bears out: the o
 
 @dataclass
 class Candidate:
-    """One peer.
+    """One peer."""
 
-    Attributes:
-        met: when it was seen first with a connection.
-        next_ask: when it is to be asked again.
-        clock: its training clock; `None` before it has answered.
-        said: when it has told that.
-        answered: when it answered first: near ones come first.
-        busy_until: when it may have time for this node again.
-        is_trained: whether there is training behind it that can be taken over.
-        difference: why its state is of no use here, in words.
-        preparing: since when it has been asked to prepare.
-        offer: what it offers.
-        is_lost: it has brought nonsense, now or before, and is not asked any more.
-    """
-
-    met: float
-    next_ask: float = 0.0
-    clock: float | None = None
-    said: float = 0.0
-    answered: float = math.inf
-    busy_until: float = 0.0
-    is_trained: bool = False
-    difference: str = ""
-    preparing: float | None = None
+    met: float  # when it was seen first with a connection
+    next_ask: float = 0.0  # when it is to be asked again
+    clock: float | None = None  # its training clock; `None` before it has answered
+    said: float = 0.0  # when it has told its clock
+    answered: float = math.inf  # when it answered first: near ones come first
+    busy_until: float = 0.0  # when it may have time for this node again
+    is_trained: bool = False  # there is training behind it that can be taken over
+    difference: str = ""  # why its state is of no use here, in words
+    preparing: float | None = None  # since when it has been asked to prepare
     offer: StateOffer | None = None
-    is_lost: bool = False
+    is_lost: bool = False  # it has brought nonsense, now or before, and is not asked any more
 
     def is_silent(self, now: float, silent_s: float) -> bool:
-        """Tell whether it should have answered by now."""
         return self.clock is None and not self.difference and now - self.met >= silent_s
 
     def can_offer(self, clock: float, now: float) -> bool:
@@ -199,39 +175,26 @@ class Candidate:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether it has not said how far it is."""
         return self.clock is None and not self.difference and not self.is_lost
 
     @property
     def may_give(self) -> bool:
-        """Whether its state can be taken over."""
         return self.is_trained and not self.difference and not self.is_lost
 
 
 @dataclass
 class Candidates:
-    """All peers of a joiner that can be reached.
+    """All peers of a joiner that can be reached."""
 
-    Args:
-        most_donors: how many are to give their state at once.
-        preferred: names of those that are asked first, if they are far enough.
-        without: names of those that are not asked at all.
-        silent_s: after which a peer counts that does not say how far it is.
-
-    Attributes:
-        peers: by name.
-        first_trained: when the first one said that there is training behind it.
-    """
-
-    most_donors: int
-    preferred: Collection[str] = ()
-    without: Collection[str] = ()
-    silent_s: float = SILENT_S
+    most_donors: int  # peers that give their state at once
+    preferred: Collection[str] = ()  # peers asked first, if they are far enough
+    without: Collection[str] = ()  # peers not asked at all
+    silent_s: float = SILENT_S  # after which a peer counts that does not say how far it is
     peers: dict[str, Candidate] = field(default_factory=dict)
-    first_trained: float | None = None
+    first_trained: float | None = None  # when the first one said that there is training behind it
 
     def reach(self, names: Collection[str], now: float) -> None:
-        """Take note of who can be reached now; the others are forgotten, but for what is wrong."""
+        """Note who can be reached now; forget the others, unless they are lost."""
         for name in names:
             self.peers.setdefault(name, Candidate(now, is_lost=name in self.without))
         for name in [name for name in self.peers if name not in names]:
@@ -251,7 +214,6 @@ class Candidates:
             yield name, prepares
 
     def stands(self, name: str, clock: float, now: float, *, is_trained: bool) -> None:
-        """Take note of how far a peer is."""
         peer = self.peers.get(name)
         if peer is None:
             return
@@ -261,14 +223,12 @@ class Candidates:
             self.first_trained = now
 
     def postpone(self, name: str, until: float) -> None:
-        """Ask a peer for its state again, but later."""
         peer = self.peers.get(name)
         if peer is not None:
             peer.offer = peer.preparing = None
             peer.next_ask = peer.busy_until = until
 
     def lose(self, name: str) -> None:
-        """Ask a peer no more."""
         peer = self.peers.get(name)
         if peer is not None:
             peer.offer, peer.is_lost = None, True
@@ -286,12 +246,10 @@ class Candidates:
 
     @property
     def differences(self) -> dict[str, str]:
-        """Why the states of peers are of no use here, by name."""
         return {name: peer.difference for name, peer in self.peers.items() if peer.difference}
 
     @property
     def give(self) -> bool:
-        """Whether there is any peer whose state can be taken over."""
         return any(peer.may_give for peer in self.peers.values())
 
     def have_answered(self, now: float) -> bool:

@@ -52,22 +52,16 @@ def can_be_stored(dtype: str) -> bool:
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Where each tensor stands in an image.
+    """Where each tensor stands in an image."""
 
-    Attributes:
-        tensors: their layout, from the end of the header on.
-    """
-
-    tensors: Layout
+    tensors: Layout  # their layout, from the end of the header on
 
     @classmethod
     def of(cls, specs: Iterable[TensorSpec]) -> ImageLayout:
-        """Return the layout of an image of these tensors, whatever their order."""
         return cls(Layout(tuple(sorted(specs, key=lambda spec: (-spec.item_bytes, spec.name)))))
 
     @cached_property
     def header(self) -> bytes:
-        """The first bytes of the image, up to the first tensor."""
         entries = {
             spec.name: {
                 "dtype": _NAMES[spec.dtype],
@@ -82,12 +76,10 @@ class ImageLayout:
 
     @property
     def nbytes(self) -> int:
-        """Size of the image in bytes."""
         return len(self.header) + (self.tensors.nbytes or 0)
 
     @property
     def fingerprint(self) -> bytes:
-        """Digest of all that the header says."""
         return self.tensors.fingerprint
 
     def empty(self) -> ByteArray:
@@ -106,31 +98,18 @@ class ImageLayout:
 
 @dataclass(frozen=True)
 class StatePart:
-    """One part of a state, such as that of the model.
+    """One part of a state, such as that of the model."""
 
-    Attributes:
-        kind: what it must have in common with the part that it replaces.
-        layout: of its image.
-        image: the bytes, shape `(layout.nbytes,)`.
-        numbers: what is no tensor, in msgpack: it may differ from node to node.
-    """
-
-    kind: Layout
+    kind: Layout  # what it must have in common with the part that it replaces
     layout: ImageLayout
-    image: ByteArray
-    numbers: bytes = b""
+    image: ByteArray  # shape `(layout.nbytes,)`
+    numbers: bytes = b""  # what is no tensor, in msgpack: it may differ from node to node
 
 
 @dataclass(frozen=True)
 class State:
-    """The state of a training at one moment.
+    """The state of a training at one moment."""
 
-    Attributes:
-        clock: the training clock.
-        updates: how many updates there were.
-        parts: by name.
-    """
-
-    clock: float
+    clock: float  # the training clock
     updates: int
-    parts: Mapping[str, StatePart]
+    parts: Mapping[str, StatePart]  # by name

@@ -53,11 +53,7 @@ class DonorAnswer(NamedTuple):
 
 
 class Inbox(Listener):
-    """A bounded queue of answers; those that nobody waits for are dropped.
-
-    Args:
-        runtime: of the node.
-    """
+    """A bounded queue of answers; those that nobody waits for are dropped."""
 
     handles = (StateStanding, StateBusy, OtherState, StateOffer, StatePiece, StateGone)
 
@@ -67,24 +63,21 @@ class Inbox(Listener):
         self._is_open = False
 
     def open(self) -> None:
-        """Begin to keep what comes."""
         self._is_open = True
 
     def close(self) -> None:
-        """Keep nothing any more."""
         with self._changed:
             self._is_open = False
             self._received.clear()
 
     def receive(self, peer: str, message: Answer, payload: Frame) -> None:
-        """Take in an answer; called on the TxThread."""
+        """Called on the TxThread."""
         with self._changed:
             if self._is_open and len(self._received) < MOST_WAITING:
                 self._received.append(DonorAnswer(peer, message, payload))
                 self._changed.notify_all()
 
     def take(self, timeout_s: float) -> DonorAnswer | None:
-        """Return the next answer; `None` if there is none in time."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._received), timeout_s)
             return self._received.popleft() if self._received else None
@@ -96,18 +89,12 @@ CONNECT_S = 3.0  # for peers that neither refuse nor accept them
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a joiner waits for peers that may have something for it, in seconds.
+    """How long a joiner waits for peers that may have something for it."""
 
-    Attributes:
-        refused_s: for those that refuse connections, as nobody listens there yet.
-        connecting_s: for those that neither refuse nor accept them.
-        silent_s: for those that are connected, and do not say how far they are.
-        offered_s: for the first copy of a state, as a peer's trainer makes it at its next update.
-    """
-
-    refused_s: float = GRACE_S
-    connecting_s: float = CONNECT_S
-    silent_s: float = SILENT_S
+    refused_s: float = GRACE_S  # for those that refuse connections: nobody listens there yet
+    connecting_s: float = CONNECT_S  # for those that neither refuse nor accept them
+    silent_s: float = SILENT_S  # for those that are connected, and do not say how far they are
+    # for the first copy of a state, which a peer's trainer makes at its next update
     offered_s: float = math.inf
 
 
@@ -117,67 +104,41 @@ BRIEF = Patience(refused_s=0.0, connecting_s=0.3, silent_s=1.0, offered_s=5.0)
 
 @dataclass(frozen=True)
 class StateTarget:
-    """What a joiner asks for.
-
-    Attributes:
-        part: which part of the state.
-        kind: what kind it must be of; `None`: of any.
-        layout: of the image, if that is known beforehand.
-        most_bytes: the largest image that is taken.
-        newer_than: only donors with a clock above this are of use.
-        tokens: of the copies of which other parts have come, by donor: these are asked first.
-        without: names of peers that are not asked.
-        is_alone: whether it shall come from one donor.
-        patience: how long to wait for peers.
-    """
+    """What a joiner asks for."""
 
     part: PartName
-    kind: Layout | None
-    most_bytes: int
-    layout: ImageLayout | None = None
-    newer_than: float = 0.0
+    kind: Layout | None  # the state must be of it; `None`: any
+    most_bytes: int  # the largest image that is taken
+    layout: ImageLayout | None = None  # of the image, if that is known beforehand
+    newer_than: float = 0.0  # only donors with a clock above this are of use
+    # copies of which other parts have come, by donor: these donors are asked first
     tokens: Mapping[str, bytes] = field(default_factory=dict)
-    without: Collection[str] = ()
-    is_alone: bool = False
+    without: Collection[str] = ()  # names of peers that are not asked
+    is_alone: bool = False  # it shall come from one donor
     patience: Patience = Patience()
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A part of the state, put together of pieces of its donors.
-
-    Attributes:
-        image: its bytes.
-        numbers: what is no tensor, of the donor that brought most.
-        clock: the mean of the donors' clocks, weighted by what they brought.
-        updates: of the donor that brought most.
-        pieces: how many each donor brought.
-        tokens: of the copies that they are of.
-    """
+    """A part of the state, put together of pieces of its donors."""
 
     image: ByteArray
-    numbers: bytes
-    clock: float
-    updates: int
-    pieces: Mapping[str, int]
-    tokens: Mapping[str, bytes]
+    numbers: bytes  # what is no tensor, of the donor that brought most
+    clock: float  # mean of the donors' clocks, weighted by what they brought
+    updates: int  # of the donor that brought most
+    pieces: Mapping[str, int]  # how many each donor brought
+    tokens: Mapping[str, bytes]  # of the donors' copies
 
 
 @dataclass(frozen=True)
 class JoinResult:
-    """How an attempt to fetch has ended.
-
-    Attributes:
-        fetched: the part, if it has come.
-        differences: why the states of peers are of no use, in words, by name.
-        is_late: whether there are donors, and the time was up.
-        came, nbytes: how much of how many bytes had come, if it has not.
-    """
+    """How an attempt to fetch has ended."""
 
     fetched: Fetched | None
+    # why the states of peers are of no use, in words, by name
     differences: Mapping[str, str] = field(default_factory=dict)
-    is_late: bool = False
-    came: int = 0
+    is_late: bool = False  # there are donors, and the time was up
+    came: int = 0  # how many of `nbytes` had come, if not all
     nbytes: int = 0
 
 
@@ -190,32 +151,17 @@ Tell = Callable[[str, Message], None]
 
 
 class Joiner:
-    """Fetches parts, one after the other, on the thread that calls.
-
-    Args:
-        links: returns the peers in view, and the state of the connection to each.
-        tell: sends a message to a peer.
-        connect: has connections made to more peers.
-        inbox: where the answers come.
-        clock: time source.
-        most_donors: how many give pieces at once.
-        piece_bytes: of each piece but the last.
-
-    Attributes:
-        is_settled: tells whether all peers that can be expected are in view; until then, nothing is
-            decided by there being none.
-        cut_off: the last fetch, if it is not complete; the next one goes on with what has come.
-    """
+    """Fetches parts, one after the other, on the thread that calls."""
 
     def __init__(
         self,
-        links: Links,
-        tell: Tell,
-        connect: Callable[[], None],
-        inbox: Inbox,
+        links: Links,  # returns the peers in view, and the state of the connection to each
+        tell: Tell,  # sends a message to a peer
+        connect: Callable[[], None],  # has connections made to more peers
+        inbox: Inbox,  # where the answers come
         clock: Clock,
-        most_donors: int,
-        piece_bytes: int = limits.CHUNK_BYTES,
+        most_donors: int,  # donors that give pieces at once
+        piece_bytes: int = limits.CHUNK_BYTES,  # of each piece but the last
     ) -> None:
         self.links = links
         self.tell = tell
@@ -224,8 +170,10 @@ class Joiner:
         self.clock = clock
         self.most_donors = most_donors
         self.piece_bytes = piece_bytes
+        # tells whether all expected peers are in view; before, their absence decides nothing
         self.is_settled: Callable[[], bool] = lambda: True
         self.numbers = itertools.count(1)
+        # the last incomplete fetch; the next one goes on with what has come
         self.cut_off: _Attempt | None = None
 
     def fetch(self, wanted: StateTarget, timeout_s: float) -> JoinResult:
@@ -462,13 +410,11 @@ class _Attempt:
         return self._candidates.have_answered(now)
 
     def _is_kept_waiting(self, now: float) -> bool:
-        """Tell whether no donor has come to copying its state for too long."""
         since = self._candidates.first_trained
         waited_s = 0.0 if since is None else now - since
         return self._download is None and waited_s >= self._wanted.patience.offered_s
 
     def _may_come_up(self, name: str, state: LinkState, now: float) -> bool:
-        """Tell whether to wait for the connection to a peer."""
         age_s = now - self._seen.setdefault(name, now)
         patience = self._wanted.patience
         is_open = state in (LinkState.CONNECTING, LinkState.IDLE)  # which may be just about to

@@ -26,40 +26,27 @@ class Suspects:
 
     If several have brought it together, nobody can tell whose fault it is: from then on a part is
     taken of one donor at a time.
-
-    Attributes:
-        names: of those that are asked no more.
-        is_alone: whether a part is taken of one donor.
     """
 
-    names: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)  # donors that are asked no more
     is_alone: bool = False
 
     def blame(self, donors: Collection[str]) -> None:
-        """Take note of who has brought a part of no use."""
         if len(donors) == 1:
             self.names.update(donors)
         self.is_alone |= len(donors) > 1
 
 
 class StateRestore:
-    """Replaces the parts of a node's state before its first step. On the training thread.
-
-    Args:
-        node: the name of the node.
-        joiner: fetches from peers.
-        folder: the checkpoints of the node, if there are any.
-        clock: time source.
-        timeout_s: how long a part may take to come from peers.
-    """
+    """Replaces the parts of a node's state before its first step. On the training thread."""
 
     def __init__(
         self,
         node: str,
         joiner: Joiner,
-        folder: CheckpointFolder | None,
+        folder: CheckpointFolder | None,  # the checkpoints of the node, if there are any
         clock: Clock,
-        timeout_s: float,
+        timeout_s: float,  # how long a part may take to come from peers
     ) -> None:
         self._node = node
         self._joiner = joiner
@@ -75,28 +62,17 @@ class StateRestore:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """Names of the peers whose state was of no use."""
         return tuple(sorted(self._suspects.names))
 
     def narrow(self, donors: Collection[str] | None, clock: float) -> None:
-        """Ask no peers but these, and take no checkpoint that is further than a clock.
-
-        Args:
-            donors: names; `None`: any.
-            clock: infinite for any.
-        """
+        """Ask only these peers (`None`: any), and take no checkpoint beyond a clock."""
         self._only, self._latest = donors, clock
 
     def start(self, target: Target, source: str) -> Origin | None:
-        """Replace the first part.
+        """Replace the first part; `None` if the node begins with its own.
 
-        Args:
-            target: the part.
-            source: "own", "peers", "newest", or "ahead": as newest, but only of peers that are well
-                ahead, and without waiting for those that are not there yet.
-
-        Returns:
-            Where it came from; `None` if the node begins with its own.
+        `source` is "own", "peers", "newest", or "ahead": as newest, but only of peers that are well
+        ahead, and without waiting for those that are not there yet.
         """
         self._saved, self._donors = None, {}
         on_disk = self._all_saved(target)
@@ -122,7 +98,6 @@ class StateRestore:
             self._fetch(target, 0.0)
 
     def end(self) -> None:
-        """Give back the memory of what is needed no more."""
         self._saved = self._joiner.cut_off = None
 
     # From peers
@@ -249,11 +224,6 @@ class TogetherRestore:
 
     Each fetches from the node of the same rank of a peer, or has checkpoints of its own. What has
     come is loaded only if all ranks have it of the same moment, and of the same peer.
-
-    Args:
-        node: the name of the node.
-        restore: of this rank.
-        companions: the ranks.
     """
 
     def __init__(self, node: str, restore: StateRestore, companions: StateCompanions) -> None:
@@ -264,11 +234,9 @@ class TogetherRestore:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """Names of the peers whose state was of no use."""
         return self._restore.refused
 
     def start(self, target: Target, source: str) -> Origin | None:
-        """Replace the first part; `None` if the node begins with its own."""
         found, is_agreed = self._try(target, source)
         donors = next((each[0] for each in found if each is not None and each[0]), None)
         if not is_agreed and donors is not None:
@@ -292,9 +260,8 @@ class TogetherRestore:
     def _try(self, target: Target, source: str) -> tuple[list[Any], bool]:
         """Try to replace the first part.
 
-        Returns:
-            Where each rank has it from, donors and clock; `None` for nowhere. And whether all have
-            it from there, so that it was loaded.
+        Returns where each rank has it from, donors and clock (`None` for nowhere), and whether all
+        have it from there, so that it was loaded.
         """
         held, origin = self._held(target, lambda held: self._restore.start(held, source))
         own = None if origin is None else (sorted(origin.donors), origin.clock)
@@ -306,7 +273,6 @@ class TogetherRestore:
         return found, is_agreed
 
     def add(self, target: Target) -> None:
-        """Replace one more part, by what belongs to the first one."""
         held, _ = self._held(target, self._restore.add)
         if not self._companions.all_same(len(held)):
             text = "%s: starts with its own %s, as not all of its ranks have that of the peer"
@@ -315,7 +281,6 @@ class TogetherRestore:
             target.load(*held[-1])
 
     def end(self) -> None:
-        """Give back the memory of what is needed no more."""
         self._restore.end()
 
     def _held(

@@ -40,21 +40,13 @@ FRESH = 0.95  # likewise for one whose clock is below so much of that of the nod
 
 @dataclass
 class DonorSnapshot:
-    """A copied state that joiners fetch.
+    """A copied state that joiners fetch."""
 
-    Attributes:
-        token: by which they name it.
-        state: what was copied.
-        taken: when.
-        asked: when somebody last asked for something of it.
-        piece_bytes: of each piece but the last.
-    """
-
-    token: bytes
+    token: bytes  # by which they name it
     state: State
-    taken: float
-    asked: float
-    piece_bytes: int = limits.CHUNK_BYTES
+    taken: float  # when
+    asked: float  # when somebody last asked for something of it
+    piece_bytes: int = limits.CHUNK_BYTES  # of each piece but the last
     _checksums: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def piece(self, part: str, index: int) -> tuple[ByteArray, int] | None:
@@ -71,27 +63,15 @@ class DonorSnapshot:
 
 
 class DonorSnapshots:
-    """At most one copy of the state of this node; made only when it is wanted.
-
-    Args:
-        runtime: of the node.
-        hold_s: how long a copy is kept that nobody asks for.
-        piece_bytes: of each piece but the last.
-
-    Attributes:
-        is_wanted: whether the training thread is to make a copy at its next update.
-        standing: how far this node is.
-        kinds: what kind each part of its state is of.
-        copies: how many were made.
-    """
+    """At most one copy of the state of this node; made only when it is wanted."""
 
     def __init__(
         self, runtime: Runtime, hold_s: float = HOLD_S, piece_bytes: int = limits.CHUNK_BYTES
     ) -> None:
-        self.is_wanted = False
-        self.standing = TrainingProgress(clock=0.0)
-        self.kinds: Mapping[str, Layout] = {}
-        self.copies = 0
+        self.is_wanted = False  # the training thread is to make a copy at its next update
+        self.standing = TrainingProgress(clock=0.0)  # how far this node is
+        self.kinds: Mapping[str, Layout] = {}  # of each part of its state
+        self.copies = 0  # how many were made
         self._clock = self._runtime = runtime
         self._hold_s = hold_s
         self._piece_bytes = piece_bytes
@@ -100,13 +80,12 @@ class DonorSnapshots:
 
     @property
     def held_bytes(self) -> int:
-        """Size of the copy that is held."""
         copy = self._copy
         parts = () if copy is None else copy.state.parts.values()
         return sum(part.image.nbytes for part in parts)
 
     def put(self, state: State) -> None:
-        """Lay a new copy there; joiners that fetch the one before must ask anew."""
+        """Replace the copy; joiners that fetch the one before must ask anew."""
         now = self._clock.now()
         with self._lock:
             self.is_wanted = False
@@ -115,31 +94,26 @@ class DonorSnapshots:
             self._copy = DonorSnapshot(token, state, now, now, self._piece_bytes)
 
     def current(self) -> DonorSnapshot | None:
-        """Return the copy, if there is one."""
         with self._lock:
             if self._copy is not None:
                 self._copy.asked = self._clock.now()
             return self._copy
 
     def want(self) -> None:
-        """Have the training thread make a copy at its next update."""
         self.is_wanted = True
 
     def is_stale(self, copy: DonorSnapshot) -> bool:
-        """Tell whether a copy is too old for joiners that begin now."""
         age_s = self._clock.now() - copy.taken
         is_behind = copy.state.clock < FRESH * self.standing.clock
         return age_s > FRESH_S or (is_behind and age_s > NEW_S)
 
     def expire(self) -> None:
-        """Give a copy back that nobody has asked for in a while."""
         with self._lock:
             copy = self._copy
             if copy is not None and self._clock.now() - copy.asked > self._hold_s:
                 self._copy = None
 
     def clear(self) -> None:
-        """Hold nothing any more."""
         with self._lock:
             self.is_wanted, self._copy = False, None
 
@@ -154,15 +128,6 @@ class StateService(Service):
     """Offers the state to a few joiners at once, and serves its pieces.
 
     The copy is made by the training thread when the first joiner asks, and shared by all.
-
-    Args:
-        donor_snapshots: where the copy is.
-        clock: time source.
-        most_joiners: how many are served at once; the others are told to ask elsewhere.
-        upload: of the node.
-
-    Attributes:
-        served_bytes: how much was sent.
     """
 
     handles = (AskState, AskPiece, StateDone)
@@ -179,7 +144,6 @@ class StateService(Service):
         self.served_bytes = 0
 
     def handle(self, sender: bytes, message: AskState | AskPiece | StateDone, reply: Reply) -> None:
-        """Answer one message."""
         match message:
             case AskState():
                 self._consider(sender, message, reply)

@@ -27,20 +27,12 @@ Capture = Callable[[], Mapping[str, StatePart]]
 
 
 class States(Closeable):
-    """The state of the training of one node.
-
-    Args:
-        node: on whose threads and connections it comes and goes.
-        is_settled: tells whether all peers that can be expected are in view, where they are found
-            one after the other; until then, `start` waits for the first.
-
-    Attributes:
-        origin: where the state came from; `None`: it is the node's own.
-    """
+    """The state of the training of one node."""
 
     def __init__(
         self,
-        node: Node,
+        node: Node,  # on whose threads and connections it comes and goes
+        # tells whether all expected peers are in view; until then, `start` waits for the first
         is_settled: Callable[[], bool] | None = None,
     ) -> None:
         config, runtime = node.config, node.runtime
@@ -76,7 +68,7 @@ class States(Closeable):
             config.initial_state_timeout_s,
         )
         self._has_begun = False
-        self.origin: Origin | None = None
+        self.origin: Origin | None = None  # where the state came from; `None`: it is the node's own
         node.attach(self._service, inbox)
         node.describe("state", self.report)
         finalize(node, _close, self._donor_snapshots, self._writer, self._owner)
@@ -89,23 +81,17 @@ class States(Closeable):
 
     @property
     def may_save(self) -> bool:
-        """Whether there is time for a checkpoint, if there are to be any."""
         return self._writer is None or not self._writer.is_busy
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody has asked for a copy of the state."""
         return self._donor_snapshots.is_wanted
 
     def start(self, target: Target, initial_state: str | None = None) -> Origin | None:
         """Get the state to begin with, before the first step; at most `initial_state_timeout_s`.
 
-        Args:
-            target: the part that is to be replaced; `add` has more, if it was.
-            initial_state: where from; by default as the configuration has it.
-
-        Returns:
-            Where it came from; `None` when the node begins with its own.
+        `initial_state` is by default as the configuration has it. `None` when the node begins with
+        its own.
         """
         self._node.check_process()
         if target.kind is not None:
@@ -138,9 +124,7 @@ class States(Closeable):
     def turn(self, capture: Capture, *, saves: bool = True) -> None:
         """Do what has become due, on the training thread: copy the state if somebody wants it.
 
-        Args:
-            capture: copies all parts.
-            saves: whether the update is complete, so that it may be kept on disk.
+        `capture` copies all parts. `saves`: the update is complete, so that it may be kept on disk.
         """
         self._has_begun = True
         self._restore.end()
@@ -162,7 +146,6 @@ class States(Closeable):
             self._writer.write(state)
 
     def report(self) -> JsonObject:
-        """Describe it in plain data, for `dpwa status`."""
         origin = self.origin
         return {
             "donors": [] if origin is None else sorted(origin.donors),

@@ -23,54 +23,35 @@ class UnfitStateError(PeerError):
 
 @dataclass(frozen=True)
 class Target:
-    """A part of this node's state that is to be replaced by one that comes.
-
-    Attributes:
-        part: which.
-        kind: what comes must be of this kind; `None`: any kind will do.
-        layout: of the image, if that is known beforehand.
-        most_bytes: the largest image that is taken.
-        load: takes over an image and its numbers.  Raises `UnfitStateError`, and changes nothing.
-        check: raises it alike, and changes nothing in any case; `None`: there is no such check.
-    """
+    """A part of this node's state that is to be replaced by one that comes."""
 
     part: PartName
-    kind: Layout | None
-    layout: ImageLayout | None
-    most_bytes: int
+    kind: Layout | None  # what comes must be of it; `None`: any
+    layout: ImageLayout | None  # of the image, if that is known beforehand
+    most_bytes: int  # the largest image that is taken
+    # takes over an image and its numbers, or raises `UnfitStateError` and changes nothing
     load: Callable[[ByteArray, bytes], None]
+    # raises it alike, and never changes anything; `None`: there is no such check
     check: Callable[[ByteArray, bytes], None] | None = None
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the state came from: peers, or a checkpoint of this node.
+    """Where the state came from: peers, or a checkpoint of this node."""
 
-    Attributes:
-        clock: the training clock that came with it.
-        updates: how many updates there were.
-        donors: names of the peers, and which copy of each it was.
-        checkpoint: name of the checkpoint.
-        nbytes: of the part that was replaced.
-    """
-
-    clock: float
+    clock: float  # the training clock that came with it
     updates: int
+    # names of the peers, and which copy of each it was
     donors: Mapping[str, bytes] = field(default_factory=dict)
     checkpoint: str = ""
-    nbytes: int = 0
+    nbytes: int = 0  # of the part that was replaced
 
 
 _NUMERIC_KINDS = "biufc"
 
 
 def values_part(layout: Layout, source: npt.NDArray[Any]) -> dict[str, StatePart]:
-    """Copy raw parameters.
-
-    Args:
-        layout: of one tensor, or of plain bytes.
-        source: the values, of any strides.
-    """
+    """Copy raw parameters, of any strides; `layout` is of one tensor, or of plain bytes."""
     spec = layout.tensors[0]
     image_layout = _layout_of(source.nbytes)
     image = image_layout.empty()
@@ -81,11 +62,7 @@ def values_part(layout: Layout, source: npt.NDArray[Any]) -> dict[str, StatePart
 
 
 def values_of(image: ByteArray, numbers: bytes) -> bytes | npt.NDArray[Any]:
-    """Return the raw parameters of a part.
-
-    Raises:
-        UnfitStateError: it has none.
-    """
+    """Return the raw parameters of a part, or raise `UnfitStateError` if it has none."""
     try:
         dtype, shape = unpack(numbers)
         kind = np.dtype(np.uint8 if dtype == BYTES else dtype)

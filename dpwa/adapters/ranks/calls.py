@@ -23,8 +23,7 @@ Ranks = Replicas | Shards
 def ranks_of(net: object) -> Ranks | None:
     """Return the ranks that hold a module together; `None` if there is only this one.
 
-    Raises:
-        ParametersError: parameters are sharded in a way that cannot be gossiped.
+    Raises `ParametersError` if parameters are sharded in a way that cannot be gossiped.
     """
     if not isinstance(net, torch.nn.Module) or not dist.is_available():
         return None
@@ -32,7 +31,7 @@ def ranks_of(net: object) -> Ranks | None:
 
 
 def whole_of(ranks: Ranks | None) -> Callable[[float], float] | None:
-    """Return what makes the norm of a whole model of that of shards; `None`: each rank has all."""
+    """Return what turns the norm of shards into that of the model; `None`: each rank has all."""
     return ranks.norm if isinstance(ranks, Shards) else None
 
 

@@ -60,14 +60,13 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception, rank: int) -> Failure:
-        """Describe an error; those that are not dpwa's own are described by their text."""
+        """Errors that are not dpwa's own are described by their text."""
         if isinstance(error, DpwaError):
             code = getattr(error, "code", None)
             return cls(rank, type(error), str(error), vars(error), code)
         return cls(rank, RuntimeError, f"{type(error).__name__}: {error}", {})
 
     def throw(self) -> NoReturn:
-        """Raise it on another rank."""
         error = self.kind.__new__(self.kind)
         error.args = (f"rank {self.rank} of the model's process group: {self.text}",)
         vars(error).update(self.attributes)
@@ -79,20 +78,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class RankOutcome:
-    """What has come of a call on rank 0.
+    """The outcome of a call on rank 0."""
 
-    Attributes:
-        result: what it returns.
-        failure: what it raises.
-        has_changed: whether parameters or averaged buffers are to be broadcast.
-        fingerprint: of the layout of those.
-        clock, updates, peers: of the node.
-    """
-
-    result: Any = None
-    failure: Failure | None = None
-    has_changed: bool = False
-    fingerprint: bytes = b""
+    result: Any = None  # what it returns
+    failure: Failure | None = None  # what it raises
+    has_changed: bool = False  # parameters or averaged buffers are to be broadcast
+    fingerprint: bytes = b""  # of their layout
     clock: float = 0.0
     updates: int = 0
     peers: tuple[str, ...] = ()
@@ -101,9 +92,7 @@ class RankOutcome:
 class NodeElsewhere:
     """Stands for the node, and all that belongs to it, on a rank that does not have it.
 
-    Attributes:
-        name, config: as on rank 0.
-        clock, updates, peers: as on rank 0 after the last call.
+    Its attributes are as on rank 0, after the last call.
     """
 
     def __init__(self, name: str, source: ConfigSource, rank: int) -> None:
@@ -118,7 +107,6 @@ class NodeElsewhere:
         self._is_closed = False
 
     def check_process(self) -> None:
-        """Raise a `ForkedError` in a forked child."""
         require_own_process(self._owner, self.name)
 
     def _check_open(self) -> None:
@@ -127,12 +115,10 @@ class NodeElsewhere:
             raise ClosedError(f"node {self.name!r} is closed")
 
     def described(self) -> str:
-        """Say in a few words which node this is."""
         state = "closed" if self._is_closed else f"clock {self.clock:.4g}"
         return f"{self.name!r}, {state}, rank {self._rank}: the node is on rank 0"
 
     def follow(self, told: Form | RankOutcome) -> None:
-        """Take over what rank 0 says of the node."""
         self.clock, self.updates, self.peers = told.clock, told.updates, told.peers
 
     def close(self) -> None:
@@ -173,11 +159,9 @@ class Making:
     scheduler: Schedulers = None
 
     def make(self, config: ConfigSource) -> None:
-        """Make it, with this configuration."""
         self.init(self.name, config, self.leader_loss, self.optimizer, self.scheduler)
 
     def form(self, failure: Exception | None, rank: int) -> Form:
-        """Say to the other ranks what has come of it."""
         told = None if failure is None else Failure.of(failure, rank)
         return Form(
             self.name,
@@ -233,21 +217,14 @@ PATIENCE_S = 30.0  # before a rank says that it waits for the others
 
 @dataclass
 class RankGroup:
-    """The ranks of the process group of a module, seen from one of them.
-
-    Attributes:
-        group: the process group.
-        rank, size: of this process in it, and of the group.
-        device: of small messages: one that the group can send from.
-        is_inside: whether a call is under way on this rank.
-        leader_loss: returns the loss by which leaders are chosen, on each rank.
-    """
+    """The ranks of the process group of a module, seen from one of them."""
 
     group: dist.ProcessGroup
-    device: torch.device
+    device: torch.device  # of small messages: one that the group can send from
     rank: int = field(init=False)
     size: int = field(init=False)
-    is_inside: bool = field(default=False, init=False)
+    is_inside: bool = field(default=False, init=False)  # a call is under way on this rank
+    # returns the loss by which leaders are chosen, on each rank
     leader_loss: Callable[[], Loss] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -257,7 +234,6 @@ class RankGroup:
 
     @property
     def is_first(self) -> bool:
-        """Tell whether this is rank 0."""
         return self.rank == 0
 
     @contextmanager
@@ -274,13 +250,10 @@ class RankGroup:
     ) -> float | None:
         """Return the mean of the losses of all ranks that have measured one.
 
-        Args:
-            loss: of this rank.
-            with_leader_loss: whether to ask for the loss that leaders are chosen by, too.
-            problem: why this rank cannot do what it is called for; the others do not either.
+        Raises `ParametersError` if on some rank the loss is not one number, or there is a
+        `problem`: a reason why it cannot do what it is called for.
 
-        Raises:
-            ParametersError: on some rank the loss is not one number, or there is a problem.
+        `with_leader_loss`: also ask for the loss that leaders are chosen by.
         """
         values: list[float | None] = []
         try:
@@ -314,13 +287,12 @@ class RankGroup:
         return told
 
     def gather(self, form: Form) -> list[Form]:
-        """Return what each rank says of the adapter that it makes."""
         with self.patience(form.name):
             return self.each(form)
 
     @contextmanager
     def patience(self, name: str) -> Iterator[None]:
-        """Say after a while for whom the block waits, in which all ranks make their adapters."""
+        """Log after a while whom the block waits for, in which all ranks make their adapters."""
         text = (
             f"still waiting for all {self.size} ranks of the model's process group to make their "
             "adapters: each of them has to"
@@ -334,7 +306,6 @@ class RankGroup:
             timer.cancel()
 
     def each(self, own: Any) -> list[Any]:
-        """Return what each rank says, in order of rank."""
         said: list[Any] = [None] * self.size
         dist.all_gather_object(said, own, group=self.group)
         return said

@@ -1,8 +1,8 @@
 """Replicas: the ranks of one DistributedDataParallel module, which together are one node.
 
-Rank 0 of the module's own process group has the node: it listens and gossips. The other ranks open
-nothing. All ranks call the adapter alike; after each call rank 0 says what came of it, and if that
-has changed parameters or averaged buffers, they go to the other ranks by the process group.
+Rank 0 of the module's own process group has the node; the others open nothing. All ranks call the
+adapter alike; after each call rank 0 says what came of it, and broadcasts parameters and averaged
+buffers if these have changed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class Replicas(RankGroup):
 
     @property
     def has_node(self) -> bool:
-        """Tell whether this is the rank that has the node."""
         return self.is_first
 
     # Making an adapter
@@ -56,8 +55,7 @@ class Replicas(RankGroup):
     def make(self, adapter: Adapter, net: torch.nn.Module, given: Making) -> None:
         """Make the adapters of all ranks, or fail on all of them.
 
-        Raises:
-            UserError: one of the ranks cannot have its own, or they are not alike.
+        Raises `UserError` if one of the ranks cannot have its own, or they are not alike.
         """
         failure: Exception | None = None
         try:
@@ -100,7 +98,6 @@ class Replicas(RankGroup):
         self.leader_loss = given.leader_loss
 
     def share(self, optimizers: Optimizers) -> None:
-        """Give what rank 0 has taken over for the optimizers to all ranks."""
         if not optimizers.given:
             return
         schedulers, own = optimizers.schedulers or (), None
@@ -115,22 +112,14 @@ class Replicas(RankGroup):
     # A call
 
     def problem(self, adapter: Adapter) -> Exception | None:
-        """Return why this rank cannot be called: nothing, as rank 0 finds that out for all."""
+        """Return `None`: rank 0 finds out for all why they cannot be called."""
         adapter._node._check_open()
         return None
 
     def call(self, adapter: Adapter, run: Callable[[], R]) -> R:
         """Run something on rank 0, and bring the other ranks to the same state.
 
-        Args:
-            adapter: of this rank.
-            run: what rank 0 does.
-
-        Returns:
-            What rank 0 returned.
-
-        Raises:
-            DpwaError: what rank 0 raised, on all ranks.
+        What rank 0 returns or raises, all ranks do.
         """
         if not self.has_node:
             return cast("R", self._follow(adapter))
@@ -184,7 +173,6 @@ class Replicas(RankGroup):
 
     @torch.no_grad()
     def _send_all(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Give the values of rank 0 to all ranks, bit for bit."""
         for bucket in buckets(tensors):
             flat = torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for tensor in bucket])
             dist.broadcast(flat, self._source, self.group)

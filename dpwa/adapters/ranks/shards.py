@@ -33,16 +33,11 @@ from dpwa.transport.link import LinkState
 
 
 def rail_of_members(config: Config, rank: int, size: int, seed: int) -> Config:
-    """Return the configuration of the nodes of one rank: they listen `rank` ports further on.
+    """Return the configuration of the nodes of one rank, whose members are its nodes.
 
-    Args:
-        config: its nodes are members.
-        rank: of this process among the ranks of a member.
-        size: how many there are.
-        seed: of all ranks of the member, if the configuration has none: they draw alike.
-
-    Raises:
-        UserError: it has something that members with shards cannot do.
+    They listen `rank` ports further on. `seed` is that of all ranks of the member, unless the
+    configuration has one: they draw alike. Raises `UserError` for what members with shards cannot
+    do.
     """
     _require_room(config, size)
     return _of_rank(config, rank, [_node_of_rank(node, rank) for node in _nodes(config)], seed)
@@ -51,14 +46,9 @@ def rail_of_members(config: Config, rank: int, size: int, seed: int) -> Config:
 def rail_of_ranks(config: Config, rank: int, members: Sequence[Sequence[str]], seed: int) -> Config:
     """Return the configuration of the nodes of one rank, under the names of their members.
 
-    Args:
-        config: its nodes are the ranks of all members, as a launcher has found them.
-        rank: of this process among the ranks of its member.
-        members: the names of the ranks of each; a member has the name of its first rank.
-        seed: as above.
-
-    Raises:
-        UserError: there is one member only, or they differ in size; or as above.
+    The nodes of `config` are the ranks of all members, as a launcher has found them; a member has
+    the name of its first rank. Raises `UserError` if there is one member only, or they differ in
+    size; or as above.
     """
     if len({len(ranks) for ranks in members}) > 1:
         raise UserError(
@@ -147,21 +137,15 @@ NOBODY = -1.0
 
 @dataclass
 class Shards(RankGroup):
-    """The ranks of a sharded model, seen from one of them.
-
-    Attributes:
-        net: the module.
-        copies: how many ranks have the same shards.
-        are_there: these are companions, see `dpwa.node.fetch_targets`.
-        wants_state: whether somebody has asked a rank for a copy of the state.
-        may_save: whether all ranks have time for a checkpoint.
-    """
+    """The ranks of a sharded model, seen from one of them."""
 
     net: nn.Module
-    copies: int
+    copies: int  # how many ranks have the same shards
+    # these are companions, see `dpwa.node.fetch_targets`
     are_there: bool = field(default=True, init=False)
+    # somebody has asked a rank for a copy of the state
     wants_state: bool = field(default=False, init=False)
-    may_save: bool = field(default=False, init=False)
+    may_save: bool = field(default=False, init=False)  # all ranks have time for a checkpoint
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -174,8 +158,7 @@ class Shards(RankGroup):
     def make(self, adapter: Adapter, net: nn.Module, given: Making) -> None:  # noqa: ARG002
         """Make the adapters of all ranks, or fail on all of them.
 
-        Raises:
-            UserError: one of the ranks cannot have its own, or they are not alike.
+        Raises `UserError` if one of the ranks cannot have its own, or they are not alike.
         """
         with self.patience(given.name):
             said = self.each((given.name, secrets.randbits(32)))
@@ -216,7 +199,7 @@ class Shards(RankGroup):
     def _members(self, names: list[str]) -> list[list[str]]:
         """Return the names of the ranks of all members, this one first, if a launcher gave them.
 
-        Nothing, if all ranks of this member have its name.
+        Empty if all ranks of this member have its name.
         """
         if len(set(names)) < self.size:
             return []
@@ -252,7 +235,6 @@ class Shards(RankGroup):
         return result
 
     def norm(self, own: float) -> float:
-        """Return the Euclidean norm of all shards, of those on each rank."""
         return math.hypot(*(row[0] for row in self.numbers([own]))) / math.sqrt(self.copies)
 
     # The end of the training, which rank 0 leads
@@ -260,11 +242,7 @@ class Shards(RankGroup):
     def end(self, adapter: Adapter, run: Callable[[], R]) -> R:
         """Run something on rank 0, with the others doing what it does in `told`.
 
-        Returns:
-            What rank 0 has returned.
-
-        Raises:
-            DpwaError: what rank 0 raised, on all ranks.
+        What rank 0 returns or raises, all ranks do.
         """
         if not self.is_first:
             adapter._rounds.end_training(None)
@@ -349,7 +327,6 @@ class Shards(RankGroup):
         return older(arrival, version)
 
     def all(self, own: bool) -> bool:
-        """Tell whether something is so on all ranks."""
         return all(row[0] for row in self.numbers([float(own)]))
 
     def all_same(self, own: object) -> bool:
@@ -359,7 +336,6 @@ class Shards(RankGroup):
 
 
 def _number(value: object) -> float:
-    """Return a number that stands for plain data."""
     digest = hashlib.blake2b(msgpack.packb(value), digest_size=EXACT_BYTES).digest()
     return float(int.from_bytes(digest, "big"))
 
@@ -374,17 +350,14 @@ def _described(arrival: Arrival | None) -> object:
 
 @dataclass(frozen=True)
 class _Result:
-    """What rank 0 has returned at the end."""
-
     value: object
 
 
 def shards_of_module(net: nn.Module) -> Shards | None:
     """Return the ranks of a module; `None` if it is not sharded, or there is only this one.
 
-    Raises:
-        ParametersError: its parameters are sharded over several meshes of ranks, or over some of
-            the ranks by more than one dimension.
+    Raises `ParametersError` if its parameters are sharded over several meshes of ranks, or over
+    some of the ranks by more than one dimension.
     """
     reshard(net)
     meshes: list[Any] = []

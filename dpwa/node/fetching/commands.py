@@ -13,8 +13,6 @@ from dpwa.wire.messages import Message
 
 @dataclass(frozen=True)
 class AddPeer:
-    """Connect to a peer."""
-
     name: str
     endpoint: str
     settings: ChannelSettings
@@ -22,35 +20,29 @@ class AddPeer:
 
 @dataclass(frozen=True)
 class RemovePeer:
-    """Disconnect from a peer."""
-
     name: str
 
 
 @dataclass(frozen=True)
 class Tell:
-    """Send a message to a peer, if there is a connection.
-
-    Attributes:
-        connects: whether to connect if there is none, and to send it then.
-    """
+    """Send a message to a peer, if there is a connection."""
 
     peer: str
     message: Message
     payload: Frame | None = None
-    connects: bool = False
+    connects: bool = False  # connect if there is none, and send it then
 
 
 @dataclass(frozen=True)
 class Attach:
-    """Let something hear of connections, beginning with those that there are."""
+    """Let a listener hear of connections, beginning with the present ones."""
 
     listener: Listener
 
 
 @dataclass(frozen=True)
 class Detach:
-    """Let something hear of nothing any more, and end it."""
+    """End a listener."""
 
     listener: Listener
 
@@ -88,13 +80,9 @@ class PassOnNews:
 
 @dataclass(frozen=True)
 class Connect:
-    """Connect to peers, as many as there may be connections.
+    """Connect to peers, as many as there may be connections."""
 
-    Attributes:
-        needs_all: whether all of them are needed from now on.
-    """
-
-    needs_all: bool
+    needs_all: bool  # all of them are needed from now on
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
 """Connections of a node to its peers: opened when there is something to say, and bounded.
 
-A node knows of any number of peers, but is connected to `connections` of them at most. While there
-are no more it connects to all of them at once, and keeps these links: then it is seen at once when
-one comes or goes. Of more, only those are connected to that are asked for something; the one that
-was used least recently makes room for the next, unless something is under way with it.
+A node connects to `connections` peers at most. While there are no more, it connects to all at once
+and stays connected, so that it notices when one comes or goes. Of more, it connects to those it
+asks for something; the least recently used idle one makes room.
 
-The same number bounds those that others have to this node: it asks the peer that it has not heard
-of for longest to close its connection, which that one does if nothing is under way.
+The same number bounds the connections of others to this node: it asks the peer not heard of for
+longest to close its connection, which that one does when idle.
 """
 
 from __future__ import annotations
@@ -37,30 +36,17 @@ LINGER_MS = 100  # for last words to leave; a peer that takes longer does withou
 
 
 class Connections:
-    """The channels to all peers, and the links of those that are connected; of the TxThread.
-
-    Args:
-        zmq_context: of the sockets.
-        poller: waits for what links have to say.
-        context: of the node.
-        keyring: keys of the peers; `None` where there are none.
-        most: how many peers may be connected, see `affordable`.
-        is_busy: tells whether something is under way with a peer, whose link must stay.
-        has_let_go: called when a link was closed that was idle.
-
-    Attributes:
-        channels: by name of the peer.
-    """
+    """The channels to all peers, and the links of those that are connected; of the TxThread."""
 
     def __init__(
         self,
         zmq_context: Context,
         poller: zmq.Poller,
         context: NodeContext,
-        keyring: Keyring | None,
-        most: int,
-        is_busy: Callable[[PeerChannel], bool],
-        has_let_go: Callable[[PeerChannel], None],
+        keyring: Keyring | None,  # `None`: no encryption
+        most: int,  # peers that may be connected, see `affordable`
+        is_busy: Callable[[PeerChannel], bool],  # tells whether a peer's link must stay
+        has_let_go: Callable[[PeerChannel], None],  # called when an idle link was closed
     ) -> None:
         self._zmq_context = zmq_context
         self._poller = poller
@@ -72,7 +58,7 @@ class Connections:
         self._needs_all = False
         self._sockets: dict[object, PeerChannel] = {}  # of links, and their monitors
         self._leaving: dict[PeerChannel, None] = {}  # in order of being asked to
-        self.channels: dict[str, PeerChannel] = {}
+        self.channels: dict[str, PeerChannel] = {}  # by name of the peer
 
     @property
     def keeps_all(self) -> bool:
@@ -80,12 +66,11 @@ class Connections:
         return len(self.channels) <= self._most
 
     def add(self, name: str, endpoint: str, settings: ChannelSettings) -> bool:
-        """Make a channel to a peer; return `False` if it cannot be connected to, and should."""
+        """Make a channel; return `False` if it should be connected and cannot."""
         channel = self.channels[name] = PeerChannel(name, endpoint, settings)
         return not self.keeps_all or self.open(channel)
 
     def remove(self, channel: PeerChannel, linger_ms: int) -> None:
-        """Forget a peer."""
         del self.channels[channel.peer]
         self._leaving.pop(channel, None)
         self.mute(channel)
@@ -96,8 +81,7 @@ class Connections:
     def open_more(self, *, needs_all: bool) -> None:
         """Connect to those that have been idle longest, as many as there may be.
 
-        Args:
-            needs_all: whether all peers are needed from now on.
+        `needs_all`: all peers are needed from now on.
         """
         if needs_all and not self._needs_all:
             self._needs_all = True
@@ -114,11 +98,7 @@ class Connections:
             self.open(channel)
 
     def open(self, channel: PeerChannel) -> bool:
-        """Connect to a peer, if this node is not: there is something to say to it.
-
-        Returns:
-            Whether there is a link now, which may be up or not.
-        """
+        """Connect to a peer if needed; return whether there is a link now, which may be down."""
         channel.used_at = self._context.clock.now()
         self._leaving.pop(channel, None)
         if channel.link is not None:
@@ -138,7 +118,7 @@ class Connections:
         return True
 
     def ready(self, events: dict[object, int]) -> dict[PeerChannel, bool]:
-        """Return the channels that have something to say, and whether it is of the connection."""
+        """Return the channels with something to read, and whether it concerns the connection."""
         ready: dict[PeerChannel, bool] = {}
         for socket in events:
             channel = self._sockets.get(socket)
@@ -147,29 +127,23 @@ class Connections:
         return ready
 
     def are_others(self, events: dict[object, int], own: object) -> bool:
-        """Tell whether there is a socket that is neither of a channel nor the thread's own."""
+        """Tell whether a socket is neither of a channel nor the thread's own."""
         return any(socket != own and socket not in self._sockets for socket in events)
 
     def with_link(self) -> list[PeerChannel]:
-        """Return the channels that have a link, whether it is up or not."""
         return list(dict.fromkeys(self._sockets.values()))
 
     def up(self) -> list[PeerChannel]:
-        """Return the channels whose link is up."""
         return [channel for channel in self.with_link() if channel.is_up]
 
     def lost(self, channel: PeerChannel) -> None:
-        """Take note that a link is down: of many peers, one that is not there is let go."""
+        """Note that a link is down; with many peers, it is given up."""
         if not self.keeps_all and not self._is_busy(channel):
             self._let_go(channel)
             self._context.peer_table.absent(channel.peer)
 
     def renew(self) -> list[PeerChannel]:
-        """Replace links of which nothing can come, because a key has changed or was refused.
-
-        Returns:
-            The channels whose link had not been down: it is now.
-        """
+        """Replace links with a changed or refused key; return those that were not down before."""
         changed = []
         for channel in self.channels.values():
             if channel.link is not None and channel.link.is_useless:
@@ -189,18 +163,17 @@ class Connections:
                 del self._sockets[socket]
 
     def close(self, linger_ms: int) -> None:
-        """Close all links."""
         for channel in self.channels.values():
             channel.close(linger_ms)
 
     def asked_to_go(self, channel: PeerChannel) -> None:
-        """Take note that a peer has too many connections: this one is closed when it is idle."""
+        """Note that a peer has too many connections: close this one when it is idle."""
         if not self.keeps_all and not self._needs_all:
             self._leaving[channel] = None
             self._context.peer_table.asked_to_go(channel.peer)
 
     def end_idle(self) -> None:
-        """Give up the links of many peers that were not used for a while."""
+        """Close links that were not used for a while, when peers are many."""
         if self.keeps_all or self._needs_all:
             return
         latest = self._context.clock.now() - IDLE_AFTER_S
@@ -208,7 +181,7 @@ class Connections:
         self._leaving.update(dict.fromkeys(idle))
 
     def leave(self) -> None:
-        """Close the links that are not needed any more, unless something is under way."""
+        """Close the links that are not needed any more and have nothing under way."""
         if self.keeps_all:
             self._leaving.clear()  # they are not many any more
         latest = self._context.clock.now() - ANSWERED_WITHIN_S
@@ -221,7 +194,7 @@ class Connections:
         return channel.used_at < latest and not self._is_busy(channel)
 
     def _make_room(self) -> None:
-        """Let go of the link that was used least recently, if there are as many as there may be."""
+        """Close the least recently used link, if there are as many as there may be."""
         open_ones = self.with_link()
         if len(open_ones) < self._most:
             return
@@ -248,25 +221,21 @@ class Connections:
 
 
 class Visitors:
-    """Those who have a connection to this node; of the RxThread.
-
-    Args:
-        most: of them that may stay.
-    """
+    """Peers that have a connection to this node; of the RxThread. At most `most` may stay."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._senders: OrderedDict[bytes, None] = OrderedDict()  # the longest silent one first
 
     def heard(self, sender: bytes) -> bytes | None:
-        """Note that somebody has asked; return whom to ask to go, if that is one too many."""
+        """Note that a peer has asked; return whom to ask to go, if that is one too many."""
         self._senders[sender] = None
         self._senders.move_to_end(sender)
         return None if len(self._senders) <= self._most else self._senders.popitem(last=False)[0]
 
 
 def affordable(connections: int, name: str) -> int:
-    """Return how many connections a node may have; warns if the process has too few descriptors."""
+    """Return how many connections a node may have; warn if descriptors limit them."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     others = max(OTHER_DESCRIPTORS, open_descriptors() + NODE_NEEDS)
     needed = others + DESCRIPTORS * connections

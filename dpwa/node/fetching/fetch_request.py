@@ -17,32 +17,19 @@ from dpwa.wire.shards import WHOLE, Shard
 
 @dataclass(frozen=True)
 class FetchTarget:
-    """What is to be fetched, from whom, and on what terms.
+    """What is to be fetched, from whom, and on what terms."""
 
-    Attributes:
-        layout: what the snapshot must be like.
-        shard: which pieces of it.
-        is_finite: tells whether values of a dtype are finite numbers; `None` to take any.
-        terms: of the fetch.
-        only: the one peer to ask; `None` if others will do.
-        among: peers to choose from; `None` for all.
-        version: of the snapshot; 0 for the newest.
-        own_version: of this node's snapshot in a transaction.
-        keeps: whether this node keeps it, to serve it to others.
-        clock: of this node's training; a peer that is far behind will not do.
-        merged: what was merged before, and is not wanted again; `None`: it is wanted all the same.
-    """
-
-    layout: Layout
-    shard: Shard = WHOLE
-    is_finite: IsFinite | None = None
+    layout: Layout  # what the snapshot must be like
+    shard: Shard = WHOLE  # which pieces of it
+    is_finite: IsFinite | None = None  # tests the values of a dtype; `None`: unchecked
     terms: Terms = Terms.PULL
-    only: str | None = None
-    among: Collection[str] | None = None
-    version: int = 0
-    own_version: int = 0
-    keeps: bool = False
-    clock: float = 0.0
+    only: str | None = None  # the one peer to ask; `None` if others will do
+    among: Collection[str] | None = None  # peers to choose from; `None` for all
+    version: int = 0  # of the snapshot; 0 for the newest
+    own_version: int = 0  # of this node's snapshot in a transaction
+    keeps: bool = False  # whether to keep it, to serve it to others
+    clock: float = 0.0  # of this node's training; a peer that is far behind will not do
+    # already merged, and not wanted again; `None`: repeats are wanted
     merged: MergedVersions | None = None
 
     def merged_of(self, peer: str) -> int:
@@ -52,7 +39,7 @@ class FetchTarget:
 
 @dataclass(frozen=True)
 class SettledDeal:
-    """What was to be fetched belongs to a transaction that holds: its manager has it."""
+    """The target belongs to a committed transaction: its manager has the snapshot."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +54,6 @@ class FetchRequest:
     """Fetch a snapshot from one peer before the deadline.
 
     The TxThread offers what it finds; the training thread takes it.
-
-    Args:
-        wanted: what to fetch.
-        deadline: when nobody waits any more.
-        runtime: of the node.
-
-    Attributes:
-        first: the peer to ask first.
-        may_map: whether its shared memory will do.
-        collects: the transaction of a peer that this fetch is for; `None` when it is the trainer's
-            own.
     """
 
     def __init__(
@@ -86,13 +62,14 @@ class FetchRequest:
         deadline: Deadline,
         runtime: Runtime,
         *,
+        # the transaction of a peer that this is for; `None`: the trainer's own
         collects: bytes | None = None,
     ) -> None:
         self.wanted = wanted
         self.deadline = deadline
         self.collects = collects
-        self.first: str | None = wanted.only
-        self.may_map = True
+        self.first: str | None = wanted.only  # the peer to ask first
+        self.may_map = True  # its shared memory will do
         self._runtime = runtime
         self._changed = runtime.condition()
         self._found: Found | None = None
@@ -100,29 +77,27 @@ class FetchRequest:
 
     @property
     def layout(self) -> Layout:
-        """What the snapshot must be like."""
         return self.wanted.layout
 
     @property
     def is_finite(self) -> IsFinite | None:
-        """Tells whether values of a dtype are finite numbers."""
         return self.wanted.is_finite
 
     def again(self, peer: str) -> FetchRequest:
-        """Return an order for the same by the same deadline: a stream, of this peer if possible."""
+        """Return a request for a stream of the same, first of this peer, by the same deadline."""
         order = FetchRequest(self.wanted, self.deadline, self._runtime)
         order.first, order.may_map = peer, False
         return order
 
     def take(self, timeout_s: float) -> Found | None:
-        """Wait for what is found; `None` when nothing will be, or not in time. Ends the order."""
+        """Wait for the result and end the request; `None` when nothing comes in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._found is not None or self._is_over, timeout_s)
             self._is_over = True
             return self._found
 
     def offer(self, found: Found) -> bool:
-        """Say where a snapshot is; return whether somebody still waits for it."""
+        """Offer a snapshot; return whether somebody still waits for it."""
         with self._changed:
             if self._is_over:
                 return False
@@ -131,7 +106,6 @@ class FetchRequest:
             return True
 
     def end(self) -> None:
-        """Say that nothing more will be found."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

@@ -23,33 +23,23 @@ from dpwa.wire.transaction_messages import Prepared
 
 
 class Attempt:
-    """A fetch from one peer; in a transaction, a proposal comes first.
-
-    Attributes:
-        channel: to the peer.
-        session: the talk with it.
-        transaction: what it is part of, if any; a fetch that collects for a peer's transaction is
-            not.
-        version: of the snapshot that the transaction is about.
-        origin: the peer that has sent this node to another one for a copy.
-        incoming: what has begun to come.
-        asked_at: when the request left; `None` as long as the link is not up.
-        deadline: when another peer is asked.
-        answered_at: when the header of a stream came, as long as it lasts.
-        streamed_bytes: of payload, since then.
-    """
+    """A fetch from one peer; in a transaction, a proposal comes first."""
 
     def __init__(self, channel: PeerChannel, session: FetchSession | ProposeSession) -> None:
         self.channel = channel
         self.session = session
+        # the one it is part of; `None` when it collects for a peer's transaction
         self.transaction: bytes | None = None
-        self.version = 0
+        self.version = 0  # of the snapshot that the transaction is about
+        # the peer that has sent this node to another one for a copy
         self.origin: PeerChannel | None = None
-        self.incoming: IncomingSnapshot | None = None
+        self.incoming: IncomingSnapshot | None = None  # what has begun to come
+        # when the request left; `None` as long as the link is not up
         self.asked_at: float | None = None
-        self.deadline: Deadline | None = None
+        self.deadline: Deadline | None = None  # when another peer is asked
+        # when the header of a stream came, as long as it lasts
         self.answered_at: float | None = None
-        self.streamed_bytes = 0
+        self.streamed_bytes = 0  # of payload, since then
 
     @property
     def source(self) -> str:
@@ -58,27 +48,19 @@ class Attempt:
 
     @property
     def has_expired(self) -> bool:
-        """Whether it is time to ask another peer."""
         return self.deadline is not None and self.deadline.expired()
 
 
 class FetchTask:
-    """One order under way.
-
-    Attributes:
-        order: what is wanted.
-        tried: the peers that were asked.
-        attempt: the one under way.
-    """
+    """One request under way."""
 
     def __init__(self, order: FetchRequest) -> None:
         self.order = order
-        self.tried: set[str] = set()
+        self.tried: set[str] = set()  # the peers that were asked
         self.attempt: Attempt | None = None
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until something is over."""
         remaining_s = self.order.deadline.remaining_s()
         if self.attempt is not None and self.attempt.deadline is not None:
             remaining_s = min(remaining_s, self.attempt.deadline.remaining_s())
@@ -86,7 +68,6 @@ class FetchTask:
 
 
 def is_of_transaction(order: FetchRequest, attempt: Attempt) -> bool:
-    """Tell whether what is fetched is on a transaction's terms, of this node or of a peer."""
     return attempt.transaction is not None or order.collects is not None
 
 
@@ -94,7 +75,7 @@ _DECLINED = (Outcome.BUSY, Outcome.NOT_READY, Outcome.OTHER_ALGORITHM)
 
 
 class Fetching(Protocol):
-    """What a Fetcher offers to transactions: it asks whom it likes, and decides what follows."""
+    """What transactions need of a Fetcher."""
 
     active: FetchTask | None
 
@@ -114,12 +95,8 @@ class Fetching(Protocol):
 class TransactionFetches:
     """The transactions of a Fetcher.
 
-    A fetch is part of a transaction that this node has proposed, or it collects the snapshot of the
-    peer for a transaction that the peer has proposed.
-
-    Args:
-        parts: of the node.
-        fetching: the fetches of the node.
+    A fetch is part of a transaction that this node has proposed, or it collects the snapshot of a
+    peer that has proposed one.
     """
 
     def __init__(self, parts: NodeContext, fetching: Fetching) -> None:
@@ -133,7 +110,7 @@ class TransactionFetches:
         self._greet = parts.greeting
 
     def propose(self, channel: PeerChannel, order: FetchRequest, request: int) -> Attempt | None:
-        """Return an attempt that begins with a proposal; `None`: no transaction can be made now."""
+        """Return an attempt that begins with a proposal; `None` if none can be made now."""
         wanted = order.wanted
         expires = self._clock.now() + order.deadline.remaining_s()
         transaction = self._transactions.propose(channel.peer, wanted.own_version, expires)
@@ -149,10 +126,8 @@ class TransactionFetches:
         """Fetch the snapshot that the peer has promised.
 
         If one of both is still at the beginning, there is nothing to share: whoever is ahead leaves
-        the transaction, and whoever is far behind takes over the other's parameters without one.
-
-        Raises:
-            ProtocolError: the peer promises more mass than there is.
+        the transaction, and whoever is far behind takes over the other's parameters. A peer that
+        promises more mass than there is gets a `ProtocolError`.
         """
         active = self._fetching.active
         if active is None or attempt.transaction is None:
@@ -181,7 +156,7 @@ class TransactionFetches:
             self._fetching.fetch(active, attempt)
 
     def pin(self, attempt: Attempt, memory: PeerMemory) -> None:
-        """Hold on to the promised snapshot in shared memory."""
+        """Pin the promised snapshot in shared memory."""
         active = self._fetching.active
         if active is None:
             return
@@ -192,7 +167,6 @@ class TransactionFetches:
             self.have(attempt, pinned)
 
     def have(self, attempt: Attempt, lease: Lease) -> None:
-        """Take the peer's snapshot, which stays."""
         active = self._fetching.active
         if active is None:
             lease.release()
@@ -200,7 +174,7 @@ class TransactionFetches:
             self._fetching.succeeded(attempt)
 
     def partner_prepared(self, transaction: bytes) -> bool:
-        """Take that a peer has this node's snapshot; return whether the transaction is open."""
+        """Note that a peer has this node's snapshot; return whether the transaction is open."""
         holds, active = self._transactions.prepared(transaction), self._fetching.active
         attempt = None if active is None else active.attempt
         if active is None or attempt is None or attempt.transaction != transaction:
@@ -211,14 +185,14 @@ class TransactionFetches:
         return holds is not None
 
     def partner_failed(self, transaction: bytes) -> None:
-        """Take that a peer cannot have this node's snapshot, or must not merge it."""
+        """Note that a peer cannot have, or must not merge, this node's snapshot."""
         active = self._fetching.active
         attempt = None if active is None else active.attempt
         if attempt is not None and attempt.transaction == transaction:
             self._fetching.attempt_failed(attempt.channel, Outcome.BUSY)
 
     def leave(self, attempt: Attempt | None, outcome: Outcome) -> None:
-        """Do without the transaction of an attempt that has failed, if it is part of one."""
+        """Abort the transaction of a failed attempt, if it is part of one."""
         if attempt is None or attempt.transaction is None:
             return
         if outcome in _DECLINED or attempt.asked_at is None:  # who was not asked need not be told
@@ -227,7 +201,7 @@ class TransactionFetches:
             self._transactions.abort(attempt.transaction)
 
     def collect_failed(self, order: FetchRequest, channel: PeerChannel | None) -> None:
-        """Let a peer know that its snapshot is not to be had; the transaction is off."""
+        """Tell a peer that its snapshot cannot be had, which aborts the transaction."""
         if (
             order.collects is not None
             and self._transactions.collect_failed(order.collects)
@@ -255,12 +229,11 @@ class TransactionFetches:
         return True
 
     def _tell_trainer(self, order: FetchRequest, attempt: Attempt) -> None:
-        """Tell the trainer that its transaction holds."""
         order.offer(Found(attempt.channel.peer, SettledDeal()))
 
 
 def _pinned(order: FetchRequest, attempt: Attempt, memory: PeerMemory) -> Lease | Ended:
-    """Hold on to the promised snapshot in shared memory, or say why it will not do."""
+    """Pin the promised snapshot in shared memory, or say why it will not do."""
     lease = memory.pin(order.layout, attempt.version)
     if lease is None or lease.snapshot.version != attempt.version:
         if lease is not None:

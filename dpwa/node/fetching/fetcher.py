@@ -1,4 +1,4 @@
-"""Fetcher: pursues one order at a time, from peer to peer, until it is met or its time is over."""
+"""Fetcher: pursues one request at a time, from peer to peer, until it is met or expires."""
 
 from __future__ import annotations
 
@@ -39,25 +39,14 @@ CONNECTED_WITHIN = 0.25
 
 
 class Fetcher:
-    """What the TxThread does for an order. A peer that is down is passed over for another at once.
-
-    Belongs to the TxThread.
-
-    Args:
-        connections: to the peers.
-        context: of the node.
-        rng: source of randomness.
-
-    Attributes:
-        active: the order under way; `None`: there is none.
-        transactions: what a fetch for one says to its manager and to the partner.
-    """
+    """Meets one request at a time for the TxThread; a peer that is down is skipped at once."""
 
     def __init__(self, connections: Connections, context: NodeContext, rng: random.Random) -> None:
         self._connections, self._channels = connections, connections.channels
         self._peer_table, self._clock = context.peer_table, context.clock
         self._snapshot_cache = context.snapshot_cache
         self._greet, self._hear = context.greeting, context.leader_table.hear
+        # what a fetch for one says to its manager and to the partner
         self.transactions = TransactionFetches(context, self)
         self._rng = rng
         self.active: FetchTask | None = None
@@ -66,33 +55,29 @@ class Fetcher:
 
     @property
     def receive_bytes(self) -> int:
-        """Memory for what arrives."""
         return self._buffer.nbytes
 
     def next_request(self) -> int:
-        """Return a number for a request that no other has."""
         return next(self._requests)
 
     def remaining_s(self) -> float | None:
-        """Return when to call `keep_deadlines` again; `None`: there is nothing under way."""
+        """Return when to call `keep_deadlines` again; `None`: nothing is under way."""
         return None if self.active is None else self.active.remaining_s
 
     def pursue(self, order: FetchRequest) -> None:
-        """Begin with an order, in place of the one under way."""
         self.keep_deadlines()  # of the one before
         self.give_up(Outcome.TIMED_OUT)
         self.active = FetchTask(order)
         self._ask_next_peer()
 
     def give_up(self, outcome: Outcome, *, charge: bool = False) -> None:
-        """End the order under way without a snapshot; `charge` the peer that was asked."""
+        """End the request under way without a snapshot; `charge` the peer that was asked."""
         self._cancel()
         if charge:
             self._charge(outcome)
         self.finish(outcome)
 
     def keep_deadlines(self) -> None:
-        """End what has run out of time."""
         active = self.active
         if active is None:
             return
@@ -109,14 +94,13 @@ class Fetcher:
             self.attempt_failed(attempt.channel, Outcome.TIMED_OUT, "slower than it used to be")
 
     def is_asking(self, channel: PeerChannel) -> bool:
-        """Tell whether a fetch from this peer is under way, or one that may come back to it."""
+        """Tell whether a fetch from this peer is under way, or may come back to it."""
         attempt = None if self.active is None else self.active.attempt
         return attempt is not None and channel in (attempt.channel, attempt.origin)
 
     # What happens to a peer
 
     def link_changed(self, channel: PeerChannel, state: LinkState) -> None:
-        """Act on what happened to a connection."""
         attempt = self._attempt_with(channel)
         if attempt is None or self.active is None:
             return
@@ -127,12 +111,11 @@ class Fetcher:
             self.attempt_failed(channel, Outcome.LOST if was_asked else Outcome.UNREACHABLE)
 
     def removed(self, channel: PeerChannel) -> None:
-        """Do without a peer that is no longer in view."""
         if self._attempt_with(channel) is not None:
             self._ask_another_peer(Outcome.LOST)
 
     def failed(self, channel: PeerChannel, outcome: Outcome, detail: str) -> None:
-        """Charge a peer with what it did; another one may do better."""
+        """Charge a peer with its failure, and try another one."""
         if self._attempt_with(channel) is not None:
             self._cancel()
         self.attempt_failed(channel, outcome, detail)
@@ -140,9 +123,8 @@ class Fetcher:
     def receive(self, channel: PeerChannel, message: Message, payload: Frame) -> bool:
         """Take an answer of a peer; return whether it was waited for.
 
-        Raises:
-            ProtocolError: it is not allowed here.
-            BrokenFetchError: what it brings must not be merged.
+        Raises `ProtocolError` if it is not allowed here, `BrokenFetchError` if its content must not
+        be merged.
         """
         attempt = self._attempt_with(channel)
         if attempt is None or attempt.session.request != message.request:
@@ -168,7 +150,7 @@ class Fetcher:
     # Asking
 
     def _ask_next_peer(self) -> None:
-        """Make an attempt with the next peer that flow control picks and that is not down."""
+        """Ask the next peer that flow control picks and that is not down."""
         active = self.active
         while active is not None:
             active.attempt = None
@@ -343,7 +325,6 @@ class Fetcher:
             self._peer_table.streamed(attempt.channel.peer, attempt.streamed_bytes, elapsed_s)
 
     def fetch(self, active: FetchTask, attempt: Attempt) -> None:
-        """Go on with a fetch from the same peer, in the same transaction if it is one."""
         plan = attempt.channel.plan(active.order, self._greet())
         session = FetchSession(self.next_request(), replace(plan, version=attempt.version))
         again = Attempt(attempt.channel, session)
@@ -354,7 +335,6 @@ class Fetcher:
     # How it ends
 
     def attempt_failed(self, channel: PeerChannel, outcome: Outcome, detail: str = "") -> None:
-        """The attempt with this peer, if there is one, has failed: another peer may do better."""
         if self._attempt_with(channel) is not None:
             self._charge(outcome, detail)
             self._ask_another_peer(outcome)
@@ -370,18 +350,15 @@ class Fetcher:
             self._ask_next_peer()
 
     def _charge(self, outcome: Outcome, detail: str = "") -> None:
-        """Charge the peer of the attempt under way with its failure."""
         if self.active is not None and self.active.attempt is not None:
             self._peer_table.record(self.active.attempt.channel.peer, outcome, detail)
 
     def _cancel(self) -> None:
-        """Tell the peer, if it can be told, that nobody waits any more."""
         attempt = None if self.active is None else self.active.attempt
         if attempt is not None and attempt.asked_at is not None:
             attempt.channel.send(Cancel(request=attempt.session.request))
 
     def finish(self, outcome: Outcome) -> None:
-        """End the order under way without a snapshot."""
         active, self.active = self.active, None
         if active is None:
             return

@@ -1,7 +1,7 @@
 """A snapshot on its way from a peer: its pieces are decoded into one buffer as they come.
 
-It is merged when all of it is there, in one pass. What is not complete in time is dropped, so there
-is nothing to take back.
+It is merged in one pass when complete. What is not complete in time is dropped, so there is nothing
+to take back.
 """
 
 from __future__ import annotations
@@ -33,34 +33,20 @@ class BrokenFetchError(PeerError):
 
 
 class IncomingSnapshot:
-    """One snapshot, or some of its pieces; belongs to the TxThread until it is complete.
-
-    Args:
-        announced: what the peer said of it; at least one piece.
-        codec: what the pieces are encoded with.
-        buffer: room for the whole snapshot, shape `(nbytes,)`.
-        held: what this node holds of this peer, for a codec that sends differences; they are
-            decoded there.
-        is_finite: tells whether values of a dtype are finite numbers; `None` to take any.
-
-    Attributes:
-        version: of the snapshot.
-        standing: clock and loss of the peer.
-        nbytes: size of the whole snapshot.
-        start: where the first of the pieces begins in it.
-        data: the bytes of the pieces, once all have come.
-    """
+    """One snapshot, or some of its pieces; belongs to the TxThread until it is complete."""
 
     def __init__(
         self,
         announced: Announced,
         codec: Codec,
-        buffer: ByteArray,
+        buffer: ByteArray,  # room for the whole snapshot, shape `(nbytes,)`
+        # what this node holds of this peer: codecs that send differences decode into it
         held: DeltaBase | None = None,
-        is_finite: IsFinite | None = None,
+        is_finite: IsFinite | None = None,  # tests the values of a dtype; `None`: unchecked
     ) -> None:
         header, pieces = announced.header, announced.pieces
         self.version = header.version
+        # clock and loss of the peer
         self.standing = TrainingProgress(clock=header.clock, loss=header.loss, trace=header.trace)
         self.nbytes, self.start, self._stop = header.nbytes, pieces[0].start, pieces[-1].stop
         self._token = header.token
@@ -68,21 +54,16 @@ class IncomingSnapshot:
         self._held = held
         self._is_finite = is_finite
         self._buffer = buffer if held is None else held.data
-        self.data = self._buffer[self.start : self._stop]
+        self.data = self._buffer[self.start : self._stop]  # complete once all pieces have come
         if held is not None:
             held.token = NOTHING  # until all of it is there
 
     def snapshot(self, layout: Layout) -> Snapshot:
-        """Return all of it as a snapshot of a layout, which stays until the next fetch."""
+        """Return it as a snapshot of a layout, valid until the next fetch."""
         return Snapshot(self.version, self.standing, layout, self.data, is_finite=True)
 
     def add(self, piece: Piece, payload: Frame) -> None:
-        """Take the next piece.
-
-        Raises:
-            ProtocolError: it cannot be decoded.
-            BrokenFetchError: a value in it is not finite.
-        """
+        """Raises `ProtocolError` if undecodable, `BrokenFetchError` if not finite."""
         place = self._buffer[piece.start : piece.stop]
         decoded = self._codec.decode(payload, piece.dtype, place)
         if not np.may_share_memory(decoded, place):

@@ -28,43 +28,24 @@ MOST_UNSENT = 4
 
 @dataclass(frozen=True)
 class ChannelSettings:
-    """How to fetch from one peer.
+    """How to fetch from one peer."""
 
-    Attributes:
-        codec: what streams are encoded with.
-        plain: the codec of whole snapshots, which a peer may always send.
-        may_map: whether shared memory is wanted.
-        may_stream: whether streams are.
-    """
-
-    codec: Codec
-    plain: Codec
-    may_map: bool = True
+    codec: Codec  # of streams
+    plain: Codec  # the codec of whole snapshots, which a peer may always send
+    may_map: bool = True  # use shared memory
     may_stream: bool = True
 
 
 class PeerChannel:
-    """The way to one peer. Shared memory is tried anew with every connection.
-
-    Args:
-        peer: its name.
-        endpoint: where it is.
-        settings: how to fetch from it.
-
-    Attributes:
-        peer, endpoint: as given.
-        link: the connection; `None` as long as there is nothing to say.
-        obstacle: why no connection can be made; empty if one can.
-        used_at: when it was used last.
-        unsent: messages for when it is connected; of many, the last few.
-    """
+    """The way to one peer. Shared memory is tried anew with every connection."""
 
     def __init__(self, peer: str, endpoint: str, settings: ChannelSettings) -> None:
         self.peer = peer
         self.endpoint = endpoint
-        self.link: PeerLink | None = None
-        self.obstacle = ""
+        self.link: PeerLink | None = None  # `None` as long as there is nothing to say
+        self.obstacle = ""  # why no connection can be made; empty if one can
         self.used_at = -math.inf
+        # messages for when it is connected; of many, the last few
         self.unsent: deque[tuple[Message, Frame | None]] = deque(maxlen=MOST_UNSENT)
         self.may_stream = settings.may_stream
         self._settings = settings
@@ -86,7 +67,7 @@ class PeerChannel:
 
     @property
     def problem(self) -> str:
-        """Why there is no connection, in words; empty while nothing is wrong."""
+        """Why there is no connection; empty while nothing is wrong."""
         return self.obstacle if self.link is None else self.link.problem
 
     def send(self, message: Message, payload: Frame | None = None) -> bool:
@@ -94,23 +75,19 @@ class PeerChannel:
         return self.link is not None and self.link.send(message, payload)
 
     def send_unsent(self) -> None:
-        """Send what has waited for the connection."""
         while self.unsent:
             self.send(*self.unsent.popleft())
 
     def receive(self) -> list[Frame] | None:
-        """Take one waiting answer, or return `None`."""
         return None if self.link is None else self.link.receive()
 
     @property
     def held_bytes(self) -> int:
-        """Memory of what is held of the peer."""
         held = self._held  # another thread may ask while it is replaced
         return 0 if held is None else held.data.nbytes
 
     @property
     def mapped_bytes(self) -> int:
-        """How much of the peer's memory is mapped."""
         memory = self._memory  # likewise
         return 0 if memory is None else memory.nbytes
 
@@ -131,7 +108,7 @@ class PeerChannel:
         )
 
     def map(self, found: InSharedMemory) -> PeerMemory | None:
-        """Map the memory that the peer speaks of; `None`, from now on, if that cannot be."""
+        """Map the peer's memory; `None`, from now on, if that is impossible."""
         memory = self._memory
         if memory is not None and (memory.name, memory.nonce) == (found.name, found.nonce):
             return memory
@@ -146,7 +123,6 @@ class PeerChannel:
     def incoming(
         self, order: FetchRequest, announced: Announced, buffer: ByteArray
     ) -> IncomingSnapshot:
-        """Make ready for a snapshot that the peer has announced."""
         header, held = announced.header, None
         codec = self._settings.codec
         if codec.is_delta:
@@ -155,7 +131,7 @@ class PeerChannel:
         return IncomingSnapshot(announced, codec, buffer, held, order.is_finite)
 
     def follow(self) -> list[LinkState]:
-        """Read what happened to the connection; return the states entered since, in order."""
+        """Read the events of the connection; return the states entered since, in order."""
         states = [] if self.link is None else self.link.update()
         if LinkState.DOWN in states:
             self._lost()
@@ -166,7 +142,7 @@ class PeerChannel:
         return states
 
     def replace(self, link: PeerLink) -> None:
-        """Go on with another link to the peer; whatever the old one brings is not read."""
+        """Go on with another link to the peer; what comes on the old one is not read."""
         self._lost()
         if self.link is not None:
             self.link.close()

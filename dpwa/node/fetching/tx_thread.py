@@ -57,17 +57,11 @@ def say_goodbye(
     deadline: Deadline,
     poller: zmq.Poller,
 ) -> None:
-    """Tell the peers that are connected, and wait for their answers, but not for ever.
+    """Tell the connected peers, and wait for their answers until the deadline.
 
-    Whoever closes a connection without waiting may take back what it has sent last: with answers
-    on it that were not read, TCP resets it, and a busy peer never sees the goodbye.
-
-    Args:
-        links: to peers; owned by the calling thread.
-        name: of this node.
-        ending: names of peers that have said goodbye themselves: nobody waits for their answers.
-        deadline: after which this node goes, answered or not.
-        poller: a new one.
+    If a connection is closed with unread answers on it, TCP resets it, and a busy peer never sees
+    the goodbye. `ending` are peers that have said goodbye themselves: nobody waits for their
+    answers.
     """
     waiting = [link for link in links if link.state is LinkState.UP]
     waiting = [link for link in waiting if link.send(Goodbye(request=1, name=name))]
@@ -86,7 +80,7 @@ def say_goodbye(
 
 
 def _has_answered(link: PeerLink) -> bool:
-    """Read some of what a peer has sent, until its goodbye; the rest is of no use any more."""
+    """Read some of what a peer has sent, until its goodbye."""
     for _ in range(FAREWELLS_PER_TURN):
         frames = link.receive()
         if frames is None:
@@ -105,25 +99,16 @@ BETWEEN_TICKS_S = 0.01  # at least, however often they are to look at once
 
 
 class Listeners:
-    """The listeners of a node; belongs to the TxThread.
-
-    Args:
-        zmq_context: of sockets of their own.
-        poller: wakes the thread.
-
-    Attributes:
-        tick_at: when something becomes due; inf: never.
-    """
+    """The listeners of a node; belongs to the TxThread."""
 
     def __init__(self, zmq_context: Context, poller: zmq.Poller) -> None:
-        self.tick_at = math.inf
+        self.tick_at = math.inf  # when something becomes due; inf: never
         self._ticked_at = -math.inf
         self._zmq_context = zmq_context
         self._poller = poller
         self._listeners: list[Listener] = []
 
     def attach(self, listener: Listener, connected: Iterable[str]) -> None:
-        """Let it hear of connections, beginning with those that there are."""
         self._listeners.append(listener)
         listener.attached(self._zmq_context, self._poller)
         self.tick_at = -math.inf
@@ -131,7 +116,6 @@ class Listeners:
             listener.link_changed(peer, is_up=True)
 
     def detach(self, listener: Listener) -> None:
-        """Let it hear of nothing any more, and end it."""
         if listener not in self._listeners:
             return
         self._listeners.remove(listener)
@@ -141,16 +125,13 @@ class Listeners:
             log.exception("%s did not end as it should", type(listener).__name__)
 
     def end(self) -> None:
-        """End them all."""
         for listener in list(self._listeners):
             self.detach(listener)
 
     def look_at_once(self) -> None:
-        """Call them as soon as may be."""
         self.tick_at = min(self.tick_at, self._ticked_at + BETWEEN_TICKS_S)
 
     def tick(self, now: float) -> None:
-        """Have done what has become due."""
         waits_s = (listener.tick(now) for listener in list(self._listeners))
         self._ticked_at, self.tick_at = now, now + min(waits_s, default=math.inf)
 
@@ -160,17 +141,14 @@ class Listeners:
             listener.ready()
 
     def link_changed(self, peer: str, *, is_up: bool) -> None:
-        """Tell all that a connection has come up, or is gone."""
         for listener in self._listeners:
             listener.link_changed(peer, is_up=is_up)
 
     def let_go(self, peer: str) -> None:
-        """Tell all that a connection was given up, as it was idle."""
         for listener in self._listeners:
             listener.let_go(peer)
 
     def of(self, message: Message) -> Listener | None:
-        """Return the one that an answer is for, if there is one."""
         return next((each for each in self._listeners if isinstance(message, each.handles)), None)
 
 
@@ -182,8 +160,6 @@ ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers
 
 
 class TxThread(NodeThread):
-    """Talks to the peers, as the one who asks."""
-
     def __init__(
         self,
         zmq_context: Context,
@@ -219,7 +195,7 @@ class TxThread(NodeThread):
         self._commands.put(command)
 
     def reaches(self, peer: str) -> bool:
-        """Tell whether there is a connection to a peer, or would be if needed; from any thread."""
+        """Tell whether a peer is connected, or would be if needed; from any thread."""
         return self.state_of(peer) in (LinkState.UP, LinkState.IDLE)
 
     def state_of(self, peer: str) -> LinkState:
@@ -228,15 +204,12 @@ class TxThread(NodeThread):
         return LinkState.CONNECTING if channel is None else channel.state
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def end(self) -> None:
-        """Ask the thread to end."""
         self.order(Stop())
 
     def _run(self) -> None:
-        """Own the links from here to the end."""
         self._poller.register(self._commands.receiver, zmq.POLLIN)
         while not self._stopping:
             ready = dict(self._poller.poll(self._patience_ms()))
@@ -258,7 +231,6 @@ class TxThread(NodeThread):
             self._connections.close(LINGER_MS)
 
     def memory_report(self) -> JsonObject:
-        """Describe the memory in plain data: bytes of what arrives, is held, and is mapped."""
         channels = tuple(self._channels.values())
         return {
             "receive_bytes": self._fetcher.receive_bytes,
@@ -378,7 +350,7 @@ class TxThread(NodeThread):
         self._context.forget(name)
 
     def _doubt_farewells(self) -> None:
-        """Count on a peer again that has not gone: somebody has said, or repeated, its farewell."""
+        """Count on a peer again that is still there: its goodbye was forged or repeated."""
         now = self._context.clock.now()
         for name, said_at in list(self._farewells.items()):
             state = self.state_of(name)
@@ -389,7 +361,7 @@ class TxThread(NodeThread):
                 self._context.peer_table.connected(name)
 
     def _partner_prepared(self, command: PartnerPrepared) -> None:
-        """Go on with a transaction; whoever speaks of one that is over is told how it ended."""
+        """Go on with a transaction; for one that is over, the peer is told how it ended."""
         if command.is_there and not self._fetcher.transactions.partner_prepared(
             command.transaction
         ):
@@ -428,7 +400,6 @@ class TxThread(NodeThread):
         return owes or bool(channel.unsent) or self._fetcher.is_asking(channel)
 
     def _let_go(self, channel: PeerChannel) -> None:
-        """Take note that an idle connection was given up."""
         self._context.peer_table.share(channel.peer, None)
         self._context.peer_table.idle(channel.peer)
         self._listeners.let_go(channel.peer)
@@ -440,7 +411,6 @@ class TxThread(NodeThread):
             self._entered(channel, LinkState.DOWN)
 
     def _follow(self, channel: PeerChannel) -> None:
-        """Act on what happened to a connection."""
         entered = channel.follow()
         self._context.peer_table.trouble(channel.peer, channel.problem)
         for state in entered:

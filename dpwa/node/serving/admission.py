@@ -1,9 +1,8 @@
 """AdmissionControl: reads no faster than the limits allow, and counts what is refused.
 
-Requests cost the trainer: threads of one Python take turns. So they get a share of a core, and when
-that is used up, nothing is read for a moment. ZeroMQ lets connections take turns, so that others
-wait for one message of a greedy one at most. While the trainer waits for its peers in a collective,
-there is nothing to protect, and no limit.
+Requests cost the trainer: threads of one Python take turns. So they get a share of a core; when
+that is used up, nothing is read for a moment. ZeroMQ serves connections in turn, so others wait for
+at most one message of a greedy one. While the trainer waits in a collective, there is no limit.
 """
 
 from __future__ import annotations
@@ -26,17 +25,7 @@ COPIED_PER_S = 2e9  # bytes: ZeroMQ's own thread copies what comes, at the cost 
 
 
 class AdmissionControl:
-    """What stands between the listening socket and the services; belongs to the RxThread.
-
-    Args:
-        authorizer: who may be heard.
-        limits: how much.
-        runtime: of the thread.
-
-    Attributes:
-        authorizer, limits: as given.
-        is_clogged: whether the socket is to be made anew, to be rid of a message without an end.
-    """
+    """What stands between the listening socket and the services; belongs to the RxThread."""
 
     def __init__(self, authorizer: Authorizer, limits: Limits, runtime: Runtime = SYSTEM) -> None:
         self.authorizer = authorizer
@@ -49,33 +38,31 @@ class AdmissionControl:
         self._started_s = 0.0  # seconds of a core
         self._over_budget = self._forged = self._revoked = self._clogged = 0
         self._dropping_since: float | None = None  # of a message with too many frames
-        self.is_clogged = False
+        self.is_clogged = False  # the socket must be made anew, to be rid of an endless message
 
     def begin_unthrottled(self) -> None:
-        """Forget the budget for now: the trainer does nothing but wait for peers; any thread."""
+        """Ignore the budget while the trainer only waits for peers; from any thread."""
         self._lulls.add(self._current_thread())
 
     def end_unthrottled(self) -> None:
-        """Mind the budget again; what an interrupt has left ends with the next time."""
+        """Mind the budget again; also after an interrupted call."""
         self._lulls.discard(self._current_thread())
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is to be read just now."""
         is_free = self._lulls or self._dropping_since is not None
         return not is_free and self._now() < self._resume_at
 
     def patience_ms(self, limit_ms: int) -> int:
-        """Return how long to wait for messages at most."""
         if not self.is_paused:
             return limit_ms
         return min(limit_ms, max(0, int((self._resume_at - self._now()) * 1000) + 1))
 
     def take(self, router: Socket) -> ReceivedMessage | None:
-        """Take one waiting message, or return `None`: there is none, or not so soon.
+        """Take one waiting message; `None` if there is none, or not so soon.
 
-        Whoever takes one says so when it is `served`. Of one with too many frames, the rest is
-        dropped, a part with each call; if that takes too long, the socket `is_clogged`.
+        The caller then says that it is `served`. Of one with too many frames, the rest is dropped,
+        a part with each call; if that takes too long, the socket `is_clogged`.
         """
         if self.is_paused or self.is_clogged:
             return None
@@ -99,7 +86,6 @@ class AdmissionControl:
         self._resume_at = now + self._budget.charge(cost_s, now)
 
     def served(self, received: ReceivedMessage) -> None:
-        """Charge what it has cost to receive and to answer a message."""
         if self._lulls:
             return
         cost_s = min(self._thread_time() - self._started_s, MOST_CHARGED_S)
@@ -124,7 +110,6 @@ class AdmissionControl:
         return not is_own
 
     def report(self) -> JsonObject:
-        """Count what was refused, by reason."""
         return {
             "over_budget": self._over_budget,
             "forged": self._forged,

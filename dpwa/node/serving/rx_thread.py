@@ -48,14 +48,7 @@ _TO_ONLOOKERS = (Status, HistoryMessage)  # who watch the run and take no part i
 
 
 class RxThread(NodeThread):
-    """Serves peers until it is stopped. A foreign message can never end it.
-
-    Attributes:
-        endpoint: where it listens; with the port that was found, once it does.
-        bad_messages: how many were no requests.
-        bytes_sent: payload of answers; what onlookers are told is left out.
-        received: the message that is being answered.
-    """
+    """Serves peers until it is stopped. A foreign message can never end it."""
 
     def __init__(
         self,
@@ -82,22 +75,18 @@ class RxThread(NodeThread):
         self._look_at = 0.0 if runtime is SYSTEM else math.inf
         self._listening = runtime.event()
         self._listen_error: Exception | None = None
-        self.bad_messages = 0
-        self.bytes_sent = 0
-        self.received: ReceivedMessage | None = None
+        self.bad_messages = 0  # messages that were no requests
+        self.bytes_sent = 0  # payload of answers, without those to onlookers
+        self.received: ReceivedMessage | None = None  # the message that is being answered
 
     def register(self, service: Service) -> None:
-        """Dispatch the messages that a service handles to it; from any thread, at any time."""
+        """From any thread, at any time."""
         # Another dictionary: the thread may be looking at this one.
         self._services = {**self._services, **dict.fromkeys(service.handles, service)}
         self._ticking = tuple(dict.fromkeys(self._services.values()))
 
     def open(self) -> None:
-        """Start, and wait until the socket listens.
-
-        Raises:
-            AddressError: it cannot.
-        """
+        """Start, and wait until the socket listens; raises `AddressError` if it cannot."""
         self._thread.start()
         self._listening.wait()
         if self._listen_error is not None:
@@ -105,7 +94,6 @@ class RxThread(NodeThread):
             raise self._listen_error
 
     def end(self) -> None:
-        """Ask the thread to end."""
         self._is_stopping = True
         self.wake()
 
@@ -114,7 +102,6 @@ class RxThread(NodeThread):
         self._waker.wake()
 
     def _run(self) -> None:
-        """Own the socket from here to the end."""
         try:
             with (
                 claimed(self._endpoint),
@@ -169,7 +156,6 @@ class RxThread(NodeThread):
     def _serve(
         self, router: Socket, authenticator: Authenticator, give_back_at: float = math.inf
     ) -> None:
-        """Answer until the thread is to end, or the socket is clogged."""
         wakes, poller = self._runtime.poller(), self._runtime.poller()
         for each in (self._waker.receiver, *authenticator.sockets):
             wakes.register(each, zmq.POLLIN)
@@ -203,7 +189,7 @@ class RxThread(NodeThread):
                 log.exception("a message could not be answered; the node goes on")
 
     def _look_for_descriptors(self, now: float) -> None:
-        """Say that nobody can connect, if so, now and then: they are told nothing at all."""
+        """Warn now and then if nobody can connect: without descriptors, they get no answer."""
         self._look_at = now + LOOK_S
         if not can_open():
             self._look_at = now + SHORT_AGAIN_S

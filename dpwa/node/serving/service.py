@@ -20,9 +20,7 @@ class Reply(Protocol):
 
     def __call__(
         self, message: Message, payload: Frame | None = None, *, is_lent: bool = False
-    ) -> Receipt | None:
-        """Send."""
-        ...
+    ) -> Receipt | None: ...
 
 
 class Service:
@@ -31,7 +29,6 @@ class Service:
     handles: tuple[type[Any], ...]
 
     def handle(self, sender: bytes, message: Any, reply: Reply) -> None:
-        """Answer one message with `reply`."""
         raise NotImplementedError
 
     def receive(
@@ -53,19 +50,15 @@ class Service:
 
 
 class Listener:
-    """Something that hears of connections and of answers; called on the TxThread only.
+    """Something that hears of connections and of answers; called on the TxThread only."""
 
-    Attributes:
-        handles: types of answers that are for it.
-    """
-
-    handles: tuple[type[Any], ...] = ()
+    handles: tuple[type[Any], ...] = ()  # types of answers that are for it
 
     def attached(self, zmq_context: Context, poller: zmq.Poller) -> None:
-        """Take note that it is heard from now on, and where it may have sockets of its own."""
+        """It is heard from now on, and may have sockets of its own."""
 
     def ready(self) -> None:
-        """Look at its own sockets, of which some may have something to say."""
+        """Look at its own sockets."""
 
     def tick(self, now: float) -> float:  # noqa: ARG002
         """Do what has become due; return in how many seconds to be called again at the latest."""
@@ -75,10 +68,10 @@ class Listener:
         """Close all sockets: the thread ends."""
 
     def link_changed(self, peer: str, *, is_up: bool) -> None:
-        """Take note that the connection to a peer has come up, or is gone."""
+        """The connection to a peer has come up, or is gone."""
 
     def let_go(self, peer: str) -> None:
-        """Take note that this node has given up a connection that was idle."""
+        """This node has closed a connection that was idle."""
         self.link_changed(peer, is_up=False)
 
     def receive(self, peer: str, message: Any, payload: Frame) -> None:

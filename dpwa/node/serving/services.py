@@ -19,15 +19,13 @@ from dpwa.wire.messages import (
 
 
 class NewsService(Service):
-    """Trades news."""
-
     handles = (NewsMessage,)
 
     def __init__(self, introduction: Introduction) -> None:
         self._own = introduction
 
     def handle(self, sender: bytes, message: NewsMessage, reply: Reply) -> None:  # noqa: ARG002
-        """Take in the peer's, and answer with this node's; who runs something else is no leader."""
+        """Answer with this node's news; a peer with another algorithm is no leader here."""
         if message.algorithm == self._own.algorithm:
             self._own.hear(message.news)
         news = self._own.news()
@@ -35,12 +33,7 @@ class NewsService(Service):
 
 
 class GoodbyeService(Service):
-    """Takes note of peers that end on purpose, and tells them so: they wait for it.
-
-    Args:
-        own: the name of this node.
-        note: is given the name of the peer.
-    """
+    """Takes note of peers that end on purpose, and answers: they wait for it."""
 
     handles = (Goodbye,)
 
@@ -49,18 +42,13 @@ class GoodbyeService(Service):
         self._note = note
 
     def handle(self, sender: bytes, message: Goodbye, reply: Reply) -> None:  # noqa: ARG002
-        """Pass on the name; anybody may say it, so little changes while that peer is connected."""
+        """Anybody may say it, so little changes while that peer is connected."""
         self._note(message.name)
         reply(Goodbye(request=message.request, name=self._own))
 
 
 class StatusService(Service):
-    """Answers with what `report` returns; one that was made a moment ago is sent again.
-
-    Args:
-        report: describes the node.
-        clock: time source.
-    """
+    """Answers with what `report` returns; a recent one is sent again."""
 
     FRESH_S = 0.05  # whoever asks more often costs less
 
@@ -73,7 +61,6 @@ class StatusService(Service):
         self._made = -math.inf
 
     def handle(self, sender: bytes, message: AskStatus, reply: Reply) -> None:  # noqa: ARG002
-        """Send the report."""
         now = self._clock.now()
         if now - self._made >= self.FRESH_S:
             self._packed, self._made = pack(self._report()), now

@@ -55,7 +55,6 @@ class Holders:
         return self._copies if version == self._newest else 0
 
     def add(self, name: str, version: int) -> None:
-        """Note that a peer has got all of a snapshot."""
         self._versions.pop(name, None)
         self._versions[name] = version
         if len(self._versions) > MAX_HOLDERS:
@@ -79,40 +78,25 @@ MOST_READERS = 2  # at once, or of one snapshot, before others are sent to those
 
 @dataclass(frozen=True)
 class ServingSettings:
-    """How to serve snapshots.
+    """How to serve snapshots."""
 
-    Attributes:
-        longest_session_s: the most that a session may take, whatever the peer asks.
-        codecs: makes the codec of a name; belongs to the RxThread.
-        resync_every: see `ReaderBases`.
-        sessions_per_peer: the most that one peer has at once.
-        token_bytes: draws random bytes.
-    """
-
-    longest_session_s: float
-    codecs: CodecMaker
-    resync_every: int
-    sessions_per_peer: int
-    token_bytes: Callable[[int], bytes] = secrets.token_bytes
+    longest_session_s: float  # whatever the peer asks
+    codecs: CodecMaker  # makes the codec of a name; belongs to the RxThread
+    resync_every: int  # see `ReaderBases`
+    sessions_per_peer: int  # at once
+    token_bytes: Callable[[int], bytes] = secrets.token_bytes  # draws random bytes
 
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a node says of itself, and whom it tells what peers say.
-
-    Attributes:
-        name, algorithm: its own.
-        hear: takes in the news that peers pass on.
-        news: returns what to pass on.
-        met: called with the name of a peer that asks for something.
-        sent: called with the name of a peer that is sent a piece of a snapshot, and its bytes.
-    """
+    """What a node says of itself, and whom it tells what peers say."""
 
     name: str
     algorithm: str
-    hear: Callable[[News], None]
-    news: Callable[[], News]
-    met: Callable[[str], None]
+    hear: Callable[[News], None]  # takes in the news that peers pass on
+    news: Callable[[], News]  # returns what to pass on
+    met: Callable[[str], None]  # called with the name of a peer that asks for something
+    # called with a peer and the bytes of a piece of a snapshot sent to it
     sent: Callable[[str, int], None]
 
 
@@ -145,20 +129,11 @@ class SnapshotService(Service):
 
     A peer that can map shared memory is told where it is. Else a session sends the pieces; it holds
     a lease, and ends when the last chunk is sent, when the peer cancels or starts another fetch,
-    and at the latest when the peer has stopped waiting, so that a peer which is stopped or gone
-    never keeps a slot for long.
+    and at the latest when the peer has stopped waiting, so that a stopped peer never keeps a slot
+    for long.
 
-    Those who read at once are sent a chunk each in turn, however many sessions each has; nobody has
-    more than `sessions_per_peer`. Whoever asks for one more loses its oldest. A peer is who it says
-    it is: without keys, that is its word.
-
-    Args:
-        introduction: of this node.
-        pool: where the snapshots are.
-        snapshot_cache: snapshots of others.
-        clock: time source.
-        settings: how to serve.
-        upload: of the node.
+    Readers are sent a chunk each in turn, however many sessions each has; whoever asks for more
+    than `sessions_per_peer` loses its oldest. Without keys, a peer is who it says it is.
     """
 
     handles = (Fetch, Credit, Cancel)
@@ -167,7 +142,7 @@ class SnapshotService(Service):
         self,
         introduction: Introduction,
         pool: SnapshotPool,
-        snapshot_cache: SnapshotCache,
+        snapshot_cache: SnapshotCache,  # snapshots of others
         clock: Clock,
         settings: ServingSettings,
         upload: Upload,
@@ -345,7 +320,6 @@ class SnapshotService(Service):
         return ServeSession(fetch, snapshot, codec, held, self._own.news()), held
 
     def _end_one_of_most(self) -> None:
-        """End the oldest session of the peer that has the most."""
         readers = {sender: serving.request.fetch.name for sender, serving in self._serving.items()}
         counts = Counter(readers.values())
         self._end(max(readers, key=lambda sender: counts[readers[sender]]))

@@ -20,12 +20,7 @@ BURST_S = 0.1  # of the rate: longer than a service that is blocked waits to try
 
 
 class Upload:
-    """The upload of one node. Belongs to the RxThread.
-
-    Args:
-        limit_mbps: the most payload that is sent in a second, in megabits; `None` for no limit.
-        clock: time source.
-    """
+    """The upload of one node. Belongs to the RxThread."""
 
     def __init__(self, limit_mbps: float | None, clock: Clock) -> None:
         self._clock = clock
@@ -35,11 +30,10 @@ class Upload:
             self._bucket = FairBucket(TokenBucket(rate, rate * BURST_S))
 
     def shared(self, reader: str, reply: Reply) -> Reply:
-        """Return a reply that takes a payload that is lent only when it is this reader's turn.
+        """Return a reply that takes a lent payload only when it is this reader's turn.
 
-        Otherwise it returns `None`, as when the socket is full, and is to be tried again with the
-        next tick, until the reader is forgotten. Small messages, whose payload is copied if they
-        have any, always pass.
+        Otherwise it returns `None`, as when the socket is full: try again with the next tick, until
+        the reader is forgotten. Messages without a lent payload always pass.
         """
         bucket, clock = self._bucket, self._clock
         if bucket is None:
@@ -87,11 +81,9 @@ class SnapshotCache:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the copies."""
         return sum(copy.snapshot.data.nbytes for copy in tuple(self._copies.values()))
 
     def keep(self, origin: str, snapshot: Snapshot) -> None:
-        """Copy a snapshot of another node."""
         with self._lock:
             room = self._room(origin, snapshot.data.nbytes)
             if len(self._copies) >= MOST_ORIGINS:

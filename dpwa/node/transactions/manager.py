@@ -1,7 +1,7 @@
 """The transactions of a node: what it has agreed with peers, with the snapshots and mass in them.
 
-Both threads and the trainer come here. A transaction that holds is kept for the trainer, who
-merges it in its next `wait`.
+Both threads and the trainer come here. A committed transaction is kept for the trainer, who merges
+it in its next `wait`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,7 @@ RESEND_S = 0.25
 
 
 class Deliveries:
-    """When the decisions of a node are sent again, and how many came to nothing.
-
-    Args:
-        name: of this node.
-        what: is at stake, in words.
-        given_up_after_s: for how long a decision is sent again.
-    """
+    """When the decisions of a node are sent again, and how many came to nothing."""
 
     def __init__(self, name: str, what: str, given_up_after_s: float) -> None:
         self._name = name
@@ -60,11 +54,7 @@ class Deliveries:
         return due
 
     def warn_of_losses(self, counts: Mapping[str, int]) -> None:
-        """Warn of transactions of which the peer never said how they ended, if there are more.
-
-        Args:
-            counts: of `policy.transactions`.
-        """
+        """Warn of transactions of which the peer never said how they ended, if there are more."""
         lost = counts["unresolved"] + counts["given_up"]
         if lost > self._lost:
             self._lost = lost
@@ -85,25 +75,15 @@ MOST_OF_ONE_PEER = 4  # proposals: one, and those of which it does not know yet 
 
 
 class TransactionManager:
-    """All transactions of one node; every method may be called from any thread.
-
-    Args:
-        name: of this node.
-        terms: of its transactions.
-        pool: where its snapshots are.
-        runtime: of the node.
-        longest_s: how long a transaction may take at the most, whatever the peer asks.
-
-    Attributes:
-        is_finite: tells whether the values that a partner sends are finite numbers; `None` to take
-            any.
-    """
+    """All transactions of one node; every method may be called from any thread."""
 
     def __init__(
         self, name: str, terms: Terms, pool: SnapshotPool, runtime: Runtime, longest_s: float
     ) -> None:
         self.terms = terms
+        # tests the values that a partner sends; `None`: unchecked
         self.is_finite: IsFinite | None = None
+        # how long a transaction may take at the most, whatever the peer asks
         self.longest_s = longest_s
         self._name = name
         self._pool = pool
@@ -136,7 +116,7 @@ class TransactionManager:
             self._mass.published()
 
     def take(self) -> Settled | None:
-        """Return the first of what is to be merged now, and must be released then.
+        """Return the first of what is to be merged now; the caller must release it.
 
         It stays the first until its `factor` was asked for, so an interrupt before loses nothing.
         """
@@ -185,7 +165,7 @@ class TransactionManager:
             return transaction
 
     def agreed(self, transaction: bytes, units: int) -> bool:
-        """Take that the peer has agreed; return whether the transaction is still wanted."""
+        """Note that the peer has agreed; return whether the transaction is still wanted."""
         with self._lock:
             record = self._records.get(transaction)
             if record is None or not self._transactions.agreed(transaction):
@@ -194,13 +174,12 @@ class TransactionManager:
             return True
 
     def refused(self, transaction: bytes) -> None:
-        """Take that the peer has not."""
         with self._lock:
             self._transactions.refused(transaction)
             self._drop(transaction)
 
     def complete(self, transaction: bytes, theirs: Lease) -> bool:
-        """Note that the peer's snapshot is there; return whether the transaction holds by that."""
+        """Note that the peer's snapshot is there; return whether that commits the transaction."""
         with self._lock:
             record = self._records.get(transaction)
             if record is None or record.theirs is not None:
@@ -210,10 +189,9 @@ class TransactionManager:
             return self._try_commit(transaction)
 
     def prepared(self, transaction: bytes) -> bool | None:
-        """Take that the peer has this node's snapshot.
+        """Note that the peer has this node's snapshot; return whether that commits the transaction.
 
-        Returns:
-            Whether the transaction holds by that; `None` when it is over, or was never proposed.
+        `None` when it is over, or was never proposed.
         """
         with self._lock:
             record = self._records.get(transaction)
@@ -224,12 +202,11 @@ class TransactionManager:
             )
 
     def outcome(self, transaction: bytes) -> bool:
-        """Return how an own proposal ended; one that is not known was never to be."""
+        """Return how an own proposal ended; an unknown one counts as aborted."""
         with self._lock:
             return self._transactions.decide(transaction, commit=False, now=self._clock.now())
 
     def abort(self, transaction: bytes) -> None:
-        """Give up an own proposal that is not decided yet."""
         with self._lock:
             record = self._records.get(transaction)
             if record is not None and not record.is_asked:
@@ -238,7 +215,7 @@ class TransactionManager:
                 self._drop(transaction)
 
     def decisions_due(self) -> list[tuple[bytes, str, bool]]:
-        """Return what to tell, now or again: the transaction, the peer, whether it holds."""
+        """Return what to tell, now or again: the transaction, the peer, whether it is committed."""
         if self.terms is Terms.PULL:
             return []
         with self._lock:
@@ -246,7 +223,7 @@ class TransactionManager:
             return self._deliveries.due(self._transactions.undelivered(now), now)
 
     def decisions_for(self, peer: str) -> list[tuple[bytes, bool]]:
-        """Return all that a peer has not noted."""
+        """Return all decisions that a peer has not acknowledged."""
         with self._lock:
             undelivered = self._transactions.undelivered(self._clock.now())
             return [
@@ -255,21 +232,18 @@ class TransactionManager:
 
     @property
     def has_undelivered(self) -> bool:
-        """Whether there are decisions that a peer has not noted."""
         if self.terms is Terms.PULL:
             return False
         with self._lock:
             return bool(self._transactions.undelivered(self._clock.now()))
 
     def noted(self, transaction: bytes) -> None:
-        """Take that the peer knows the decision."""
         with self._lock:
             self._transactions.noted(transaction)
 
     # The answering side: the RxThread, and the TxThread that collects for it
 
     def accept(self, transaction: bytes, peer: str, budget_s: float) -> AgreedTerms | Declined:
-        """Take a proposal, or say why not."""
         with self._lock:
             known = self._records.get(transaction)
             if known is not None:  # it is repeated
@@ -332,7 +306,7 @@ class TransactionManager:
             return True
 
     def collect_failed(self, transaction: bytes) -> bool:
-        """Note that it cannot be had; return whether the transaction is off by that."""
+        """Note that it cannot be had; return whether that aborts the transaction."""
         with self._lock:
             record = self._records.get(transaction)
             if record is None or record.theirs is not None:
@@ -341,7 +315,6 @@ class TransactionManager:
             return True
 
     def decided(self, transaction: bytes, *, commit: bool) -> None:
-        """Take the asking side's decision."""
         with self._lock:
             verdict = self._transactions.decided(transaction, commit)
             if verdict is Verdict.COMMIT:
@@ -352,7 +325,6 @@ class TransactionManager:
     # Both
 
     def gone(self, peer: str) -> None:
-        """End the transactions with a process that has ended."""
         with self._lock:
             for transaction in self._transactions.forget_peer(peer, self._clock.now()):
                 self._take_back(transaction)
@@ -369,7 +341,6 @@ class TransactionManager:
             self._deliveries.warn_of_losses(self._transactions.report())
 
     def report(self) -> JsonObject:
-        """Describe transactions and mass in plain data."""
         with self._lock:
             counts: JsonObject = dict(self._transactions.report())
             if self.terms is Terms.SHARE:
@@ -379,7 +350,6 @@ class TransactionManager:
             return counts
 
     def close(self) -> None:
-        """Let go of all snapshots."""
         with self._lock:
             for transaction in list(self._records):
                 self._drop(transaction)
@@ -388,7 +358,7 @@ class TransactionManager:
 
     @property
     def _has_untaken(self) -> bool:
-        """Whether an exchange holds that the trainer has not merged yet."""
+        """Whether an exchange is committed that the trainer has not merged yet."""
         is_exchange = self.terms is Terms.EXCHANGE
         return is_exchange and bool(self._settled) and not self._settled[-1].is_taken
 
@@ -408,7 +378,6 @@ class TransactionManager:
         return names.count(peer) >= MOST_OF_ONE_PEER
 
     def _try_commit(self, transaction: bytes) -> bool:
-        """Decide for the transaction if both snapshots are where they belong."""
         now, record = self._clock.now(), self._records.get(transaction)
         if (
             record is None
@@ -427,7 +396,7 @@ class TransactionManager:
         return True
 
     def _settle(self, transaction: bytes) -> None:
-        """Put a transaction that holds where the trainer finds it."""
+        """Put a committed transaction where the trainer finds it."""
         record = self._records.pop(transaction)
         if self.terms is Terms.SHARE:
             self._mass.delivered(transaction)

@@ -11,26 +11,18 @@ from dpwa.data.snapshot import Lease
 
 @dataclass
 class Settled:
-    """A snapshot that is to be merged, because a transaction holds or mass has come back.
-
-    Attributes:
-        peer: whose.
-        theirs: the snapshot.
-        own: this node's in the transaction; `None`: the one it has published in the round.
-        units: of push-sum mass that come with it.
-        returned: the transaction that is off, if the mass is this node's own.
-        is_taken: whether it is the trainer's by now, and its mass this node's.
-    """
+    """A snapshot to be merged, because a transaction is committed or mass has come back."""
 
     peer: str
     theirs: Lease
+    # this node's snapshot in the transaction; `None`: the one published in the round
     own: Lease | None = None
-    units: int = 0
-    returned: bytes | None = None
-    is_taken: bool = False
+    units: int = 0  # of push-sum mass that come with it
+    returned: bytes | None = None  # the aborted transaction, if the mass is this node's own
+    is_taken: bool = False  # the trainer has it by now, and its mass is this node's
 
     def release(self) -> None:
-        """Give the snapshots back; may be called again without effect."""
+        """May be called again without effect."""
         self.is_taken = True
         self.theirs.release()
         if self.own is not None:
@@ -39,21 +31,13 @@ class Settled:
 
 @dataclass
 class TransactionRecord:
-    """One transaction that is under way.
-
-    Attributes:
-        peer: the other side.
-        own: this node's snapshot.
-        is_asked: whether this node has proposed it.
-        theirs: the peer's snapshot, once it is here.
-        units: the mass that this node gives away.
-    """
+    """One transaction that is under way."""
 
     peer: str
-    own: Lease
-    is_asked: bool
-    theirs: Lease | None = None
-    units: int = 0
+    own: Lease  # this node's snapshot
+    is_asked: bool  # this node has proposed it
+    theirs: Lease | None = None  # the peer's snapshot, once it is here
+    units: int = 0  # the mass that this node gives away
 
 
 class Declined(Enum):
@@ -75,7 +59,6 @@ class AgreedTerms:
 
 
 def agreement(record: TransactionRecord, *, is_new: bool) -> AgreedTerms:
-    """Return what to answer to a proposal that was agreed to."""
     own = record.own.snapshot
     return AgreedTerms(own.version, own.standing.clock, record.units, is_new)
 

@@ -60,7 +60,6 @@ class Collector:
         return can_collect and not self._peer_table.is_quarantined(message.name)
 
     def __call__(self, message: Propose, layout: Layout) -> None:
-        """Order a fetch."""
         wanted = FetchTarget(
             layout=layout,
             clock=self._transactions.clock_of(message.transaction),
@@ -86,16 +85,7 @@ class _Early:
 
 
 class TransactionService(Service):
-    """Answers proposals, and takes note of what becomes of transactions.
-
-    Args:
-        introduction: of this node.
-        transactions: where its transactions are.
-        layout: returns that of its newest snapshot; `None` before the first.
-        collect: fetches the snapshot of a peer that was agreed with.
-        prepared: passes on that a peer has all of this node's snapshot.
-        clock: time source.
-    """
+    """Answers proposals, and takes note of what becomes of transactions."""
 
     handles = (Propose, Prepared, TransactionDecision)
 
@@ -103,8 +93,10 @@ class TransactionService(Service):
         self,
         introduction: Introduction,
         transactions: TransactionManager,
+        # returns the layout of the newest snapshot; `None` before the first
         layout: Callable[[], Layout | None],
-        collect: Collector,
+        collect: Collector,  # fetches the snapshot of a peer that was agreed with
+        # passes on that a peer has all of this node's snapshot
         prepared: Callable[[Prepared], None],
         clock: Clock,
     ) -> None:
@@ -122,7 +114,6 @@ class TransactionService(Service):
         message: Propose | Prepared | TransactionDecision,
         reply: Reply,
     ) -> None:
-        """Answer one message of a transaction."""
         match message:
             case Propose():
                 self._answer(message, reply)
