@@ -1,10 +1,10 @@
 """How a training ends: what nodes tell each other of it, whom one waits for, when all agree.
 
 A node that has taken its last training step tells its peers so, and goes on in rounds: it publishes
-its parameters, reads those of every peer that has ended its training too, each with the weight that
-makes the result their plain mean, and publishes that when all others have read what was published
-before. So if all come at the same time, each has the exact mean after one round; if some come
-later, die, or stand still, the rounds go on until all agree.
+its parameters, reads those of every peer that has ended too, each with the weight that makes the
+result their plain mean, and publishes that when all others have read what was published before. If
+all come at the same time, each has the exact mean after one round; if some come later, die, or
+stand still, the rounds go on until all agree.
 """
 
 from __future__ import annotations
@@ -27,23 +27,14 @@ FLAT_ROUNDS = 3  # after so many that do not fall, they will not
 
 @dataclass(frozen=True)
 class Ending:
-    """What a node tells of how its training ends.
+    """What a node tells of how its training ends."""
 
-    Attributes:
-        updates: how many training steps it has taken.
-        round_number: 0 while it trains; then the round that its newest snapshot belongs to.
-        among: the nodes of that round, as a number; 0 if it is no matter who they are.
-        has_read: the last round in which it has read the snapshots of all others.
-        agrees: whether it found itself in agreement with them, or as near to it as it gets.
-        is_over: whether it averages no more, and only serves what it has.
-    """
-
-    updates: int = 0
-    round_number: int = 0
-    among: int = 0
-    has_read: int = 0
-    agrees: bool = False
-    is_over: bool = False
+    updates: int = 0  # training steps that it has taken
+    round_number: int = 0  # 0 while it trains; then the round that its newest snapshot belongs to
+    among: int = 0  # the nodes of that round, as a number; 0 if it is no matter who they are
+    has_read: int = 0  # the last round in which it has read the snapshots of all others
+    agrees: bool = False  # or is as near to the others as it gets
+    is_over: bool = False  # it averages no more, and only serves what it has
 
     @property
     def is_finishing(self) -> bool:

@@ -24,10 +24,9 @@ MOST_PATIENCE = 8
 
 @dataclass(eq=False)
 class LocalHealth:
-    """How far this node trusts its own questions; mutable, without a lock.
+    """How far this node trusts its own questions: `factor` times more time for all, 1 to `most`.
 
-    Attributes:
-        factor: by which all get more time, from 1 to `most`.
+    Mutable, without a lock.
     """
 
     factor: int = 1
@@ -47,20 +46,13 @@ class Probe:
     """What one member was asked, and whether it was heard from; mutable, without a lock.
 
     Times are in seconds, on any clock that never goes back.
-
-    Attributes:
-        heard_at: when it was heard from last; -inf: never.
-        asked_at: when it was asked first since then; `None`: it was not.
-        helpers: names of those who were asked to ask it since then.
-        patience: by how much more time it is given than others.
-        is_accused: whether this node itself suspects it.
     """
 
-    heard_at: float = -math.inf
-    asked_at: float | None = None
-    helpers: frozenset[str] = frozenset()
-    patience: int = 1
-    is_accused: bool = False
+    heard_at: float = -math.inf  # last; -inf: never
+    asked_at: float | None = None  # first since then; `None`: it was not
+    helpers: frozenset[str] = frozenset()  # names of those who were asked to ask it since then
+    patience: int = 1  # by how much more time it is given than others
+    is_accused: bool = False  # this node itself suspects it
 
     def asked(self, now: float) -> None:
         """Note a question: from now on it should be heard from."""
@@ -81,7 +73,7 @@ class Probe:
     def helped(self, helper: str) -> None:
         """Note that a helper says that it has heard from it; others could say so at any time.
 
-        Only the way to it is broken, so that this may also close its connection: no evidence.
+        Only the way to it is broken, so closing its connection is no evidence either.
         """
         if helper in self.helpers:
             self.answered()
