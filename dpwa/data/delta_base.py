@@ -1,9 +1,8 @@
 """What a reader holds of a peer's snapshot, as both ends know it; for codecs of differences.
 
-The two ends keep equal copies, which every fetch brings up to date. A token names the state of the
-copy: the serving end announces it with the fetch that leads to it, and the reader names it when it
-asks again. When the tokens differ, because a fetch was cut off or a node started anew, the whole
-snapshot is sent.
+Every fetch brings both copies up to date. A token names the state of the copy: the serving end
+announces it with the fetch that leads to it, and the reader names it when it asks again. When the
+tokens differ, because a fetch was cut off or a node started anew, the whole snapshot is sent.
 """
 
 from __future__ import annotations
@@ -33,12 +32,9 @@ class DeltaBase:
 
 
 class ReaderBases:
-    """The serving side's copies, a bounded number of them; the least recently used one goes first.
+    """The serving side's copies, at most `limit`; the least recently used one goes first.
 
-    Args:
-        limit: how many readers are remembered.
-        resync_every: every so many fetches of a shard, a reader gets all of it.
-        token_bytes: draws random bytes.
+    Every so many fetches of a shard (`resync_every`) a reader gets all of it.
     """
 
     def __init__(

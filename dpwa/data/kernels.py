@@ -30,9 +30,6 @@ class Rounding:
     has stays. Between `keep` and `forget` it goes to the nearest instead, and what that takes away
     is added the next time. Source: stochastic rounding of Gupta et al., "Deep Learning with Limited
     Numerical Precision" (2015).
-
-    Args:
-        rng: where chance comes from; `None`: always the same.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -114,18 +111,11 @@ def move_toward_(
     rounding: Rounding = BY_CHANCE,
     rest: torch.Tensor | None = None,
 ) -> None:
-    """Set own = (1 - f) * own + f * peer.
+    """Set own = (1 - f) * own + f * peer, elementwise; between both, for f from 0 to 1.
 
-    Elementwise, for f from 0 to 1, the result stays between both, as long as their difference does
-    not overflow the dtype. f = 0 changes nothing, f = 1 copies, even over values that are not
-    finite.
-
-    Args:
-        own: tensors, changed in place.
-        peer: those that go with them.
-        factor: f.
-        rounding: how results get into a narrow dtype.
-        rest: what it has kept of `own`, which is one tensor then.
+    That holds as long as their difference does not overflow the dtype. f = 0 changes nothing, f = 1
+    copies, even over values that are not finite. `rest` is what `rounding` has kept of `own`, which
+    is one tensor then.
     """
     if factor == 1.0:
         torch._foreach_copy_(own, peer)
@@ -184,7 +174,7 @@ def _in_float32(
 def difference(minuend: torch.Tensor, subtrahend: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
     """Return minuend - subtrahend, in `room` unless their dtype is narrow: then it is in float32.
 
-    `room` has their shape and dtype, and may be the subtrahend itself.
+    `room` may be the subtrahend itself.
     """
     if is_narrow(minuend):
         return _wide(minuend).sub_(_wide(subtrahend))
@@ -200,10 +190,9 @@ def norm(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def squared_distance(one: torch.Tensor, two: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-    """Return the sum of |one - two|^2 over all elements, shape `()`, in float32 or wider.
+    """Return the sum of |one - two|^2, shape `()`, in float32 or wider; not finite on overflow.
 
-    It is NaN or infinite if an element is, or if its square overflows. `room` is scratch memory of
-    their shape and dtype, and may be the second of them itself.
+    `room` is scratch memory of their shape and dtype, and may be the second of them itself.
     """
     if one.element_size() > 2:
         return _squared_norm(torch.sub(one, two, out=room))
@@ -246,16 +235,9 @@ def is_bit(tensor: torch.Tensor) -> torch.Tensor:
 def are_finite(
     data: ByteArray, dtype: str, start: int = 0, spared: Sequence[tuple[int, int]] = ()
 ) -> bool:
-    """Tell whether all values are finite numbers, in the bytes of a snapshot of one dtype.
+    """Tell whether all values are finite, in the bytes of a snapshot of one dtype from `start` on.
 
-    Args:
-        data: the bytes.
-        dtype: of the values.
-        start: where they begin in the snapshot.
-        spared: from where to where in it values may be that are not finite.
-
-    Raises:
-        AttributeError: torch has no such dtype.
+    In the ranges `spared` they need not be. `AttributeError`: torch has no such dtype.
     """
     values = torch.from_numpy(data).view(getattr(torch, dtype))
     if is_finite(values):
@@ -289,10 +271,7 @@ def convert(
 
 
 def total(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of all elements, shape `()`, in float32 or wider; a single fast pass.
-
-    It is finite only if all elements are. Real and imaginary parts are added up alike.
-    """
+    """Return the sum of all elements, shape `()`, in float32 or wider; finite only if all are."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     elif tensor.element_size() == 1:

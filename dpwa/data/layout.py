@@ -61,16 +61,12 @@ class Layout:
 
     Neighbours of one dtype thus form one contiguous array, and tensors in the order of falling
     element size leave no gap at all.
-
-    Attributes:
-        tensors: of which the snapshot is made.
-        frozen: what the snapshot only fits to: the frozen parameters that nodes must have in
-            common, by their number, size and digest; empty if they need not.
-        order: names as the module has them, for `difference`; they need not be the same.
     """
 
     tensors: tuple[TensorSpec, ...]
+    # number, size and digest of the frozen parameters that nodes must have in common, if any
     frozen: str = ""
+    # names as the module has them, for `difference`; they need not be the same
     order: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
@@ -153,11 +149,10 @@ class Layout:
         return (*frozen, *map(_described, self.tensors))
 
     def difference(self, descriptions: Sequence[str], count: int) -> str | None:
-        """Describe the first thing in which another layout differs, or return `None`.
+        """Describe the first thing in which another layout of `count` tensors differs, or return
+        `None`.
 
-        Args:
-            descriptions: those of the other layout, or the first of them.
-            count: how many descriptions the other layout has.
+        `descriptions` are those of the other layout, or the first of them.
         """
         pairs = list(zip_longest(self.descriptions, descriptions, fillvalue=_NONE))
         parted = next(((mine, theirs) for mine, theirs in pairs if mine != theirs), None)

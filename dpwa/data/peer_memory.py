@@ -43,17 +43,10 @@ class NotMappedError(PeerError):
 
 
 class PeerMemory(Closeable):
-    """The folder of a peer, proved to be the one that it speaks of.
+    """The folder of a peer, proved to be the one that it speaks of, or `NotMappedError`.
 
-    One thread pins while another may close: what is pinned stays until it is released.
-
-    Args:
-        name: of the folder, as the peer calls it.
-        nonce: what must stand on the board.
-        root: where shared memory lives.
-
-    Raises:
-        NotMappedError: it cannot be mapped, or it is another one.
+    One thread pins while another may close: what is pinned stays until it is released. `nonce` is
+    what must stand on the board.
     """
 
     def __init__(self, name: str, nonce: bytes, root: Path = SHARED_MEMORY_ROOT) -> None:
@@ -84,13 +77,9 @@ class PeerMemory(Closeable):
         """Lease the newest snapshot; `None` when there is none of this layout to be had.
 
         The lease keeps the publisher from writing to it, until it is released or this process ends.
-
-        Args:
-            layout: what it must be like.
-            version: which one is wanted rather than the newest; if it is gone, a later one is
-                leased, an earlier one is not. 0: the newest.
-            reader: whose the lease is. Each has one at a time: the one before ends, of which an
-                interrupt may have left nothing but this. `None`: nobody else's.
+        With a `version` that is gone a later one is leased, an earlier one is not. Each `reader`
+        has one lease at a time: the one before ends, as an interrupt may have left nothing else of
+        it.
         """
         reader = object() if reader is None else reader
         with self._lock:
@@ -191,9 +180,6 @@ class PeerFiles(Closeable):
     """Named segments in the folder of a peer, proved to be the one that it speaks of.
 
     What is mapped stays readable as long as somebody holds it, whatever becomes of the peer.
-
-    Raises:
-        NotMappedError: it cannot be mapped, or it is another one.
     """
 
     def __init__(self, name: str, nonce: bytes, root: Path = SHARED_MEMORY_ROOT) -> None:

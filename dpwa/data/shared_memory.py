@@ -43,14 +43,9 @@ UNFINISHED_FOR_S = 60.0
 
 
 class SharedMemory(Closeable):
-    """The folder of one node.
+    """The folder of one node; `OSError` if there is no shared memory, or no room in it.
 
-    Raises:
-        OSError: there is no shared memory, or no room in it.
-
-    Attributes:
-        name: of the folder.
-        nonce: random bytes that prove to a peer that it has mapped this very folder.
+    `nonce`: random bytes that prove to a peer that it has mapped this very folder.
     """
 
     def __init__(self, root: Path = SHARED_MEMORY_ROOT) -> None:
@@ -65,19 +60,13 @@ class SharedMemory(Closeable):
         self._alive = np.frombuffer(self._board, np.float64, 1, ALIVE_AT)
 
     def allocate(self, nbytes: int) -> SharedSegment:
-        """Return a new segment.
-
-        Raises:
-            OSError: there is no room for it.
-        """
+        """Return a new segment, or raise `OSError` if there is no room."""
         number = next(self._numbers)
         return SharedSegment(str(self._path / f"slot-{number}"), number, nbytes, self._remove)
 
     def create(self, name: str, nbytes: int) -> SharedSegment:
-        """Return a new segment that peers find by its name; see `PeerFiles`.
-
-        Raises:
-            OSError: there is no room for it, or there is one of this name.
+        """Return a new segment that peers find by its name (see `PeerFiles`);
+        `OSError` as above.
         """
         return SharedSegment(str(self._path / name), 0, nbytes, self._remove)
 

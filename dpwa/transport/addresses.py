@@ -18,12 +18,9 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def resolved(endpoint: str) -> str:
-    """Return the endpoint to listen on; a host name becomes the address it stands for.
+    """Return the endpoint to listen on; a host name becomes its address, or `AddressError`.
 
     `tcp://*:port` and endpoints that are not TCP stay as they are.
-
-    Raises:
-        AddressError: the name has no address.
     """
     any_port = endpoint.startswith("tcp://") and endpoint.endswith(":0")
     address = split_tcp(endpoint[:-1] + "1" if any_port else endpoint)
@@ -43,11 +40,8 @@ def resolved(endpoint: str) -> str:
 def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
     """Return what listens at a name, an address, or `*`: all addresses, also those of IPv6.
 
-    Where a name has both families, it is IPv4.
-
-    Raises:
-        OSError: it cannot.
-        UnicodeError: it cannot even be looked up, such as `a..b`.
+    Where a name has both families, it is IPv4. `UnicodeError`: it cannot even be looked up, such as
+    `a..b`.
     """
     if host == "*" and socket.has_dualstack_ipv6():
         host = "::"
@@ -105,10 +99,7 @@ def free_range(host: str, count: int) -> str:
 def all_resolved(endpoint: str) -> tuple[str, ...]:
     """Return the endpoints that one with a host name stands for, IPv4 first; any other as it is.
 
-    It may take long.
-
-    Raises:
-        AddressError: the name has no address; the message says why.
+    It may take long. `AddressError`: the name has no address; the message says why.
     """
     address = split_tcp(endpoint)
     if address is None or not is_name(address[0]):
@@ -173,14 +164,10 @@ def is_elsewhere(host: str) -> bool:
 
 
 def is_at(endpoint: str, source: str) -> bool:
-    """Tell whether whoever asks may have an endpoint called that it names: it must be its own.
+    """Tell whether whoever asks from `source` may have an endpoint called: it must be its own.
 
     A process of this machine may name any address of this machine, a socket in the file system only
     over such a socket. Names are not looked up: that would tell as much as connecting does.
-
-    Args:
-        endpoint: where it says that it is.
-        source: where the request is from, see `ReceivedMessage`.
     """
     address, sender = split_tcp(endpoint), _ip_address(source)
     if address is None:

@@ -70,18 +70,9 @@ _BROKE_OFF_CURVE = (
 class PeerLink:
     """The socket to one peer and its monitor; owned by the thread that creates it.
 
-    Args:
-        context: of the sockets.
-        peer: name of the peer.
-        endpoint: where it is.
-        keyring: has its key; `None` where there are no keys. Without the key of the peer the link
-            is down, and stays so.
-
-    Attributes:
-        peer, endpoint: as given.
-        state: of the connection.
-        problem: why the link is not up, in words; empty while nothing is wrong.
-        is_spent: whether nothing more can come of it, so that the peer needs another link.
+    Without a `keyring` there are no keys; without the key of the peer in it the link is down, and
+    stays so. `problem`: why the link is not up, in words; empty while nothing is wrong. `is_spent`:
+    nothing more can come of it, so that the peer needs another link.
     """
 
     def __init__(

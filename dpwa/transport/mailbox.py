@@ -15,12 +15,6 @@ class Mailbox(Generic[Item]):
     """A queue that wakes its reader.
 
     Any thread may `put`; one thread reads: it polls `receiver` and calls `take_all`.
-
-    Args:
-        waker: of the reader.
-
-    Attributes:
-        receiver: can be read once something was put.
     """
 
     def __init__(self, waker: Waker) -> None:

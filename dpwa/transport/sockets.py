@@ -36,22 +36,13 @@ class Receipt(Protocol):
 
 @dataclass(frozen=True)
 class ReceivedMessage:
-    """A message and who sent it.
+    """A message and who sent it."""
 
-    Attributes:
-        frames: of a ROUTER, the first one is the address to answer to.
-        user_id: what the authorizer has called whoever is at the other end of the connection (see
-            `Authorizer.name_of`); `None` when nobody had to say who it is.
-        descriptor: of the connection that it came over.
-        goes_on: whether it has too many frames: those that are not here are to be dropped next.
-        last: the last of its frames, which knows where it is from.
-    """
-
-    frames: list[Frame]
-    user_id: str | None
-    descriptor: int = -1
-    goes_on: bool = False
-    last: zmq.Frame | None = None
+    frames: list[Frame]  # of a ROUTER, the first one is the address to answer to
+    user_id: str | None  # see `Authorizer.name_of`; `None` when nobody had to say who it is
+    descriptor: int = -1  # of the connection that it came over
+    goes_on: bool = False  # it has too many frames: those that are not here are to be dropped next
+    last: zmq.Frame | None = None  # the last of its frames, which knows where it is from
 
     @property
     def source(self) -> str:
@@ -105,8 +96,7 @@ def serving_socket(
     that was full would let strangers end the process: of a connection that has broken while ZeroMQ
     waits for room, libzmq 4.3.5 goes on to answer the pings ("Assertion failed: !_io_error").
 
-    Raises:
-        AddressError: the port is in use, or the address is not of this machine.
+    `AddressError`: the port is in use, or the address is not of this machine.
     """
     router = context.socket(zmq.ROUTER)
     _set_common(router, endpoint)
@@ -129,12 +119,9 @@ def serving_socket(
 
 
 def listening_socket(endpoint: str) -> socket.socket:
-    """Return what listens on an endpoint, for one ROUTER after the other.
+    """Return what listens on an endpoint, for one ROUTER after the other, or raise `AddressError`.
 
     The address is kept in between, also where a process that was forked meanwhile has a copy.
-
-    Raises:
-        AddressError: the port is in use, or the address is not of this machine.
     """
     path = ipc_path(endpoint)
     try:
@@ -204,9 +191,7 @@ def receive(socket: Socket) -> list[Frame] | None:
 def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
     """Take one waiting message and who sent it, or return `None`; see `receive`.
 
-    Args:
-        socket: a ROUTER.
-        is_named: whether it has an authorizer that asks who connects.
+    `is_named`: the ROUTER has an authorizer that asks who connects.
     """
     frames = _receive(socket)
     if frames is None:

@@ -128,11 +128,7 @@ def pack_entries(entries: Iterable[MemberEntry]) -> bytes:
 
 
 def unpack_entries(payload: Frame) -> tuple[MemberEntry, ...]:
-    """Read news of members.
-
-    Raises:
-        ProtocolError: it is something else.
-    """
+    """Read news of members; `ProtocolError`: it is something else."""
     try:
         items = _ITEMS.validate_python(msgpack.unpackb(payload, max_ext_len=0))
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException, ValidationError):

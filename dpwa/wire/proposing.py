@@ -17,21 +17,13 @@ TransactionTerms = Literal["exchange", "share"]
 
 @dataclass(frozen=True)
 class Proposal:
-    """What is proposed to a peer.
+    """What is proposed to a peer."""
 
-    Attributes:
-        transaction: random bytes that name it.
-        terms: see `Propose`.
-        version: of this node's snapshot.
-        layout: of the snapshots of both.
-        greeting: who asks.
-    """
-
-    transaction: bytes
-    terms: TransactionTerms
-    version: int
-    layout: Layout
-    greeting: Greeting
+    transaction: bytes  # random bytes that name it
+    terms: TransactionTerms  # see `Propose`
+    version: int  # of this node's snapshot
+    layout: Layout  # of the snapshots of both
+    greeting: Greeting  # who asks
 
 
 @dataclass(frozen=True)
@@ -70,11 +62,7 @@ class ProposeSession:
         )
 
     def receive(self, message: Message, payload: Frame) -> ProposalAgreed | Ended:
-        """Take the answer.
-
-        Raises:
-            ProtocolError: it is none.
-        """
+        """Take the answer; `ProtocolError`: it is none."""
         if isinstance(message, Agreed) and message.transaction == self.proposal.transaction:
             return ProposalAgreed(message.version, message.clock, message.units, message.news)
         return refused(message, payload, self.proposal.layout, self.proposal.greeting)

@@ -77,8 +77,7 @@ class OtherState(BaseMessage):
 class StateOffer(BaseMessage):
     """A part of the state can be fetched by its token, in pieces; the payload has its numbers.
 
-    `fingerprint`: of the layout of its tensors. Pieces of images with equal fingerprints can be put
-    together.
+    Pieces of images whose layouts have equal fingerprints can be put together.
     """
 
     type: Literal["state_offer"] = "state_offer"

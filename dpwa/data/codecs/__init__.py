@@ -52,14 +52,9 @@ def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
 
 
 def codec(name: str, **options: Any) -> Codec:
-    """Make a codec; see `Codec` about threads.
+    """Make the codec of this name, or raise `UnknownNameError`; see `Codec` about threads.
 
-    Args:
-        name: of a registered codec.
-        **options: what the codec takes; of those here only `topk` takes any: `keep`.
-
-    Raises:
-        UnknownNameError: no such codec is registered.
+    Of the codecs of dpwa only `topk` has options: `keep`.
     """
     made = _REGISTRY.get(name)(**options)
     made.name = name
