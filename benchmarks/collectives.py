@@ -69,11 +69,7 @@ def collectives_plan(
     repetitions: int,
     processes: int | tuple[str, ...] = 2,
 ) -> Plan:
-    """Return what the processes are told.
-
-    Raises:
-        UserError: too few ports are free.
-    """
+    """Return what the processes are told."""
     told = {"measures": measures, "repetitions": repetitions}
     return plan_of(nbytes_of(size_mb), LINKS, processes, **told)
 

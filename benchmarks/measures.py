@@ -49,9 +49,7 @@ SLOTS = 3  # the neighbour may still read the one before, and ZeroMQ hold pieces
 class FlatModel:
     """Random float32 parameters that lie side by side in memory, as Gloo likes it best.
 
-    Attributes:
-        flat: all values, shape `(nbytes // 4,)`.
-        module: the same memory as trainable parameters.
+    `module` has the memory of `flat`, shape `(nbytes // 4,)`, as trainable parameters.
     """
 
     def __init__(self, nbytes: int, tensors: int, seed: int) -> None:
@@ -71,12 +69,9 @@ class FlatModel:
 
 
 def meet(adapter: DpwaPyTorchAdapter) -> None:
-    """Gossip until something was merged.
+    """Gossip until something was merged; `BenchmarkError` after a minute.
 
     All processes do so at the same time, and a barrier must follow.
-
-    Raises:
-        BenchmarkError: nothing was merged in a minute.
     """
     # No beginner, however long others take: whoever has met waits, and would be refused.
     adapter.connection.node.rounds.resume(BEGINNING, 0)
@@ -93,10 +88,7 @@ def meet(adapter: DpwaPyTorchAdapter) -> None:
 def gossip_round(figure: str, adapter: DpwaPyTorchAdapter, pause_s: float = 0.0) -> Measure:
     """Make a measure of a round that all do at once: `update_send` until merged.
 
-    Args:
-        figure: what its time is called.
-        adapter: gossips the model of this process.
-        pause_s: how long to pause in between, as training does; that time is not counted.
+    The pause in between, as training does, is not timed.
     """
 
     def run() -> Sample:
@@ -143,11 +135,7 @@ def one_way(link: str, adapter: DpwaPyTorchAdapter, model: FlatModel, *, is_firs
 
 
 def reduces_mean(connection: DpwaConnection, flat: torch.Tensor) -> Work:
-    """Return: every process gets the mean of all values of shape `(n,)`.
-
-    Raises:
-        BenchmarkError: when it runs, if any process has not contributed.
-    """
+    """Return: every process gets the mean of all values of shape `(n,)`."""
     return lambda: _require_all(connection, connection.all_reduce(flat, "mean")[1])
 
 
@@ -197,9 +185,8 @@ def gloo_gathers(flat: torch.Tensor) -> Work:
 
 
 def gloo_pair(flat: torch.Tensor, scratch: torch.Tensor, session: Session) -> Measure:
-    """Make a measure: each process sends its model to the next and merges that of the one before.
-
-    Two processes are each other's partner; of more, each sends one model and gets one, too.
+    """Make a measure: each process sends its model to the next and merges that
+    of the one before.
     """
     to, source = (session.index + 1) % session.count, (session.index - 1) % session.count
 
@@ -221,12 +208,6 @@ class RawTcp(Closeable):
     """Serves the model of this process to one neighbour, and fetches that of the other.
 
     No protocol and no snapshots: the model is sent as it is at the moment.
-
-    Args:
-        flat: the model of this process, shape `(n,)`.
-        scratch: what arrives, shape `(n,)`.
-        index: which process this is.
-        addresses: where each process listens.
     """
 
     def __init__(
@@ -288,11 +269,6 @@ class BareZeroMQ(Closeable):
     As in dpwa, the model is copied and checked for finite values when it is published; a piece is
     sent without a copy, with its checksum; the other side checks both, copies it to a buffer, and
     merges when all of them are there.
-
-    Args:
-        flat: the model of this process, shape `(n,)`.
-        index: which process this is.
-        addresses: where each process listens.
     """
 
     def __init__(

@@ -126,11 +126,7 @@ def plane_plan(
     processes: int | tuple[str, ...] = 2,
     tensors: int = 1,
 ) -> Plan:
-    """Return what the processes are told.
-
-    Raises:
-        UserError: the model has fewer values than tensors, or too few ports are free.
-    """
+    """Return what the processes are told; `UserError`: there are fewer values than tensors."""
     nbytes = nbytes_of(size_mb)
     if nbytes < tensors * BYTES_PER_VALUE:
         raise UserError(f"{tensors} tensors do not fit into {nbytes // BYTES_PER_VALUE} values")

@@ -24,11 +24,7 @@ def memory_of_process() -> dict[str, int]:
 
 
 class PeakOfPss:
-    """Samples Pss every few milliseconds until it is left; Linux itself keeps no peak of it.
-
-    Attributes:
-        nbytes: the largest that was seen.
-    """
+    """Samples Pss every few milliseconds until it is left; Linux itself keeps no peak of it."""
 
     def __init__(self) -> None:
         self.nbytes = 0

@@ -28,19 +28,13 @@ LIVES_S = 600.0  # of a member that comes to its end, where they do one by one
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of nodes.
-
-    Attributes:
-        training, whole, alone: of each part.
-        recovery: where half are lost in training.
-        seen: whole nodes in all, at least: few of them are simulated several times.
-    """
+    """Numbers of nodes."""
 
     training: Sequence[int] = (8, 32, 128, 512, 2048, 10_000)
     whole: Sequence[int] = (8, 16, 32, 64, 128)
     alone: Sequence[int] = (64, 128, 256, 512, 1024)
-    recovery: Sequence[int] = (32, 256, 2048)
-    seen: int = 64
+    recovery: Sequence[int] = (32, 256, 2048)  # where half are lost in training
+    seen: int = 64  # whole nodes in all, at least: few of them are simulated several times
 
 
 QUICK = Sizes(training=(8,), whole=(8,), alone=(16,), recovery=(8,), seen=8)

@@ -143,11 +143,8 @@ class _Measures:
 class TableWork:
     """What a process does with a table of shape (rows, columns).
 
-    Args:
-        table: the table.
-        delta: what is added to all rows, of the shape of the table; its first rows are added to
-            some.
-        rng: draws those.
+    `delta`, of the shape of the table, is added to all rows; its first rows to some, drawn by
+    `rng`.
     """
 
     def __init__(self, table: Any, delta: Any, rng: Any) -> None:

@@ -14,35 +14,22 @@ HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 
 @dataclass(frozen=True)
 class Claim:
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        paper: what it says.
-        ours: what was measured here.
-        verdict: `HOLDS`, `IN_PART` or `FAILS`.
-        reason: why, where it does not hold, or what is to be known about the figures.
-    """
-
-    paper: str
-    ours: str
-    verdict: str
-    reason: str = ""
+    paper: str  # what it says
+    ours: str  # what was measured here
+    verdict: str  # `HOLDS`, `IN_PART` or `FAILS`
+    reason: str = ""  # why it does not hold, or what is to be known about the figures
 
 
 @dataclass(frozen=True)
 class Paper:
-    """One reproduction.
+    """One reproduction."""
 
-    Attributes:
-        title: of the paper, with its year.
-        source: where it is found, such as arXiv:1611.09726.
-        setting: what was run.
-        reproduce: runs it, shorter with `quick`; returns the claims.
-    """
-
-    title: str
-    source: str
-    setting: str
+    title: str  # with its year
+    source: str  # where it is found, such as arXiv:1611.09726
+    setting: str  # what was run
+    # runs it, shorter with `quick`; returns the claims
     reproduce: Callable[[int, bool], list[Claim]]
 
 

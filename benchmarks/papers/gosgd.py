@@ -20,17 +20,11 @@ NEAR = 0.05  # of a loss
 
 @dataclass(frozen=True)
 class Result:
-    """Of one way to train, the mean over seeds.
+    """Of one way to train, the mean over seeds."""
 
-    Attributes:
-        loss: of the mean model on examples that nobody trains on.
-        accuracy: of it, on the same.
-        distance: of the nodes to their mean, over the second half of the steps.
-    """
-
-    loss: float
+    loss: float  # of the mean model on examples that nobody trains on
     accuracy: float
-    distance: float
+    distance: float  # of the nodes to their mean, over the second half of the steps
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:

@@ -56,11 +56,7 @@ def run_of(nodes: int, seed: int, rate: float, straggles: bool = False) -> RunSp
 
 
 class Target:
-    """Ends a run when the loss is at the target; the recorder of a simulated run.
-
-    Attributes:
-        reached_s: when it was; infinity if it was not.
-    """
+    """Ends a run when the loss is at the target; `reached_s` is infinite if it was not."""
 
     def __init__(self, limit_s: float, of_mean: bool) -> None:
         self.reached_s = math.inf

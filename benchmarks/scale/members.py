@@ -59,13 +59,7 @@ class CountingList(MemberList):
 
 
 class Member:
-    """One member, and the part of a node's threads that its membership needs.
-
-    Args:
-        cluster: that it belongs to.
-        entry: what it says of itself.
-        seed: of its chance.
-    """
+    """One member, and the part of a node's threads that its membership needs."""
 
     source = "10.0.0.1"  # of all requests, as in `NodeHandle`
 
@@ -148,14 +142,7 @@ class Member:
 
 
 class Cluster:
-    """Members that know each other.
-
-    Args:
-        nodes: how many.
-        seed: of all chance.
-        latency_s: of a message, one way.
-        connections: how many others hear at once that a process has ended.
-    """
+    """Members that know each other; `connections` others hear at once that a process has ended."""
 
     def __init__(self, nodes: int, seed: int, latency_s: float, connections: int) -> None:
         self.network = VirtualNetwork(seed, Link(delay_s=latency_s))

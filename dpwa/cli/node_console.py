@@ -128,8 +128,8 @@ def restart_notice(restart: Restart) -> str:
 class NodeLogs(Closeable):
     """Appends lines to DIR/NAME.log; a line is in the file when `write` returns.
 
-    A file that cannot be written any more, as on a full disk, stops no node: it is told of once,
-    and left alone. Without a folder nothing is written.
+    A file that cannot be written any more, as on a full disk, stops no node: it is told of once.
+    Without a folder nothing is written.
     """
 
     def __init__(

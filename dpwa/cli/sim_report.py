@@ -87,7 +87,7 @@ class Comparison:
     def best(self) -> Case | None:
         """The case that reaches the target first; without one, that with the best model.
 
-        None, if runs were stopped: they are not of the same length.
+        `None`, if runs were stopped: they are not of the same length.
         """
         cases = [case for case in self.cases if case.figures]
         were_stopped = any(figures.was_stopped for case in cases for figures in case.figures)

@@ -163,17 +163,11 @@ MOMENTS = 80  # of a time line: what several nodes notice in one of them is one 
 
 @dataclass(frozen=True)
 class Mark:
-    """How a kind of event is shown.
+    """How a kind of event is shown."""
 
-    Attributes:
-        marker: of matplotlib.
-        colour: in light.
-        text: in the legend.
-    """
-
-    marker: str
-    colour: str
-    text: str
+    marker: str  # of matplotlib
+    colour: str  # in light
+    text: str  # in the legend
 
 
 MARKS = {
@@ -268,9 +262,7 @@ def draw_events(figure: Figure, facts: Facts) -> None:
 def moments(run: Run, most: int | None = None) -> list[tuple[RunEvent, list[str]]]:
     """Return what happened, each with all who have noticed it at about the same time.
 
-    Args:
-        run: what its files say.
-        most: how many moments at most; the rarest kinds come first, the order is that of time.
+    Of more than `most` the rarest kinds come first; the order is that of time.
     """
     window_s = max(2.0, run.seconds / MOMENTS)
     found: list[tuple[RunEvent, list[str]]] = []

@@ -128,10 +128,7 @@ def middle_of(
 ) -> Curve:
     """Return the middle of several curves at each moment, of those that are there then.
 
-    Args:
-        curves: of all nodes.
-        middle: makes one value of many along an axis, and passes over NaN.
-        points: how many moments.
+    `middle` makes one value of many along an axis, and passes over NaN.
     """
     there = [(times, values) for times, values in curves.values() if len(times)]
     if not there:

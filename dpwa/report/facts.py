@@ -35,21 +35,13 @@ _SAID = {
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What is to be said of a node.
-
-    Attributes:
-        log: what its files say.
-        rates: while it trained.
-        end: how its log ends.
-        verdicts: what was the matter with it; the worst first.
-        loss: the last one known, infinite once it has diverged; NaN: none.
-    """
+    """What is to be said of a node."""
 
     log: NodeLog
-    rates: Rates
-    end: End
-    verdicts: tuple[NodeVerdict, ...]
-    loss: float
+    rates: Rates  # while it trained
+    end: End  # how its log ends
+    verdicts: tuple[NodeVerdict, ...]  # what was the matter with it; the worst first
+    loss: float  # the last one known, infinite once it has diverged; NaN: none
 
     @property
     def name(self) -> str:
@@ -63,17 +55,11 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is to be said of a run.
-
-    Attributes:
-        run: what its files say.
-        nodes: by name.
-        general: what stands out and is about no single node.
-    """
+    """What is to be said of a run."""
 
     run: Run
-    nodes: Mapping[str, NodeFacts]
-    general: tuple[NodeVerdict, ...]
+    nodes: Mapping[str, NodeFacts]  # by name
+    general: tuple[NodeVerdict, ...]  # what stands out and is about no single node
 
     @property
     def steps(self) -> float:
@@ -100,11 +86,8 @@ class Facts:
 
 
 def facts_of(run: Run, now: float) -> Facts:
-    """Judge a run.
-
-    Args:
-        run: what its files say.
-        now: seconds since the epoch; what has written a moment ago runs still.
+    """Judge a run; `now` is in seconds since the epoch: what has written a
+    moment ago runs still.
     """
     ends = {name: _end(node, run, now) for name, node in run.nodes.items()}
     rates = {name: rates_of(_training(node, ends[name])) for name, node in run.nodes.items()}

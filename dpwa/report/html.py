@@ -80,12 +80,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def document(title: str, body: Iterable[str]) -> str:
-    """Return a whole page.
-
-    Args:
-        title: as plain text.
-        body: pieces of HTML.
-    """
+    """Return a whole page, of pieces of HTML."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -130,11 +125,7 @@ def table(
 ) -> str:
     """Return a table of plain text that can be scrolled; the first column names the rows.
 
-    Args:
-        caption: what it shows.
-        headings: of the columns.
-        rows: cells.
-        text: indices of columns with words, not numbers.
+    `text` are indices of columns with words, not numbers.
     """
     kinds = [' class="text"' if index in text else "" for index in range(len(headings))]
     head = "".join(

@@ -46,13 +46,7 @@ _NODE_HEADINGS = (
 
 
 def report_page(facts: Facts, training: Sequence[Drawn], gossip: Sequence[Drawn]) -> str:
-    """Return the page.
-
-    Args:
-        facts: what is to be said.
-        training: pictures of how the training went.
-        gossip: pictures of who exchanged what.
-    """
+    """Return the page; `training` pictures how that went, `gossip` who exchanged what."""
     return document(f"Report of {title_of(facts.run)}", _body(facts, training, gossip))
 
 
@@ -244,14 +238,7 @@ PAGE_NAME = "report.html"
 
 
 def write_report(facts: Facts, folder: Path) -> Path:
-    """Write the page and the pictures into a folder, which is made if it is not there.
-
-    Returns:
-        Where the page is.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Write the page and the pictures into a folder, which is made; return where the page is."""
     path = folder / PAGE_NAME
     with folder_to_write(folder):
         training = list(drawn(training_charts(facts, looks_for(facts)), folder))
@@ -262,11 +249,7 @@ def write_report(facts: Facts, folder: Path) -> Path:
 
 @contextmanager
 def folder_to_write(folder: Path) -> Iterator[None]:
-    """Make a folder if it is not there; whatever cannot be written into it is one clear error.
-
-    Raises:
-        UserError: it cannot be made, or written to.
-    """
+    """Make a folder; whatever cannot be written into it is one `UserError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield

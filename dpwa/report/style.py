@@ -69,17 +69,11 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class LineStyle:
-    """How a node is drawn.
+    """How a node is drawn."""
 
-    Attributes:
-        colour: in light.
-        style: of its lines.
-        label: in the legend; empty: it is not there.
-    """
-
-    colour: str
+    colour: str  # in light
     style: Any = "-"
-    label: str = ""
+    label: str = ""  # in the legend; empty: it is not there
 
     @property
     def line(self) -> dict[str, Any]:
@@ -94,9 +88,7 @@ Looks = Mapping[str, LineStyle]
 def looks_of(names: Sequence[str], remarkable: Mapping[str, str]) -> Looks:
     """Return how nodes are drawn: each in a colour of its own, or of many those that stand out.
 
-    Args:
-        names: of all nodes.
-        remarkable: what stands out, in a word, by name; the most important first.
+    `remarkable`: what stands out, in a word, by name; the most important first.
     """
     if len(names) <= MOST_COLOURS:
         return {
@@ -115,11 +107,7 @@ def short(name: str) -> str:
 
 
 def require_matplotlib(command: str) -> None:
-    """Make sure that pictures can be drawn, before anything takes its time.
-
-    Raises:
-        UserError: matplotlib is missing.
-    """
+    """Raise `UserError` without matplotlib, before anything takes its time."""
     import importlib.util
 
     if importlib.util.find_spec("matplotlib") is None:
@@ -152,11 +140,7 @@ def new_figure(height: float = HEIGHT, width: float = WIDTH) -> Figure:
 
 
 def save_png(figure: Figure, path: Path) -> None:
-    """Write a figure as it looks on a light page.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a figure as it looks on a light page."""
     figure.savefig(path, format="png", facecolor=PAGE)
 
 

@@ -18,17 +18,11 @@ TASK = {"dimension": 4096, "lr": 0.01, "noise": 0.3}
 
 @dataclass
 class RealRun:
-    """What a run of real processes was like.
-
-    Attributes:
-        folder: of its logs.
-        run: what they say.
-        told: of each node, time and loss of each step, shape (steps, 2).
-    """
+    """What a run of real processes was like."""
 
     folder: str
-    run: Run
-    told: list = field(repr=False)
+    run: Run  # what the logs say
+    told: list = field(repr=False)  # of each node, time and loss of each step, shape (steps, 2)
 
     @property
     def seconds(self):

@@ -10,12 +10,8 @@ LONGEST_S = 60.0  # far more than any call may take: a hang fails the test
 
 
 class Nodes:
-    """Nodes of one configuration, and what they call all at once.
-
-    Args:
-        config: of all of them.
-        names: those that are there; the rest never start.
-        threads: calls that one node may be in at once.
+    """Nodes of one configuration, and what they call all at once; those not in
+    `names` never start.
     """
 
     def __init__(self, config, names, threads=1):

@@ -25,11 +25,7 @@ CLOSED_WITHIN_S = 3.0
 
 
 class Gossip:
-    """Two adapters. The second publishes, and merges what it has agreed on; it asks nobody.
-
-    Attributes:
-        work: what may be interrupted.
-    """
+    """Two adapters. The second publishes, and merges what it has agreed on; it asks nobody."""
 
     def __init__(self, **settings):
         torch.manual_seed(3)
@@ -267,13 +263,9 @@ def interrupt_at_random(case, count, rng, most_s):
 
 
 def interrupt_at_each(case, rng, most, files=()):
-    """Interrupt the work of a case once at each of its moments, or at some; return how often.
+    """Interrupt a case at each of its moments, or at `most` drawn ones; return how often.
 
-    Args:
-        case: one of `CASES`.
-        rng: draws the order of the moments, and which.
-        most: of them; `None`: all.
-        files: names of those whose code counts; by default that of all.
+    `files`: names of those whose code counts; by default that of all.
     """
     moments = Moments()
     for _ in range(3):

@@ -28,8 +28,8 @@ def python(code):
 def dpwa(*arguments, timeout=60.0, **options):
     """Run a command of dpwa to its end, as a process of its own.
 
-    It is forked from one that has imported dpwa, as a new interpreter takes longer than most
-    commands do; with options, which are those of `subprocess.run`, it is a new one.
+    It is forked from one that has imported dpwa; with options, which are those of `subprocess.run`,
+    it is a new interpreter.
     """
     if options:
         return subprocess.run(

@@ -12,13 +12,7 @@ from support.times import HANGS_AFTER_S
 
 
 class Member:
-    """A node, and the module that it trains.
-
-    Args:
-        name: of the node.
-        config: of all nodes.
-        net: the module; `None` for one vector of `size` values, all of them `value`.
-    """
+    """A node, and the module that it trains: by default one vector of `size` values."""
 
     def __init__(self, name, config, value=0.0, size=8, net=None, **options):
         self.net = vector(value, size) if net is None else net

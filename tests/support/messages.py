@@ -86,17 +86,11 @@ _ROW = re.compile(
 
 @dataclass(frozen=True)
 class Message:
-    """One message of the source.
+    """One message of the source."""
 
-    Attributes:
-        text: with `…` for whatever is filled in.
-        where: file and line.
-        letter: `E` if it is raised, `W` if it is logged.
-    """
-
-    text: str
-    where: str
-    letter: str
+    text: str  # with `…` for whatever is filled in
+    where: str  # file and line
+    letter: str  # `E` if it is raised, `W` if it is logged
 
     @property
     def row(self) -> Row | None:
@@ -108,19 +102,12 @@ class Message:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the page.
+    """A row of the page."""
 
-    Attributes:
-        code: empty in a row that has none yet.
-        anchor: likewise.
-        beginning: of the messages that it stands for.
-        why: the explanation.
-    """
-
-    code: str
-    anchor: str
-    beginning: str
-    why: str
+    code: str  # empty in a row that has none yet
+    anchor: str  # likewise
+    beginning: str  # of the messages that it stands for
+    why: str  # the explanation
 
     @property
     def letter(self) -> str:

@@ -20,13 +20,8 @@ from support.times import HANGS_AFTER_S
 
 
 class Partner:
-    """Plays the node `name`: listens on its port, and talks to one real node.
-
-    Args:
-        router: listens as this node.
-        dealer: is connected to the real node.
-        member: the real node.
-        name: of this one.
+    """Plays the node `name`: listens on its port (`router`), and talks to one
+    real node (`dealer`).
     """
 
     def __init__(self, router, dealer, member, name="w2"):

@@ -21,10 +21,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 def start(program, *arguments, stdin=None):
     """Start a program of tests/support/programs; its output is text, to be read line by line.
 
-    Args:
-        program: file name, or a path.
-        *arguments: of the program.
-        stdin: `subprocess.PIPE` to write to its standard input, which is empty otherwise.
+    Its standard input is empty unless `stdin` is `subprocess.PIPE`.
     """
     return Program([str(PROGRAMS / program), *map(str, arguments)], has_input=stdin is not None)
 
